@@ -1,8 +1,8 @@
-//! `cargo xtask ci`: every check there is, in one order, on a laptop as on a build machine.
+//! `cargo xtask ci`: every check, in one order, the same on a laptop and on a build machine.
 //!
 //! A failed step does not stop the others: one run shows everything that is wrong. With `CI=true` a
-//! step that had to be skipped counts as failed; on a laptop it is skipped loudly. What is said at
-//! the end, and the time each group of steps may take, is [`report`]'s.
+//! step that had to be skipped counts as failed; on a laptop the report lists it. [`report`] prints the
+//! result and has the time budget of each group of steps.
 
 use std::env;
 use std::fs;
@@ -19,7 +19,7 @@ use report::{Ended, Group, Report, Step, Tally};
 
 mod report;
 
-/// Runs every check and prints what came of them.
+/// Runs every check and prints the report.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let mut ci = Ci { root, steps: Vec::new() };
     ci.command("format", Group::Checks, ci.cargo("fmt --all --check"));
@@ -61,7 +61,7 @@ impl Ci<'_> {
         self.command("doc tests", Group::Unit, self.cargo("test --workspace --locked --doc --no-fail-fast"));
     }
 
-    /// The OpenAPI document, judged by somebody else's rules.
+    /// Validates the OpenAPI document with openapi-spec-validator.
     fn openapi(&mut self) {
         let python = |args: &[&str]| {
             let mut python = Command::new("python3");
@@ -81,7 +81,7 @@ impl Ci<'_> {
         }
     }
 
-    /// Every proof in its short form, from binaries that are built once.
+    /// Runs every proof in its short form, from binaries that are built once.
     fn proofs(&mut self) {
         self.command("build proofs", Group::Build, prove::build_command(self.root, prove::ALL_PACKAGES));
         match proof_names(self.root) {
@@ -123,21 +123,21 @@ impl Ci<'_> {
         self.steps.push(Step { name: name.to_owned(), group: Group::Checks, took, tally: Tally::default(), ended });
     }
 
-    /// A step that did not come to run.
+    /// Records a step that could not be run.
     fn note(&mut self, name: &str, group: Group, ended: Ended) {
         println!("\n── {name}: {ended}");
         self.steps.push(Step { name: name.to_owned(), group, took: Duration::ZERO, tally: Tally::default(), ended });
     }
 }
 
-/// The document that the server serves, in a file beside the build.
+/// Writes the OpenAPI document to a file in the build folder.
 fn written_openapi(root: &Path) -> Result<PathBuf> {
     let print = ["run", "--quiet", "--locked", "--package=posthaste-server", "--example=openapi"];
     let printed = Command::new("cargo").current_dir(root).args(print).output().context("cannot start cargo")?;
     if !printed.status.success() {
         bail!("cannot print the document: {}", String::from_utf8_lossy(&printed.stderr).trim());
     }
-    let here = env::current_exe().context("cannot tell where this program lies")?;
+    let here = env::current_exe().context("cannot find the path of this program")?;
     let file = here.with_file_name("openapi.json");
     fs::write(&file, printed.stdout).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
@@ -157,12 +157,12 @@ fn proof_names(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a tool is there.
+/// Whether a tool is installed: its command succeeds.
 fn answers(mut command: Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The command as a person would type it.
+/// The command as a user would type it.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let mut line =
@@ -181,20 +181,20 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Runs a program, shows what it says, and counts the tests it reports. True when it succeeded.
+/// Runs a program, prints its output, and counts the tests it reports. True when it succeeded.
 fn echo(command: &mut Command) -> Result<(Tally, bool)> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
-    let said = child.stdout.take().context("its output was piped")?;
-    let told = child.stderr.take().context("its errors were piped")?;
+    let stdout = child.stdout.take().context("its output was not piped")?;
+    let stderr = child.stderr.take().context("its errors were not piped")?;
     let tally = thread::scope(|scope| {
-        let told = scope.spawn(|| pass_on(told, io::stderr()));
-        let said = pass_on(said, io::stdout());
-        said + told.join().unwrap_or_default()
+        let from_stderr = scope.spawn(|| copy_lines(stderr, io::stderr()));
+        let from_stdout = copy_lines(stdout, io::stdout());
+        from_stdout + from_stderr.join().unwrap_or_default()
     });
     Ok((tally, child.wait().context("cannot wait for it")?.success()))
 }
 
-fn pass_on(from: impl Read, mut to: impl Write) -> Tally {
+fn copy_lines(from: impl Read, mut to: impl Write) -> Tally {
     let mut tally = Tally::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);

@@ -1,6 +1,6 @@
 //! The chores of this workspace: `cargo xtask ci`, `tidy`, `dependencies`, `prove` and `docs`.
 //!
-//! Start with [`ci`], the one door for checks, and [`tidy`], the house rules no lint knows.
+//! Start with [`ci`], which runs all checks, and [`tidy`], the project's rules that no lint checks.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,9 +24,9 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Every check: format, lints, tests, house rules, licences, docs, and the proofs in short form
+    /// Every check: format, lints, tests, the project's own rules, licences, docs, and the proofs in short form
     Ci,
-    /// The house rules that no compiler and no lint knows
+    /// The project's own rules, which no compiler and no lint checks
     Tidy,
     /// The licences and sources of all crates in the tree, and crates that are refused
     Dependencies,
@@ -34,7 +34,7 @@ enum Chore {
     /// bench --against COMMIT [--pairs N] [--at-most RATIO]
     #[command(disable_help_flag = true)]
     Prove {
-        /// Handed to `prove` as they are
+        /// Passed to `prove` unchanged
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

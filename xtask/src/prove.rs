@@ -1,7 +1,7 @@
-//! `cargo xtask prove`: builds the proofs optimised and hands them the command line.
+//! `cargo xtask prove`: builds the proofs with optimisation and passes them the command line.
 //!
-//! The proofs themselves, their figures and their exit codes are `posthaste-testkit`'s, but for those
-//! on a disk that fails, which are `posthaste-disk`'s. A commit to compare with is built as well ([`against`]).
+//! The proofs, their figures and their exit codes are in `posthaste-testkit`; those
+//! on a disk that fails are in `posthaste-disk`. A commit to compare with is built as well ([`against`]).
 
 mod against;
 
@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
-/// Proofs that start the real `posthaste`. The others do without it, and so does their build.
+/// Proofs that start the binary `posthaste`. It is not built for the others.
 const START_POSTHASTE: &[&str] = &[
     "api",
     "isolation",
@@ -39,7 +39,7 @@ pub(crate) const BINARIES: [&str; 2] = ["prove", "prove-disk"];
 /// The exit code of a proof that could not be run.
 const COULD_NOT_RUN: u8 = 2;
 
-/// Builds what the proof needs, runs it, and ends as it ended.
+/// Builds the binaries that the proof needs, runs it, and returns its exit code.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
     let args = match built(root, args) {
         Ok(args) => args,
@@ -57,7 +57,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
     Ok(worst.into())
 }
 
-/// Builds everything, and gives the arguments for the proof: a commit to compare with has become a program.
+/// Builds everything, and returns the arguments for the proof: a commit to compare with is replaced by its program.
 fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
     let target = target_folder()?;
     let other = against::find(root, &target, args)?;
@@ -65,7 +65,7 @@ fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
     other.map_or_else(|| Ok(args.to_vec()), |other| other.built_into(args))
 }
 
-/// Those that have what is asked for.
+/// The binaries that have the requested proof, or all for `--list`.
 fn binaries(args: &[String]) -> &'static [&'static str] {
     if args.iter().any(|arg| arg == "--list") {
         &BINARIES
@@ -76,12 +76,12 @@ fn binaries(args: &[String]) -> &'static [&'static str] {
     }
 }
 
-/// The one that has the proof of that name.
+/// The binary that has the proof of that name.
 pub(crate) fn binary_of(name: &str) -> &'static str {
     if ON_A_DISK.contains(&name) { "prove-disk" } else { "prove" }
 }
 
-/// What all proofs together need.
+/// The packages that all proofs together need.
 pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-disk", "posthaste-cli"];
 
 fn packages(args: &[String]) -> &'static [&'static str] {
@@ -95,7 +95,7 @@ fn packages(args: &[String]) -> &'static [&'static str] {
     }
 }
 
-/// Whether the proof of that name talks to a running server.
+/// Whether the proof of that name starts a server.
 pub(crate) fn starts_posthaste(name: &str) -> bool {
     START_POSTHASTE.contains(&name)
 }
@@ -108,7 +108,7 @@ pub(crate) fn build_command(root: &Path, packages: &[&str]) -> Command {
     build
 }
 
-/// The command that runs a proof of `binary` once it is built; which proof, the caller adds.
+/// The command that runs `binary` once it is built; the caller adds the name of the proof.
 pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
     let release = release_folder()?;
     let mut prove = Command::new(release.join(binary));
@@ -116,15 +116,15 @@ pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
     Ok(prove)
 }
 
-/// Where cargo puts optimised binaries.
+/// The folder in which cargo puts optimised binaries.
 fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }
 
-/// This program lies in it, wherever it is.
+/// The target folder, in which this program was built.
 fn target_folder() -> Result<PathBuf> {
-    let here = env::current_exe().context("cannot tell where this program lies")?;
-    let target = here.ancestors().nth(2).context("this program does not lie in a target folder")?;
+    let here = env::current_exe().context("cannot find the path of this program")?;
+    let target = here.ancestors().nth(2).context("this program is not in a target folder")?;
     Ok(target.to_owned())
 }
 

@@ -1,8 +1,8 @@
-//! The headers an endpoint's owner adds to what we send there.
+//! The headers that an endpoint's owner adds to its requests.
 //!
-//! Invariant: holding [`CustomHeaders`] proves that none of them can replace a header of ours,
+//! Invariant: no header in [`CustomHeaders`] can replace a header of ours,
 //! change how the request is framed, or end a line. Values may be credentials: they are neither
-//! printed nor named in an error.
+//! printed nor part of an error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use http::header::HeaderName;
 
 use crate::fields::Fields;
 
-/// Headers one endpoint may have.
+/// The most headers of one endpoint.
 pub const HEADERS_MAX: usize = 64;
-/// Longer than any name in use.
+/// The longest name: longer than any in use.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Room for a large bearer token.
+/// The longest value: enough for a large bearer token.
 pub const VALUE_BYTES_MAX: usize = 4 * 1024;
-/// All names and values together. With ours, half of what common servers take as a request's head.
+/// The most bytes of all names and values together. With our headers, half of what common servers accept.
 pub const TOTAL_BYTES_MAX: usize = 8 * 1024;
 
-/// Names that frame the request, belong to one connection, describe the body or trace the attempt.
+/// Names that frame the request, concern the connection, describe the body or trace the attempt.
 const RESERVED: &[&str] = &[
     "connection",
     "content-encoding",
@@ -41,58 +41,58 @@ const RESERVED: &[&str] = &[
     "upgrade",
     "user-agent",
 ];
-/// Ours, also those that are still to come.
+/// The prefixes of our own headers, including future ones.
 const RESERVED_PREFIXES: &[&str] = &["webhook-", "posthaste-"];
 
-/// An endpoint's own headers, checked once.
+/// An endpoint's checked custom headers.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CustomHeaders(Arc<Fields>);
 
-/// Why an endpoint cannot have these headers. Never says what a value was.
+/// Why an endpoint's headers are refused. It never contains a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// More of them than [`HEADERS_MAX`].
+    /// More than [`HEADERS_MAX`] headers.
     #[error("an endpoint has at most {} headers; leave some out", HEADERS_MAX)]
     TooMany,
-    /// Together above [`TOTAL_BYTES_MAX`].
+    /// More than [`TOTAL_BYTES_MAX`] bytes together.
     #[error("the headers have more than {} bytes together; leave some out or shorten them", TOTAL_BYTES_MAX)]
     TooLarge,
-    /// Not a name HTTP takes.
+    /// Not a valid HTTP header name.
     #[error("{name:?} is not a header name; use 1 to {} letters, digits and hyphens", NAME_BYTES_MAX)]
     Name {
-        /// Its beginning.
+        /// The beginning of the name.
         name: String,
     },
-    /// A name we set ourselves, or that decides how a request is read.
+    /// A name that we set, or that changes how a request is read.
     #[error("header {name} is set by the sender; choose another name")]
     Reserved {
-        /// Which.
+        /// The reserved name.
         name: String,
     },
-    /// The name stands there already, whatever the case of its letters.
+    /// The same name twice, ignoring case.
     #[error("header {name} is given twice; give it once")]
     Twice {
-        /// Which.
+        /// The repeated name.
         name: String,
     },
-    /// A line end, another control character or something outside ASCII.
+    /// The value has a line end, another control character or a character outside ASCII.
     #[error("header {name}: the value holds a character that is not printable ASCII; encode it")]
     Value {
-        /// Whose value.
+        /// The name of the header with the invalid value.
         name: String,
     },
-    /// Above [`VALUE_BYTES_MAX`].
+    /// The value is longer than [`VALUE_BYTES_MAX`].
     #[error("header {name}: the value has {bytes} bytes, more than {}; shorten it", VALUE_BYTES_MAX)]
     ValueTooLong {
-        /// Whose value.
+        /// The name of the header with the long value.
         name: String,
-        /// How long it is.
+        /// The length of the value.
         bytes: usize,
     },
 }
 
 impl BadHeader {
-    /// Which header it is about, where it is one alone.
+    /// The name of the refused header; `None` if the error concerns all of them.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::TooMany | Self::TooLarge => None,
@@ -106,7 +106,7 @@ impl BadHeader {
 }
 
 impl CustomHeaders {
-    /// Takes names and values as the API got them. White space around a value is not part of it.
+    /// Checks names and values as the API received them. White space around a value is removed.
     pub fn parse<'a>(given: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BadHeader> {
         let mut fields = Fields::default();
         let mut total_bytes = 0;
@@ -131,12 +131,12 @@ impl CustomHeaders {
         Ok(Self(Arc::new(fields)))
     }
 
-    /// Names, in lower case, and values, as their owner may see them and the store keeps them.
+    /// The names, in lower case, and the values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter()
     }
 
-    /// As a request takes them.
+    /// The headers in the form a request uses.
     pub(crate) fn fields(&self) -> &Arc<Fields> {
         &self.0
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_header_is_taken_as_it_is() {
+    fn an_ordinary_header_is_accepted_unchanged() {
         check("x-team", "a", Ok("a"));
         check("Authorization", "Bearer a.b:c, d", Ok("Bearer a.b:c, d"));
         check("x_odd.name!", "", Ok(""));
@@ -184,8 +184,8 @@ mod tests {
         let names =
             ["", " ", "x-a:", ":path", "x-a: b", "x a", "x-a\r\ny", "x\n", "x\0", "x-ä", "x\t", "(x)", "\"x\"", &long];
         for name in names {
-            let shown = name.chars().take(NAME_BYTES_MAX).collect();
-            check(name, "a", Err(BadHeader::Name { name: shown }));
+            let beginning = name.chars().take(NAME_BYTES_MAX).collect();
+            check(name, "a", Err(BadHeader::Name { name: beginning }));
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_ours_or_the_connections_are_refused_in_any_case() {
+    fn reserved_names_are_refused_in_any_case() {
         let ours = ["webhook-id", "webhook-signature", "webhook-anything", "posthaste-attempt", "posthaste-"];
         for name in RESERVED.iter().chain(&ours) {
             let reserved = BadHeader::Reserved { name: (*name).to_owned() };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_given_twice_is_refused_whatever_its_case() {
+    fn a_repeated_name_is_refused_in_any_case() {
         let refused = CustomHeaders::parse([("x-team", "a"), ("X-Team", "b")]);
         assert_eq!(refused, Err(BadHeader::Twice { name: "x-team".to_owned() }));
     }
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_taken_is_one_line_that_reads_back_the_same(
+        fn accepted_headers_are_single_lines_and_read_back_the_same(
             fields in prop::collection::vec(("x-[a-z]{1,3}|[!-~]{1,3}|\\PC{0,3}", "[\t -~]{0,12}|(?s).{0,3}"), 0..4),
         ) {
             let given = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -1,14 +1,14 @@
-//! The fields of a request's head as HTTP/1.1 writes them: one line each, one behind the other in one piece of memory.
+//! The headers of a request as HTTP/1.1 writes them: one line each, in one allocation.
 //!
-//! Every attempt has some ten of them. A map of them would be made, hashed and thrown away each time, to be read once and
-//! in order. Invariant: holding [`Fields`] proves that each is one line of printable ASCII, and that none says what the
-//! connection says: where the request leads, how long its body is, how the connection is used.
+//! Every attempt has about ten headers, which are read once and in order: a map would be built, hashed and dropped each
+//! time for nothing. Invariant: each header in [`Fields`] is one line of printable ASCII, and none is a header that the
+//! connection sets: the target, the length of the body, or the use of the connection.
 
 use std::fmt;
 
 use http::header::{self, HeaderName};
 
-/// What the connection says itself, or must not be said over one of HTTP/2.
+/// Headers that the connection sets, or that HTTP/2 forbids.
 const OF_THE_CONNECTION: [HeaderName; 7] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -19,31 +19,31 @@ const OF_THE_CONNECTION: [HeaderName; 7] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Fields, in the order they are written in. Values may be credentials: they are not printed.
+/// Headers, in the order in which they are written. Values may be credentials: `Debug` does not print them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// `name: value` and the end of the line, for each.
+    /// `name: value` and a line end, for each header.
     lines: String,
 }
 
-/// Why something is no field.
+/// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadField {
-    /// A line end, another control character or something outside ASCII.
+    /// The value has a line end, another control character or a character outside ASCII.
     #[error("the value holds a character that is not printable ASCII")]
     Value,
-    /// The connection says it.
+    /// The connection sets this header.
     #[error("the name belongs to the connection")]
     Name,
 }
 
 impl Fields {
-    /// None so far, and room for so many bytes.
+    /// No headers, with room for this many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Self { lines: String::with_capacity(bytes) }
     }
 
-    /// Adds one.
+    /// Adds a header.
     pub fn push(&mut self, name: &HeaderName, value: &str) -> Result<(), BadField> {
         if OF_THE_CONNECTION.contains(name) {
             return Err(BadField::Name);
@@ -57,12 +57,12 @@ impl Fields {
         Ok(())
     }
 
-    /// As they are written.
+    /// All headers as they are written to the connection.
     pub fn lines(&self) -> &str {
         &self.lines
     }
 
-    /// Names, in lower case, and values.
+    /// The names, in lower case, and the values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "))
     }
@@ -83,7 +83,7 @@ mod tests {
     const TEAM: HeaderName = HeaderName::from_static("x-team");
 
     #[test]
-    fn fields_are_lines_in_their_order() {
+    fn headers_are_lines_in_the_order_added() {
         let mut fields = Fields::default();
         fields.push(&TEAM, "a: b").expect("a value");
         fields.push(&header::AUTHORIZATION, "").expect("a value");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connection_says_is_no_field() {
+    fn headers_of_the_connection_are_refused() {
         for name in OF_THE_CONNECTION {
             let mut fields = Fields::default();
             assert_eq!(fields.push(&name, "9"), Err(BadField::Name), "{name}");
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_taken_is_one_line_that_reads_back_the_same(value in "[\t -~]{0,12}|(?s).{0,3}") {
+        fn an_accepted_value_is_one_line_and_reads_back_the_same(value in "[\t -~]{0,12}|(?s).{0,3}") {
             let mut fields = Fields::default();
             if fields.push(&TEAM, &value).is_ok() {
                 prop_assert_eq!(fields.lines().matches(['\r', '\n']).count(), 2);

@@ -1,11 +1,11 @@
-//! How each protocol speaks: a message becomes a request, an answer becomes a verdict.
+//! The delivery protocols: a message becomes a request, an answer becomes a verdict.
 //!
-//! Everything here is a pure function: `now` comes in as an argument, no socket is opened and no
-//! row is read. The engine's connector sends what is made here; `posthaste-core` decides what
+//! Everything here is a pure function: the current time is an argument, no socket is opened and no
+//! row is read. The engine's connector sends the requests; `posthaste-core` decides what
 //! follows from a verdict.
 //!
-//! Read [`channel`] first, then [`webhook`]; [`custom_headers`] is what an endpoint's owner may add to a request,
-//! [`retry_after`] what a receiver may ask of us, [`Fields`] how a request's head is kept.
+//! Read [`channel`] first, then [`webhook`]. [`custom_headers`] are the headers that an endpoint's owner adds to
+//! requests, [`retry_after`] parses `Retry-After`, and [`Fields`] holds the headers of a request.
 
 pub mod channel;
 pub mod custom_headers;
@@ -21,13 +21,13 @@ pub use channel::{Answer, Channel, Outgoing, Unsendable};
 pub use custom_headers::{BadHeader, CustomHeaders};
 pub use fields::{BadField, Fields};
 
-/// What is sent for one attempt: a POST. Where it leads and how long it is are the connection's to say.
+/// The POST request of one attempt. The connector adds the target and the `Content-Length`.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Fields made for this attempt.
+    /// Headers built for this attempt.
     pub ours: Fields,
-    /// The endpoint's own, made once. They may be credentials.
+    /// The endpoint's custom headers, shared by its requests. They may be credentials.
     pub own: Arc<Fields>,
-    /// Byte for byte.
+    /// The body, sent byte for byte.
     pub body: Bytes,
 }

@@ -1,20 +1,19 @@
-//! When a receiver wants to be asked again (C4): `Retry-After` in all its forms.
+//! Parses `Retry-After` (C4).
 //!
-//! A value is either plain seconds or one of HTTP's three date forms. Whatever else stands there
+//! A value is either plain seconds or one of HTTP's three date formats. Any other value
 //! is ignored: a receiver can neither make us panic nor wait for ever (the bound is the policy's
-//! `retry_after_max`, applied by `posthaste_core::delivery::settle`). Dates count from our clock,
-//! whatever the receiver's `Date` says.
+//! `retry_after_max`, applied by `posthaste_core::delivery::settle`). Dates are compared with our clock; the
+//! receiver's `Date` header is not used.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use httpdate::HttpDate;
 use posthaste_core::Timestamp;
 
-/// As many digits as the largest count of seconds we can hold.
+/// The digits of the largest `u64`.
 const DIGITS_MAX: usize = 20;
 
-/// The longest wait that any of the fields asks for; `None` when none of them is valid and ahead
-/// of us.
+/// The longest wait that any of the header values asks for; `None` if none of them is valid and in the future.
 pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>, now: Timestamp) -> Option<Duration> {
     values.into_iter().filter_map(|value| parse_one(value, now)).filter(|wait| !wait.is_zero()).max()
 }
@@ -22,10 +21,10 @@ pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>, now: Timestamp) -> 
 fn parse_one(value: &[u8], now: Timestamp) -> Option<Duration> {
     let text = str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Nothing at all ends here too, and is no number.
+        // An empty value comes here too, and fails to parse.
         return text.parse().ok().filter(|_| text.len() <= DIGITS_MAX).map(Duration::from_secs);
     }
-    // The date parser would forgive other white space than HTTP does.
+    // The date parser accepts more kinds of white space than HTTP allows.
     if !text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
         return None;
     }
@@ -49,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_seconds_are_taken() {
+    fn plain_seconds_are_accepted() {
         check(&["1"], Some(1));
         check(&["120"], Some(120));
         check(&["0120"], Some(120));
@@ -58,14 +57,14 @@ mod tests {
     }
 
     #[test]
-    fn white_space_around_a_value_is_not_part_of_it() {
+    fn white_space_around_a_value_is_ignored() {
         check(&[" 5 "], Some(5));
         check(&["\t5"], Some(5));
         check(&["  Sun, 06 Nov 1994 08:49:38 GMT\t"], Some(1));
     }
 
     #[test]
-    fn all_three_date_forms_are_taken() {
+    fn all_three_date_formats_are_accepted() {
         check(&["Sun, 06 Nov 1994 08:51:37 GMT"], Some(120));
         check(&["Sunday, 06-Nov-94 08:51:37 GMT"], Some(120));
         check(&["Sun Nov  6 08:51:37 1994"], Some(120));
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_counts_from_our_clock_to_the_millisecond() {
+    fn a_date_is_compared_with_our_clock_to_the_millisecond() {
         let value: &[u8] = b"Sun, 06 Nov 1994 08:49:38 GMT";
         for (now_ms, wait_ms) in [(784_111_777_001, 999), (784_111_777_999, 1), (0, 784_111_778_000)] {
             let wait = parse([value], Timestamp::from_millis(now_ms));
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_the_past_ask_for_nothing() {
+    fn zero_and_past_dates_are_ignored() {
         for value in ["0", "000", "Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:36 GMT"] {
             check(&[value], None);
         }
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_that_never_were_are_ignored() {
+    fn invalid_dates_are_ignored() {
         let values = [
             "Mon, 06 Nov 1994 08:51:37 GMT",
             "Sun, 31 Feb 2094 08:51:37 GMT",
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_fields_the_longest_valid_one_counts() {
+    fn the_longest_of_several_valid_values_counts() {
         check(&[], None);
         check(&["5", "120", "7"], Some(120));
         check(&["abc", "30", "-5", "99999999999999999999999"], Some(30));
@@ -156,13 +155,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_give_an_empty_wait(values: Vec<Vec<u8>>, now: i64) {
+        fn no_bytes_cause_a_panic_or_a_wait_of_zero(values: Vec<Vec<u8>>, now: i64) {
             let wait = parse(values.iter().map(Vec::as_slice), Timestamp::from_millis(now));
             prop_assert_ne!(wait, Some(Duration::ZERO));
         }
 
         #[test]
-        fn what_looks_like_a_date_never_panics(
+        fn values_similar_to_dates_never_cause_a_panic(
             value in "(Mon|Tue|Wednesday|Sun),? [0-9]{2}[- ](Jan|Feb|Dec)[- ][0-9]{2,4} [0-9]{2}:[0-9]{2}:[0-9]{2}( GMT| [0-9]{4})",
             now: i64,
         ) {
@@ -171,13 +170,13 @@ mod tests {
         }
 
         #[test]
-        fn every_date_to_come_is_waited_for_exactly_in_every_form(ahead in 1..2_300_000_000u64) {
+        fn every_future_date_gives_the_exact_wait(ahead in 1..2_300_000_000u64) {
             let seconds = 784_111_777 + ahead;
             let at = UNIX_EPOCH + Duration::from_secs(seconds);
             let value = httpdate::fmt_http_date(at);
             prop_assert_eq!(parse([value.as_bytes()], NOW), Some(Duration::from_secs(ahead)));
 
-            // The same instant as C's asctime has it: no comma, the day padded by a space, the year last.
+            // The same time in the format of C's asctime: no comma, the day padded by a space, the year last.
             let (weekday, day, month, year, clock) =
                 (&value[..3], value[5..7].trim_start_matches('0'), &value[8..11], &value[12..16], &value[17..25]);
             let asctime = format!("{weekday} {month} {day:>2} {clock} {year}");
@@ -185,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn all_the_seconds_there_are_are_taken_as_they_stand(seconds in 1..=u64::MAX, now: i64) {
+        fn every_number_of_seconds_gives_the_exact_wait(seconds in 1..=u64::MAX, now: i64) {
             let value = seconds.to_string();
             prop_assert_eq!(parse([value.as_bytes()], Timestamp::from_millis(now)), Some(Duration::from_secs(seconds)));
         }

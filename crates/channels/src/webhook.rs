@@ -1,10 +1,9 @@
-//! Webhooks: a signed POST of the payload, byte for byte, and what its answer means.
+//! The webhook channel: a signed POST of the payload, byte for byte, and the verdict on its answer.
 //!
-//! A request is made for every attempt and does nothing twice that could be done once: headers of
-//! the endpoint's own come checked, secrets come with their key prepared, the body is shared and
-//! never copied. Invariant: the bytes signed are the bytes sent, and no header of ours can be
-//! replaced: [`CustomHeaders`] has none of their names. The verdict only names what came back; what follows from it is
-//! `posthaste_core::delivery::settle`.
+//! A request is built for every attempt, but work that is the same for all is done once: an endpoint's custom
+//! headers are already checked, its secrets have their keys prepared, and the body is shared, not copied. Invariant:
+//! the bytes signed are the bytes sent, and no header of ours can be replaced: [`CustomHeaders`] refuses their names.
+//! The verdict only classifies the answer; `posthaste_core::delivery::settle` decides what follows.
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use posthaste_core::classify::{self, Overrides};
@@ -23,31 +22,31 @@ pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-times
 pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 /// The delivery's id.
 pub const DELIVERY: HeaderName = HeaderName::from_static("posthaste-delivery");
-/// Which attempt this is; the first is 1.
+/// The number of the attempt; the first is 1.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("posthaste-attempt");
-/// What the message is about, where its sender said so.
+/// The message's event type, where it has one.
 pub const EVENT_TYPE: HeaderName = HeaderName::from_static("posthaste-event-type");
-/// What the message belongs to.
+/// The message's correlation id.
 pub const CORRELATION_ID: HeaderName = HeaderName::from_static("posthaste-correlation-id");
-/// The token a receiver acknowledges with, where the sender asked for a receipt.
+/// The token of a receipt, where the producer asked for one.
 pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
 
-/// What a receiver may add to its answer: more than a status can say.
+/// The response header by which a receiver ends the message (`abort-message`) or disables the endpoint (`disable`).
 pub const ASKS: HeaderName = HeaderName::from_static("webhook-delivery");
 
-/// Ours with one secret and an event type, nearly always.
+/// Enough for our headers with one secret and an event type.
 const FIELDS_BYTES: usize = 512;
 const JSON: &str = "application/json";
 const AGENT: &str = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
 
-/// A webhook endpoint as its requests and verdicts need it, parsed once.
+/// The channel of a webhook endpoint, with its parsed settings.
 #[derive(Debug, Default)]
 pub struct WebhookChannel {
-    /// What signs, newest first, each until its time: none stops later than the one before it.
+    /// The signing secrets, newest first, each with its end. No secret ends later than the one before it.
     pub secrets: Vec<(Secret, Option<Timestamp>)>,
-    /// The endpoint's own headers.
+    /// The endpoint's custom headers.
     pub headers: CustomHeaders,
-    /// What the endpoint's owner says of status codes.
+    /// The endpoint's classes for status codes.
     pub overrides: Overrides,
 }
 
@@ -69,7 +68,7 @@ impl Channel for WebhookChannel {
     }
 }
 
-/// The request of this attempt, signed at `now`.
+/// Builds the request of an attempt, signed at `now`.
 fn request(
     secrets: &[&Secret],
     headers: &CustomHeaders,
@@ -105,22 +104,20 @@ fn request(
     Ok(Request { ours, own: headers.fields().clone(), body: outgoing.body.clone() })
 }
 
-/// What an answer means at an endpoint with these overrides: they change the class, while the
-/// cause still tells what came.
+/// The verdict on an answer. Overrides change the class; the cause still names the status that came.
 fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
-    // One that is there and says nothing (past, zero, not a time) asks for no wait of its own; only
-    // its absence makes a bare 429.
-    let asked = || {
+    // An invalid or past `Retry-After` counts as a wait of zero. Only a 429 without any doubles the backoff.
+    let asked_wait = || {
         let mut values = answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes).peekable();
         values.peek()?;
         Some(retry_after::parse(values, now).unwrap_or_default())
     };
     let (mut class, mut cause) = (overrides.class(answer.status), classify::status(answer.status));
-    if let Some(wish) = wish(answer.headers) {
-        // What it took, it took: then there is nothing to abort.
+    if let Some(asked) = asked_cause(answer.headers) {
+        // A message that was delivered cannot be aborted.
         let taken = class == Class::Delivered;
-        if !taken || wish == Cause::DisableAsked {
-            cause = wish;
+        if !taken || asked == Cause::DisableAsked {
+            cause = asked;
         }
         // An endpoint that is gone stays gone.
         if !taken && class != Class::Gone {
@@ -130,14 +127,14 @@ fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict 
     Verdict {
         class,
         status: Some(answer.status),
-        retry_after: classify::heeds_retry_after(answer.status).then(asked).flatten(),
+        retry_after: classify::heeds_retry_after(answer.status).then(asked_wait).flatten(),
         prune: class == Class::Gone,
         ..Verdict::of(cause)
     }
 }
 
-/// What the receiver asks for beside its status, if that is something we know.
-fn wish(headers: &HeaderMap) -> Option<Cause> {
+/// The cause that the receiver asks for by the header [`ASKS`]; unknown values are ignored.
+fn asked_cause(headers: &HeaderMap) -> Option<Cause> {
     headers.get_all(ASKS).iter().find_map(|value| match value.as_bytes().trim_ascii() {
         word if word.eq_ignore_ascii_case(b"abort-message") => Some(Cause::Aborted),
         word if word.eq_ignore_ascii_case(b"disable") => Some(Cause::DisableAsked),
@@ -156,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Half a second after a whole one, which the header must not show.
+    /// With half a second that the header must not show.
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_500);
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -181,14 +178,14 @@ mod tests {
     }
 
     fn made_with(headers: &CustomHeaders, outgoing: &Outgoing<'_>) -> Request {
-        request(&*SECRETS, headers, outgoing, NOW).expect("nothing in it is wrong")
+        request(&*SECRETS, headers, outgoing, NOW).expect("a valid attempt")
     }
 
     fn refused(secrets: &[&Secret], outgoing: &Outgoing<'_>) -> Unsendable {
-        request(secrets, &NO_HEADERS, outgoing, NOW).expect_err("something in it is wrong")
+        request(secrets, &NO_HEADERS, outgoing, NOW).expect_err("an invalid attempt")
     }
 
-    /// Every field, ours first.
+    /// Every header, ours first.
     fn fields_of(request: &Request) -> Vec<(&str, &str)> {
         request.ours.iter().chain(request.own.iter()).collect()
     }
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_does_not_have_is_left_out() {
+    fn optional_headers_are_left_out_without_a_value() {
         let request = made(&Outgoing { event_type: None, ..outgoing() });
         assert_eq!([EVENT_TYPE, RECEIPT].map(|name| field(&request, &name)), [None, None]);
     }
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_says_why() {
+    fn missing_secrets_and_unprintable_values_are_refused() {
         let delivery = || "dlv_2".to_owned();
         assert_eq!(refused(&[], &outgoing()), Unsendable::Unsigned { delivery: delivery() });
         for event_type in ["a\r\nx: y", "a\0", "ä"] {
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_judged_by_its_status() {
+    fn a_verdict_follows_the_status() {
         let cases = [
             (200, Class::Delivered, Cause::Ok),
             (204, Class::Delivered, Cause::Ok),
@@ -283,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_http_does_not_have_is_a_broken_protocol_whatever_is_overridden() {
+    fn a_status_outside_http_is_a_protocol_error_despite_overrides() {
         let everything = [("2xx", "dead"), ("3xx", "gone"), ("4xx", "gone"), ("5xx", "dead")];
         for status in [0, 99, 100, 199, 600, 999, u16::MAX] {
             let verdict = judged(status, &["120"], &everything);
@@ -293,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_changes_the_class_and_leaves_the_cause() {
+    fn an_override_changes_the_class_but_not_the_cause() {
         let verdict = judged(404, &[], &[("4xx", "gone"), ("404", "retry")]);
         assert_eq!((verdict.class, verdict.cause), (Class::Retry, Cause::NotFound));
     }
@@ -310,10 +307,10 @@ mod tests {
         };
         assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));
         assert_eq!(judged(500, " Disable ", &[("5xx", "retry")]), (Class::Dead, Cause::DisableAsked));
-        assert_eq!(judged(200, "abort-message", &[]), (Class::Delivered, Cause::Ok), "it was taken");
+        assert_eq!(judged(200, "abort-message", &[]), (Class::Delivered, Cause::Ok), "it was delivered");
         assert_eq!(judged(204, "disable", &[]), (Class::Delivered, Cause::DisableAsked));
         assert_eq!(judged(410, "disable", &[]).0, Class::Gone);
-        assert_eq!(judged(413, "abort-message", &[]).0, Class::Dead, "no smaller one is tried");
+        assert_eq!(judged(413, "abort-message", &[]).0, Class::Dead, "no compact payload is tried");
         assert_eq!(judged(500, "explode", &[]), (Class::Retry, Cause::InternalError));
     }
 
@@ -324,15 +321,15 @@ mod tests {
         }
         for status in [429, 503] {
             assert_eq!(judged(status, &["120", "abc", "60"], &[]).retry_after, Some(Duration::from_secs(120)));
-            for says_nothing in ["0", "", "abc", "-5"] {
-                assert_eq!(judged(status, &[says_nothing], &[]).retry_after, Some(Duration::ZERO));
+            for invalid in ["0", "", "abc", "-5"] {
+                assert_eq!(judged(status, &[invalid], &[]).retry_after, Some(Duration::ZERO));
             }
             assert_eq!(judged(status, &[], &[]).retry_after, None, "a bare {status}");
         }
     }
 
     #[test]
-    fn a_secret_signs_until_its_end_and_not_longer() {
+    fn a_secret_signs_only_until_its_end() {
         let until = |ms: Option<i64>| (Secret::generate(), ms.map(Timestamp::from_millis));
         let channel = WebhookChannel {
             secrets: vec![until(None), until(Some(20)), until(Some(10))],
@@ -361,7 +358,7 @@ mod tests {
             ),
         ) {
             let given = fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-            // What is refused never gets this far; keep what is taken one by one.
+            // Only headers that are accepted one by one.
             let taken = given.filter(|field| CustomHeaders::parse([*field]).is_ok());
             let custom = CustomHeaders::parse(taken).unwrap_or_default();
             let plain = made(&outgoing());
@@ -378,7 +375,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_signed_is_what_is_sent(body: Vec<u8>) {
+        fn the_bytes_sent_are_the_bytes_signed(body: Vec<u8>) {
             let request = made(&Outgoing { body: Bytes::from(body.clone()), ..outgoing() });
             prop_assert_eq!(&request.body, &body);
             check_signature(&request);

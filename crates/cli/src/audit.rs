@@ -1,7 +1,6 @@
-//! `posthaste audit`: whether a journal is what was written, and checkpoints to keep elsewhere.
+//! `posthaste audit`: verifies the journal, and prints checkpoints to keep elsewhere.
 //!
-//! Exit codes of `verify`: 0 when everything is as it was written, 1 when something is not, 2 when that
-//! could not be found out.
+//! Exit codes of `verify`: 0 if nothing was changed, 1 if there are findings, 2 if the journal could not be verified.
 
 mod keep;
 pub(crate) mod show;
@@ -28,16 +27,16 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read the whole journal, beside a server or without one, and tell what is not as it was written
+    /// Read the whole journal and report what was changed, with or without a running server
     Verify(VerifyArgs),
-    /// Print the newest checkpoint and the public key: keep them on another machine
+    /// Print the newest checkpoint and the public key; keep them on another machine
     Checkpoint {
         #[command(flatten)]
         settings: SettingsArgs,
-        /// Print the public key alone, as openssl takes it
+        /// Print only the public key, in PEM for openssl
         #[arg(long)]
         pem: bool,
-        /// Sign for the journal's end first, with the master key, in a folder that no server has open
+        /// Sign a checkpoint of the journal's end first, with the master key, in a folder that no server has open
         #[arg(long, conflicts_with = "pem")]
         sign: bool,
     },
@@ -47,10 +46,10 @@ enum Command {
 struct VerifyArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Checkpoints that were kept elsewhere, one a line; may be given more than once
+    /// A file of checkpoints that were kept elsewhere, one a line; can be given several times
     #[arg(long, value_name = "FILE")]
     checkpoint: Vec<PathBuf>,
-    /// The store's public key, or a file with it, from elsewhere [default: the file's own]
+    /// The store's public key, or a file with it, kept elsewhere [default: the key in the database]
     #[arg(long, value_name = "KEY|FILE")]
     public_key: Option<String>,
     /// Print one JSON object
@@ -78,7 +77,7 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     let folder = config.data;
     let trust = Trust {
         now: SystemClock::new().now(),
-        // What the settings let go, the trail may lack.
+        // What retention has deleted by these settings may be missing.
         retention: config.retention,
         public_key: args.public_key.as_deref().map(keep::public_key).transpose()?,
         checkpoints: keep::checkpoints(&args.checkpoint)?,
@@ -87,12 +86,12 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     let verified = verify(&folder, &trust, |progress| bar.show(progress));
     bar.clear();
     let verified = verified?;
-    let told = if args.json { show::json(&verified, &trust) } else { show::words(&verified, &trust) };
+    let printed = if args.json { show::json(&verified, &trust) } else { show::words(&verified, &trust) };
     let code = if verified.report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) };
-    match told {
-        // What was found out holds, whoever reads it.
+    match printed {
+        // The exit code is the same if the reader closes the pipe early.
         Err(error) if error.is::<NobodyReads>() => Ok(code),
-        told => told.map(|()| code),
+        printed => printed.map(|()| code),
     }
 }
 
@@ -103,16 +102,16 @@ fn print_key(settings: &SettingsArgs) -> Result<()> {
 
 fn run_checkpoint(settings: &SettingsArgs, sign: bool) -> Result<()> {
     let config = settings.load()?;
-    // Before anything is signed: it never makes a store.
+    // First, since it fails without a store: signing would create an empty one.
     let (newest, key) = newest_checkpoint(&config.data)?;
     let newest = if sign { serve::runtime()?.block_on(signed_now(&config))? } else { newest };
-    let newest = newest.context("nothing is signed for yet; a server does that in its first second")?;
+    let newest = newest.context("there is no checkpoint yet; a server signs one in its first second")?;
     say!("{}\n{}", newest.line, keep::key_line(&key))
 }
 
 async fn signed_now(config: &Config) -> Result<Option<Signed>> {
     let store = serve::open(config)
-        .context("cannot sign; a server that has the folder open signs every minute by itself: leave --sign out")?;
+        .context("cannot sign; if a server has the folder open, it signs every minute: leave --sign out")?;
     let clock = SystemClock::new();
     let session = store.open(clock.now()).await?.session;
     let signed = store.sign_now(session, clock.now()).await;

@@ -1,4 +1,4 @@
-//! `posthaste backup` and `posthaste restore`: a copy of the data, and a data folder made of one.
+//! `posthaste backup` and `posthaste restore`: copies the data, and creates a data folder from a copy.
 
 use std::path::PathBuf;
 
@@ -18,12 +18,12 @@ use crate::say::say;
 use crate::serve;
 use crate::settings::SettingsArgs;
 
-/// Endpoints that are shown; the rest is summed up.
+/// The most endpoints that a restore lists; further ones are only counted.
 const SHOWN: usize = 20;
 
 #[derive(clap::Args)]
 pub(crate) struct BackupArgs {
-    /// The folder to make
+    /// The folder to create
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
@@ -35,12 +35,12 @@ pub(crate) struct BackupArgs {
 
 #[derive(clap::Args)]
 pub(crate) struct RestoreArgs {
-    /// The backup; the data folder is made of it, and may hold nothing but master.key
+    /// The backup; the data folder may contain nothing but master.key
     #[arg(value_name = "FROM")]
     from: PathBuf,
     #[command(flatten)]
     settings: SettingsArgs,
-    /// A newer list of erasures than those with the backup and beside it; may be given more than once
+    /// A newer list of erasures than those in the backup and beside it; can be given several times
     #[arg(long, value_name = "FILE")]
     erasures: Vec<PathBuf>,
     /// Print one JSON object
@@ -61,7 +61,7 @@ pub(crate) fn run_backup(args: &BackupArgs) -> Result<()> {
         return say!("{}", json!({ "to": args.to.display().to_string(), "backup": manifest(&made) }));
     }
     say!("{} holds {} MB as of {}.", args.to.display(), made.bytes / 1_000_000, at(made.at))?;
-    say!("To restore it, master key {} is needed; it is not in the backup.", keys(&made))
+    say!("Restoring it needs master key {}, which is not in the backup.", keys(&made))
 }
 
 pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
@@ -76,7 +76,7 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
         }));
     bar.clear();
     let restored = restored?;
-    if args.json { say!("{}", object(&restored, &config)) } else { tell(&restored, &config) }
+    if args.json { say!("{}", object(&restored, &config)) } else { print(&restored, &config) }
 }
 
 fn object(restored: &Restored, config: &Config) -> Value {
@@ -105,24 +105,24 @@ fn manifest(made: &Manifest) -> Value {
     json!({ "at": at(made.at), "bytes": made.bytes, "pending": made.pending, "master_keys": keys })
 }
 
-fn tell(restored: &Restored, config: &Config) -> Result<()> {
+fn print(restored: &Restored, config: &Config) -> Result<()> {
     let Restored { manifest, would_send, erased_again } = restored;
     say!(
-        "{} is restored as of {}. It is paused: nothing is sent until you release it.",
+        "{} is restored as of {}. It is paused: nothing is sent until you resume it.",
         config.data.display(),
         at(manifest.at)
     )?;
     if erased_again.applied > 0 {
-        say!("{} erasures that were made since the backup were made again.", erased_again.applied)?;
+        say!("{} erasures from after the backup were made again.", erased_again.applied)?;
     }
     if erased_again.refused > 0 {
-        say!("{} lines of the list of erasures are another store's, or damaged: passed over.", erased_again.refused)?;
+        say!("{} lines of the list of erasures were skipped: another store's, or damaged.", erased_again.refused)?;
     }
     let all: u64 = would_send.iter().map(|one| one.pending).sum();
     if all == 0 {
-        return say!("Nothing waits to be sent.");
+        return say!("No deliveries are pending.");
     }
-    say!("{all} deliveries wait. The original may have sent them since; they would be sent again:")?;
+    say!("{all} deliveries are pending. The original may have sent them since; they would be sent again:")?;
     for one in would_send.iter().take(SHOWN) {
         let tenant = one.tenant.as_ref().map_or("no tenant".to_owned(), |tenant| format!("tenant {tenant}"));
         say!(
@@ -136,7 +136,7 @@ fn tell(restored: &Restored, config: &Config) -> Result<()> {
     if would_send.len() > SHOWN {
         say!("  and {} more endpoints", would_send.len() - SHOWN)?;
     }
-    say!("Release it with POST /v1/resume and {{\"scope\": \"all\"}}, once it is sure that the original sends no more.")
+    say!("Resume it with POST /v1/resume and {{\"scope\": \"all\"}} once you are sure that the original sends no more.")
 }
 
 fn shown(progress: Progress) -> posthaste_store::sqlite::audit::Progress {

@@ -1,10 +1,10 @@
-//! `posthaste bench`: what this machine can do, in figures that can be compared.
+//! `posthaste bench`: measures throughput, CPU time and latency of a server on this machine.
 //!
-//! Producer, server and receiver are processes of their own on loopback, so that the server's CPU is the server's
-//! alone; it runs over a real file, every commit synced. Beside it stands the bare limit: a client without queue,
-//! store or signature that posts the same bytes over as many connections to the same receiver, and the disk's own:
-//! a file that is appended to and synced. They take turns with what is measured, round by round: whatever else the
-//! machine does slows them all, and what is left in their ratio is ours.
+//! Producer, server and receiver are processes of their own on loopback, so that the server's CPU time can be measured
+//! alone; the server runs over a real file, every commit synced. Two limits are measured in turn with it, round by
+//! round: the bare limit, a client without queue, store or signature that posts the same bytes over as many connections
+//! to the same receiver; and the disk, a file that is appended to and synced. Other work of the machine slows all of
+//! them alike, so their ratio depends on the server alone.
 //!
 //! With `--against` it compares two builds of the server instead ([`against`]).
 
@@ -36,53 +36,53 @@ use figures::{Figures, Measured};
 use rig::{Effort, Rig};
 use scenario::Scenario;
 
-/// Long enough to open every connection and fill every cache; a round that is shorter has no longer warm-up either.
+/// The longest warm-up: enough to open every connection and fill every cache. It is no longer than a round.
 const WARM_UP_SECONDS: u64 = 2;
-/// For the bare client: it needs no longer to be steady.
+/// How long the bare client runs in each round.
 const BARE_SECONDS: u64 = 2;
-/// For the disk, in each round.
+/// How long the disk is measured in each round.
 const DISK_LASTS: Duration = Duration::from_secs(1);
-/// What follows from the journal is written within this time after the last delivery.
+/// The journal's follower has caught up within this time after the last delivery.
 const FOLLOWED_WITHIN: Duration = Duration::from_millis(500);
-/// A bare client that takes more is no limit to be compared with.
+/// The most CPU time of the bare client for a request. With more, the machine was busy and the limit is not valid.
 const BARE_CPU_US_MAX: f64 = 15.0;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Measure this alone; may be given more than once [default: all, one after the other]
+    /// Measure only this scenario; can be given several times [default: all]
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
-    /// How often each is measured, in turn with the bare limit
+    /// Rounds of each scenario, in turn with the bare limit
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
     rounds: u32,
-    /// How long to produce in each round
+    /// How many seconds to produce in each round
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=300))]
     seconds: u64,
-    /// End a round after so many messages, if that comes first
+    /// The most messages in a round
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     messages: u64,
     /// Bytes of each payload
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     payload: u32,
-    /// Deliveries that wait meanwhile, for the scenario pending; whole thousands
+    /// Deliveries that are pending during the scenario pending; rounded down to thousands
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=20_000_000))]
     pending: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw the figures into this file
+    /// Write the figures to this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Compare the server's CPU a delivery with that of another `posthaste`, in pairs, by default of single, batch and
-    /// fan-out
+    /// Compare the server's CPU time for a delivery with that of another `posthaste` [default scenarios: single, batch
+    /// and fan-out]
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["rounds", "pending", "svg"])]
     against: Option<PathBuf>,
-    /// How often to measure both, for a comparison
+    /// Pairs of measurements in a comparison
     #[arg(long, default_value_t = 9, requires = "against", value_parser = clap::value_parser!(u32).range(1..=99))]
     pairs: u32,
 }
 
-/// Everything that was measured.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
     cores: usize,
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let report = until_interrupted(measure_all(args))?;
     if let Some(file) = &args.svg {
         std::fs::write(file, svg::render(&report)).with_context(|| format!("cannot write {}", file.display()))?;
-        eprintln!("drawn in {}", file.display());
+        eprintln!("figures written to {}", file.display());
     }
     if args.json {
         say!("{}", serde_json::to_string(&report)?)?;
@@ -128,7 +128,7 @@ fn compare(program: &Path, args: &Args) -> Result<()> {
 
 fn until_interrupted<T>(measuring: impl Future<Output = Result<T>>) -> Result<T> {
     crate::serve::runtime()?.block_on(async {
-        // Ctrl-C reaches the processes of the bench as well; what is left of them ends with what is dropped here.
+        // Ctrl-C reaches the child processes too; dropping their handles here ends those that are left.
         let mut interrupted = signal(SignalKind::interrupt())?;
         tokio::select! {
             biased;
@@ -140,7 +140,7 @@ fn until_interrupted<T>(measuring: impl Future<Output = Result<T>>) -> Result<T>
 
 fn ensure_exact(scenario: &str, lost: u64, duplicates: u64) -> Result<()> {
     ensure!(lost == 0, "{scenario}: {lost} accepted deliveries did not arrive");
-    ensure!(duplicates == 0, "{scenario}: {duplicates} deliveries came twice");
+    ensure!(duplicates == 0, "{scenario}: {duplicates} deliveries arrived twice");
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Measures a scenario; `full` is what single messages reach, where that is known.
+/// Measures a scenario. `full` is the delivery rate of single messages, if it was measured.
 async fn measure(scenario: Scenario, args: &Args, full: Option<f64>) -> Result<Figures> {
     let effort = Effort::of(args);
     let name = scenario.name();
@@ -188,7 +188,7 @@ async fn warmed(mut rig: Rig, effort: &Effort) -> Result<Rig> {
     Ok(rig)
 }
 
-/// Measures round by round, in turn with the bare limit, the disk, and a server to compare with.
+/// Measures round by round, in turn with the bare limit, the disk, and a server without pending deliveries.
 async fn rounds(
     name: &str,
     args: &Args,

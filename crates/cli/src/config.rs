@@ -1,8 +1,8 @@
-//! The settings: flags, environment, file and the embedded default, in this order, parsed once
-//! into types. Everything that is wrong is told at once.
+//! The settings: flags, environment, file and embedded defaults, in this order of precedence, parsed once into types.
+//! All faults are reported at once.
 //!
-//! The embedded `posthaste.toml` is the documentation, the list of known keys and their types: a
-//! key that does not stand there does not exist.
+//! The embedded `posthaste.toml` documents the settings and defines their keys and types: a key that is not in it does
+//! not exist. [`layer`] merges the layers.
 
 mod defaults;
 mod layer;
@@ -29,9 +29,10 @@ use tracing_subscriber::filter::Targets;
 use layer::{Layers, Setting};
 
 const DEFAULT: &str = include_str!("posthaste.toml");
-/// Shorter, and nearly every row is looked at twice; longer, and a row of yesterday is sent for its MAC alone.
+/// With a shorter TTL nearly every row is compared with its history; with a longer one even a row of yesterday is sent
+/// after its MAC alone was checked.
 const RETRY_TOKEN_TTLS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 60 * 60);
-/// Read if it is there and no other file was named.
+/// The settings file that is read if it exists and no other is named.
 const FILE: &str = "posthaste.toml";
 
 /// The settings of a server.
@@ -52,25 +53,25 @@ pub(crate) struct Config {
     pub(crate) retry_token_ttl: Duration,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs: an object a line.
+    /// One JSON object a line.
     Json,
 }
 
-/// Whom to trust.
+/// The certificate authorities that receivers' certificates are checked against.
 #[derive(Debug)]
 pub(crate) enum RootsFrom {
-    /// Whom the operating system trusts.
+    /// Those that the operating system trusts.
     System,
-    /// Those of a file, and nobody else.
+    /// Those of a file, and no others.
     File(Roots),
 }
 
-/// What was given on the command line.
+/// The settings given on the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
@@ -81,7 +82,7 @@ pub(crate) struct Flags {
     pub(crate) set: Vec<String>,
 }
 
-/// Everything that is wrong with the settings.
+/// All faults of the settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadConfig(pub(crate) Vec<String>);
 
@@ -102,7 +103,7 @@ impl Config {
         Self::parse(flags, std::env::vars_os().filter_map(utf8), file)
     }
 
-    /// The embedded defaults alone, over a data folder: for a demo that leaves nothing behind.
+    /// The embedded defaults with this data folder; environment and files are ignored. For `demo`.
     pub(crate) fn in_folder(data: PathBuf) -> Result<Self, BadConfig> {
         Self::parse(&Flags { data: Some(data), ..Flags::default() }, std::iter::empty(), None)
     }
@@ -182,7 +183,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         && listen == metrics
         && metrics.port() != 0
     {
-        layers.complain("listen and metrics_listen are the same address: give each its own".to_owned());
+        layers.complain("listen and metrics_listen are the same address: use two".to_owned());
     }
     let attempt_timeout = layers.get("attempt_timeout", |setting| {
         let range = Duration::from_secs(1)..=ATTEMPT_TIMEOUT_MAX;
@@ -226,7 +227,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// A word alone is a level: as the name of a module it would silence everything else.
+/// Parses a log filter. A single word must be a level: taken as a module's name it would silence all other modules.
 fn log(setting: &Setting) -> Result<Targets, String> {
     let levels = LEVELS.join(", ");
     let form = format!("one of {levels}, or a list such as \"info,posthaste_engine=debug\"");
@@ -237,7 +238,7 @@ fn log(setting: &Setting) -> Result<Targets, String> {
     Err(format!("must be {form}, not {:?}", setting.text()))
 }
 
-/// An attempt under way is a job of the connector's, which `serve` runs with its default bounds.
+/// The most slots: the connector's default bound of jobs, since each attempt under way is one job.
 fn slots_max() -> u32 {
     u32::try_from(connector::Settings::default().jobs_max).unwrap_or(u32::MAX)
 }
@@ -275,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_are_those_the_settings_file_tells() {
-        let told = [
+    fn the_bounds_in_the_settings_file_match_the_code() {
+        let documented = [
             format!("1s to {}. A\n", duration::write(ATTEMPT_TIMEOUT_MAX)),
             format!("up to {} s in all", STOP_WITHIN.as_secs()),
             format!("over all endpoints: 1 to {}.", slots_max()),
         ];
-        for text in told {
+        for text in documented {
             assert!(DEFAULT.contains(&text), "{text}");
         }
         let most = format!("attempt_timeout = \"30s\"\nslots = {}", slots_max());
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_sets_for_a_service_of_our_name_is_none_of_ours() {
+    fn kubernetes_service_variables_are_ignored() {
         let links = [
             ("POSTHASTE_SERVICE_HOST", "10.0.0.11"),
             ("POSTHASTE_SERVICE_PORT", "8400"),
@@ -306,8 +307,8 @@ mod tests {
         ];
         assert!(parse(&links, "", &Flags::default()).is_ok());
         for (name, value) in [("POSTHASTE_PORT", "8400"), ("POSTHASTE_PORTS", "8400"), ("POSTHASTE_HOST", "x")] {
-            let told = complaints(&[(name, value)], "");
-            assert!(told[0].starts_with(&format!("{name} in the environment: there is no such setting")), "{told:?}");
+            let found = complaints(&[(name, value)], "");
+            assert!(found[0].starts_with(&format!("{name} in the environment: there is no such setting")), "{found:?}");
         }
     }
 
@@ -321,10 +322,13 @@ mod tests {
         assert_eq!(config.metrics_listen, Some(SocketAddr::from(([127, 0, 0, 1], 9464))));
         assert_eq!(config.log_format, LogFormat::Json);
         let bad = "metrics_listen = \"127.0.0.1:8400\"\nlog_format = \"xml\"\nroots = \"nowhere/roots.pem\"";
-        let told = complaints(&[], bad);
-        assert_eq!(told[0], "log_format in posthaste.toml: must be text or json, not \"xml\"");
-        assert!(told[1].starts_with("roots in posthaste.toml: ") && told[1].contains("nowhere/roots.pem"), "{told:?}");
-        assert_eq!(told[2], "listen and metrics_listen are the same address: give each its own");
+        let found = complaints(&[], bad);
+        assert_eq!(found[0], "log_format in posthaste.toml: must be text or json, not \"xml\"");
+        assert!(
+            found[1].starts_with("roots in posthaste.toml: ") && found[1].contains("nowhere/roots.pem"),
+            "{found:?}"
+        );
+        assert_eq!(found[2], "listen and metrics_listen are the same address: use two");
     }
 
     #[test]
@@ -336,9 +340,9 @@ mod tests {
             parse(&environment, "slots = 7", &set(&["slots=9", "retry_token_ttl = 2m"])).expect("good settings");
         assert_eq!((config.slots, config.retry_token_ttl), (9, Duration::from_secs(120)));
         assert_eq!(config.defaults.breaker.failure_rate, Some(0.25));
-        let told = parse(&[], "", &set(&["slots", "slotz=1", "retry_token_ttl=1s"])).expect_err("bad settings").0;
+        let found = parse(&[], "", &set(&["slots", "slotz=1", "retry_token_ttl=1s"])).expect_err("bad settings").0;
         assert_eq!(
-            told,
+            found,
             [
                 "--set slots: must be KEY=VALUE, such as slots=512",
                 "--set slotz: there is no such setting; the nearest is slots",
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_has_dots_and_lists() {
+    fn environment_variables_can_set_nested_keys_and_lists() {
         let environment = [
             ("POSTHASTE_TARGETS__ALLOW_HTTP", "true"),
             ("POSTHASTE_TARGETS__ALLOW_NETWORKS", "10.0.0.0/8, 192.168.1.0/24"),
@@ -418,13 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn every_complaint_comes_at_once_and_says_where() {
+    fn all_faults_are_reported_at_once_with_their_source() {
         let file =
             "lisen = \"x\"\nslots = \"many\"\nattempt_timeout = \"45s\"\n[targets]\nallow_htp = true\n[sinks]\na = 1";
         let environment = [("POSTHASTE_TARGETS__DENY_HOSTS", "*"), ("POSTHASTE_LOGG", "info")];
-        let told = complaints(&environment, file);
+        let found = complaints(&environment, file);
         assert_eq!(
-            told,
+            found,
             [
                 "lisen in posthaste.toml: there is no such setting; the nearest is listen",
                 "sinks.a in posthaste.toml: there is no such setting",
@@ -438,20 +442,20 @@ mod tests {
     }
 
     #[test]
-    fn a_log_level_that_is_none_is_refused_and_the_levels_are_named() {
+    fn an_unknown_log_level_is_refused_with_the_list_of_levels() {
         for good in ["info", "off", "info,posthaste_engine=debug", "warn, posthaste_store=trace"] {
             assert!(parse(&[("POSTHASTE_LOG", good)], "", &Flags::default()).is_ok(), "{good}");
         }
         for bad in ["lots", "", "info,posthaste_engine", "posthaste_engine=lots", "info,"] {
-            let told = complaints(&[("POSTHASTE_LOG", bad)], "");
-            let says = "POSTHASTE_LOG in the environment: must be one of off, error, warn, info, debug, trace, or";
-            assert!(told[0].starts_with(says), "{told:?}");
+            let found = complaints(&[("POSTHASTE_LOG", bad)], "");
+            let beginning = "POSTHASTE_LOG in the environment: must be one of off, error, warn, info, debug, trace, or";
+            assert!(found[0].starts_with(beginning), "{found:?}");
         }
     }
 
     #[test]
-    fn a_file_that_is_no_toml_says_where() {
-        let told = complaints(&[], "listen = \n");
-        assert!(told[0].starts_with("posthaste.toml:"), "{told:?}");
+    fn a_file_that_is_not_toml_is_refused_with_its_name() {
+        let found = complaints(&[], "listen = \n");
+        assert!(found[0].starts_with("posthaste.toml:"), "{found:?}");
     }
 }

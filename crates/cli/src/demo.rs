@@ -1,11 +1,11 @@
 //! `posthaste demo`: a server over a real file, receivers on real sockets that fail as receivers do, thousands of
-//! messages, and `kill -9` in the middle. At the end the books are closed: what the server promised, what it says
-//! became of it, and what the receivers counted themselves.
+//! messages, and `kill -9` in the middle. At the end a ledger compares the accepted messages with the results that the
+//! server reports and with the receivers' own counts.
 //!
-//! `plan` says what happens when, `role` how each receiver answers; both are pure. `play` carries it out: the server is
-//! a process of its own (`server` starts it, `part` is what it runs), `receiver` and `producer` are the two sides of
-//! it, and `ledger` compares them. `screen` shows `frame`s meanwhile, `report` and `outage` what came of it. All traffic stays on this
-//! machine, and nothing is left behind but the picture.
+//! `plan` has the times of all events and `role` the behaviour of each receiver; both are pure. `play` runs the demo:
+//! the server is a process of its own (`server` starts it, `part` is its code), `receiver` and `producer` are the two
+//! sides of it, and `ledger` compares them. `screen` shows `frame`s meanwhile; `report` and `outage` make the final
+//! output. All traffic stays on this machine, and only the SVG file is left behind.
 
 mod api;
 mod frame;
@@ -39,9 +39,9 @@ use play::Play;
 use report::Report;
 use screen::Screen;
 
-/// Where the picture is drawn if nobody says otherwise.
+/// The default file of the chart.
 const PICTURE: &str = "posthaste-demo.svg";
-/// What a shell expects of a command that was ended by Ctrl-C.
+/// The exit code that shells expect of a command that was ended by Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// How long to send messages
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=40))]
     seconds: u64,
-    /// How many messages
+    /// How many messages to send
     #[arg(long, default_value_t = 6_000, value_parser = clap::value_parser!(u64).range(60..=20_000))]
     messages: u64,
     /// Print the ledger as one JSON object, and nothing else
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     svg: Option<PathBuf>,
 }
 
-/// Somebody ended the demo before its end. That is no fault, and no success either.
+/// A signal ended the demo early. That is not an error, and has an exit code of its own.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -74,7 +74,7 @@ impl std::error::Error for Interrupted {}
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let plan = Plan::new(args.seconds, args.messages)?;
-    // Told at once: the picture is drawn at the very end.
+    // Checked before the demo begins, since the chart is written at its end.
     if let Some(folder) = args.svg.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) {
         ensure!(folder.is_dir(), "cannot write {}: there is no such folder", args.svg_path().display());
     }
@@ -96,7 +96,7 @@ impl Args {
     }
 }
 
-/// Waits until somebody wants the demo to end, or closes its terminal.
+/// Waits for SIGINT, SIGTERM, or SIGHUP, which a closed terminal sends.
 async fn interrupted() -> Result<Interrupted> {
     let [mut interrupt, mut terminate, mut hang_up] =
         [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
@@ -119,7 +119,7 @@ async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
             let written = written.with_context(|| format!("cannot write {}", args.svg_path().display()));
             match written {
                 Ok(()) => Some(args.svg_path()),
-                // Nobody asked for it: a folder that cannot be written to spoils nothing.
+                // Without --svg, a chart that cannot be written to the default file is not an error.
                 Err(_) if given.is_none() => None,
                 Err(error) => return Err(error),
             }
@@ -128,7 +128,7 @@ async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
     if args.json {
         say!("{}", report.json()?)?;
     } else {
-        tell(&screen, &report, drawn)?;
+        print_report(&screen, &report, drawn)?;
     }
     match report.ledger.complaints() {
         none if none.is_empty() => Ok(()),
@@ -136,7 +136,7 @@ async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
     }
 }
 
-fn tell(screen: &Screen, report: &Report, drawn: Option<&Path>) -> Result<()> {
+fn print_report(screen: &Screen, report: &Report, drawn: Option<&Path>) -> Result<()> {
     let (picture, width) = (&report.compared.picture, screen.width().min(chart::WIDTH));
     screen.tell(&report.ledger(width))?;
     for prose in ["", &picture.title, &picture.subtitle, ""] {

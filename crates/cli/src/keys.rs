@@ -1,4 +1,4 @@
-//! `posthaste keys`: which master key seals the data, and a newer one in its place.
+//! `posthaste keys`: shows which master key the data needs, and rotates it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Which master key is needed, and how far a rotation is; beside a server or without one
+    /// Show which master key is needed and the progress of a rotation, with or without a running server
     Status {
         #[command(flatten)]
         settings: SettingsArgs,
@@ -32,7 +32,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put a newer master key in the place of the old one, in a folder that no server has open
+    /// Replace the master key by a newer one, in a folder that no server has open
     Rotate {
         #[command(flatten)]
         settings: SettingsArgs,
@@ -43,14 +43,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Status { settings, json } => {
             let rotation = status(&settings.load()?.data)?;
-            let told = if *json { object(&rotation).to_string() } else { words(&rotation) };
-            say!("{told}")
+            let text = if *json { object(&rotation).to_string() } else { words(&rotation) };
+            say!("{text}")
         }
         Command::Rotate { settings } => serve::runtime()?.block_on(rotate(&settings.load()?)),
     }
 }
 
-/// What the API answers to `GET /v1/master-key/rotation`, as far as a folder tells it.
+/// The answer of `GET /v1/master-key/rotation`, with what a folder alone shows.
 fn object(rotation: &Rotation) -> Value {
     let Rotation { newest, older, offered, rewrapped, left } = rotation;
     json!({
@@ -64,7 +64,7 @@ fn object(rotation: &Rotation) -> Value {
 }
 
 async fn rotate(config: &Config) -> Result<()> {
-    // Never makes a store: there would be nothing to rotate.
+    // Fails without a store: opening would create an empty one.
     status(&config.data)?;
     let store = Arc::new(serve::open(config)?);
     let clock = SystemClock::new();
@@ -74,7 +74,7 @@ async fn rotate(config: &Config) -> Result<()> {
     store.close().await;
     let rotated = rotated.context("the master key is not rotated")?;
     say!(
-        "{}\n{} keys were wrapped anew. Backups made before need the old key; keep a copy of the new one.",
+        "{}\n{} keys were rewrapped. Earlier backups need the old key; keep a copy of the new one.",
         words(&rotated),
         rotated.rewrapped
     )
@@ -83,12 +83,12 @@ async fn rotate(config: &Config) -> Result<()> {
 fn words(rotation: &Rotation) -> String {
     let Rotation { newest, older, rewrapped, left, .. } = rotation;
     if older.is_empty() {
-        return format!("The data are sealed under master key {newest}.");
+        return format!("The data is encrypted under master key {newest}.");
     }
     let older: Vec<String> = older.iter().map(ToString::to_string).collect();
     format!(
-        "The master key is being rotated from {} to {newest}: {rewrapped} keys are wrapped anew, {left} are left. Both are \
-         needed.",
+        "The master key is being rotated from {} to {newest}: {rewrapped} keys are rewrapped, {left} are left. Both \
+         master keys are needed.",
         older.join(", ")
     )
 }

@@ -1,4 +1,6 @@
-//! The `posthaste` command. It has no rules of its own: each subcommand puts parts together.
+//! The `posthaste` command: parses the command line and runs a subcommand.
+//!
+//! The crate has no rules of its own: each subcommand puts parts of the other crates together. Read [`serve`] first.
 
 mod audit;
 mod backup;
@@ -16,13 +18,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A delivery makes about a hundred small allocations, and another thread frees many of them: with this one it takes
-/// an eighth less CPU (docs/performance.md).
+/// A delivery makes about a hundred small allocations, and another thread frees many of them: with this allocator it
+/// takes an eighth less CPU (docs/performance.md).
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Takes messages, makes them durable, delivers them.
+/// Accepts messages, stores them durably and delivers them as webhooks.
 #[derive(Parser)]
 #[command(name = "posthaste", version, about, disable_help_subcommand = true)]
 struct Cli {
@@ -34,21 +36,21 @@ struct Cli {
 enum Command {
     /// Run the server
     Serve(serve::Args),
-    /// Thousands of messages, receivers that fail, a server that is killed: watch everything arrive
+    /// Deliver thousands of messages to failing receivers, and kill the server meanwhile
     Demo(demo::Args),
-    /// Measure this machine: deliveries a second, their CPU and their way, beside the bare limit and the disk's own
+    /// Measure deliveries a second, CPU time and latency on this machine, beside a bare HTTP client and the disk
     Bench(bench::Args),
-    /// Play an outage: what retries do to a receiver, and what Posthaste does instead
+    /// Simulate an outage of a receiver: naive retries compared with Posthaste's
     Simulate(simulate::Args),
-    /// Retry policies
+    /// Show retry policies
     Policy(policy::Args),
-    /// Whether the journal is what was written, and checkpoints of it to keep elsewhere
+    /// Verify the audit trail, and print checkpoints to keep elsewhere
     Audit(audit::Args),
-    /// Which master key seals the data, and how to put a newer one in its place
+    /// Show or rotate the master key
     Keys(keys::Args),
-    /// Copy the data to a new folder, beside a running server or without one
+    /// Copy the data to a new folder, with or without a running server
     Backup(backup::BackupArgs),
-    /// Make a data folder of a backup: paused, until you release it
+    /// Create a data folder from a backup; it is paused until you resume it
     Restore(backup::RestoreArgs),
     /// A part of `bench`, in a process of its own
     #[command(hide = true)]
@@ -65,7 +67,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Policy(args) => policy::run(&args),
-        // Its exit code says more than whether it went well.
+        // It has exit codes of its own.
         Command::Audit(args) => return audit::run(&args),
         Command::Keys(args) => keys::run(&args),
         Command::Backup(args) => backup::run_backup(&args),

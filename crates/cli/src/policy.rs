@@ -1,4 +1,4 @@
-//! `posthaste policy preview`: what a retry policy does, before it does it.
+//! `posthaste policy preview`: prints the schedule of a retry policy.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Every wait of a policy, how far jitter moves it, and the outage it survives
+    /// Show every wait of a policy with its jitter, and the longest outage that the retries outlast
     Preview {
         /// One of the presets
         name: String,
         /// 1, 2, 3, transactional, promotional or engagement
         #[arg(long, default_value = "promotional", value_parser = tier)]
         tier: Tier,
-        /// How long the message is worth sending, such as 24h, or whole seconds; at most 30d
+        /// The TTL of the message, such as 24h, or whole seconds; at most 30d
         #[arg(long, value_parser = duration::parse_ttl)]
         ttl: Option<Duration>,
-        /// Print what the API would answer
+        /// Print the JSON that the API would answer
         #[arg(long)]
         json: bool,
     },

@@ -1,17 +1,17 @@
-//! Speaks to whoever reads our output, and notices when they have left: `posthaste demo | head`.
+//! Writes to stdout, and ends the command without an error when the reader closes the pipe: `posthaste demo | head`.
 
 use std::fmt;
 use std::io::{ErrorKind, Write, stdout};
 
 use anyhow::{Context, Result};
 
-/// Nobody reads our output any more. That ends a command, and is no fault.
+/// The reader of stdout has closed the pipe. That ends a command without an error.
 #[derive(Debug)]
 pub(crate) struct NobodyReads;
 
 impl fmt::Display for NobodyReads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the output any more")
+        f.write_str("the output was closed by its reader")
     }
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) -> Result<()> {
     part(format_args!("{text}\n"))
 }
 
-/// Writes something that is no whole line, and shows it at once.
+/// Writes a text without a line end, and flushes it.
 pub(crate) fn part(text: fmt::Arguments<'_>) -> Result<()> {
     let mut out = stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
@@ -31,7 +31,7 @@ pub(crate) fn part(text: fmt::Arguments<'_>) -> Result<()> {
     }
 }
 
-/// A line, written as `println!` would.
+/// Writes a formatted line, like `println!`, and returns whether that worked.
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::line(format_args!($($text)*)) };
 }

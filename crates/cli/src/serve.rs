@@ -1,4 +1,4 @@
-//! `posthaste serve`: reads the settings, opens the store, runs the server.
+//! `posthaste serve`: reads the settings, opens the store and runs the server until it is stopped by a signal.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -28,22 +28,22 @@ use crate::config::{Config, Flags, LogFormat, RootsFrom};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The settings' file; else posthaste.toml, if it is there
+    /// The settings file [default: posthaste.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The data folder [default: ./posthaste-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where to listen [default: 127.0.0.1:8400]
+    /// The address to listen on [default: 127.0.0.1:8400]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Where Prometheus reads metrics, without a key [default: nowhere]
+    /// A second address that serves metrics to Prometheus without a key [default: none]
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<String>,
-    /// Any other setting, such as breaker.consecutive=5; may be given several times
+    /// Any other setting, such as breaker.consecutive=5; can be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// On this machine alone: no keys are asked for, and http and loopback targets are allowed
+    /// For development on this machine: callers need no keys, and http and loopback targets are allowed
     #[arg(long)]
     dev: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.dev {
         ensure!(
             config.listen.ip().is_loopback(),
-            "--dev asks for no key, so it listens on a loopback address alone; use 127.0.0.1:{} instead of {}",
+            "--dev needs no keys, so it can listen on a loopback address only; use 127.0.0.1:{} instead of {}",
             config.listen.port(),
             config.listen
         );
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ended.context("the server ended")
 }
 
-/// What `--dev` allows: http, and receivers on this machine.
+/// Allows http and receivers on this machine, for `--dev`.
 pub(crate) fn allow_this_machine(targets: &mut TargetRules) {
     targets.allow_http = true;
     for loopback in ["127.0.0.0/8", "::1/128"] {
@@ -80,13 +80,13 @@ pub(crate) fn allow_this_machine(targets: &mut TargetRules) {
     }
 }
 
-/// One thread: at this size a wake-up of another thread costs more than it brings (`posthaste bench`
-/// shows it), and the store writes in a thread of its own.
+/// A runtime of one thread: waking another thread costs more than it gains here (`posthaste bench` shows it), and the
+/// store writes in a thread of its own.
 pub(crate) fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
 }
 
-/// Libraries that print what they send and receive when they are asked for every detail: URLs, headers, secrets (L7).
+/// Libraries that log URLs, headers and secrets at debug and trace level (L7). They are limited to info.
 const TALKATIVE: [&str; 3] = ["h2", "hyper", "hyper_util"];
 
 pub(crate) fn log_to_stderr(filter: Targets, format: LogFormat) {
@@ -99,43 +99,43 @@ pub(crate) fn log_to_stderr(filter: Targets, format: LogFormat) {
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
 }
 
-/// The store in its folder, with the master key it asks for.
+/// Opens the store in its data folder, with the master key that it needs.
 pub(crate) fn open(config: &Config) -> Result<Sqlite> {
     let ask = |needed: &[KeyCheck]| {
         let masters = master_key::load(&config.master_key, &config.data, needed).map_err(|why| why.to_string())?;
-        tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "the master key is at hand");
+        tracing::info!(master_key = %masters.newest().id(), from = %config.master_key, "loaded the master key");
         Ok(masters)
     };
     let bounds = Bounds { retry_token_ttl: config.retry_token_ttl, ..Bounds::default() };
     Ok(Sqlite::open_asking(&config.data, bounds, ask)?)
 }
 
-/// Serves until it is asked to stop: for `serve`, and for `demo` with another clock.
+/// Serves until SIGINT or SIGTERM, for `serve`, and with another clock for `demo`.
 pub(crate) async fn serve<C: Clock>(config: Config, door: Door, clock: C) -> Result<()> {
     let stop = CancellationToken::new();
     let listener = TcpListener::bind(config.listen)
         .await
-        .with_context(|| format!("cannot listen on {}; is another server there?", config.listen))?;
+        .with_context(|| format!("cannot listen on {}; is another server using it?", config.listen))?;
     let address = listener.local_addr()?;
     let metrics = match config.metrics_listen {
         Some(own) => {
             let bound = TcpListener::bind(own).await;
-            Some(bound.with_context(|| format!("cannot listen on {own} for metrics; is another server there?"))?)
+            Some(bound.with_context(|| format!("cannot listen on {own} for metrics; is another server using it?"))?)
         }
         None => None,
     };
     let store = Arc::new(open(&config)?);
-    let watched = match &metrics {
+    let metrics_note = match &metrics {
         Some(own) => format!(", metrics on http://{}/metrics", own.local_addr()?),
         None => String::new(),
     };
-    println!("posthaste: listening on http://{address}, data in {}{watched}", config.data.display());
+    println!("posthaste: listening on http://{address}, data in {}{metrics_note}", config.data.display());
     let front = Front { listener, metrics, door, data: Some(config.data.clone()) };
     let server = served(&store, clock, &config, front, stop.clone());
     let ended = tokio::select! {
         biased;
         ended = server => ended,
-        asked = until_asked_to_stop(&stop) => match asked {
+        failed = stop_on_signals(&stop) => match failed {
             Ok(never) => match never {},
             Err(error) => return Err(error),
         },
@@ -143,12 +143,12 @@ pub(crate) async fn serve<C: Clock>(config: Config, door: Door, clock: C) -> Res
     store.close().await;
     if let Some(reason) = store.stopped() {
         ended.with_context(|| format!("the store stopped: {reason}"))?;
-        bail!("the store stopped at the very end: {reason}");
+        bail!("the store stopped during shutdown: {reason}");
     }
     Ok(ended?)
 }
 
-/// The server over a store: also for a part of `bench`.
+/// Runs a server over a store; also for a part of `bench`.
 pub(crate) async fn served<C: Clock>(
     store: &Arc<Sqlite>,
     clock: C,
@@ -173,20 +173,20 @@ pub(crate) async fn served<C: Clock>(
     posthaste_server::run::run(Arc::clone(store), clock, settings, front, stop).await
 }
 
-/// Whom to trust. A file was read with the other settings; a machine without roots can still send elsewhere.
+/// The certificate authorities to trust. A machine without any can still send to http receivers.
 fn roots(setting: &RootsFrom) -> Roots {
     match setting {
         RootsFrom::File(roots) => roots.clone(),
         RootsFrom::System => Roots::system().unwrap_or_else(|error| {
-            tracing::warn!(%error, "no https receiver can be reached");
+            tracing::warn!(%error, "no certificate authorities found, https receivers cannot be reached");
             Roots::none()
         }),
     }
 }
 
-/// Cancels `stop` at the first signal and goes on waiting: the server ends in its own time, and a
-/// second signal does not cut it short by accident.
-async fn until_asked_to_stop(stop: &CancellationToken) -> Result<std::convert::Infallible> {
+/// Cancels `stop` at the first signal and keeps waiting, so that a second signal does not end the process before the
+/// shutdown is complete. Returns only if signals cannot be received.
+async fn stop_on_signals(stop: &CancellationToken) -> Result<std::convert::Infallible> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     loop {
         tokio::select! {
@@ -194,8 +194,8 @@ async fn until_asked_to_stop(stop: &CancellationToken) -> Result<std::convert::I
             _ = terminate.recv() => {}
         }
         tracing::info!(
-            "stopping: what is in flight ends first, up to {} s; kill -9 loses nothing, but may send twice",
-            STOP_WITHIN.as_secs()
+            limit_s = STOP_WITHIN.as_secs(),
+            "shutting down after attempts in flight have ended; kill -9 loses nothing, but may send twice"
         );
         stop.cancel();
     }

@@ -1,4 +1,4 @@
-//! Where a command that works beside the server has its settings from: the same file, flags and environment.
+//! The flags of commands that work on a server's data folder: they read the same settings as the server.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,19 @@ use crate::config::{Config, Flags};
 
 #[derive(clap::Args)]
 pub(crate) struct SettingsArgs {
-    /// The settings' file, as the server has it; else posthaste.toml, if it is there
+    /// The server's settings file [default: posthaste.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The data folder [default: as the server has it]
+    /// The data folder [default: as in the server's settings]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Any other setting, as the server has it, such as master_key_file=/etc/posthaste.key; may be given several times
+    /// Any other setting of the server, such as master_key_file=/etc/posthaste.key; can be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
 impl SettingsArgs {
-    /// The settings, parsed.
+    /// Reads and parses the settings.
     pub(crate) fn load(&self) -> Result<Config> {
         let Self { config, data, set } = self;
         let flags = Flags { config: config.clone(), data: data.clone(), set: set.clone(), ..Flags::default() };

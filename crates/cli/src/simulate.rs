@@ -1,8 +1,7 @@
-//! `posthaste simulate`: what retries do to a receiver that was down, before they do it to one.
+//! `posthaste simulate`: simulates the load of retries on a receiver that was down.
 //!
-//! The production dispatch loop in virtual time, and beside it retries that know nothing but their
-//! schedule. The world they are played in is the testkit's `outage`; [`table`] has the figures,
-//! [`chart`] and [`svg`] draw the same picture.
+//! Runs the production dispatch loop in virtual time, and beside it naive retries that know only their schedule. The
+//! simulation is the testkit's `outage`; [`table`] has the figures, and [`chart`] and [`svg`] draw the same picture.
 
 pub(crate) mod chart;
 pub(crate) mod svg;
@@ -27,24 +26,24 @@ use crate::say::say;
 use chart::{Picture, Series};
 pub(crate) use table::grouped;
 
-/// Each takes some memory in every sender.
+/// The most messages of a simulation: each takes memory in every sender.
 const MESSAGES_MAX: f64 = 500_000.0;
-/// More would take minutes and gigabytes.
+/// The most requests of naive retries: more would take minutes and gigabytes.
 const BARE_REQUESTS_MAX: f64 = 20_000_000.0;
-/// After the recovery bare retries make about so many times the requests they made before it.
+/// The number of requests of naive retries after the recovery, as a multiple of those before it.
 const BARE_REQUESTS_AFTER: f64 = 1.5;
-/// How long after the recovery to go on, where nothing needs longer.
+/// The shortest default time that is simulated after the recovery.
 const HORIZON: Duration = Duration::from_secs(2 * 3_600);
-/// What goes on after this is no longer about the outage.
+/// The longest time that is simulated after the recovery.
 const HORIZON_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How much longer the picture is than the best sender needs.
+/// The time that the chart shows after the recovery, as a multiple of the time that the best sender needs.
 const PICTURE_BEYOND_BEST: f64 = 1.4;
 const PICTURE_MIN: Duration = Duration::from_secs(10 * 60);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Who sends: a preset, as Posthaste runs it, or naive-fixed, naive-exponential, naive-spread,
-    /// naive-schedule; several are compared
+    /// The sender: Posthaste with a preset, or naive-fixed, naive-exponential, naive-spread or naive-schedule; can be
+    /// given several times to compare them
     #[arg(long = "policy", value_name = "NAME", default_values = [DEFAULT_PRESET, naive::FIXED.name, naive::EXPONENTIAL.name])]
     policies: Vec<String>,
     /// Messages a second
@@ -53,46 +52,46 @@ pub(crate) struct Args {
     /// Requests a second the receiver can take
     #[arg(long, default_value = "50", value_name = "RATE", value_parser = rate)]
     capacity: f64,
-    /// How long it is down
+    /// The length of the outage
     #[arg(long, default_value = "20m", value_parser = time)]
     outage: Duration,
-    /// What a request meets while it is down
+    /// What happens to a request during the outage
     #[arg(long, default_value = "refuse")]
     down: Down,
-    /// What turning a request away costs the receiver, as a share of taking it
+    /// The cost of refusing a request, as a share of the cost of taking it
     #[arg(long, default_value = "0", value_name = "SHARE", value_parser = share)]
     shed_cost: f64,
-    /// The same number is the same run
+    /// The seed of the random numbers; the same seed gives the same run
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long after the recovery to go on at most; left out, 2h or twice the time it takes at best
+    /// The longest time to simulate after the recovery [default: 2h, or twice the shortest possible recovery]
     #[arg(long, value_parser = time)]
     horizon: Option<Duration>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw the chart into this file too
+    /// Write the chart to this SVG file too
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// What a request meets while the receiver is down.
+/// What happens to a request while the receiver is down.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Down {
-    /// Nothing listens
+    /// The connection is refused
     Refuse,
-    /// 503, at once
+    /// It is answered 503 at once
     #[value(name = "503")]
     Unavailable,
-    /// No answer for 30 s
+    /// It gets no answer for 30 s
     Timeout,
 }
 
-/// One sender, and what came of it.
+/// The outcome of one sender.
 struct Row {
-    /// As it is named on the command line.
+    /// The name on the command line.
     name: String,
-    /// As a reader meets it first.
+    /// The name in tables and charts.
     label: String,
     outcome: Outcome,
 }
@@ -103,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure!(!args.policies[..index].contains(name), "--policy {name} is given twice; once is enough");
     }
     let senders = args.policies.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
-    // Opened before the work: a slip in its name is told at once.
+    // Opened first, so that a bad path is reported before the simulation runs.
     let svg = args.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let rows = play(&scenario, &args.policies, &senders);
     let picture = picture(&scenario, &rows);
@@ -145,8 +144,8 @@ fn scenario(args: &Args) -> Result<Scenario> {
     let Args { load, capacity, outage, .. } = *args;
     ensure!(
         load < capacity,
-        "--load {load} is not below --capacity {capacity}: nothing that was held could ever be caught up with; \
-         give the receiver something to spare"
+        "--load {load} is not below --capacity {capacity}: the backlog of the outage could never be delivered; raise \
+         the capacity or lower the load"
     );
     ensure!(
         (Duration::from_secs(1)..=HORIZON_MAX).contains(&outage),
@@ -172,7 +171,7 @@ fn scenario(args: &Args) -> Result<Scenario> {
     let horizon = args.horizon.unwrap_or_else(|| (best * 2).clamp(HORIZON, HORIZON_MAX));
     ensure!(
         (FRESH..=HORIZON_MAX).contains(&horizon),
-        "--horizon {} is not from {} to {}: for so long fresh messages are looked at",
+        "--horizon {} is not from {} to {}; fresh messages are measured for the shorter time",
         duration::write(horizon),
         duration::write(FRESH),
         duration::write(HORIZON_MAX)
@@ -201,12 +200,12 @@ fn sender(name: &str, scenario: &Scenario) -> Result<Sender> {
     Ok(Sender::posthaste(policy))
 }
 
-/// About how many requests bare retries make.
+/// An estimate of the number of requests that naive retries make.
 fn bare_requests(policy: &Policy, scenario: &Scenario) -> f64 {
     let middling = Roll(u64::MAX / 2);
     let mut since_first = Duration::ZERO;
     let mut tries_of_each = 1.0;
-    // A retry is made by those who were created long enough before the recovery.
+    // A retry is made for messages that were created long enough before the recovery.
     for wait in (1..).map_while(|retry| policy.wait(retry, Tier::Promotional, None, middling)) {
         since_first += wait;
         if since_first >= scenario.outage {
@@ -264,14 +263,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_requests_of_bare_retries_are_foreseen_well_enough_to_refuse_too_many() {
+    fn the_estimate_of_naive_requests_is_within_a_factor_of_two() {
         let scenario = Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(600), ..Scenario::default() };
         for naive in [naive::FIXED, naive::EXPONENTIAL] {
             let made = scenario.play(&Sender::bare(naive.policy()));
-            // After the recovery every message is also taken once, which is not what grows.
+            // Every message is also taken once after the recovery; the estimate leaves these requests out.
             let made = made.tries_into_outage as f64 + made.shed as f64;
-            let foreseen = bare_requests(&naive.policy(), &scenario);
-            assert!((0.5..2.0).contains(&(foreseen / made)), "{}: {foreseen} foreseen, {made} made", naive.name);
+            let estimate = bare_requests(&naive.policy(), &scenario);
+            assert!((0.5..2.0).contains(&(estimate / made)), "{}: {estimate} estimated, {made} made", naive.name);
         }
     }
 }

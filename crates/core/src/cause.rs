@@ -3,26 +3,26 @@
 //! The table in `docs/causes.md` is generated from [`Cause::ALL`]; a code, once released, keeps
 //! its meaning.
 
-/// What a result means for what happens next.
+/// What follows from a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// The receiver took it.
     Delivered,
     /// May work later: try again by the policy.
     Retry,
-    /// Might be a slip of a configuration: try again, but only a few times in a row.
+    /// May be a configuration mistake: try again, but at most five times in a row.
     Limited,
     /// Will never work: no further attempt.
     Dead,
-    /// The endpoint is no more: it ends, and everything waiting for it.
+    /// The endpoint no longer exists: it is ended, together with every delivery that waits for it.
     Gone,
-    /// Too large for the receiver: a compact variant is tried once in its place.
+    /// Too large for the receiver: the compact payload, where there is one, is tried once instead.
     TooLarge,
-    /// The credential is at fault, not the message: held until it is replaced.
+    /// The credential was refused, not the message: deliveries are held until it is replaced.
     Credential,
     /// Our own fault: no attempt is spent.
     Ours,
-    /// Decided by us or by the owner, not by an attempt.
+    /// Decided by Posthaste or by the owner, not by an attempt.
     Decided,
 }
 
@@ -96,42 +96,42 @@ causes! {
     DnsNotFound "dns_not_found" Limited "the name does not exist or has no address";
     TlsCertificate "tls_certificate" Limited "the receiver's certificate is not valid for its name";
     BadRequest "bad_request" Dead "400: the receiver rejects this message";
-    Unauthorized "unauthorized" Dead "401: the receiver wants credentials";
+    Unauthorized "unauthorized" Dead "401: the receiver requires credentials";
     Forbidden "forbidden" Dead "403: the receiver refuses us";
     NotFound "not_found" Dead "404: nothing at this path";
     MethodNotAllowed "method_not_allowed" Dead "405: the path takes no POST";
-    NotAcceptable "not_acceptable" Dead "406: the receiver cannot answer in a form we take";
-    Conflict "conflict" Dead "409: the receiver says the message conflicts with what it has";
-    LengthRequired "length_required" Dead "411: the receiver wants a length";
+    NotAcceptable "not_acceptable" Dead "406: the receiver cannot answer in a format we accept";
+    Conflict "conflict" Dead "409: the message conflicts with the receiver's current state";
+    LengthRequired "length_required" Dead "411: the receiver requires a Content-Length";
     UriTooLong "uri_too_long" Dead "414: the URL is too long for the receiver";
     UnsupportedMediaType "unsupported_media_type" Dead "415: the receiver does not take JSON";
     Unprocessable "unprocessable" Dead "422: the receiver cannot process this message";
     TooEarly "too_early" Dead "425: the receiver refuses early data";
     ClientError "client_error" Dead "another 4xx";
     RedirectNotFollowed "redirect_not_followed" Dead "3xx: redirects are never followed; the endpoint's URL is out of date";
-    Aborted "aborted" Dead "the receiver asked for no more of this message, by the header `webhook-delivery`";
-    DisableAsked "disable_asked" Dead "the receiver asked for nothing more at this endpoint, by the header `webhook-delivery`";
-    Unsendable "unsendable" Dead "no request could be made of it: a fault of ours, please report it";
+    Aborted "aborted" Dead "the receiver ended this message with the response header `webhook-delivery`";
+    DisableAsked "disable_asked" Dead "the receiver disabled this endpoint with the response header `webhook-delivery`";
+    Unsendable "unsendable" Dead "no request could be built for it: a fault in Posthaste, please report it";
     AddressRefused "address_refused" Dead "the target is not allowed: private, loopback, metadata or otherwise refused";
     PayloadTooLarge "payload_too_large" TooLarge "413: above the receiver's limit";
-    Gone "gone" Gone "410: the endpoint is no more";
+    Gone "gone" Gone "410: the endpoint no longer exists";
     CredentialRejected "credential_rejected" Credential "a push service refused our key";
-    StoreUnavailable "store_unavailable" Ours "we could not read what to send";
-    NotStarted "not_started" Ours "we could not start the attempt; it is taken up again";
-    EndpointGone "endpoint_gone" Decided "the endpoint ended while this waited";
-    EndpointDeleted "endpoint_deleted" Decided "the endpoint was deleted while this waited";
-    TtlExpired "ttl_expired" Decided "its time to live was over";
+    StoreUnavailable "store_unavailable" Ours "we could not read the message or its endpoint from the store";
+    NotStarted "not_started" Ours "we could not start the attempt; it is tried again soon";
+    EndpointGone "endpoint_gone" Decided "the receiver answered that the endpoint no longer exists";
+    EndpointDeleted "endpoint_deleted" Decided "the endpoint was deleted before this was delivered";
+    TtlExpired "ttl_expired" Decided "its TTL was over";
     Cancelled "cancelled" Decided "cancelled by its owner";
     Unsubscribed "unsubscribed" Decided "the endpoint was unsubscribed";
     Superseded "superseded" Decided "a newer message with the same collapse key replaced it";
-    Poison "poison" Decided "it was being sent at three crashes: quarantined";
+    Poison "poison" Decided "it was in flight at three crashes: quarantined";
     TokenRejected "token_rejected" Decided "its stored token was forged or altered: quarantined";
     Retention "retention" Decided "it waited longer than the tenant keeps messages";
-    Erased "erased" Decided "what it was to carry has been erased: nothing was sent";
+    Erased "erased" Decided "its payload was erased: nothing was sent";
 }
 
 impl Cause {
-    /// Its row of the table.
+    /// The cause's row of the table.
     pub const fn entry(self) -> &'static Entry {
         &Self::ALL[self as usize]
     }
@@ -161,12 +161,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_has_its_place_and_a_code_of_its_own() {
+    fn causes_are_in_table_order_and_have_unique_codes() {
         for (index, entry) in Cause::ALL.iter().enumerate() {
             assert_eq!(entry.cause as usize, index, "{} is out of place", entry.code);
             assert!(
                 Cause::ALL[..index].iter().all(|earlier| earlier.code != entry.code),
-                "{} is there twice",
+                "{} is in the table twice",
                 entry.code
             );
         }

@@ -1,26 +1,26 @@
-//! Whether what was read from a store may still be cached: not if it was changed while the read was under way.
+//! Decides whether the result of a store read may be cached: not if the value changed during the read.
 //!
-//! A read takes a stamp before it begins. A change is noted once it is durable, before it is answered. What a read
-//! brings is cached only if nothing noted since then concerns it. Keys share a fixed number of stripes, so a change
-//! of one key rarely keeps the read of another from being cached, and never lets an old version in.
+//! A read takes a stamp before it begins. A change is noted once it is durable and before the caller gets its answer.
+//! The result of a read is cached only if no change of its key was noted since the stamp. Keys share a fixed number of
+//! stripes: a change of one key rarely prevents another key's read from being cached, and never lets an old version in.
 
 use std::hash::Hasher;
 
 use crate::id_map::IdHasher;
 
-/// Stripes, as a power of two: a change refuses about one in so many reads of other keys that are under way.
+/// A power of two. A change prevents about one in this many concurrent reads of other keys from being cached.
 const STRIPES: usize = 256;
 
-/// When each stripe of keys was last changed, in numbers that count changes.
+/// The number of the last change of each stripe of keys.
 #[derive(Clone, Debug)]
 pub struct ChangeStamps {
     changes: u64,
-    /// The last change of every key at once.
+    /// The number of the last change that concerned all keys.
     of_all: u64,
     stripes: Box<[u64; STRIPES]>,
 }
 
-/// A moment among the changes: a read that has it began then.
+/// How many changes there had been when a read began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadStamp(u64);
 
@@ -42,13 +42,13 @@ impl ChangeStamps {
         self.stripes[stripe(key)] = self.changes;
     }
 
-    /// Notes a change of keys that are not known one by one.
+    /// Notes a change that may concern any key.
     pub fn change_all(&mut self) {
         self.changes += 1;
         self.of_all = self.changes;
     }
 
-    /// Whether what was read of a key is still what is stored.
+    /// Whether no change of this key was noted since the read began.
     pub fn is_current(&self, key: u64, read: ReadStamp) -> bool {
         self.of_all.max(self.stripes[stripe(key)]) <= read.0
     }

@@ -1,11 +1,11 @@
-//! The one classifier: what an HTTP status means (B1, B2, B4, B5, B7).
+//! Maps an HTTP status to its cause, and to its class after an endpoint's overrides (B1, B2, B4, B5, B7).
 
 use crate::cause::{Cause, Class};
 
-/// The cause and class of an answer with this status, before any override.
+/// The cause of an answer with this status.
 ///
-/// A status outside 200–599 is not an answer we can trust: HTTP's own rules were broken.
-#[expect(clippy::match_overlapping_arm, reason = "named codes first, then what is left of their range")]
+/// A status outside 200–599 violates HTTP and is [`Cause::ProtocolError`].
+#[expect(clippy::match_overlapping_arm, reason = "named codes first, then the rest of their range")]
 pub fn status(code: u16) -> Cause {
     match code {
         200..=299 => Cause::Ok,
@@ -36,12 +36,12 @@ pub fn status(code: u16) -> Cause {
     }
 }
 
-/// Whether a `Retry-After` on this status is a promise we keep (C4): on 429 and 503 alone.
+/// Whether a `Retry-After` on this status is obeyed: only on 429 and 503 (C4).
 pub fn heeds_retry_after(code: u16) -> bool {
     matches!(code, 429 | 503)
 }
 
-/// What an endpoint's owner may say of chosen status codes, instead of the table above.
+/// Classes that an endpoint's owner has set for status codes, in place of [`status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(Vec<Override>);
 
@@ -52,7 +52,7 @@ struct Override {
     class: Class,
 }
 
-/// Why an override cannot be.
+/// Why an override is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadOverride {
     /// The left side is neither a code (`404`) nor a range (`4xx`).
@@ -86,7 +86,7 @@ impl Overrides {
             _ => return Err(BadOverride::Class(class.to_owned())),
         };
         self.0.push(Override { low, high, class });
-        // A single code says more than a range, so the narrowest comes first.
+        // The narrowest comes first: a single code takes precedence over a range.
         self.0.sort_by_key(|entry| (entry.high - entry.low, entry.low));
         Ok(())
     }
@@ -120,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_retried() {
+    fn transient_statuses_are_retried() {
         check(&[408, 429, 500, 501, 502, 503, 504, 505, 511, 599], Class::Retry);
     }
 
     #[test]
-    fn what_cannot_pass_is_never_retried() {
+    fn client_errors_and_redirects_are_never_retried() {
         check(&[400, 401, 402, 403, 404, 405, 406, 407, 409, 411, 412, 414, 415, 418, 422, 425, 451, 499], Class::Dead);
         check(&[300, 301, 302, 303, 304, 307, 308], Class::Dead);
     }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_no_answer_is_a_broken_protocol() {
+    fn a_status_outside_200_to_599_is_a_protocol_error() {
         for code in [0, 99, 100, 101, 199, 600, 999, u16::MAX] {
             assert_eq!(status(code), Cause::ProtocolError);
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_code_overrides_its_range_whatever_the_order() {
+    fn a_single_code_takes_precedence_over_its_range_in_any_order() {
         for reverse in [false, true] {
             let mut lines = [("4xx", "retry"), ("404", "gone"), ("200", "dead")];
             if reverse {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_override_says_what_is_wrong_with_it() {
+    fn an_invalid_override_reports_the_invalid_side() {
         let mut overrides = Overrides::default();
         for status in ["", "4x", "xx", "1xx", "6xx", "44", "0404", "600", "-1"] {
             assert!(matches!(overrides.add(status, "retry"), Err(BadOverride::Status(_))), "{status}");

@@ -1,10 +1,10 @@
-//! Mass ends as watermarks: cancel, unsubscribe, the end of an endpoint.
+//! Watermarks that end many deliveries at once: cancel, unsubscribe, the end of an endpoint.
 //!
-//! A cut is one row: a scope and the highest id it covers, which is the highest one issued so far, or
-//! every id where nothing can come later: an endpoint that is gone takes no messages. Whatever it covers
-//! is ended by definition: never sent, read as ended at once. Rows become outcomes later, in small
-//! batches. The owner's memory knows a cut before the store does and forgets it after the last row is
-//! swept and nothing more can be under way.
+//! A cut is one row: a scope and the highest id it covers. That is the highest id issued so far, or, for an
+//! endpoint that is gone and takes no further messages, every id. A delivery that a cut covers has ended: it
+//! is never sent, and readers see it as ended at once. A sweep turns the covered rows into outcomes later, in
+//! small batches. The owner keeps a cut in memory from before it is durable until the last row is swept and no
+//! accept below it can still be under way.
 
 use crate::cause::Cause;
 use crate::delivery::Delivery;
@@ -13,58 +13,58 @@ use crate::id_map::IdMap;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// What a cut ends.
+/// Which deliveries a cut ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Every delivery of one message.
     Message(MessageId),
-    /// Everything that waits for one destination.
+    /// Every delivery of one lane.
     Lane(LaneId),
 }
 
 /// A watermark below which everything in its scope has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// What it ends.
+    /// Which deliveries it ends.
     pub scope: Scope,
     /// The highest id it covers.
     pub upto: Key,
-    /// Why.
+    /// The cause of the ended deliveries.
     pub cause: Cause,
-    /// When.
+    /// When it was made.
     pub at: Timestamp,
-    /// Deliveries in flight when it was made: they may still arrive, so their own outcome ends
-    /// them. A restart forgets the exception: what was in flight then is not sent again.
+    /// Deliveries that were in flight when the cut was made: they may still arrive, so their own outcome
+    /// ends them. After a restart the exception no longer holds, and they are not sent again.
     pub spared: Vec<DeliveryId>,
-    /// The endpoint that ends with its lane, and what becomes of it by the same commit.
+    /// The endpoint that ends with its lane, and its new status, written in the same commit.
     pub endpoint: Option<(EndpointId, EndpointChange)>,
 }
 
-/// What becomes of an endpoint, by an answer of its receiver or at its owner's request.
+/// A change of an endpoint's status, by an answer of its receiver or at its owner's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointChange {
-    /// Its receiver said that it is no more.
+    /// Its receiver answered that the endpoint no longer exists.
     Gone,
-    /// Its receiver asked for nothing more.
+    /// Its receiver asked for no further deliveries.
     Disabled,
     /// Its owner deleted it.
     Deleted,
 }
 
 impl Cut {
-    /// One that spares nothing and ends no endpoint.
+    /// A cut that spares no delivery and ends no endpoint.
     pub const fn new(scope: Scope, upto: Key, cause: Cause, at: Timestamp) -> Self {
         Self { scope, upto, cause, at, spared: Vec::new(), endpoint: None }
     }
 
-    /// Whether this delivery is ended by it.
+    /// Whether the cut ends this delivery.
     pub fn covers(&self, delivery: &Delivery) -> bool {
         in_scope(self.scope, delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
     }
 
-    /// Makes one cut of two that were made of the same scope: it reaches as far as either, spares
-    /// what either spared, and says what the later one says, as [`Cuts::put`] does. The endpoint that ends with a cut ends
-    /// when that cut is made, so the later one's is not taken over.
+    /// Merges a later cut of the same scope: the higher watermark, the spared deliveries of both, and the cause
+    /// and time of the later one, as [`Cuts::put`] does. The later cut's endpoint is not taken over: it ended when
+    /// that cut was made.
     pub fn merge(&mut self, later: Cut) {
         self.upto = self.upto.max(later.upto);
         self.cause = later.cause;
@@ -72,13 +72,13 @@ impl Cut {
         self.spared.extend(later.spared);
     }
 
-    /// The state of what it covers.
+    /// The final state of the deliveries it covers.
     pub const fn end(&self) -> State {
         ended(self.cause, self.at)
     }
 }
 
-/// The end that a mass end with this cause brings.
+/// The final state of a delivery that a cut with this cause covers.
 pub const fn ended(cause: Cause, at: Timestamp) -> State {
     match cause {
         Cause::EndpointGone => State::Dead { at, cause },
@@ -93,38 +93,37 @@ fn in_scope(scope: Scope, delivery: &Delivery) -> bool {
     }
 }
 
-/// The cuts an owner has in force.
+/// The cuts in force.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
     marks: IdMap<Scope, (Key, Cause)>,
 }
 
 impl Cuts {
-    /// Puts a cut in force; a later one of the same scope reaches further and says why, as with
-    /// [`Cut::merge`].
+    /// Puts a cut in force. With an earlier one of the same scope it is merged as by [`Cut::merge`].
     pub fn put(&mut self, scope: Scope, upto: Key, cause: Cause) {
         let mark = self.marks.entry(scope).or_insert((upto, cause));
         *mark = (mark.0.max(upto), cause);
     }
 
-    /// Forgets a cut whose rows are all swept, unless it reaches further by now.
+    /// Removes a cut whose rows are swept up to `upto`, unless a later one has raised its watermark.
     pub fn forget(&mut self, scope: Scope, upto: Key) {
         if self.marks.get(&scope).is_some_and(|mark| mark.0 <= upto) {
             self.marks.remove(&scope);
         }
     }
 
-    /// Whether the cut of this scope covers this delivery.
+    /// Whether this scope's cut covers this delivery.
     pub fn covers(&self, scope: Scope, delivery: &Delivery) -> bool {
         in_scope(scope, delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
     }
 
-    /// The highest id that the cut of this lane covers, if there is one.
-    pub fn of_lane(&self, lane: LaneId) -> Option<Key> {
+    /// The highest id that this lane's cut covers, if there is one.
+    pub fn lane_watermark(&self, lane: LaneId) -> Option<Key> {
         self.marks.get(&Scope::Lane(lane)).map(|(upto, _)| *upto)
     }
 
-    /// Why this delivery is ended, if a cut covers it.
+    /// The cause of the cut that covers this delivery, if there is one.
     pub fn cause(&self, delivery: &Delivery) -> Option<Cause> {
         if self.marks.is_empty() {
             return None;
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cuts_reach_as_far_as_either_and_say_what_the_later_says() {
+    fn a_merged_cut_has_the_higher_watermark_and_the_later_cause() {
         for (first, later) in [(20, 30), (30, 20)] {
             let mut merged = cut(first, Cause::Cancelled, 1, &[7]);
             merged.merge(cut(later, Cause::EndpointGone, 2, &[9]));
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_agrees_with_the_merged_cut() {
+    fn the_cuts_in_force_cover_the_same_as_the_merged_cut() {
         for (first, later) in [(20, 30), (30, 20)] {
             let mut merged = cut(first, Cause::Cancelled, 1, &[]);
             let mut cuts = Cuts::default();

@@ -1,6 +1,6 @@
-//! What becomes of one delivery. [`settle`] is the single place where the outcome of an attempt
-//! turns into a [`Decision`]: the next state and when it is due, who else waits, whether a strict lane
-//! stops, what becomes of the endpoint. The queue, the dispatch loop and the stores apply it.
+//! A delivery, and the decision that follows each attempt. [`settle`] is the only place that turns the outcome of
+//! an attempt into a [`Decision`]: the next state and its due time, which other deliveries must wait, whether a
+//! strict lane stops, and how the endpoint's status changes. The queue, the dispatch loop and the stores apply it.
 //!
 //! Invariants: a due time is never before `now`; an attempt is counted unless it failed by our own
 //! fault; a delivery without a TTL never expires.
@@ -19,32 +19,32 @@ use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// A name that does not exist, or a bad certificate, is tried this often in a row (B3): enough for
-/// a slip of a deployment, too few to hammer a typo for days.
+/// How many attempts in a row may fail because a name does not exist or a certificate is invalid (B3): enough to
+/// outlast a faulty deployment, few enough not to try a mistyped name for days.
 pub const LIMITED_IN_A_ROW_MAX: u8 = 5;
 
-/// A message with a TTL of zero starts within this time of being accepted, or never (D1).
+/// The only attempt of a delivery with a TTL of zero starts within this time of its birth, or never (D1).
 pub const NOW_OR_NEVER: Duration = Duration::from_secs(5);
 
-/// How much later than asked a `Retry-After` may be answered, so that a lane's callers spread.
+/// A `Retry-After` is lengthened at random by up to one part in this many, so that retries spread.
 const RETRY_AFTER_SPREAD: u32 = 10;
 
-/// How soon something we failed to send by our own fault is taken up again.
+/// The wait before the next attempt after a fault of our own.
 const OWN_FAULT_WAIT: Duration = Duration::from_secs(1);
 
 /// When a delivery stops being worth sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It never does: no TTL was set.
+    /// No TTL was set: it never expires.
     Never,
-    /// No attempt starts at or after this.
+    /// No attempt starts at or after this time.
     At(Timestamp),
-    /// A TTL of zero: one attempt, started before this, and no retry.
+    /// A TTL of zero: one attempt, started before this time, and no retry.
     NowOrNever(Timestamp),
 }
 
 impl Expiry {
-    /// The expiry of something born (accepted, or due to be delivered) at `born` with this TTL.
+    /// The expiry of a delivery born at `born` (the later of accept and `deliver_at`) with this TTL.
     pub fn from_ttl(born: Timestamp, ttl: Option<Duration>) -> Self {
         match ttl {
             None => Self::Never,
@@ -61,7 +61,7 @@ impl Expiry {
         }
     }
 
-    /// Whether it is over at `now`.
+    /// Whether the delivery has expired at `now`.
     pub fn is_over(self, now: Timestamp) -> bool {
         self.at().is_some_and(|at| now >= at)
     }
@@ -73,34 +73,34 @@ pub enum Compact {
     /// There is none.
     #[default]
     None,
-    /// There is one, not used so far.
+    /// There is one, and it has not been used.
     Spare,
-    /// It is what is sent from now on.
+    /// It is sent in place of the full payload.
     InUse,
 }
 
 /// One message on its way to one endpoint, as its owner keeps it in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its id.
+    /// The delivery's id.
     pub id: DeliveryId,
-    /// What it carries.
+    /// The message it delivers.
     pub message: MessageId,
-    /// Where it goes.
+    /// The endpoint it goes to.
     pub endpoint: EndpointId,
-    /// The queue it waits in, alone or with the deliveries of other endpoints.
+    /// The lane it waits in.
     pub lane: LaneId,
     /// How urgent it is.
     pub tier: Tier,
-    /// Where it is.
+    /// Its current state.
     pub state: State,
     /// Attempts made so far.
     pub attempts: u16,
-    /// The later of accept and `deliver_at`: what windows and TTLs count from.
+    /// The later of accept and `deliver_at`: windows and TTLs count from it.
     pub born: Timestamp,
-    /// When it stops being worth sending.
+    /// When it expires.
     pub expiry: Expiry,
-    /// The wait before the last attempt, which decorrelated jitter grows from.
+    /// The backoff before the last attempt; decorrelated jitter grows from it.
     pub previous_wait: Option<Duration>,
     /// How many attempts in a row ended in the same [`Class::Limited`] cause.
     pub limited_in_a_row: u8,
@@ -108,14 +108,14 @@ pub struct Delivery {
     pub last_cause: Option<Cause>,
     /// How long to wait for a receipt after a 2xx; `None` when the 2xx is the end (A3).
     pub ack_within: Option<Duration>,
-    /// A receipt came before the 2xx it belongs to: the settle applies it.
+    /// A receipt came before the 2xx it belongs to: [`settle`] applies it.
     pub receipt_kept: bool,
-    /// Whether a smaller payload is at hand.
+    /// Whether there is a smaller payload, and whether it is in use.
     pub compact: Compact,
 }
 
 impl Delivery {
-    /// One that was just made: due when it is born, nothing tried, no TTL, no receipt.
+    /// A new delivery: due at its birth, with no attempts, no TTL and no receipt.
     pub const fn queued(
         id: DeliveryId,
         message: MessageId,
@@ -143,7 +143,7 @@ impl Delivery {
         }
     }
 
-    /// The waiting state it goes back to when it was picked but not sent.
+    /// The waiting state of a delivery that was picked and not sent.
     pub fn put_back(&self, due: Timestamp) -> State {
         match self.last_cause {
             Some(cause) => State::Retry { due, cause },
@@ -151,8 +151,8 @@ impl Delivery {
         }
     }
 
-    /// Whether it waits for longer than its policy had it wait after the attempt at that time: then its receiver asked
-    /// for it, or its channel's rules do.
+    /// Whether it waits longer than its policy's backoff after the attempt at `tried`. If so, its receiver or its
+    /// channel asked for the wait.
     pub fn waits_as_asked(&self, tried: Timestamp) -> bool {
         let (State::Retry { due, cause }, Some(backoff)) = (self.state, self.previous_wait) else { return false };
         let own = if cause == Cause::TooManyRequests { backoff * 2 } else { backoff };
@@ -161,40 +161,40 @@ impl Delivery {
     }
 }
 
-/// Who an answer speaks for: how far beyond its delivery it reaches.
+/// How far an answer applies beyond its own delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerdictScope {
-    /// The endpoint alone: its provider throttles one device, and is well itself.
+    /// The endpoint alone: the provider is healthy and throttles one device.
     Endpoint,
-    /// Everything in the lane.
+    /// Every delivery of the lane.
     Lane,
-    /// Everything that is sent with the lane's credential.
+    /// Every delivery sent with the lane's credential.
     Credential,
 }
 
-/// What a channel says of one attempt.
+/// A channel's judgement of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What it means, the endpoint's overrides applied.
+    /// What follows, with the endpoint's overrides applied.
     pub class: Class,
     /// What happened.
     pub cause: Cause,
-    /// The answer's status, where there was an answer.
+    /// The HTTP status, where there was an answer.
     pub status: Option<u16>,
-    /// A valid `Retry-After` on a status that has one, counted from our clock.
+    /// A valid `Retry-After` on a status where it is obeyed, counted from our clock.
     pub retry_after: Option<Duration>,
-    /// Who is to wait for the `Retry-After`, and whom a failure speaks against. The class `Credential` always speaks
-    /// against the credential.
+    /// Which deliveries the `Retry-After` holds, and against what a failure counts. The class `Credential` always
+    /// counts against the credential.
     pub scope: VerdictScope,
-    /// How long this delivery waits at least, by the channel's own rules, if it is tried again.
+    /// The least wait before a retry of this delivery, by the channel's own rules.
     pub least_wait: Option<Duration>,
-    /// Whether the endpoint is no more (B4). Means nothing with the classes `Credential` and `Ours`: they say nothing of
-    /// the endpoint, and nothing is recorded of them.
+    /// Whether the endpoint no longer exists (B4). Has no effect with the classes `Credential` and `Ours`, which do not
+    /// concern the endpoint and whose results are not recorded.
     pub prune: bool,
 }
 
 impl Verdict {
-    /// The verdict of an attempt that ended in this cause, without an answer.
+    /// The verdict of an attempt that ended with this cause and without an answer.
     pub const fn of(cause: Cause) -> Self {
         let class = cause.class();
         Self {
@@ -209,71 +209,73 @@ impl Verdict {
     }
 }
 
-/// What decides about a delivery after an attempt, beside its row and the verdict.
+/// The inputs of [`settle`] beside the delivery and the verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
-    /// When to try again.
+    /// The retry policy.
     pub policy: &'a Policy,
-    /// What its lane does behind a dead head; `None` unless the lane is strict.
+    /// What a strict lane does when its first delivery dies; `None` unless the lane is strict.
     pub strict: Option<OnDead>,
-    /// Why a cut has ended it while it was under way.
+    /// The cause of a cut that was made while the delivery was in flight.
     pub cut: Option<Cause>,
-    /// Whether a newer delivery took its place while it was under way: then nothing waits for its sake.
+    /// Whether a newer delivery superseded it while it was in flight: then its strict lane does not stop for it.
     pub superseded: bool,
-    /// How full the slots are, where retries leave in slices.
+    /// How full the slots are; `None` where retries are not released in slices.
     pub tightness: Option<Tightness>,
-    /// Whether a gate holds whatever is sent with the lane's credential.
+    /// Whether the lane's credential has a shared gate that can hold all its deliveries.
     pub credential_gate: bool,
 }
 
 impl<'a> Circumstances<'a> {
-    /// Those of a lane that is not strict, by this policy, with nothing in the way.
+    /// A lane that is not strict, without a cut, slices or a credential gate.
     pub const fn new(policy: &'a Policy) -> Self {
         Self { policy, strict: None, cut: None, superseded: false, tightness: None, credential_gate: false }
     }
 }
 
-/// What to do after an attempt. Other layers apply it and decide nothing more.
+/// What follows an attempt. Other layers apply it and decide nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the attempt was made: then the gates it went through learn what came of it. Otherwise they get back what
-    /// it took.
+    /// Whether the attempt was made. If so, the gates it passed get its result; if not, they get back the token or
+    /// probe it took.
     pub was_made: bool,
-    /// Whether anything is to be written. Otherwise the delivery waits in memory until [`Decision::state`] is due.
+    /// Whether the result is written to the store. If not, the delivery waits in memory until [`Decision::state`] is
+    /// due.
     pub is_recorded: bool,
-    /// Where the delivery is now.
+    /// The delivery's new state.
     pub state: State,
-    /// Where its row goes, while it has one.
+    /// Where its row is kept while it is pending.
     pub place: Place,
     /// Attempts made, this one included if it counts.
     pub attempts: u16,
-    /// For [`Delivery::previous_wait`].
+    /// The new [`Delivery::previous_wait`].
     pub previous_wait: Option<Duration>,
-    /// For [`Delivery::limited_in_a_row`].
+    /// The new [`Delivery::limited_in_a_row`].
     pub limited_in_a_row: u8,
-    /// For [`Delivery::last_cause`].
+    /// The new [`Delivery::last_cause`].
     pub last_cause: Option<Cause>,
-    /// For [`Delivery::compact`].
+    /// The new [`Delivery::compact`].
     pub compact: Compact,
-    /// Whether the wait is this delivery's own, asked for by its endpoint or its channel: then no hold keeps it, and a
-    /// recovery of the lane does not shorten it.
+    /// Whether its endpoint or channel asked for this wait, and for this delivery alone. If so, the lane has no hold
+    /// for it, and a recovery of the lane does not shorten it.
     pub keeps_wait: bool,
-    /// What others must wait for, and who: never [`VerdictScope::Endpoint`], whose delivery waits by itself.
+    /// A hold for other deliveries, and which ones: never [`VerdictScope::Endpoint`], since that delivery has a due
+    /// time of its own.
     pub hold: Option<(VerdictScope, Hold)>,
-    /// Whether its strict lane stops behind it, by the same commit.
+    /// Whether its strict lane is paused, in the same commit.
     pub pauses_lane: bool,
-    /// What becomes of its endpoint.
+    /// The change of its endpoint's status, if any.
     pub endpoint_change: Option<EndpointChange>,
 }
 
 impl Decision {
-    /// One that leaves a delivery as it is.
+    /// A decision that leaves the delivery unchanged.
     fn none(delivery: &Delivery, strict: Option<OnDead>) -> Self {
         Self {
             was_made: false,
             is_recorded: false,
             state: delivery.state,
-            // The rows of a strict lane stay where their queue is found, also between attempts.
+            // The rows of a strict lane stay indexed by their queue, also between attempts.
             place: if strict.is_some() { Place::Spilled } else { Place::Delayed },
             attempts: delivery.attempts,
             previous_wait: delivery.previous_wait,
@@ -287,11 +289,11 @@ impl Decision {
         }
     }
 
-    /// What follows from the state it came to.
+    /// Fills in the fields that follow from the new state.
     fn concluded(mut self, strict: Option<OnDead>, superseded: bool) -> Self {
         self.is_recorded |= self.state.is_terminal();
         self.pauses_lane = strict == Some(OnDead::Hold) && matches!(self.state, State::Dead { .. }) && !superseded;
-        // The state's own cause: what we failed at ourselves does not hide what the receiver did.
+        // The state's cause, not the verdict's: a fault of ours must not hide the receiver's last failure.
         if let State::Retry { cause, .. } = self.state {
             self.last_cause = Some(cause);
         }
@@ -299,8 +301,7 @@ impl Decision {
     }
 }
 
-/// Decides what becomes of a delivery after an attempt, and what that means for its lane, its credential and its
-/// endpoint.
+/// Decides the next state of a delivery after an attempt, and what follows for its lane, credential and endpoint.
 pub fn settle(
     delivery: &Delivery,
     verdict: &Verdict,
@@ -313,7 +314,7 @@ pub fn settle(
         is_recorded: true,
         attempts: delivery.attempts.saturating_add(1),
         limited_in_a_row: 0,
-        // Whatever becomes of this one, the others were asked to wait as well.
+        // The receiver asked the other deliveries to wait too, also where this one has ended.
         hold: asked_hold(verdict, given, now, roll),
         keeps_wait: verdict.least_wait.is_some() || verdict.scope == VerdictScope::Endpoint,
         endpoint_change: endpoint_change(verdict),
@@ -325,7 +326,7 @@ pub fn settle(
             decision.is_recorded = false;
             decision.attempts = delivery.attempts;
             decision.state = delivery.put_back(now);
-            // Where the credential has a gate, its breaker holds everything behind it.
+            // Where the credential has a gate, the gate's breaker holds its deliveries instead.
             let hold = Hold { why: Why::Credential, until: None };
             decision.hold = (!given.credential_gate).then_some((VerdictScope::Lane, hold));
         }
@@ -336,9 +337,9 @@ pub fn settle(
             decision.limited_in_a_row = delivery.limited_in_a_row;
             decision.state = delivery.put_back(now + OWN_FAULT_WAIT);
         }
-        // A receipt already proved that it arrived, whatever the attempt looked like from here.
+        // The receipt proves that it arrived, even if the attempt seems to have failed.
         _ if delivery.receipt_kept => decision.state = State::Delivered { at: now },
-        // There was nothing to send any more, so nothing was tried.
+        // The payload was erased before the attempt, so no attempt was made.
         Class::Decided if verdict.cause == Cause::Erased => {
             decision.was_made = false;
             decision.attempts = delivery.attempts;
@@ -367,21 +368,21 @@ pub fn settle(
     decision.concluded(given.strict, given.superseded)
 }
 
-/// Decides what follows where a delivery ends without an attempt: a cut, its TTL, a receipt.
+/// The decision for a delivery that ends without an attempt: by a cut, its TTL or a receipt.
 pub fn end(delivery: &Delivery, end: State, strict: Option<OnDead>) -> Decision {
     Decision { state: end, ..Decision::none(delivery, strict) }.concluded(strict, false)
 }
 
-/// Decides what becomes of a delivery whose receipt did not come in time (A3).
+/// The decision for a delivery whose receipt did not come in time (A3).
 ///
-/// The attempt was counted when it was sent; only the wait is decided here.
+/// Its attempt was already counted and is not counted again.
 pub fn ack_timeout(delivery: &Delivery, given: &Circumstances<'_>, now: Timestamp, roll: Roll) -> Decision {
     let before = Delivery { attempts: delivery.attempts.saturating_sub(1), receipt_kept: false, ..delivery.clone() };
     settle(&before, &Verdict::of(Cause::AckTimeout), given, now, roll)
 }
 
-/// What an answer makes of the endpoint, whatever becomes of its delivery: where a receipt proved that this one arrived,
-/// the next one still would not.
+/// How an answer changes the endpoint's status. This does not depend on the delivery's own end: a receipt may prove
+/// that this delivery arrived, but the next one would not.
 fn endpoint_change(verdict: &Verdict) -> Option<EndpointChange> {
     match verdict.cause {
         _ if verdict.prune => Some(EndpointChange::Gone),
@@ -390,7 +391,7 @@ fn endpoint_change(verdict: &Verdict) -> Option<EndpointChange> {
     }
 }
 
-/// Who is to wait for a `Retry-After`, beside the delivery itself.
+/// The hold that a `Retry-After` puts on other deliveries, and which ones.
 fn asked_hold(
     verdict: &Verdict,
     given: &Circumstances<'_>,
@@ -406,7 +407,7 @@ fn asked_hold(
     Some((scope, Hold { why: Why::RetryAfter, until: Some(until) }))
 }
 
-/// Retries of the lower tiers leave together with others for the same destination (G2).
+/// Delays a retry of a lower tier to the end of its slice, so that retries to one destination leave together (G2).
 fn slice(delivery: &Delivery, tightness: Option<Tightness>, now: Timestamp, decision: &mut Decision) {
     let (State::Retry { due, cause }, Some(tight)) = (decision.state, tightness) else { return };
     if !decision.was_made {
@@ -425,13 +426,13 @@ fn taken(delivery: &Delivery, now: Timestamp) -> State {
     }
 }
 
-/// Until when the receiver asked to be left alone; a zero says nothing.
+/// The end of the `Retry-After`, bounded by the policy and spread at random; `None` without one or if it is zero.
 fn asked_until(verdict: &Verdict, policy: &Policy, now: Timestamp, roll: Roll) -> Option<Timestamp> {
     let asked = verdict.retry_after.filter(|wait| !wait.is_zero())?.min(policy.retry_after_max());
     Some(now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD))
 }
 
-/// The earliest next attempt that receiver and channel allow.
+/// The earliest time of the next attempt that the receiver and the channel allow.
 fn least_due(verdict: &Verdict, given: &Circumstances<'_>, now: Timestamp, roll: Roll) -> Timestamp {
     let asked = asked_until(verdict, given.policy, now, roll).unwrap_or(now);
     asked.max(now + verdict.least_wait.unwrap_or_default())
@@ -459,10 +460,10 @@ fn try_again(
         return give_up(decision, now, cause);
     };
     let due = match asked_until(verdict, policy, now, roll) {
-        // Never earlier than asked. Never earlier than the policy either: a receiver that always
-        // says "in a second" would otherwise use up every attempt within seconds.
+        // Never earlier than the receiver asked, nor than the policy's backoff: a receiver that always
+        // answers `Retry-After: 1` would otherwise use up every attempt within seconds.
         Some(until) => until.max(now + backoff),
-        // Told to slow down, but not how far.
+        // The receiver asked us to slow down without a `Retry-After`.
         None if cause == Cause::TooManyRequests && verdict.retry_after.is_none() => now + backoff * 2,
         None => now + backoff,
     };

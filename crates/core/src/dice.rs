@@ -1,13 +1,13 @@
-//! Randomness as an argument. Whoever drives the core rolls; the core only reads the roll.
+//! Randomness as an argument: the caller draws a random number, and the core only reads it.
 
 use std::time::Duration;
 
-/// One throw of a 2⁶⁴-sided die.
+/// One random number, evenly distributed over `u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roll(pub u64);
 
 impl Roll {
-    /// Another roll, independent of this one, for the `n`th of several decisions at once.
+    /// An independent roll, derived for the `n`th of several decisions made from one roll.
     pub const fn fork(self, n: u64) -> Self {
         let mut mixed = self.0 ^ n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -15,7 +15,7 @@ impl Roll {
         Self(mixed ^ (mixed >> 31))
     }
 
-    /// A duration drawn evenly from `low..=high`, to the microsecond; `low` when they are crossed.
+    /// A duration drawn evenly from `low..=high`, to the microsecond; `low` if `low` is above `high`.
     pub fn between(self, low: Duration, high: Duration) -> Duration {
         let low = micros(low);
         let width = micros(high).saturating_sub(low);
@@ -25,7 +25,7 @@ impl Roll {
     }
 }
 
-/// Whole microseconds, saturating half-way so that sums of two still fit.
+/// Whole microseconds, at most a quarter of `u64::MAX`, so that a sum of two does not overflow.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(u64::MAX / 4)
 }

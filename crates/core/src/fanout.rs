@@ -1,4 +1,4 @@
-//! From a message to its deliveries: who gets it, and with which lifetime.
+//! Turns a message into its deliveries: which endpoints get it, and with which lifetime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,40 +10,40 @@ use crate::queue::LaneSettings;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// What of a message matters for its deliveries.
+/// The properties of a message that its deliveries take over.
 #[derive(Clone, Copy, Debug)]
 pub struct Fanout {
-    /// Its id; its deliveries' follow.
+    /// The message's id; the ids of its deliveries follow it.
     pub message: MessageId,
     /// How urgent it is.
     pub tier: Tier,
     /// When it was accepted.
     pub accepted_at: Timestamp,
-    /// Not before this.
+    /// The earliest time of the first attempt, where the producer set one.
     pub deliver_at: Option<Timestamp>,
-    /// How long it is worth sending; an endpoint's own TTL stands in where it has none.
+    /// The message's TTL; where it has none, the endpoint's own applies.
     pub ttl: Option<Duration>,
     /// How long to wait for a receipt; `None` when a 2xx is enough.
     pub ack_within: Option<Duration>,
-    /// Whether a smaller payload came along.
+    /// Whether the producer also sent a smaller payload.
     pub has_compact: bool,
 }
 
-/// Whom a message is for, where it is not for everybody who wants such events. What is left empty asks for nothing.
+/// Which endpoints a message is for, beyond their event types. An empty list restricts nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audience {
-    /// Endpoints that belong to one of these.
+    /// Only endpoints that belong to one of these subjects.
     pub subjects: Vec<String>,
-    /// Endpoints with one of these tags.
+    /// Only endpoints with one of these tags.
     pub tags: Vec<String>,
-    /// Whether endpoints get it that want other events.
+    /// Also endpoints that did not subscribe to the event type.
     pub all: bool,
-    /// Whether its endpoints were named: it is for nobody else, now or later.
+    /// The request named its endpoints: no other endpoint ever matches.
     pub named: bool,
 }
 
 impl Audience {
-    /// Whether it has somebody, for an event.
+    /// Whether the message goes to this candidate.
     pub fn has(&self, candidate: &Candidate<'_>, event_type: Option<&str>) -> bool {
         let is_one = |subject: &str| self.subjects.iter().any(|wanted| wanted == subject);
         !self.named
@@ -53,25 +53,25 @@ impl Audience {
     }
 }
 
-/// Somebody who might get it.
+/// An endpoint that may get the message.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
-    /// The endpoint it would go to.
+    /// The endpoint's id.
     pub endpoint: EndpointId,
-    /// The lane it would wait in.
+    /// The lane in which the delivery would wait.
     pub lane: &'a Arc<LaneSettings>,
-    /// What the endpoint wants; nothing means everything.
+    /// The event types the endpoint subscribes to; empty means all.
     pub event_types: &'a [Pattern],
-    /// Whose endpoint it is.
+    /// The subject the endpoint belongs to.
     pub subject: Option<&'a str>,
-    /// What it is marked with.
+    /// The endpoint's tags.
     pub tags: &'a [String],
     /// The endpoint's own TTL.
     pub ttl: Option<Duration>,
 }
 
 impl Candidate<'_> {
-    /// Whether the endpoint wants this event. One that names events gets none without a type.
+    /// Whether the endpoint subscribes to this event. An endpoint that names event types gets no message without one.
     pub fn wants(&self, event_type: Option<&str>) -> bool {
         self.event_types.is_empty()
             || event_type.is_some_and(|event| self.event_types.iter().any(|pattern| pattern.matches(event)))
@@ -79,7 +79,7 @@ impl Candidate<'_> {
 }
 
 impl Fanout {
-    /// The later of accept and `deliver_at`: what lifetimes count from.
+    /// The later of accept and `deliver_at`: windows and TTLs count from it.
     pub fn born(&self) -> Timestamp {
         self.deliver_at.map_or(self.accepted_at, |at| at.max(self.accepted_at))
     }
@@ -103,7 +103,7 @@ mod tests {
     use crate::id::{LaneId, TenantId};
     use crate::policy::Policy;
 
-    /// Whether an audience has ann's endpoint, which is marked a and b and wants orders.
+    /// Whether an audience includes the endpoint of ann, with the tags a and b and the event types `order.*`.
     fn check(subjects: &[&str], tags: &[&str], all: bool, event_type: Option<&str>) -> bool {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         has_ann(&Audience { subjects: owned(subjects), tags: owned(tags), all, named: false }, event_type)
@@ -114,15 +114,15 @@ mod tests {
         let policy = Arc::new(Policy::preset("webhook").unwrap_or_default());
         let lane = Arc::new(LaneSettings::new(LaneId::from_raw(1), TenantId::from_raw(1), policy));
         let wants = [Pattern::parse("order.*").expect("a pattern")];
-        let marks: Vec<String> = owned(&["a", "b"]);
+        let tags: Vec<String> = owned(&["a", "b"]);
         let endpoint = EndpointId::from_raw(2);
-        let ann =
-            Candidate { endpoint, lane: &lane, event_types: &wants, subject: Some("ann"), tags: &marks, ttl: None };
+        let subject = Some("ann");
+        let ann = Candidate { endpoint, lane: &lane, event_types: &wants, subject, tags: &tags, ttl: None };
         audience.has(&ann, event_type)
     }
 
     #[test]
-    fn an_audience_is_those_that_want_the_event_and_are_all_that_is_asked_for() {
+    fn an_audience_requires_event_type_subject_and_tag_to_match() {
         assert!(check(&[], &[], false, Some("order.paid")));
         assert!(!check(&[], &[], false, Some("invoice.paid")));
         assert!(!check(&[], &[], false, None));
@@ -130,13 +130,13 @@ mod tests {
         assert!(!check(&["bob"], &[], false, Some("order.paid")));
         assert!(check(&[], &["x", "b"], false, Some("order.paid")));
         assert!(!check(&["ann"], &["x"], false, Some("order.paid")), "each kind must be met");
-        assert!(!check(&["ann"], &[], false, Some("invoice.paid")), "who it is for does not make it wanted");
+        assert!(!check(&["ann"], &[], false, Some("invoice.paid")), "a subject is no subscription");
         assert!(check(&[], &[], true, Some("invoice.paid")));
         assert!(check(&[], &[], true, None));
     }
 
     #[test]
-    fn what_was_for_named_endpoints_is_for_nobody_else() {
+    fn a_message_for_named_endpoints_matches_no_candidate() {
         assert!(has_ann(&Audience::default(), Some("order.paid")));
         assert!(!has_ann(&Audience { named: true, ..Audience::default() }, Some("order.paid")));
     }

@@ -1,6 +1,6 @@
-//! What a destination can take, and what it is asked to: token buckets, breakers, concurrency, the
+//! Flow control for one destination: token buckets, circuit breakers, concurrency limits, the
 //! retry budget and the pace of a recovery. Each is a small value with its own arithmetic; the
-//! queue holds them beside its lanes and asks them before every send.
+//! queue keeps them beside its lanes and checks them before every send.
 
 pub mod breaker;
 pub mod bucket;
@@ -10,26 +10,26 @@ pub mod pace;
 
 use crate::id::{CredentialId, OriginId, RegionId};
 
-/// Whether destinations are treated with care. Off means naive retries: what a simulation compares
-/// with, never what a server runs.
+/// Whether destinations are protected from overload. `Off` means naive retries, for comparison in simulations; a
+/// server always runs with `On`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Care {
     /// Breakers, paced recovery, adaptive concurrency, retry budgets, slices.
     #[default]
     On,
-    /// None of that: only what lanes are set to, holds, pauses and cuts.
+    /// Only the lanes' settings, holds, pauses and cuts.
     Off,
 }
 
-/// A gate that several lanes go through. What holds there is its breaker or its rate.
+/// A gate that several lanes share. Its breaker or its rate limit holds all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SharedGate {
-    /// The same scheme, host and port.
+    /// Lanes with the same scheme, host and port.
     Origin(OriginId),
-    /// The same provider, or group of origins.
+    /// Lanes with the same provider, or group of origins.
     Region(RegionId),
-    /// The same credential.
+    /// Lanes with the same credential.
     Credential(CredentialId),
-    /// The resolver of names, which all go through that send to a name.
+    /// The DNS resolver, which every lane with a host name shares.
     Resolver,
 }

@@ -1,10 +1,9 @@
-//! Decides how an endpoint is doing (E4, E5): when its owner is warned, when it is disabled, when a
-//! disabled one is probed, and what a person reads of it.
+//! The health of an endpoint (E4, E5): when its owner is warned, when it is disabled, when a
+//! disabled one is probed, and its score.
 //!
-//! A [`Health`] is told what happened and asked what to do; whoever asks makes the step durable and
-//! tells the owner. Invariants: a success ends everything held against an endpoint; nothing is
-//! decided about one that is not tried; its size does not grow with traffic. What a person reads is
-//! in [`Score`].
+//! The caller reports attempts and ends to a [`Health`] and asks for the next [`Step`], which it makes durable and
+//! reports to the owner. Invariants: a success clears all failures of an endpoint; an endpoint without recent attempts
+//! is not disabled; the size of a `Health` does not grow with traffic. [`Score`] is the readable summary.
 
 mod day;
 mod latency;
@@ -25,37 +24,38 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// An owner is warned when nothing succeeded for this long.
+/// The owner is warned when every attempt has failed for this long.
 pub const WARN_AFTER: Duration = HOUR;
 
-/// An endpoint that hurts others is disabled when everything failed for this long.
+/// An endpoint with at least [`HARMED_MIN`] affected deliveries is disabled when every attempt has failed for this
+/// long.
 pub const DISABLE_AFTER: Duration = DAY;
 
-/// How many deliveries must be lost to it, or wait behind it, for that: fewer are no harm worth
-/// switching off a quiet endpoint for.
+/// How many deliveries must have died in the last day or be waiting for [`DISABLE_AFTER`] to apply: an endpoint with
+/// little traffic is not disabled so soon.
 pub const HARMED_MIN: u64 = 10;
 
-/// Any endpoint is disabled when everything failed for this long.
+/// Any endpoint is disabled when every attempt has failed for this long.
 pub const DISABLE_ANY_AFTER: Duration = Duration::from_secs(5 * DAY.as_secs());
 
-/// The first probe of a disabled endpoint comes this long after; the wait doubles with each that fails.
+/// The wait before the first probe of a disabled endpoint; it doubles with each probe that fails.
 pub const PROBE_WAIT_FIRST: Duration = MINUTE;
 
-/// The longest wait between two probes: an endpoint that is back is found within the hour.
+/// The longest wait between two probes.
 pub const PROBE_WAIT_MAX: Duration = HOUR;
 
-/// A receiver may ask for a longer wait than that, up to this: nobody is left alone for ever.
-const ASKED_MAX: Duration = DAY;
+/// The longest `Retry-After` that a probe's answer may set.
+const RETRY_AFTER_MAX: Duration = DAY;
 
-/// How far a wait between probes strays either way, so that what was disabled together is not
-/// probed together: a tenth.
+/// The wait between probes is spread by one part in this many either way, so that endpoints that were disabled
+/// together are not probed together.
 const PROBE_SPREAD: u32 = 10;
 
-/// What is known of one endpoint.
+/// The health of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     phase: Phase,
-    /// A warned endpoint succeeded and its owner has not been told so far.
+    /// A warned endpoint succeeded, and [`Step::Recovered`] has not been returned yet.
     owes_recovered: bool,
     last_tried_at: Option<Timestamp>,
     last_success_at: Option<Timestamp>,
@@ -64,30 +64,30 @@ pub struct Health {
     latency: Latency,
 }
 
-/// One for each endpoint, and there are many.
+// There is one for each endpoint.
 const _: () = assert!(size_of::<Health>() <= 512);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Its last try succeeded, or there was none.
+    /// The last attempt succeeded, or there was none.
     #[default]
     Fine,
-    /// Nothing succeeded since this try, which failed.
+    /// Every attempt failed since the one at `since`.
     Failing { since: Timestamp, warned: bool },
-    /// Nothing is sent but probes.
+    /// Only probes are sent.
     Disabled { since: Timestamp, reason: Reason, probe_at: Timestamp, failed_probes: u8 },
 }
 
-/// What to do about an endpoint, and to tell its owner.
+/// A change of an endpoint's health that the caller applies and reports to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing succeeded for an hour: tell the owner. Once in a failing period.
+    /// Warn the owner: every attempt failed for an hour. Once in a failing period.
     Warn,
-    /// Send no more to it; what is made for it waits.
+    /// Disable the endpoint: its deliveries wait.
     Disable(Reason),
-    /// A disabled one answered its probe: deliver what waited.
+    /// Enable a disabled endpoint that answered its probe: its waiting deliveries are sent.
     Enable,
-    /// The first success after a warning: tell the owner.
+    /// Report the first success after a warning.
     Recovered,
 }
 
@@ -96,7 +96,7 @@ pub enum Step {
 pub enum Reason {
     /// Everything failed for a day, and at least [`HARMED_MIN`] deliveries were lost or wait.
     DayOfHarm,
-    /// Nothing succeeded for five days.
+    /// Every attempt failed for five days.
     FiveDays,
 }
 
@@ -110,28 +110,28 @@ impl Reason {
     }
 }
 
-/// How an endpoint stands: what must survive a restart, and what [`Health::restored`] takes up.
+/// The part of a [`Health`] that must survive a restart; [`Health::restored`] continues from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing to tell anybody.
+    /// The owner was not warned.
     Healthy,
-    /// Its owner was warned.
+    /// The owner was warned.
     Failing {
-        /// The first try that failed.
+        /// The first attempt that failed.
         since: Timestamp,
     },
-    /// It gets nothing but probes.
+    /// Only probes are sent.
     Disabled {
-        /// From when on.
+        /// When it was disabled.
         since: Timestamp,
-        /// Why.
+        /// Why it was disabled.
         reason: Reason,
     },
 }
 
 impl Health {
-    /// Takes up where a restart left off. What was not worth a [`Step`] is forgotten: a warning
-    /// comes up to an hour later, nothing sooner.
+    /// Continues after a restart. Failures that had not led to a [`Step`] are forgotten, so a warning may come up to
+    /// an hour later; no step comes earlier.
     pub fn restored(standing: Standing, now: Timestamp, roll: Roll) -> Self {
         let phase = match standing {
             Standing::Healthy => Phase::Fine,
@@ -144,28 +144,28 @@ impl Health {
         Self { phase, ..Self::default() }
     }
 
-    /// An attempt ended so, after this long.
+    /// Notes the outcome and duration of an attempt.
     pub fn attempted(&mut self, now: Timestamp, verdict: &Verdict, took: Duration) {
-        let Some(said) = Said::of(verdict) else { return };
-        self.note(now, said, verdict.cause);
-        // A refused connection is quick, but no answer.
-        if said == Said::Taken || verdict.status.is_some() {
+        let Some(outcome) = Outcome::of(verdict) else { return };
+        self.note(now, outcome, verdict.cause);
+        // The time of a refused connection is no latency of an answer.
+        if outcome == Outcome::Taken || verdict.status.is_some() {
             self.latency.note(now, took);
         }
-        self.phase = match (self.phase, said) {
-            // One sent before: a probe will find out what it is worth.
+        self.phase = match (self.phase, outcome) {
+            // An attempt from before the endpoint was disabled: only a probe enables it.
             (disabled @ Phase::Disabled { .. }, _) => disabled,
-            (phase, Said::Taken) => {
+            (phase, Outcome::Taken) => {
                 self.owes_recovered |= matches!(phase, Phase::Failing { warned: true, .. });
                 Phase::Fine
             }
-            (Phase::Fine, Said::Refused) => Phase::Failing { since: now, warned: false },
-            // The clock may have gone back; a period does not begin in the future.
-            (Phase::Failing { since, warned }, Said::Refused) => Phase::Failing { since: since.min(now), warned },
+            (Phase::Fine, Outcome::Refused) => Phase::Failing { since: now, warned: false },
+            // The clock may have been set back; a failing period does not begin in the future.
+            (Phase::Failing { since, warned }, Outcome::Refused) => Phase::Failing { since: since.min(now), warned },
         };
     }
 
-    /// A delivery ended dead, for this cause.
+    /// Notes that a delivery died with this cause.
     pub fn ended(&mut self, now: Timestamp, cause: Cause) {
         if is_of_the_endpoint(cause) {
             let hour = self.day.hour(now);
@@ -173,14 +173,14 @@ impl Health {
         }
     }
 
-    /// Its breaker opened.
+    /// Notes that the endpoint's breaker opened.
     pub fn tripped(&mut self, now: Timestamp) {
         let hour = self.day.hour(now);
         hour.trips = hour.trips.saturating_add(1);
     }
 
-    /// What is to be done by now, with so many deliveries waiting behind the endpoint. Ask until
-    /// there is nothing: steps come one at a time, in the order their owner should hear of them.
+    /// The next step that is due, where `waiting` deliveries wait for the endpoint. To be called until it returns
+    /// `None`: steps come one at a time, in the order in which the owner is notified.
     pub fn look(&mut self, now: Timestamp, waiting: u64, roll: Roll) -> Option<Step> {
         if std::mem::take(&mut self.owes_recovered) {
             return Some(Step::Recovered);
@@ -210,7 +210,7 @@ impl Health {
         (harmed >= HARMED_MIN).then_some(Reason::DayOfHarm)
     }
 
-    /// When a disabled endpoint is to be probed next; `None` when it is not disabled.
+    /// When a disabled endpoint is probed next; `None` if it is not disabled.
     pub const fn probe_at(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Disabled { probe_at, .. } => Some(probe_at),
@@ -218,33 +218,32 @@ impl Health {
         }
     }
 
-    /// A probe of a disabled endpoint ended so. One that ends after somebody enabled it says nothing.
+    /// Notes the outcome of a probe. Ignored if the endpoint was enabled in the meantime.
     pub fn probed(&mut self, now: Timestamp, roll: Roll, verdict: &Verdict) -> Option<Step> {
         let Phase::Disabled { since, reason, failed_probes, .. } = self.phase else { return None };
-        let said = Said::of(verdict);
-        if said == Some(Said::Taken) {
+        let outcome = Outcome::of(verdict);
+        if outcome == Some(Outcome::Taken) {
             self.enabled();
-            self.note(now, Said::Taken, verdict.cause);
+            self.note(now, Outcome::Taken, verdict.cause);
             return Some(Step::Enable);
         }
         let mut failed_probes = failed_probes;
-        if said == Some(Said::Refused) {
-            self.note(now, Said::Refused, verdict.cause);
+        if outcome == Some(Outcome::Refused) {
+            self.note(now, Outcome::Refused, verdict.cause);
             failed_probes = failed_probes.saturating_add(1);
         }
-        let asked = verdict.retry_after.unwrap_or_default().min(ASKED_MAX);
-        let probe_at = now + probe_wait(failed_probes, roll).max(asked);
+        let retry_after = verdict.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        let probe_at = now + probe_wait(failed_probes, roll).max(retry_after);
         self.phase = Phase::Disabled { since, reason, probe_at, failed_probes };
         None
     }
 
-    /// It gets deliveries again, by its owner's word: what was held against it is forgotten, and
-    /// only what fails from now on counts.
+    /// Notes that the owner enabled the endpoint: earlier failures are forgotten.
     pub fn enabled(&mut self) {
         *self = Self { last_success_at: self.last_success_at, last_cause: self.last_cause, ..Self::default() };
     }
 
-    /// How it stands.
+    /// The part of it that must survive a restart.
     pub const fn standing(&self) -> Standing {
         match self.phase {
             Phase::Fine | Phase::Failing { warned: false, .. } => Standing::Healthy,
@@ -253,29 +252,29 @@ impl Health {
         }
     }
 
-    fn note(&mut self, now: Timestamp, said: Said, cause: Cause) {
+    fn note(&mut self, now: Timestamp, outcome: Outcome, cause: Cause) {
         self.last_tried_at = Some(now);
         let hour = self.day.hour(now);
         hour.tried = hour.tried.saturating_add(1);
-        match said {
-            Said::Taken => {
+        match outcome {
+            Outcome::Taken => {
                 hour.taken = hour.taken.saturating_add(1);
                 self.last_success_at = Some(now);
             }
-            Said::Refused => self.last_cause = Some(cause),
+            Outcome::Refused => self.last_cause = Some(cause),
         }
     }
 }
 
-/// What a try says of its endpoint.
+/// The outcome of an attempt, as far as the endpoint is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum Outcome {
     Taken,
     Refused,
 }
 
-impl Said {
-    /// `None` when it says nothing of it: the fault is ours, or a credential's.
+impl Outcome {
+    /// `None` if it does not concern the endpoint: the fault is ours or the credential's.
     const fn of(verdict: &Verdict) -> Option<Self> {
         match verdict.class {
             Class::Delivered => Some(Self::Taken),
@@ -285,10 +284,10 @@ impl Said {
     }
 }
 
-/// Whether a delivery that ended so ended by a fault of its endpoint, not of its message or ours.
+/// Whether a delivery that ended with this cause died by a fault of its endpoint, not of its message or ours.
 const fn is_of_the_endpoint(cause: Cause) -> bool {
     match cause.class() {
-        // Tries were spent on what may pass: DNS and TLS are among it.
+        // All attempts were spent on transient failures, including DNS and TLS.
         Class::Retry | Class::Limited => true,
         Class::Dead => matches!(
             cause,
@@ -302,7 +301,7 @@ const fn is_of_the_endpoint(cause: Cause) -> bool {
     }
 }
 
-/// The wait before the next probe, after so many that failed.
+/// The wait before the next probe, after this many failed ones.
 fn probe_wait(failed: u8, roll: Roll) -> Duration {
     let doubled = 1_u32.checked_shl(failed.into()).unwrap_or(u32::MAX);
     let wait = PROBE_WAIT_FIRST.saturating_mul(doubled).min(PROBE_WAIT_MAX);

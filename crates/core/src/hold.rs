@@ -1,4 +1,4 @@
-//! Why something waits, and until when (G5).
+//! Why a delivery waits, and until when (G5).
 
 use crate::time::Timestamp;
 
@@ -9,31 +9,31 @@ pub enum Why {
     Scheduled,
     /// Between two attempts, by the policy.
     Backoff,
-    /// The receiver said when to come back.
+    /// The receiver answered with a `Retry-After`.
     RetryAfter,
-    /// The destination is failing, and its retries are kept to their share.
+    /// The destination is failing, and its retry budget is spent.
     RetryBudget,
-    /// A breaker is open, or its probe is under way.
+    /// A breaker is open, or its probe is in flight.
     BreakerOpen,
     /// A rate limit, or the pace of a recovery.
     RateLimit,
-    /// As many attempts as allowed are under way.
+    /// As many attempts as allowed are in flight.
     Concurrency,
     /// Its off-peak window has not opened.
     OffPeak,
-    /// A strict lane: one before it has not ended.
+    /// Its lane is strict, and an earlier delivery has not ended.
     Order,
-    /// Others are before it.
+    /// Other deliveries are sent first.
     Turn,
-    /// Sent; a receipt is awaited.
+    /// It was sent and waits for its receipt.
     Ack,
-    /// Somebody paused it.
+    /// The server, its tenant, its origin or its endpoint is paused.
     Paused,
     /// Its endpoint is disabled.
     EndpointDisabled,
     /// Its credential was refused and not replaced yet.
     Credential,
-    /// Our store does not answer.
+    /// The store does not answer.
     Store,
 }
 
@@ -81,12 +81,12 @@ impl Why {
 
 const _: () = assert!(Why::ALL.len() == Why::Store as usize + 1, "none is left out");
 
-/// Something holds: why, and until when. Holding costs no attempt.
+/// A reason to wait, and its end. Waiting costs no attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Why.
+    /// The reason, as the API shows it.
     pub why: Why,
-    /// Until when; `None` when somebody or something else must end it.
+    /// When the hold ends; `None` if it lasts until an operator, an owner or an event ends it.
     pub until: Option<Timestamp>,
 }
 

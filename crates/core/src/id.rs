@@ -1,5 +1,5 @@
-//! Names of things. A row's key grows with time: the writer that minted it, then its place in
-//! that writer's sequence. How keys look to the outside is `posthaste-crypto`'s `public_id`.
+//! Internal ids. A row's key grows with time: the number of the writer that minted it, then a sequence number of
+//! that writer. Callers see public ids instead: `public_id` of `posthaste-crypto`.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -11,7 +11,7 @@ pub const SEQ_MAX: u64 = (1 << SEQ_BITS) - 1;
 /// Keys are stored as signed integers, which leaves 23 bits for the writer.
 pub const WRITER_MAX: u32 = (1 << 23) - 1;
 
-/// One connection that writes: in SQLite the start counter of the process.
+/// The number of a writer; in SQLite, a counter of process starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(u32);
 
@@ -51,17 +51,17 @@ impl Key {
         self.0
     }
 
-    /// Who minted it.
+    /// The writer that minted it.
     pub const fn writer(self) -> WriterId {
         WriterId((self.0 >> SEQ_BITS) as u32)
     }
 
-    /// Its place in the writer's sequence.
+    /// Its sequence number.
     pub const fn seq(self) -> u64 {
         self.0 & SEQ_MAX
     }
 
-    /// The key `n` places further on.
+    /// The key `n` sequence numbers later.
     pub const fn plus(self, n: u64) -> Self {
         Self(self.0 + n)
     }
@@ -94,7 +94,7 @@ macro_rules! id {
 }
 
 id!(
-    /// What a producer sent us.
+    /// A message of a producer.
     MessageId
 );
 id!(
@@ -106,7 +106,7 @@ id!(
     EndpointId
 );
 id!(
-    /// Who the endpoint and the message belong to.
+    /// The owner of endpoints and messages.
     TenantId
 );
 id!(
@@ -124,19 +124,19 @@ id!(
     RegionId
 );
 id!(
-    /// What a provider knows us by.
+    /// A credential for a provider such as a push service.
     CredentialId
 );
 
-/// A scheme, host and port that several endpoints may share: a hash of how they are written. Never 0, so that an
-/// optional one takes no more memory.
+/// A scheme, host and port that several endpoints may share, as a hash of their text. Never 0, so that an
+/// `Option<OriginId>` takes no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OriginId(NonZeroU64);
 
 impl OriginId {
     /// The origin written like this, in lower case: `https://example.com:443`.
     pub fn of(origin: &str) -> Self {
-        // FNV-1a: the same in every process, and nobody gains by making two origins meet.
+        // FNV-1a: the same in every process. It need not resist collisions: an attacker gains nothing by one.
         let mixed = origin.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0000_0100_0000_01B3)
         });
@@ -160,7 +160,7 @@ impl OriginId {
 /// How many shards there are, for the life of a store.
 pub const SHARDS: u16 = 256;
 
-/// A share of all lanes that one node owns as a whole.
+/// A fixed part of all lanes; one node owns a shard as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u16);
 

@@ -1,6 +1,6 @@
-//! Look-ups by id. Ids are small ascending integers, so a multiply is hash enough; it is also the
-//! same in every process, which keeps the core free of hidden randomness. Nobody iterates over
-//! these maps: their order means nothing.
+//! Hash maps by id. Ids are small ascending integers, so a multiplication is a sufficient hash. It is also the
+//! same in every process, which keeps the core free of hidden randomness. Code must not iterate over
+//! these maps: their order has no meaning.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};

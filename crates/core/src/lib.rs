@@ -1,11 +1,11 @@
 //! Every decision Posthaste makes, and nothing else.
 //!
-//! This crate is pure: `now` and the dice come in as arguments, so the same inputs give the same
-//! answer. It reads no clock, rolls no dice, opens nothing, and knows neither SQL nor HTTP types.
-//! That is what lets the simulator run the production engine under a seed.
+//! This crate is pure: the current time and random numbers are arguments, so the same inputs give the same
+//! result. It reads no clock, generates no random numbers, opens no file or socket, and knows neither SQL nor
+//! HTTP types. The simulator can therefore run the production engine from a seed.
 //!
-//! Read [`delivery`] first (what becomes of one delivery: [`delivery::settle`]), then [`queue`]
-//! (whose turn it is: `admit`, `next`, `settle`, `wake_at`, `explain`).
+//! Read [`delivery`] first ([`delivery::settle`] decides what follows an attempt), then [`queue`], the scheduler
+//! (`admit`, `next`, `settle`, `wake_at`, `explain`).
 
 pub mod cause;
 pub mod change_stamps;

@@ -1,9 +1,8 @@
-//! When an off-peak window is open (G2, C6): the hours of the day in which engagement messages go
-//! out, read off the local clock of a tenant or an endpoint.
+//! Off-peak windows (G2, C6): the hours of the local day in which engagement messages are sent.
 //!
-//! Invariant: the window is open exactly while the local clock reads inside it. Where the clock is
-//! put forward over the opening time, it opens at that instant; where it is put back, whatever is
-//! read twice counts twice. What a zone's offsets are is the engine's `zone` to find out.
+//! Invariant: the window is open exactly while the local clock reads a time inside it. If the clock is put
+//! forward past the opening time, the window opens at that instant. If the clock is put back, hours that
+//! occur twice are open twice. The engine's `zone` reads the offsets of a time zone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,22 +10,22 @@ use std::sync::Arc;
 use crate::time::Timestamp;
 
 const MINUTE_MS: i64 = 60_000;
-/// Minutes of a day: where they begin again.
+/// Minutes of a day.
 const DAY_MINUTES: u16 = 24 * 60;
 const DAY_MS: i64 = DAY_MINUTES as i64 * MINUTE_MS;
 
-/// No place on Earth was ever a day off; a clock that is was given milliseconds.
+/// No time zone is further from UTC than this; a larger value was probably given in milliseconds.
 const OFFSET_SECONDS_MAX: i32 = 26 * 3_600;
 
-/// How far a place's clock is from UTC, and from when on.
+/// The offsets from UTC of one time zone, and the time from which each applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// By time, never empty. The first also counts before its time, the last for ever after.
+    /// Sorted by time, never empty. The first also applies before its time, the last without end.
     changes: Vec<(Timestamp, i32)>,
 }
 
 impl Offsets {
-    /// The offsets a place changes to: each counts from its instant on, in seconds east of UTC.
+    /// Takes pairs of an instant and the offset that applies from then on, in seconds east of UTC.
     pub fn new(mut changes: Vec<(Timestamp, i32)>) -> Result<Self, BadOffsets> {
         changes.sort_unstable();
         if let Some((_, seconds)) = changes.iter().find(|(_, seconds)| !is_offset(*seconds)) {
@@ -35,7 +34,7 @@ impl Offsets {
         if let Some(pair) = changes.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1) {
             return Err(BadOffsets::TwiceAt(pair[0].0));
         }
-        // What changes nothing is no change: zones also list changes of a mere name.
+        // Zones also list changes of the abbreviation alone, with the same offset.
         changes.dedup_by_key(|(_, seconds)| *seconds);
         if changes.is_empty() {
             return Err(BadOffsets::Empty);
@@ -48,7 +47,7 @@ impl Offsets {
         Self::new(vec![(Timestamp::default(), seconds)])
     }
 
-    /// The offset at `now`, and when it changes.
+    /// The offset at `now`, and the time of its next change.
     fn at(&self, now: Timestamp) -> (i32, Option<Timestamp>) {
         let next = self.changes.partition_point(|(from, _)| *from <= now).max(1);
         (self.changes[next - 1].1, self.changes.get(next).map(|(from, _)| *from))
@@ -59,14 +58,14 @@ fn is_offset(seconds: i32) -> bool {
     (-OFFSET_SECONDS_MAX..=OFFSET_SECONDS_MAX).contains(&seconds)
 }
 
-/// Why a list of offsets cannot be.
+/// Why a list of offsets is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffsets {
-    /// There is none in it.
+    /// The list is empty.
     Empty,
-    /// No place's clock is so many seconds from UTC.
+    /// The offset in seconds is further from UTC than any time zone.
     OutOfRange(i32),
-    /// Two different ones begin at the same instant.
+    /// Two different offsets begin at this instant.
     TwiceAt(Timestamp),
 }
 
@@ -84,7 +83,7 @@ impl fmt::Display for BadOffsets {
 
 impl std::error::Error for BadOffsets {}
 
-/// A daily window, such as 20:00–07:00, on the clock of one place.
+/// A daily window in local time, such as 20:00–07:00.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffPeak {
     from: u16,
@@ -105,23 +104,22 @@ impl OffPeak {
         Ok(Self { from, to, offsets })
     }
 
-    /// When it opens next, or `None` while it is open.
+    /// When the window opens next, or `None` while it is open.
     ///
-    /// A day on which the clock jumps over the whole window has none.
+    /// It does not open on a day on which the clock jumps over all of it.
     pub fn opens_at(&self, now: Timestamp) -> Option<Timestamp> {
         let opens = self.next_between(self.from, self.to, now);
         (opens > now).then_some(opens)
     }
 
-    /// The first instant, `now` included, at which the local clock reads between two minutes of
-    /// the day, the second excluded.
+    /// The first instant at or after `now` at which the local clock reads `from` or later and earlier than `to`.
     fn next_between(&self, from: u16, to: u16, now: Timestamp) -> Timestamp {
         let (from, to) = (i64::from(from) * MINUTE_MS, i64::from(to) * MINUTE_MS);
         let length = (to - from).rem_euclid(DAY_MS);
         let mut at = now;
         loop {
             let (seconds, changes_at) = self.offsets.at(at);
-            // Into the day first: the sum cannot overflow, whatever the instant.
+            // Reduced to the day first, so that the sum cannot overflow.
             let local = at.as_millis().rem_euclid(DAY_MS) + i64::from(seconds) * 1_000;
             let since_from = (local - from).rem_euclid(DAY_MS);
             if since_from < length {
@@ -136,10 +134,10 @@ impl OffPeak {
     }
 }
 
-/// Why a window cannot be.
+/// Why a window is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadWindow {
-    /// A day has no such minute.
+    /// A minute above 1,439.
     NoSuchMinute(u16),
     /// It closes at the minute it opens.
     NoLength(u16),
@@ -173,7 +171,7 @@ mod tests {
 
     const HOUR: i32 = 3_600;
 
-    /// The minute of the day that a clock shows so.
+    /// The minute of the day of a local time.
     const fn clock(hour: u16, minute: u16) -> u16 {
         hour * 60 + minute
     }
@@ -182,7 +180,7 @@ mod tests {
         Timestamp::from_millis(minutes * MINUTE_MS)
     }
 
-    /// Minutes since the epoch of a day of 2026 and an hour of it, UTC.
+    /// Minutes since the epoch of a time in 2026, UTC.
     fn utc(month: i64, day: i64, hour: i64, minute: i64) -> i64 {
         const DAYS_BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
         const NEW_YEAR_2026: i64 = 20_454;
@@ -190,7 +188,7 @@ mod tests {
         (NEW_YEAR_2026 + before + day - 1) * 1_440 + hour * 60 + minute
     }
 
-    /// The changes of 2026 by the rules of the place, in seconds east of UTC.
+    /// An offset at the start of 2026 and its later changes, in seconds east of UTC.
     fn changes(first: i32, later: &[(i64, i32)]) -> Vec<(Timestamp, i32)> {
         let later = later.iter().map(|(minutes, seconds)| (at(*minutes), *seconds));
         std::iter::once((at(utc(1, 1, 0, 0)), first)).chain(later).collect()
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_jumps_over_the_whole_window_has_none() {
+    fn a_window_that_the_clock_jumps_over_does_not_open_that_day() {
         for (from, to) in [(clock(2, 10), clock(2, 50)), (clock(2, 0), clock(2, 10))] {
             let next_day = utc(3, 30, 0, 0) + i64::from(from - clock(2, 0));
             assert_eq!(window(from, to, berlin()).opens_at(at(utc(3, 28, 2, 0))), Some(at(next_day)));
@@ -274,28 +272,28 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_offset_and_after_the_last_the_nearest_one_counts() {
+    fn times_outside_the_listed_offsets_use_the_nearest_one() {
         let night = window(clock(20, 0), clock(7, 0), berlin());
         check(&night, utc(1, -30, 19, 0), utc(1, -29, 6, 0));
         check(&night, utc(12, 400, 19, 0), utc(12, 401, 6, 0));
     }
 
     #[test]
-    fn a_window_that_cannot_be_says_what_to_do() {
+    fn an_invalid_window_is_refused_with_a_remedy() {
         let utc = || Arc::new(Offsets::fixed(0).expect("UTC is an offset"));
-        let said = |from, to| OffPeak::new(from, to, utc()).map_err(|bad| bad.to_string());
-        assert!(said(0, 1_439).is_ok());
+        let build = |from, to| OffPeak::new(from, to, utc()).map_err(|bad| bad.to_string());
+        assert!(build(0, 1_439).is_ok());
         assert_eq!(
-            said(1_200, 1_200).expect_err("no length"),
+            build(1_200, 1_200).expect_err("no length"),
             "off-peak window: from and to are both 20:00; give two different times, or no window to send at any hour"
         );
         let no_such = "off-peak window: a day has no minute 1440; give 0 (00:00) to 1439 (23:59)";
-        assert_eq!(said(0, 1_440).expect_err("too late"), no_such);
-        assert_eq!(said(1_440, 1_440).expect_err("too late"), no_such);
+        assert_eq!(build(0, 1_440).expect_err("too late"), no_such);
+        assert_eq!(build(1_440, 1_440).expect_err("too late"), no_such);
     }
 
     #[test]
-    fn offsets_that_cannot_be_are_refused() {
+    fn invalid_offsets_are_refused() {
         assert_eq!(Offsets::new(vec![]), Err(BadOffsets::Empty));
         assert_eq!(Offsets::fixed(7_200_000), Err(BadOffsets::OutOfRange(7_200_000)));
         assert_eq!(Offsets::fixed(i32::MIN), Err(BadOffsets::OutOfRange(i32::MIN)));
@@ -304,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn offsets_come_in_any_order_and_may_repeat() {
+    fn offsets_may_come_in_any_order_and_repeat() {
         let mut shuffled = berlin();
         shuffled.reverse();
         shuffled.push((at(utc(5, 1, 0, 0)), 2 * HOUR));
         assert_eq!(Offsets::new(shuffled), Offsets::new(berlin()));
     }
 
-    /// What a person with a wall clock would say: whether it reads inside at this minute.
+    /// Whether the local clock reads a time inside the window at this minute: a second, independent calculation.
     fn reads_inside(from: u16, to: u16, changes: &[(Timestamp, i32)], minute: i64) -> bool {
         let passed = changes.iter().rev().find(|(from, _)| *from <= at(minute));
         let seconds = passed.unwrap_or(&changes[0]).1;
@@ -327,7 +325,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
-        fn it_opens_when_a_walk_minute_by_minute_finds_it(
+        fn opening_time_matches_a_minute_by_minute_search(
             changes in any_place(),
             from in 0_u16..1_440,
             to in 0_u16..1_440,
@@ -344,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn it_never_opens_in_the_past(
+        fn opening_time_is_never_in_the_past(
             now in any::<i64>(),
             from in 0_u16..1_440,
             to in 0_u16..1_440,

@@ -1,10 +1,10 @@
-//! Which events an endpoint wants: patterns over dot-separated segments.
+//! Event types, and the patterns by which endpoints subscribe to them: segments joined by dots.
 
 /// `invoice.paid` matches itself; `invoice.*` matches one or more further segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
-/// Why a pattern or an event type cannot be.
+/// The text of an invalid pattern or event type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPattern(pub String);
 
@@ -19,10 +19,10 @@ impl std::fmt::Display for BadPattern {
 
 impl std::error::Error for BadPattern {}
 
-/// The longest event type: it travels in a header.
+/// The longest event type, in bytes. It is sent in a header.
 pub const EVENT_TYPE_BYTES_MAX: usize = 128;
 
-/// Whether this can be an event type: `[A-Za-z0-9_-]` segments joined by dots.
+/// Whether this is a valid event type: `[A-Za-z0-9_-]` segments joined by dots.
 pub fn is_event_type(text: &str) -> bool {
     let segment = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
@@ -31,13 +31,13 @@ pub fn is_event_type(text: &str) -> bool {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses an event type, one that ends in `.*`, or `*` alone.
     pub fn parse(text: &str) -> Result<Self, BadPattern> {
         let stem = text.strip_suffix(".*").unwrap_or(text);
         if text == "*" || is_event_type(stem) { Ok(Self(text.to_owned())) } else { Err(BadPattern(text.to_owned())) }
     }
 
-    /// Whether it wants this event.
+    /// Whether the pattern matches this event type.
     pub fn matches(&self, event_type: &str) -> bool {
         match self.0.strip_suffix('*') {
             Some(stem) => event_type.len() > stem.len() && event_type.starts_with(stem),

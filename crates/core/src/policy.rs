@@ -1,16 +1,16 @@
-//! Decides how long to wait before trying again (C1–C6). Pure: the dice are an argument.
+//! Retry policies: how long to wait before each retry (C1–C6). Randomness is an argument.
 //!
-//! A wait is made in four steps: the *strategy* says how long (`strategy.rs`), the tier scales it,
-//! the cap bounds it, and *jitter* says how far it may stray (`jitter.rs`). What people write is a
-//! [`PolicySpec`]; holding a [`Policy`] is the proof that it made sense. `preset.rs` has the named
-//! ones; [`Policy::preview`] tells a person what a policy does.
+//! A wait is computed in four steps: the *strategy* gives the delay (`strategy.rs`), the tier scales it,
+//! the cap bounds it, and *jitter* spreads it at random (`jitter.rs`). Users write a
+//! [`PolicySpec`]; a [`Policy`] is a spec that was checked. `preset.rs` has the built-in
+//! policies; [`Policy::preview`] describes what a policy does.
 //!
 //! Invariants: a policy holds only bounded numbers, so that no retry, roll or previous wait makes
 //! it panic; it has a wait for every retry up to its attempts and none after; the cap bounds the
-//! delay *before* jitter, so that capped retries do not come back all at once (decorrelated alone
-//! is cut after it, as published).
+//! delay *before* jitter, so that capped retries do not all happen at once (decorrelated alone
+//! is cut after jitter, as published).
 //!
-//! Asked by [`crate::delivery::settle`], which also knows `Retry-After`, the window and the TTL.
+//! Called by [`crate::delivery::settle`], which also applies `Retry-After`, the window and the TTL.
 //!
 //! ```
 //! use std::time::Duration;
@@ -56,7 +56,7 @@ pub use spec::{
 pub struct Policy {
     strategy: Strategy,
     jitter: Jitter,
-    /// [`WAIT_MAX`] where nothing shorter was asked for.
+    /// [`WAIT_MAX`] where no cap applies.
     cap: Duration,
     max_attempts: u16,
     window: Option<Duration>,
@@ -64,22 +64,22 @@ pub struct Policy {
     /// By [`Tier::index`].
     tiers: [Variant; 3],
     breaker: Rule,
-    /// When the last retry starts at the latest, after birth; by [`Tier::index`].
+    /// The latest start of the last retry, counted from birth; by [`Tier::index`].
     reach: [Duration; 3],
-    /// Fields that were written and have no part in this strategy or jitter; preview names them.
+    /// Fields that were set and have no effect with this strategy or jitter; the preview lists them.
     unused: Vec<&'static str>,
 }
 
-/// What a tier makes of a policy (C6).
+/// How a tier changes the waits of a policy (C6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     scale: Ratio,
-    /// The first retry comes within this time: jitter only shortens it.
+    /// The first retry starts within this time: jitter only shortens the wait.
     first: Option<Duration>,
 }
 
 impl Policy {
-    /// The policy somebody wrote, or everything that is wrong with it at once.
+    /// Checks a spec; the error lists every invalid field.
     pub fn build(spec: &PolicySpec) -> Result<Self, Vec<BadPolicy>> {
         spec::build(spec)
     }
@@ -90,25 +90,25 @@ impl Policy {
         Some(Self::build(&spec).expect("presets are valid: a test builds each of them"))
     }
 
-    /// The preset with that name, or an error that guesses which one was meant.
+    /// The preset with that name, or an error that suggests the nearest one.
     pub fn named(name: &str) -> Result<Self, UnknownPolicy> {
         Self::preset(name).ok_or_else(|| UnknownPolicy::new(name))
     }
 
-    /// How long to wait before retry number `retry` (the first is 1), or `None` when the attempts
-    /// are spent: `retry` of them were made, and that is all there may be.
+    /// How long to wait before retry number `retry` (the first is 1), or `None` when `retry` attempts
+    /// are all that the policy allows.
     ///
-    /// `previous` is the wait before the last attempt, which decorrelated jitter grows from.
+    /// `previous` is the wait before the last attempt; decorrelated jitter grows from it.
     pub fn wait(&self, retry: u16, tier: Tier, previous: Option<Duration>, roll: Roll) -> Option<Duration> {
         (retry < self.max_attempts).then(|| self.band(retry, tier, previous).draw(roll))
     }
 
-    /// How many attempts there are, the first included.
+    /// How many attempts the policy allows, the first included.
     pub fn max_attempts(&self) -> u16 {
         self.max_attempts
     }
 
-    /// How long after its birth a delivery is still retried, where that is limited.
+    /// How long after its birth a delivery is still retried; `None` if without limit.
     pub fn window(&self) -> Option<Duration> {
         self.window
     }
@@ -123,13 +123,13 @@ impl Policy {
         self.breaker
     }
 
-    /// Whether a delivery with this TTL may expire with attempts unspent (C3). Now or never, a TTL of
-    /// zero, is a wish for one attempt: no policy outlasts it.
+    /// Whether a delivery with this TTL may expire before its last attempt (C3). Always `false` for a TTL of
+    /// zero, which asks for one attempt.
     pub fn outlasts(&self, tier: Tier, ttl: Duration) -> bool {
         !ttl.is_zero() && self.reach[tier.index()] >= ttl
     }
 
-    /// Where the wait before this retry may fall.
+    /// The range of the wait before this retry.
     fn band(&self, retry: u16, tier: Tier, previous: Option<Duration>) -> Band {
         let variant = self.variant(tier);
         let aim = self.aim(retry, tier);

@@ -1,14 +1,14 @@
-//! Whose turn it is. The queue holds a bounded window of all pending deliveries and answers five
-//! questions: [`Queue::admit`] (may this one come in), [`Queue::next`] (what to send now),
-//! [`Queue::settle`] (what to record of an attempt), [`Queue::wake_at`] (when to ask again) and
-//! [`Queue::explain`] (why does this one wait).
+//! The scheduler: decides which delivery is sent next. It keeps a bounded window of all pending deliveries in memory.
+//! Its main calls are [`Queue::admit`] (take a delivery into the window), [`Queue::next`] (what to send now),
+//! [`Queue::settle`] (what to record of an attempt), [`Queue::wake_at`] (when to call `next` again) and
+//! [`Queue::explain`] (why a delivery waits).
 //!
-//! Invariants: a delivery is in flight at most once; nothing is sent that is held, over its TTL or
-//! covered by a cut; what was decided about a delivery is acted on only after
-//! [`Queue::recorded`] said that it is durable. Driven by the engine's `dispatch`.
+//! Invariants: a delivery is in flight at most once; a delivery that is held, over its TTL or covered by a cut is not
+//! sent; a decision about a delivery takes effect only after [`Queue::recorded`] reported that it is durable. Driven
+//! by the engine's `dispatch`.
 //!
-//! One delivery's way: it comes in (`window.rs`), has its turn (`turn.rs`) unless its lane is barred
-//! (`bar.rs`), is sent (`flight.rs`), and what came of it is recorded (`record.rs`).
+//! The path of a delivery: it is admitted (`window.rs`), gets its turn (`turn.rs`) unless its lane is blocked
+//! (`bar.rs`), is sent (`flight.rs`), and its outcome is recorded (`record.rs`).
 
 mod answer;
 mod bar;
@@ -26,9 +26,9 @@ mod passed;
 mod pauses;
 mod ready;
 mod record;
+mod settings_versions;
 mod shared;
 mod timer;
-mod told;
 mod turn;
 mod window;
 
@@ -67,18 +67,18 @@ use items::Items;
 use lane::Lane;
 use marks::Marks;
 use passed::Passed;
+use settings_versions::SettingsVersions;
 use shared::Shared;
 use timer::{Timer, Timers};
-use told::Told;
 use turn::{Room, Speed, Taken, Turn};
 
-/// How far ahead of its due time a delivery is worth a place in memory.
+/// How long before its due time a delivery is read into memory.
 pub const HORIZON: Duration = Duration::from_secs(30);
 
-/// Where a row is kept; decided when it is written.
+/// How the row of a pending delivery is indexed; decided when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In its owner's memory: no index knows it.
+    /// Not indexed: the delivery is in its owner's memory.
     Ready,
     /// Indexed by its due time.
     Delayed,
@@ -87,7 +87,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Where the row of a new delivery belongs, decided when it is written.
+    /// The place of a new delivery's row. `spilling`: its queue has rows behind the window.
     pub fn for_new(order: Order, spilling: bool, now: Timestamp, due: Timestamp) -> Self {
         match order {
             Order::Strict => Self::Spilled,
@@ -98,25 +98,25 @@ impl Place {
     }
 }
 
-/// A tenant may hold half of the slots beside others, and never less than this.
+/// While other tenants are active, a tenant may use half of the slots, and at least this many.
 const TENANT_SLOTS_LEAST: u32 = 2;
 
-/// The lowest tier has one in so many slots whenever it can use them. Where there are fewer slots
-/// than that, a whole one would be more than its share: weights alone decide.
+/// The lowest tier gets one in this many slots whenever it can use them. With fewer slots in all, a whole slot would be
+/// more than its share, and only the weights apply.
 const LOWEST_TIER_PART: u32 = 20;
 
 /// The bounds of the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Attempts under way at once, over all lanes.
+    /// The most attempts in flight at once, over all lanes.
     pub slots: u32,
-    /// Deliveries of one queue (lane and tier) in memory.
+    /// The most deliveries of one queue (lane and tier) in memory.
     pub per_queue: u32,
-    /// Deliveries in memory, over all queues.
+    /// The most deliveries in memory, over all queues.
     pub window: usize,
-    /// Whether destinations are treated with care.
+    /// Whether destinations are protected from overload.
     pub care: Care,
-    /// When the breaker of an origin opens, for which nothing else is set.
+    /// The rule for the breakers of origins without settings of their own.
     pub origin: Rule,
 }
 
@@ -129,16 +129,16 @@ impl Default for Limits {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pick {
-    /// Send this one. It is in flight until [`Queue::settle`] or [`Queue::put_back`].
+    /// Send this delivery. It is in flight until [`Queue::settle`] or [`Queue::put_back`].
     Send(Start),
-    /// This one moved on without being sent: record it.
+    /// Record the new state of this delivery, which was not sent.
     Record(Record),
 }
 
-/// Where a delivery of the window is.
+/// What a delivery of the window is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Its due time has come; it stands in its lane.
+    /// Its due time has come; it waits in its lane for its turn.
     Ready,
     /// Its due time has not come, or it awaits a receipt.
     Waiting,
@@ -148,52 +148,52 @@ enum Stage {
     Recording,
 }
 
-/// The window over all pending deliveries of one owner.
+/// The scheduler of one owner, with its window of pending deliveries.
 #[derive(Debug, Default)]
 pub struct Queue {
     limits: Limits,
     lanes: Slots<Lane>,
     lane_index: IdMap<LaneId, u32>,
-    told: Told,
+    settings_versions: SettingsVersions,
     items: Items,
     in_flight: Slots<Flight>,
-    /// Attempts under way at destinations that answer slowly.
+    /// Attempts in flight at slow destinations.
     slow_in_flight: u32,
-    /// Those whose outcome is being made durable.
+    /// Deliveries whose outcome is being made durable.
     recording: Slots<DeliveryId>,
     turn: Turn,
     timers: Timers,
-    /// Their time to live may be over.
+    /// Deliveries whose TTL may be over.
     over: Vec<DeliveryId>,
-    /// Their receipt did not come in time.
+    /// Deliveries whose receipt did not come in time.
     unacknowledged: Vec<DeliveryId>,
-    /// Queues that began or ended to spill.
+    /// Queues that started or stopped spilling, for [`Queue::take_spilling_changes`].
     spilling_changes: Vec<(LaneId, Tier, bool)>,
-    /// Lanes that may want a page, in turn.
+    /// Lanes that may need a page, in the order they are served.
     hungry: VecDeque<u32>,
-    /// New rows that pages under way may bring.
+    /// New rows that requested pages may bring.
     rows_to_come: usize,
-    /// Where the next look for rows to spill begins.
+    /// The lane at which the next search for rows to spill starts.
     shed_from: u32,
-    /// When a look at every lane did not make enough room, and nothing was held since.
+    /// When a search of all lanes did not free enough room; cleared when a hold begins.
     shed_in_vain: Option<Timestamp>,
     cuts: Cuts,
-    /// Those among them that are not durable yet.
+    /// The cuts that are not durable yet.
     cutting: BTreeMap<Scope, Unrecorded>,
     passed: Passed,
     paused_all: Option<Hold>,
     paused_tenants: IdMap<TenantId, Hold>,
     paused_origins: IdMap<OriginId, Hold>,
-    /// Gates that lanes share.
+    /// Gates that several lanes share.
     shared: BTreeMap<SharedGate, Box<Shared>>,
-    /// Origins with one failing endpoint.
+    /// Origins with failures of a single endpoint so far, and that endpoint.
     suspects: IdMap<OriginId, EndpointId>,
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     marks: Marks,
     /// How often a breaker opened, by [`BreakerScope`].
     trips: [u64; 5],
-    /// The latest time it was asked at.
+    /// The time of the last call of [`Queue::next`].
     latest: Timestamp,
     refused_moves: u64,
 }
@@ -204,7 +204,7 @@ impl Queue {
         Self { limits, ..Self::default() }
     }
 
-    /// What to send or to record now; ask until it says `None`.
+    /// What to send or to record now. To be called until it returns `None`.
     pub fn next(&mut self, now: Timestamp, roll: Roll) -> Option<Pick> {
         self.fire(now);
         if let Some(record) = self.next_ack_timeout(now, roll) {
@@ -218,7 +218,7 @@ impl Queue {
         while self.in_flight.len() < self.limits.slots as usize {
             let taken = self.take_turn(now)?;
             let Some(id) = self.pop(taken, now) else { continue };
-            // Checked again here, at the last moment: the row may have waited long since it came in.
+            // Checked again at the last moment: the delivery may have waited long since it was admitted.
             if let Some(end) = self.ended_already(&self.items[&id].delivery, now) {
                 let record = self.end(id, end);
                 self.ring(taken.lane, taken.tier, now);
@@ -245,7 +245,7 @@ impl Queue {
         taken
     }
 
-    /// A tenth of the slots is for those who answer quickly.
+    /// A tenth of the slots is reserved for destinations that answer quickly.
     fn has_room_for_slow(&self) -> bool {
         self.slow_in_flight < self.limits.slots - self.limits.slots / 10
     }
@@ -260,8 +260,8 @@ impl Queue {
             return None;
         }
         if !taken.open_to_slow && self.lane_ref(index).speed() == Speed::Slow {
-            // It became slow while it stood among the quick. Nobody takes it from among the slow
-            // before one of them has landed.
+            // The lane became slow while it waited among the quick ones. It now waits for an attempt at a slow
+            // destination to end.
             self.lane_mut(index).in_ring[taken.tier.index()] = true;
             self.turn.join_slow(taken);
             return None;
@@ -273,7 +273,8 @@ impl Queue {
         id
     }
 
-    /// Passes over entries whose delivery has ended or left since: they cost the lane no turn.
+    /// The next ready delivery of a lane. Entries whose delivery has ended or left the window are skipped and cost the
+    /// lane no turn.
     fn pop_ready(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         loop {
             let items = &self.items;
@@ -289,8 +290,8 @@ impl Queue {
         }
     }
 
-    /// What to record of an attempt; `None` when there is nothing to record: no attempt was spent,
-    /// or nothing of that id is in flight. `superseded` says whether a newer delivery took its place meanwhile.
+    /// Decides what follows an attempt, and returns what to record. `None` if there is nothing to record: no attempt
+    /// was spent, or no delivery of that id is in flight. `superseded`: a newer delivery has replaced it meanwhile.
     pub fn settle(
         &mut self,
         now: Timestamp,
@@ -334,7 +335,7 @@ impl Queue {
         None
     }
 
-    /// Takes back one that was picked and not sent: no attempt is spent, nothing is written.
+    /// Takes back a delivery that was picked and not sent: no attempt is spent, nothing is written.
     pub fn put_back(&mut self, now: Timestamp, id: DeliveryId, due: Timestamp) {
         if self.items.get(&id).is_none_or(|item| item.stage != Stage::InFlight) {
             return;
@@ -343,17 +344,17 @@ impl Queue {
         self.wait_again(id, due, now);
     }
 
-    /// One that was in flight waits as before.
+    /// Moves a delivery from in flight back to waiting.
     fn wait_again(&mut self, id: DeliveryId, due: Timestamp, now: Timestamp) {
         let Some(item) = self.items.get_mut(&id) else { return };
         item.delivery.state = item.delivery.put_back(due);
-        // A receipt for what was never sent means nothing; another one ends it at its next turn.
+        // A receipt for a delivery that was never sent is ignored; one for an earlier attempt ends it at its next turn.
         item.delivery.receipt_kept &= item.delivery.attempts > 0;
         self.wait(id, now);
     }
 
-    /// A receipt came (A3). `None` when there is nothing to record yet: the delivery is in flight
-    /// and keeps it, or has ended and stays as it is.
+    /// Handles a receipt (A3). `None` if there is nothing to record now: a delivery in flight or being recorded keeps
+    /// the receipt until later, and one that has ended or was never sent ignores it.
     pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<Record> {
         let item = self.items.get_mut(&id)?;
         match item.stage {
@@ -361,7 +362,7 @@ impl Queue {
                 item.delivery.receipt_kept = true;
                 None
             }
-            // Never sent: nobody can have it.
+            // Never sent: no receiver can have it.
             _ if item.delivery.attempts == 0 => None,
             Stage::Recording => {
                 item.delivery.receipt_kept = true;
@@ -371,17 +372,17 @@ impl Queue {
         }
     }
 
-    /// When to ask [`Queue::next`] again if nothing happens before.
+    /// When to call [`Queue::next`] again if nothing happens before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         self.timers.next_at()
     }
 
-    /// Whether it is being sent, or its outcome is being written.
+    /// Whether a delivery is being sent, or its outcome is being written.
     pub fn is_under_way(&self, id: DeliveryId) -> bool {
         self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
     }
 
-    /// Those that are being sent or whose outcome is being written, by id.
+    /// The deliveries that are being sent or whose outcome is being written, sorted by id.
     pub fn under_way(&self) -> Vec<DeliveryId> {
         let flying = self.in_flight.iter().map(|flight| flight.delivery);
         let mut under_way: Vec<DeliveryId> = flying.chain(self.recording.iter().copied()).collect();
@@ -389,7 +390,7 @@ impl Queue {
         under_way
     }
 
-    /// What is being sent, by message: one for each attempt.
+    /// The message of each attempt in flight, sorted by id.
     pub fn messages_in_flight(&self) -> Vec<MessageId> {
         let flying = self.in_flight.iter().map(|flight| self.items[&flight.delivery].delivery.message);
         let mut messages: Vec<MessageId> = flying.collect();
@@ -397,12 +398,12 @@ impl Queue {
         messages
     }
 
-    /// Attempts under way.
+    /// The number of attempts in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Deliveries in memory.
+    /// The number of deliveries in memory.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -412,7 +413,7 @@ impl Queue {
         self.items.len() == 0
     }
 
-    /// Moves between states that the table refused. Anything but zero is a bug.
+    /// How many transitions [`State::become_`] refused. Anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
         self.refused_moves
     }

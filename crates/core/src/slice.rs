@@ -1,9 +1,9 @@
-//! Time slices (G2, F4): what waits for one destination is released together, at the end of a
-//! slice, instead of one by one. One connection is opened for many, and the receiver has quiet in
-//! between. When capacity is tight the lower tiers wait for longer slices.
+//! Time slices (G2, F4): retries to one destination are released together at the end of a slice, not one by one.
+//! They share a connection, and the receiver has idle time in between. When capacity is tight, the lower tiers
+//! wait for longer slices.
 //!
-//! Invariant: nothing is released before it is due, nor later than one slice after. Only retries
-//! and campaign messages are asked about here; a fresh single message is never sliced.
+//! Invariant: a delivery is released no earlier than it is due and at most one slice later. A delivery
+//! that does not wait is never delayed by a slice.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::id::LaneId;
 use crate::tier::Tier;
 use crate::time::{Timestamp, millis_up};
 
-/// The longest slice there is. Every other length divides it, so that a shorter slice never
-/// straddles the end of a longer one: what belongs together meets, whatever its tier and wait.
+/// The longest slice. Every other length divides it, so that a shorter slice never straddles the end of a longer
+/// one: retries of one destination are released together even where their tiers and waits differ.
 const LONGEST_MS: i64 = 100_000;
 
 /// How many of the slots are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tightness {
-    /// There is room for what is due.
+    /// Less than 90 %.
     Easy,
-    /// Nearly all are: the lower tiers stand back.
+    /// 90 % or more: the lower tiers wait for longer slices.
     Tight,
 }
 
 impl Tightness {
-    /// Tight from 90 % of the slots on.
+    /// How full this many slots are with this many attempts in flight.
     pub fn of(in_flight: u32, slots: u32) -> Self {
         if u64::from(in_flight) * 10 >= u64::from(slots) * 9 { Self::Tight } else { Self::Easy }
     }
 }
 
-/// When something of this lane that is due at `due` is released: at the end of the slice that
-/// `due` falls into, or when it is due if it is not sliced.
+/// When a delivery of this lane is released: at the end of the slice that `due` falls into, or at `due` if it is
+/// not sliced.
 pub fn released_at(due: Timestamp, now: Timestamp, lane: LaneId, tier: Tier, tight: Tightness) -> Timestamp {
     let Some(length) = length_ms(due.since(now), tier, tight) else { return due };
     let into = due.as_millis().rem_euclid(length);
@@ -41,11 +41,11 @@ pub fn released_at(due: Timestamp, now: Timestamp, lane: LaneId, tier: Tier, tig
     Timestamp::from_millis(due.as_millis().saturating_add(left))
 }
 
-/// How long the slices are for something that waits this long; `None` when it is not sliced.
+/// The length of the slices for a delivery that waits this long; `None` when it is not sliced.
 fn length_ms(wait: Duration, tier: Tier, tight: Tightness) -> Option<i64> {
     // A slice is at most a tenth of the wait it lengthens, a quarter when capacity is tight: a
     // short backoff stays short.
-    let (most, times) = match tight {
+    let (longest, times) = match tight {
         Tightness::Easy => (millis_up(wait) / 10, 1),
         Tightness::Tight => (millis_up(wait) / 4, 10),
     };
@@ -54,7 +54,7 @@ fn length_ms(wait: Duration, tier: Tier, tight: Tightness) -> Option<i64> {
         Tier::Promotional => 1_000 * times,
         Tier::Engagement => 10_000 * times,
     };
-    std::iter::successors(Some(full), |length| shorter(*length)).find(|length| *length <= most)
+    std::iter::successors(Some(full), |length| shorter(*length)).find(|length| *length <= longest)
 }
 
 /// The next shorter length: the longest that divides this one.
@@ -62,15 +62,14 @@ fn shorter(length: i64) -> Option<i64> {
     match length {
         ..=1 => None,
         even if even % 2 == 0 => Some(even / 2),
-        // What is left of a power of ten without its twos.
+        // A power of ten divided by all its twos is a power of five.
         odd => Some(odd / 5),
     }
 }
 
-/// Where in the longest slice this lane's slices end. Each lane has its own place, so that the
-/// slices of all do not end at once.
+/// The offset of this lane's slice ends. Each lane has its own, so that the slices of all lanes do not end at once.
 fn phase_ms(lane: LaneId) -> i64 {
-    // Lanes are numbered in a row; forking scatters them.
+    // Lane ids are consecutive; forking scatters them.
     let scattered = Roll(lane.raw()).fork(0).0;
     i64::try_from(scattered % LONGEST_MS.unsigned_abs()).expect("below the longest slice")
 }
@@ -88,7 +87,7 @@ mod tests {
         Duration::from_secs(n)
     }
 
-    /// The longest that anything due in the hundred seconds after a wait is kept.
+    /// The longest delay by a slice, over all due times within a hundred seconds.
     fn longest_kept(wait: Duration, tier: Tier, tight: Tightness) -> Duration {
         let dues = (0..100_000).map(|ms| NOW + Duration::from_millis(ms));
         // The wait is the same for each: only where in the slice it falls differs.
@@ -97,7 +96,7 @@ mod tests {
 
     #[track_caller]
     fn check(wait: Duration, tier: Tier, tight: Tightness, slice_ms: u64) {
-        // What is due a millisecond after the end of a slice waits for all but that millisecond.
+        // A delivery due a millisecond after the end of a slice waits for the rest of the next slice.
         let kept = slice_ms.saturating_sub(1);
         assert_eq!(longest_kept(wait, tier, tight), Duration::from_millis(kept), "{tier:?} after {wait:?}");
     }
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn transactional_messages_and_fresh_ones_are_never_sliced() {
+    fn transactional_and_fresh_messages_are_never_sliced() {
         for tight in [Tightness::Easy, Tightness::Tight] {
             check(seconds(3_600), Tier::Transactional, tight, 0);
             for tier in Tier::ALL {
@@ -176,7 +175,7 @@ mod tests {
         prop_oneof![8 => 0..4_000_000_000_000_i64, 1 => any::<i64>()].prop_map(Timestamp::from_millis)
     }
 
-    /// The promised length, said in another way: the tier's, but no more than the share of the wait.
+    /// The bound by another formula: the tier's slice, but at most the allowed share of the wait.
     fn promised(wait: Duration, tier: Tier, tight: Tightness) -> Duration {
         let full = seconds([0, 1, 10][tier.index()]);
         match tight {
@@ -202,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_falls_into_one_slice_of_a_destination_is_released_together(
+        fn deliveries_due_in_one_slice_are_released_together(
             start in 0..4_000_000_000_000_i64,
             waits_ms in prop::collection::vec(400_000..600_000_u64, 2..40),
             lane in any::<u64>(),
@@ -218,7 +217,7 @@ mod tests {
                 .collect();
             for (due, released) in &pairs {
                 for (other_due, other_released) in &pairs {
-                    // Anything due between another's due time and its release leaves with it.
+                    // A delivery due between another's due time and its release is released with it.
                     if due <= other_due && other_due <= released {
                         prop_assert_eq!(released, other_released);
                     }

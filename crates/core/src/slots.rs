@@ -1,6 +1,7 @@
-//! Things kept by small numbers: a number is given out again once its thing is gone.
+//! A slab: values kept by small indices. An index is reused once its value is removed, so callers must not keep
+//! an index longer than the value.
 
-/// Things and their numbers.
+/// Values and their indices.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Option<T>>,
@@ -14,36 +15,36 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Keeps a thing and gives it a number.
-    pub(crate) fn insert(&mut self, thing: T) -> u32 {
-        if let Some(number) = self.free.pop() {
-            self.entries[number as usize] = Some(thing);
-            return number;
+    /// Adds a value and returns its index.
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.entries[index as usize] = Some(value);
+            return index;
         }
-        self.entries.push(Some(thing));
+        self.entries.push(Some(value));
         u32::try_from(self.entries.len() - 1).expect("the window bounds how many there are")
     }
 
-    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let thing = self.entries.get_mut(number as usize)?.take()?;
-        self.free.push(number);
-        Some(thing)
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+        let value = self.entries.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(value)
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.entries.get(number as usize)?.as_ref()
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.entries.get(index as usize)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.entries.get_mut(number as usize)?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// How many there are.
+    /// How many values there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Every number below this may be in use, none above it.
+    /// Every index in use is below this.
     pub(crate) fn bound(&self) -> u32 {
         u32::try_from(self.entries.len()).expect("the window bounds how many there are")
     }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_given_out_again_once_its_thing_is_gone() {
+    fn an_index_is_reused_once_its_value_is_removed() {
         let mut slots = Slots::default();
         let (a, b) = (slots.insert('a'), slots.insert('b'));
         assert_eq!(slots.remove(a), Some('a'));

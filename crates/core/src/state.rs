@@ -1,64 +1,64 @@
-//! The life of a delivery: its states and the one table of moves between them (A2).
+//! The states of a delivery and the table of allowed transitions between them (A2).
 //!
 //! Invariant: a terminal state never changes. Every change goes through [`State::become_`], which
-//! refuses what the table does not hold; whoever calls it counts refusals.
+//! refuses transitions that the table does not list; the caller counts refusals.
 
 use std::fmt;
 
 use crate::cause::Cause;
 use crate::time::Timestamp;
 
-/// Where a delivery is, with what belongs to that place and nothing else.
+/// The state of a delivery, with the data that belongs to that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Accepted and not tried yet; `next` on the dispatch loop moves it on once `due` has come.
+    /// Accepted and not tried yet; the scheduler sends it once `due` has passed.
     Queued {
-        /// Not before this.
+        /// The earliest time of the first attempt.
         due: Timestamp,
     },
-    /// Being sent right now. Lives in the owner's memory only; the attempt's outcome moves it on.
+    /// Being sent. Kept in the owner's memory only; ends with the outcome of the attempt.
     Dispatching,
     /// Tried and failed; waits for the next attempt.
     Retry {
-        /// Not before this.
+        /// The earliest time of the next attempt.
         due: Timestamp,
         /// Why the last attempt failed.
         cause: Cause,
     },
-    /// Taken by the receiver; a receipt or the deadline moves it on.
+    /// The receiver answered 2xx; ends with a receipt or at the deadline.
     AwaitingAck {
-        /// When we stop waiting for the receipt.
+        /// The deadline for the receipt.
         until: Timestamp,
     },
     /// The receiver has it. Terminal.
     Delivered {
-        /// When.
+        /// When it was delivered.
         at: Timestamp,
     },
     /// Given up; kept as a dead letter. Terminal.
     Dead {
-        /// When.
+        /// When it was given up.
         at: Timestamp,
-        /// Why.
+        /// Why it was given up.
         cause: Cause,
     },
-    /// Its time to live was over. Terminal.
+    /// Its TTL was over. Terminal.
     Expired {
-        /// When.
+        /// When it expired.
         at: Timestamp,
     },
-    /// Ended by its owner or by something newer. Terminal.
+    /// Ended by its owner or superseded by a newer message. Terminal.
     Cancelled {
-        /// When.
+        /// When it was cancelled.
         at: Timestamp,
-        /// Why.
+        /// Why it was cancelled.
         cause: Cause,
     },
 }
 
-/// A state's name alone.
+/// A [`State`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the states themselves say what they mean")]
+#[expect(missing_docs, reason = "documented at `State`")]
 pub enum Phase {
     Queued,
     Dispatching,
@@ -72,17 +72,17 @@ pub enum Phase {
 
 use Phase::{AwaitingAck, Cancelled, Dead, Delivered, Dispatching, Expired, Queued, Retry};
 
-/// Every move there is: from, to, and what makes it. Anything else is refused.
+/// Every allowed transition: from, to, and its reason. Any other is refused.
 pub const TABLE: &[(Phase, Phase, &str)] = &[
-    (Queued, Dispatching, "its turn"),
+    (Queued, Dispatching, "due, and its turn"),
     (Queued, Expired, "TTL over"),
     (Queued, Cancelled, "cancelled or superseded"),
     (Queued, Dead, "endpoint gone or quarantined"),
-    (Dispatching, Queued, "not sent, nothing tried yet"),
+    (Dispatching, Queued, "not sent, no attempt made yet"),
     (Dispatching, Delivered, "2xx"),
     (Dispatching, AwaitingAck, "2xx, receipt required"),
     (Dispatching, Retry, "failed, or not sent"),
-    (Dispatching, Dead, "refused, or tries spent"),
+    (Dispatching, Dead, "refused, or attempts spent"),
     (Dispatching, Expired, "no retry fits the TTL"),
     (Dispatching, Cancelled, "failed after a cancel, or erased"),
     (Retry, Dispatching, "due, and its turn"),
@@ -92,17 +92,17 @@ pub const TABLE: &[(Phase, Phase, &str)] = &[
     (Retry, Dead, "endpoint gone or quarantined"),
     (AwaitingAck, Delivered, "receipt"),
     (AwaitingAck, Retry, "no receipt in time"),
-    (AwaitingAck, Dead, "no receipt, tries spent"),
+    (AwaitingAck, Dead, "no receipt, attempts spent"),
     (AwaitingAck, Expired, "no receipt, no retry fits the TTL"),
     (AwaitingAck, Cancelled, "cancelled"),
 ];
 
-/// A move the table does not hold.
+/// A transition that [`TABLE`] does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Illegal {
-    /// Where it was, and stays.
+    /// The current state, which is kept.
     pub from: Phase,
-    /// Where it may not go.
+    /// The state that was refused.
     pub to: Phase,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for Illegal {
 impl std::error::Error for Illegal {}
 
 impl Phase {
-    /// Every phase, in reading order.
+    /// Every phase, in the order of the documentation.
     pub const ALL: [Self; 8] = [Queued, Dispatching, Retry, AwaitingAck, Delivered, Dead, Expired, Cancelled];
 
     /// The state's name in the API.
@@ -132,12 +132,12 @@ impl Phase {
         }
     }
 
-    /// Whether nothing ever leaves this state.
+    /// Whether no transition leaves this state.
     pub fn is_terminal(self) -> bool {
         TABLE.iter().all(|(from, ..)| *from != self)
     }
 
-    /// Whether the table holds this move.
+    /// Whether the table lists this transition.
     pub fn may_become(self, to: Self) -> bool {
         TABLE.iter().any(|(a, b, _)| *a == self && *b == to)
     }
@@ -158,12 +158,12 @@ impl State {
         }
     }
 
-    /// Whether it never changes again.
+    /// Whether the state never changes again.
     pub const fn is_terminal(&self) -> bool {
         matches!(self.phase(), Delivered | Dead | Expired | Cancelled)
     }
 
-    /// Why its last step was no success, where it was none.
+    /// Why the last attempt failed or the delivery ended; `None` if it has not failed.
     pub const fn cause(&self) -> Option<Cause> {
         match self {
             Self::Retry { cause, .. } | Self::Dead { cause, .. } | Self::Cancelled { cause, .. } => Some(*cause),
@@ -172,7 +172,7 @@ impl State {
         }
     }
 
-    /// When its next step is due, while there is one.
+    /// When the next transition is due: an attempt, or the deadline of a receipt.
     pub const fn due(&self) -> Option<Timestamp> {
         match self {
             Self::Queued { due } | Self::Retry { due, .. } => Some(*due),
@@ -181,7 +181,7 @@ impl State {
         }
     }
 
-    /// Moves on, or says why it may not and stays.
+    /// Changes to `next`, or refuses and keeps the current state.
     pub fn become_(&mut self, next: Self) -> Result<(), Illegal> {
         if !self.phase().may_become(next.phase()) {
             return Err(Illegal { from: self.phase(), to: next.phase() });
@@ -224,21 +224,21 @@ mod tests {
     }
 
     #[test]
-    fn terminal_by_name_and_terminal_by_table_agree() {
+    fn terminal_phases_are_those_without_a_transition() {
         let terminal: Vec<_> = Phase::ALL.into_iter().filter(|phase| phase.is_terminal()).collect();
         assert_eq!(terminal, [Delivered, Dead, Expired, Cancelled]);
     }
 
     proptest! {
         #[test]
-        fn what_ends_undelivered_has_a_cause(state in any_state()) {
+        fn every_end_but_delivered_has_a_cause(state in any_state()) {
             let ends_undelivered = state.is_terminal() && state.phase() != Delivered;
             prop_assert_eq!(state.cause().is_some(), ends_undelivered || state.phase() == Retry);
         }
     }
 
     #[test]
-    fn no_move_stands_twice_in_the_table() {
+    fn the_table_lists_no_transition_twice() {
         for (index, (from, to, _)) in TABLE.iter().enumerate() {
             assert!(TABLE[index + 1..].iter().all(|(a, b, _)| (a, b) != (from, to)), "{from:?} to {to:?}");
         }
@@ -275,7 +275,7 @@ mod tests {
                     Ok(()) => prop_assert!(allowed && !before.is_terminal()),
                     Err(refused) => {
                         prop_assert!(!allowed);
-                        prop_assert_eq!(state, before, "a refused move changes nothing");
+                        prop_assert_eq!(state, before, "a refused transition changes nothing");
                         prop_assert_eq!(refused.from, before.phase());
                     }
                 }

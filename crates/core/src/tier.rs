@@ -1,14 +1,14 @@
-//! How urgent a message is.
+//! The tiers: how urgent a message is.
 
 /// The three tiers of G1, most urgent first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Somebody is waiting for it: a receipt, a one-time code.
+    /// A person is waiting for it, such as for a one-time code.
     Transactional,
     /// The default.
     #[default]
     Promotional,
-    /// May wait for a quiet hour.
+    /// May wait for an off-peak window.
     Engagement,
 }
 
@@ -16,12 +16,12 @@ impl Tier {
     /// Every tier, most urgent first.
     pub const ALL: [Self; 3] = [Self::Transactional, Self::Promotional, Self::Engagement];
 
-    /// 0, 1 or 2: the tier's place in [`Tier::ALL`].
+    /// The tier's index in [`Tier::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The tier with that number or name, as the API takes it: `1`–`3` or a name.
+    /// Parses a tier as the API takes it: `1`–`3` or a name.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "1" | "transactional" => Some(Self::Transactional),

@@ -1,4 +1,4 @@
-//! Points in time as the core sees them: wall-clock milliseconds, handed in by the caller.
+//! Points in time: wall-clock milliseconds, which the caller passes in.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Later than every due time there can be.
+    /// The latest time there is: no due time is later.
     pub const MAX: Self = Self(i64::MAX);
 
     /// The instant `ms` milliseconds after the Unix epoch.
@@ -22,7 +22,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -67,7 +67,7 @@ pub fn human(duration: Duration) -> String {
     }
     let seconds = ms / 1_000;
     let parts = [(seconds / 86_400, "d"), (seconds / 3_600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    // Two units are enough for a person: nobody plans around the seconds of a day.
+    // Two units are enough for a reader: the seconds of a day do not matter.
     let shown: Vec<String> = parts
         .iter()
         .skip_while(|(count, _)| *count == 0)

@@ -1,8 +1,7 @@
-//! API keys: `ph_op_` or `ph_tn_` and 256 random bits in 52 digits of base 32. A store keeps a keyed
-//! hash of the whole, and the first digits, by which it is found and people tell their keys apart.
+//! API keys: `ph_op_` or `ph_tn_` and 256 random bits in 52 digits of base 32. A store keeps a keyed hash of the whole
+//! key, and its first digits, by which people recognize their keys in lists.
 //!
-//! Whoever checks a key hashes it first and looks it up then: a key that is not there costs as much
-//! as one that is.
+//! To check a key, the server hashes it first and looks up the hash, so an unknown key takes as long as a known one.
 //!
 //! ```
 //! use posthaste_crypto::api_key::{ApiKey, KeyClass, Scope, Scopes};
@@ -26,12 +25,12 @@ use crate::base32;
 use crate::digest::{Digest, bytes};
 use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
 
-/// Whose key it is.
+/// The class of an API key: an operator's or a tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyClass {
-    /// Sees everything.
+    /// The key has access to all tenants.
     Operator,
-    /// Sees its tenant.
+    /// The key has access to one tenant.
     Tenant,
 }
 
@@ -45,7 +44,7 @@ impl KeyClass {
         }
     }
 
-    /// The most its keys may do.
+    /// All scopes that keys of this class may have.
     pub const fn scopes(self) -> Scopes {
         match self {
             Self::Operator => Scopes::ALL,
@@ -54,13 +53,13 @@ impl KeyClass {
     }
 }
 
-/// One thing a key may do. The numbers are kept: they never change.
+/// A permission of a key. The numbers are stored: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
     /// Send messages.
     Send = 0,
-    /// Read whatever needs no other scope.
+    /// Read everything that needs no other scope.
     Read = 1,
     /// Change endpoints, policies and settings.
     Manage = 2,
@@ -70,12 +69,12 @@ pub enum Scope {
     Secrets = 4,
     /// Unsubscribe, erase, export, read payloads.
     Privacy = 5,
-    /// Run the server: operator keys alone.
+    /// Operate the server. Only for operator keys.
     Operate = 6,
 }
 
 impl Scope {
-    /// Every scope there is.
+    /// All scopes.
     pub const ALL: [Self; 7] =
         [Self::Send, Self::Read, Self::Manage, Self::Replay, Self::Secrets, Self::Privacy, Self::Operate];
 
@@ -103,7 +102,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a key may do.
+/// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scopes(u8);
 
@@ -118,68 +117,68 @@ impl Scopes {
         Self(all)
     };
 
-    /// Exactly these.
+    /// The set of these scopes.
     pub fn of(scopes: &[Scope]) -> Self {
         Self(scopes.iter().fold(0, |all, scope| all | scope.bit()))
     }
 
-    /// Scopes as they were kept; `None` if one of them is none of ours.
+    /// Decodes stored scopes; `None` if a bit is unknown.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         if bits & !Self::ALL.0 == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// The scopes as they are kept.
+    /// Encodes the scopes for storage.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether this is one of them.
+    /// Whether the set contains a scope.
     pub const fn contains(self, scope: Scope) -> bool {
         self.0 & scope.bit() != 0
     }
 
-    /// Each of them.
+    /// The scopes in the set.
     pub fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
     }
 
-    /// Those that the other has, too.
+    /// The intersection with `other`.
     #[must_use]
     pub const fn within(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Those that the other does not have.
+    /// The scopes that `other` lacks.
     pub fn beyond(self, other: Self) -> impl Iterator<Item = Scope> {
         self.iter().filter(move |scope| !other.contains(*scope))
     }
 }
 
-/// What was presented is no API key. Never says what it was.
+/// The presented text is not an API key. The error never contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no API key; send `ph_tn_` or `ph_op_` and 52 characters, as it was shown when it was made")]
+#[error("this is not an API key; send `ph_tn_` or `ph_op_` and 52 characters, as shown when the key was made")]
 pub struct BadApiKey;
 
 /// A key of this class cannot have that scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("scope {0} is for operator keys alone; leave it out")]
+#[error("scope {0} is only for operator keys; leave it out")]
 pub struct ScopeNotAllowed(pub Scope);
 
-/// An API key in the open: as it was just made, or as a caller presents it.
+/// An API key in plain text: just generated, or presented by a caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ApiKey {
     class: KeyClass,
     text: SecretText,
 }
 
-/// So many digits are public: enough to tell keys apart, and 216 bits stay secret.
+/// Number of public digits: enough to recognize a key, and 216 bits stay secret.
 const PUBLIC_DIGITS: usize = 8;
 const PREFIX_BYTES: usize = KeyClass::Tenant.prefix().len();
 const _: () = assert!(PREFIX_BYTES == KeyClass::Operator.prefix().len());
 const TEXT_BYTES: usize = PREFIX_BYTES + base32::digits(KEY_BYTES);
 
 impl ApiKey {
-    /// A new one.
+    /// A new random key.
     pub fn generate(class: KeyClass) -> Self {
         let mut text = String::with_capacity(TEXT_BYTES);
         text.push_str(class.prefix());
@@ -187,7 +186,7 @@ impl ApiKey {
         Self { class, text: text.into() }
     }
 
-    /// A key as a caller presents it.
+    /// Parses a key that a caller presents.
     pub fn parse(text: &str) -> Result<Self, BadApiKey> {
         let known = |class: KeyClass| Some((class, text.strip_prefix(class.prefix())?));
         let (class, digits) = KeyClass::ALL.into_iter().find_map(known).ok_or(BadApiKey)?;
@@ -196,28 +195,28 @@ impl ApiKey {
         Ok(Self { class, text: text.to_owned().into() })
     }
 
-    /// Whose it is.
+    /// The key's class.
     pub const fn class(&self) -> KeyClass {
         self.class
     }
 
-    /// The part that is no secret.
+    /// The part that is not secret.
     pub fn public_prefix(&self) -> &str {
         &self.text.expose()[..PREFIX_BYTES + PUBLIC_DIGITS]
     }
 
-    /// The whole key, as its owner is shown it once.
+    /// The whole key, which its owner sees once.
     pub fn reveal(&self) -> &str {
         self.text.expose()
     }
 }
 
-/// A key's hash. Compared in a time that does not tell where two differ.
+/// The keyed hash of an API key. Compared in constant time.
 #[derive(Clone, Copy)]
 pub struct ApiKeyHash(Digest);
 
 impl ApiKeyHash {
-    /// The hash as it is kept.
+    /// The hash as it is stored.
     pub const fn to_bytes(self) -> Digest {
         self.0
     }
@@ -237,7 +236,7 @@ impl fmt::Debug for ApiKeyHash {
     }
 }
 
-/// Hashes API keys, so that whoever reads the store can neither use nor test one.
+/// Hashes API keys under a key of the store, so that a reader of the database can neither use nor test a key.
 pub struct ApiKeyHasher(hmac::Key);
 
 impl ApiKeyHasher {
@@ -250,7 +249,7 @@ impl ApiKeyHasher {
         ApiKeyHash(bytes(hmac::sign(&self.0, key.text.expose().as_bytes()).as_ref()))
     }
 
-    /// What is kept of a new key. It ends at `expires_ms`; `None` means never.
+    /// The record to store for a new key. The key expires at `expires_ms`; `None` means never.
     pub fn keep(&self, key: &ApiKey, scopes: Scopes, expires_ms: Option<i64>) -> Result<KeptApiKey, ScopeNotAllowed> {
         if let Some(scope) = scopes.beyond(key.class.scopes()).next() {
             return Err(ScopeNotAllowed(scope));
@@ -271,32 +270,32 @@ impl fmt::Debug for ApiKeyHasher {
     }
 }
 
-/// Why a key does not do.
+/// The reason why a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// It is another key.
+    /// No such key is stored.
     #[error("the key is not known")]
     Wrong,
-    /// Its time is over.
+    /// The key has expired.
     #[error("the key has expired; make a new one")]
     Expired,
-    /// It may do other things.
+    /// The key lacks the scope that the request needs.
     #[error("the key lacks the scope {0}; use one that has it")]
     ScopeMissing(Scope),
 }
 
-/// What is kept of a key.
+/// The stored record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptApiKey {
-    /// Whose it is.
+    /// The key's class.
     pub class: KeyClass,
-    /// What it begins with: found by this, shown in lists.
+    /// The first characters of the key, shown in lists.
     pub public_prefix: String,
-    /// Its hash.
+    /// The keyed hash by which the key is found.
     pub hash: ApiKeyHash,
-    /// What it may do.
+    /// The key's scopes.
     pub scopes: Scopes,
-    /// When it ends.
+    /// When the key expires, in Unix milliseconds; `None` means never.
     pub expires_ms: Option<i64>,
 }
 
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_58_characters_no_dot_and_a_public_beginning() {
+    fn key_has_58_characters_no_dot_and_a_public_prefix() {
         for (class, prefix) in [(KeyClass::Operator, "ph_op_"), (KeyClass::Tenant, "ph_tn_")] {
             let key = ApiKey::generate(class);
             assert!(key.reveal().starts_with(prefix));
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn text_that_is_not_a_key_is_refused() {
         let key = ApiKey::generate(KeyClass::Tenant);
         let text = key.reveal();
         let wrong = [
@@ -335,7 +334,7 @@ mod tests {
             &format!(" {text}"),
             &format!("ph_xx_{}", &text[6..]),
             &text.to_uppercase(),
-            // The same numeral but for a bit of padding.
+            // The same digits with a padding bit set.
             &format!("ph_tn_2{}", &text[7..]),
             &format!("ph_tn_{}u", &text[6..57]),
         ];
@@ -345,17 +344,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_hashes_otherwise_in_another_installation() {
+    fn key_has_another_hash_in_another_installation() {
         let key = ApiKey::generate(KeyClass::Tenant);
         let elsewhere = ApiKeyHasher::new(&SecretKey::from_bytes(&[6; 32]));
         assert!(hasher().hash(&key) != elsewhere.hash(&key));
     }
 
     #[test]
-    fn a_tenants_key_never_operates() {
+    fn tenant_key_cannot_have_the_operate_scope() {
         let key = ApiKey::generate(KeyClass::Tenant);
-        let asked = Scopes::of(&[Scope::Send, Scope::Operate]);
-        assert_eq!(hasher().keep(&key, asked, None), Err(ScopeNotAllowed(Scope::Operate)));
+        let requested = Scopes::of(&[Scope::Send, Scope::Operate]);
+        assert_eq!(hasher().keep(&key, requested, None), Err(ScopeNotAllowed(Scope::Operate)));
         let operator = ApiKey::generate(KeyClass::Operator);
         assert!(hasher().keep(&operator, Scopes::of(&Scope::ALL), None).is_ok());
     }
@@ -381,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_in_is_a_key_or_is_refused(text in "\\PC*|ph_(op|tn)_[01][0-9a-z]{51}") {
+        fn any_text_is_parsed_exactly_or_refused(text in "\\PC*|ph_(op|tn)_[01][0-9a-z]{51}") {
             if let Ok(key) = ApiKey::parse(&text) {
                 prop_assert_eq!(key.reveal(), text);
             }

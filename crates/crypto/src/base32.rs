@@ -1,14 +1,12 @@
-//! Numbers as Crockford's base 32, in lower case: the order of texts is the order of values, and a
-//! value has exactly one spelling.
+//! Crockford's base 32, in lower case. Texts sort like their values, and each value has exactly one text.
 //!
-//! For values of 22 and 32 bytes alone: their bits and four of padding, which are zero and come
-//! first, make whole digits.
+//! Only for values of 22 and 32 bytes: with four leading padding bits, which are zero, their bits fill whole digits.
 
-/// Crockford's digits: no `i`, `l`, `o` or `u`, so that nothing is misread.
+/// Crockford's digits: without `i`, `l`, `o` and `u`, which are easily misread.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const PADDING_BITS: u32 = 4;
 
-/// How many digits so many bytes have.
+/// The number of digits for a value of `bytes` bytes.
 pub(crate) const fn digits(bytes: usize) -> usize {
     let bits = bytes * 8 + PADDING_BITS as usize;
     assert!(bits.is_multiple_of(5), "no whole number of digits");
@@ -30,7 +28,7 @@ pub(crate) fn push<const BYTES: usize>(value: &[u8; BYTES], text: &mut String) {
     }
 }
 
-/// The value of exactly so many digits whose padding is zero.
+/// Decodes a text. It must have exactly the right number of digits and zero padding bits.
 pub(crate) fn parse<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let text = text.as_bytes();
     if text.len() != const { digits(BYTES) } {
@@ -90,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_is_read_from_its_digits_and_from_no_others(value: [u8; 32], other in "[0-9a-zA-Z]{50,54}") {
+        fn value_is_read_from_exactly_one_text(value: [u8; 32], other in "[0-9a-zA-Z]{50,54}") {
             prop_assert_eq!(parse(&written(&value)), Some(value));
             if let Some(parsed) = parse::<32>(&other) {
                 prop_assert_eq!(written(&parsed), other);

@@ -1,5 +1,5 @@
-//! Signed checkpoints of the journal: whoever keeps one elsewhere can tell later whether anything up
-//! to that row was changed, removed or cut off.
+//! Signed checkpoints of the journal. An operator who keeps one elsewhere can verify later that no row up to the one it
+//! names was changed or removed.
 //!
 //! A checkpoint is one line of text:
 //!
@@ -7,10 +7,9 @@
 //! posthaste checkpoint 1 STORE ROW CHAIN TIME_MS KEY SIGNATURE
 //! ```
 //!
-//! `STORE`, `CHAIN` and `KEY` are hexadecimal, `ROW` and `TIME_MS` decimal, `SIGNATURE` is base64. It
-//! is the Ed25519 signature of the line up to the space before it, so that standard tools can verify
-//! it with the [public key](PublicKey::to_pem) alone. Invariant: a checkpoint is read from exactly
-//! one text.
+//! `STORE`, `CHAIN` and `KEY` are hexadecimal, `ROW` and `TIME_MS` decimal, `SIGNATURE` is base64. It is the Ed25519
+//! signature of the line up to the space before it, so that standard tools can verify it with only the
+//! [public key](PublicKey::to_pem). Invariant: a checkpoint has exactly one text.
 //!
 //! ```
 //! use posthaste_crypto::checkpoint::{BadCheckpoint, Checkpoint, PublicKey};
@@ -36,40 +35,39 @@ use crate::digest::{Digest, sha256};
 use crate::hex;
 use crate::secret::SecretKey;
 
-/// What a checkpoint says: at that time the journal of that store ended with this row, and this was
-/// the hash that chains it to all rows before.
+/// The content of a checkpoint: at `at_ms`, the journal of `store` ended with `row`, and this was the row's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Whose journal.
+    /// The id of the store.
     pub store: [u8; 16],
     /// The last row it covers.
     pub row: u64,
-    /// That row's hash, which covers all before it.
+    /// That row's hash, which covers all rows before it.
     pub chain: Digest,
-    /// When it was signed.
+    /// When it was signed, in Unix milliseconds.
     pub at_ms: i64,
 }
 
-/// Why a checkpoint is not believed.
+/// The reason why a checkpoint is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCheckpoint {
-    /// It is not a checkpoint's line, or one of a newer program.
-    #[error("this is no checkpoint; give the line as it was exported")]
+    /// It is not a checkpoint line, or was written by a newer program.
+    #[error("this is not a checkpoint; give the line as it was exported")]
     Unknown,
     /// It was signed with another key.
     #[error("the checkpoint was signed with key {needed}, but public key {given} was given")]
     KeyNeeded {
-        /// The key it says.
+        /// The key that the line names.
         needed: SignerId,
-        /// The key at hand.
+        /// The key that was given.
         given: SignerId,
     },
-    /// Its signature is not of these words.
+    /// Its signature does not match its content.
     #[error("the checkpoint's signature does not match: it was altered, or not signed by this store")]
     Forged,
 }
 
-/// What a public key is told apart by: the beginning of its hash.
+/// Identifies a public key: the first bytes of its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignerId([u8; 4]);
 
@@ -92,12 +90,12 @@ impl CheckpointKey {
         Self { pair, public }
     }
 
-    /// What others verify with. Publish it.
+    /// The key that others verify checkpoints with.
     pub const fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// The line that says so.
+    /// The signed line of a checkpoint.
     pub fn sign(&self, checkpoint: &Checkpoint) -> String {
         let mut line = words(checkpoint, self.public.id());
         let signature = self.pair.sign(line.as_bytes());
@@ -113,30 +111,30 @@ impl fmt::Debug for CheckpointKey {
     }
 }
 
-/// Verifies checkpoints. No secret. Reads as base64.
+/// Verifies checkpoints. Not a secret. Displays as base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// The key as it was published.
+    /// Parses a key in base64.
     pub fn parse(text: &str) -> Option<Self> {
         STANDARD.decode(text.trim()).ok()?.try_into().ok().map(Self)
     }
 
-    /// What it is told apart by.
+    /// The key's id.
     pub fn id(&self) -> SignerId {
         SignerId(*sha256(&[&self.0]).first_chunk().expect("a digest is longer"))
     }
 
-    /// The key as `openssl pkeyutl -verify -rawin -pubin -inkey` takes it.
+    /// The key as PEM, for `openssl pkeyutl -verify -rawin -pubin -inkey`.
     pub fn to_pem(&self) -> String {
-        /// What RFC 8410 puts before the key's bytes.
+        /// The header of RFC 8410 before the key's bytes.
         const HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
         let body = STANDARD.encode([&HEAD[..], &self.0].concat());
         format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n")
     }
 
-    /// What a line says, if this key signed it.
+    /// The content of a line, if this key signed it.
     pub fn verify(&self, line: &str) -> Result<Checkpoint, BadCheckpoint> {
         let (signed, signature) = line.trim_end().rsplit_once(' ').ok_or(BadCheckpoint::Unknown)?;
         let (checkpoint, needed) = parse(signed).ok_or(BadCheckpoint::Unknown)?;
@@ -164,12 +162,12 @@ fn words(checkpoint: &Checkpoint, signer: SignerId) -> String {
     format!("{HEAD} {} {row} {} {at_ms} {signer}", hex::write(store), hex::write(chain))
 }
 
-/// What a line claims to be, its signature not looked at: to tell whose it is before it is believed.
+/// The content and signer that a line claims, without verifying its signature. For finding the right store and key.
 pub fn claimed(line: &str) -> Option<(Checkpoint, SignerId)> {
     parse(line.trim_end().rsplit_once(' ')?.0)
 }
 
-/// What the words say, if they are exactly those that [`words`] would write.
+/// Parses a line without its signature; `None` unless it is exactly what [`words`] writes.
 fn parse(signed: &str) -> Option<(Checkpoint, SignerId)> {
     let mut parts = signed.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
     let mut next = || parts.next();
@@ -198,16 +196,16 @@ mod tests {
 
     /// RFC 8032, section 7.1, test 2: seed, public key.
     #[test]
-    fn the_public_key_is_that_of_the_standard() {
+    fn public_key_matches_rfc_8032() {
         let seed = hex::read("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb").expect("32 bytes");
         let public = CheckpointKey::from_seed(&SecretKey::from_bytes(&seed)).public();
         assert_eq!(hex::write(&public.0), "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c");
     }
 
-    /// Ed25519 has one signature for one text and key: a line kept for years reads like this. Signed
+    /// Ed25519 signatures are deterministic, so a line exported years ago must be equal. The expected line was signed
     /// by another program.
     #[test]
-    fn a_line_once_exported_keeps_its_meaning() {
+    fn exported_line_keeps_its_meaning() {
         let line = key().sign(&HEAD_OF_JOURNAL);
         let expected = concat!(
             "posthaste checkpoint 1 07070707070707070707070707070707 42 ",
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_character_is_refused_wherever_it_is() {
+    fn any_changed_character_is_refused() {
         let (public, line) = (key().public(), key().sign(&HEAD_OF_JOURNAL));
         for at in 0..line.len() {
             for other in ["0", "1", "A", "f", "F", " ", "+", "é"] {
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_is_read_as_it_was_written() {
+    fn public_key_survives_a_round_trip() {
         let public = key().public();
         assert_eq!(PublicKey::parse(&format!("{public}\n")), Some(public));
         for text in ["", "AAAA", "not base64", &"A".repeat(64)] {
@@ -253,13 +251,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_signed_is_read_again(store: [u8; 16], row: u64, chain: [u8; 32], at_ms: i64) {
+        fn signed_checkpoint_survives_a_round_trip(store: [u8; 16], row: u64, chain: [u8; 32], at_ms: i64) {
             let checkpoint = Checkpoint { store, row, chain, at_ms };
             prop_assert_eq!(key().public().verify(&key().sign(&checkpoint)), Ok(checkpoint));
         }
 
         #[test]
-        fn whatever_comes_in_never_panics(line in "\\PC*|posthaste checkpoint 1 \\PC*") {
+        fn no_input_causes_a_panic(line in "\\PC*|posthaste checkpoint 1 \\PC*") {
             prop_assert!(key().public().verify(&line).is_err());
         }
     }

@@ -1,33 +1,33 @@
-//! Which key does what: every key in use is derived from a kept one for one purpose, by a label that
-//! stands here and nowhere else.
+//! Key derivation: every key in use is derived from a stored key for one purpose, with a label that is used nowhere
+//! else.
 //!
-//! HKDF with SHA-256. Invariant: no two purposes have the same label, so that what is made for one
-//! says nothing about another and is not taken for it.
+//! HKDF with SHA-256. Invariant: no two purposes have the same label, so a value made under the key for one purpose
+//! reveals nothing about the other keys and is not accepted under them.
 
 use aws_lc_rs::hkdf;
 
 use crate::secret::{KEY_BYTES, SecretKey};
 
-/// What a derived key is for. The labels are in everything ever kept: they never change.
+/// The purpose of a derived key. Stored data depends on the labels: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A master key's id and check value.
     MasterCheck,
-    /// Wraps the store's key and the tenants'.
+    /// Wraps the store's key and the tenants' keys.
     MasterWrap,
-    /// Seals what belongs to no tenant.
+    /// Seals values that belong to no tenant.
     StoreSeal,
-    /// Hides names that are looked up.
+    /// Hashes names that are looked up.
     Lookup,
-    /// Hides idempotency keys and what was asked with them.
+    /// Hashes idempotency keys and their requests.
     Idempotency,
-    /// Hides who was erased.
+    /// Hashes the names of erased subjects and tenants.
     Erasure,
     /// Authenticates rows of deliveries.
     RowMac,
     /// Authenticates tokens.
     TokenMac,
-    /// Hides what is in tokens.
+    /// Encrypts the claims of tokens.
     TokenHide,
     /// Hashes API keys.
     ApiKey,
@@ -39,7 +39,7 @@ pub(crate) enum Purpose {
     TenantWrap,
     /// Seals a subject's values.
     SubjectSeal,
-    /// Marks what is sealed under a key.
+    /// Makes fingerprints of values sealed under a key.
     Mark,
 }
 
@@ -84,10 +84,10 @@ impl Purpose {
     }
 }
 
-/// Not a secret: it keeps our keys apart from those another program derives.
+/// Not a secret. It separates these keys from keys that another program derives from the same secret.
 const SALT: &[u8] = b"posthaste keys, version 1";
 
-/// The key for a purpose.
+/// Derives the key for a purpose.
 pub(crate) fn derive(from: &SecretKey, purpose: Purpose) -> SecretKey {
     let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(from.expose());
     SecretKey::filled(|key| {
@@ -98,7 +98,7 @@ pub(crate) fn derive(from: &SecretKey, purpose: Purpose) -> SecretKey {
     })
 }
 
-/// The provider asks for the length as a type.
+/// The length of the derived key; the provider takes it as a type.
 struct Length;
 
 impl hkdf::KeyType for Length {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_purpose_has_a_key_of_its_own() {
+    fn each_purpose_has_its_own_key() {
         let secret = SecretKey::generate();
         let keys: BTreeSet<_> = Purpose::ALL.iter().map(|purpose| *derive(&secret, *purpose).expose()).collect();
         assert_eq!(keys.len(), Purpose::ALL.len());
@@ -125,7 +125,7 @@ mod tests {
 
     /// HKDF as RFC 5869 composes it from HMAC, for one block.
     #[test]
-    fn a_key_is_derived_as_the_standard_says() {
+    fn derivation_matches_rfc_5869() {
         let sign = |key: &[u8], parts: &[&[u8]]| {
             hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &parts.concat()).as_ref().to_vec()
         };

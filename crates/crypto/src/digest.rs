@@ -1,16 +1,17 @@
-//! SHA-256 of several parts: the same for the same parts, whoever computes it.
+//! SHA-256 of one or several parts.
 
 use aws_lc_rs::digest;
 
-/// A SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// What is shorter is put together first: a context lives on the heap and costs more than the hash.
+/// Inputs up to this size are copied into one buffer first: a hash context is allocated on the heap, which costs more
+/// than the hash.
 const SHORT: usize = 256;
 
-/// The digest of parts in their order. Each is counted first, so that moving a byte from one to the
-/// next gives another digest.
-pub fn of_parts(parts: &[&[u8]]) -> Digest {
+/// The digest of a list of parts. The length of each part is hashed too, so moving a byte from one part to the next
+/// gives another digest.
+pub fn hash_parts(parts: &[&[u8]]) -> Digest {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_be_bytes());
@@ -19,7 +20,7 @@ pub fn of_parts(parts: &[&[u8]]) -> Digest {
     bytes(context.finish().as_ref())
 }
 
-/// The digest of parts as if they were one: the plain SHA-256 of all their bytes.
+/// The plain SHA-256 of the concatenated parts.
 pub fn sha256(parts: &[&[u8]]) -> Digest {
     if let [whole] = parts {
         return bytes(digest::digest(&digest::SHA256, whole).as_ref());
@@ -38,7 +39,7 @@ pub fn sha256(parts: &[&[u8]]) -> Digest {
     bytes(context.finish().as_ref())
 }
 
-/// A SHA-256 of more than fits into memory, part by part.
+/// An incremental SHA-256, for input that does not fit into memory.
 pub struct Sha256(digest::Context);
 
 impl Default for Sha256 {
@@ -48,12 +49,12 @@ impl Default for Sha256 {
 }
 
 impl Sha256 {
-    /// Takes the next part.
+    /// Hashes the next part.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }
 
-    /// The digest of everything.
+    /// The digest of all parts.
     pub fn finish(self) -> Digest {
         bytes(self.0.finish().as_ref())
     }
@@ -65,7 +66,7 @@ impl std::fmt::Debug for Sha256 {
     }
 }
 
-/// What the provider gives for SHA-256 has 32 bytes.
+/// Converts the provider's output to an array.
 pub(crate) fn bytes(found: &[u8]) -> Digest {
     found.try_into().expect("SHA-256 has 32 bytes")
 }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_digest_is_that_of_the_standard_however_its_bytes_are_cut() {
+    fn sha256_matches_the_standard_for_any_split_into_parts() {
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let hex = |digest: Digest| digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(sha256(&[b"abc"])), known);
@@ -90,10 +91,11 @@ mod tests {
 
     #[test]
     fn a_byte_that_moves_to_the_next_part_gives_another_digest() {
-        let all = [of_parts(&[b"ab", b"c"]), of_parts(&[b"a", b"bc"]), of_parts(&[b"abc"]), of_parts(&[b"abc", b""])];
+        let all =
+            [hash_parts(&[b"ab", b"c"]), hash_parts(&[b"a", b"bc"]), hash_parts(&[b"abc"]), hash_parts(&[b"abc", b""])];
         for (index, digest) in all.iter().enumerate() {
             assert!(!all[..index].contains(digest), "digest {index} came before");
         }
-        assert_eq!(of_parts(&[b"ab", b"c"]), all[0]);
+        assert_eq!(hash_parts(&[b"ab", b"c"]), all[0]);
     }
 }

@@ -1,8 +1,8 @@
-//! Bytes as hexadecimal digits, as lines for people and other programs have them.
+//! Hexadecimal encoding of bytes, for text that people and other programs read.
 
 use std::fmt::Write as _;
 
-/// Two lower-case digits a byte.
+/// Encodes each byte as two lower-case digits.
 pub fn write(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         _ = write!(text, "{byte:02x}");
@@ -10,7 +10,7 @@ pub fn write(bytes: &[u8]) -> String {
     })
 }
 
-/// So many bytes; `None` for anything but twice as many digits.
+/// Decodes `BYTES` bytes; `None` unless the text has exactly twice as many digits.
 pub fn read<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     if text.len() != BYTES * 2 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is() {
+    fn only_exact_digits_are_read_back() {
         assert_eq!(write(&[0, 0x1f, 0xff]), "001fff");
         assert_eq!(read("001fff"), Some([0, 0x1f, 0xff]));
         for bad in ["", "001ff", "001fff0", "00+fff", "00 fff", "001ffg", "00é1ff"] {

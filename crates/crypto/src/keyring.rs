@@ -1,15 +1,15 @@
-//! The keys that are kept, wrapped, in the store: its own, the tenants', their subjects'.
+//! The keys that the store holds in wrapped form: its own key, the tenants' keys, and the keys of their subjects.
 //!
 //! ```text
-//! master key ──wraps──> the store's key ──> hides names, authenticates rows, tokens, API keys
+//! master key ──wraps──> the store's key ──> hashes names, authenticates rows, tokens, API keys
 //!     │                                     and checkpoints, seals what is no tenant's
 //!     └───────wraps──> a tenant's key ──> seals the tenant's values
 //!                          └──wraps──> a subject's key ──> seals what is about that subject
 //! ```
 //!
-//! None of them is derived from another: a key that was destroyed cannot be made again, which is
-//! what an erasure rests on. The store's key is not the master key so that names, tokens and
-//! checkpoints outlive a rotation. What is derived for which use says `derive.rs`.
+//! None of these keys is derived from another, so a destroyed key cannot be recreated. Erasure relies on that. The
+//! store's key is separate from the master key so that hashed names, tokens and checkpoints survive a rotation of the
+//! master key. `derive.rs` lists the keys that are derived from these for each use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::secret::{KEY_BYTES, SecretKey};
 use crate::spot::Whose;
 use crate::token::TokenKey;
 
-/// A kept key's number, given by the store: it stands in everything the key sealed.
+/// The number of a stored key, assigned by the store. It is part of every value the key sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 
@@ -57,7 +57,7 @@ pub struct StoreKey {
 }
 
 impl StoreKey {
-    /// A new one.
+    /// A new random key.
     pub fn generate(id: KeyId) -> Self {
         Self::from_secret(id, SecretKey::generate())
     }
@@ -66,7 +66,7 @@ impl StoreKey {
         Self { id, secret }
     }
 
-    /// Its number.
+    /// The key's number.
     pub const fn id(&self) -> KeyId {
         self.id
     }
@@ -75,42 +75,42 @@ impl StoreKey {
         &self.secret
     }
 
-    /// Seals what belongs to no tenant.
+    /// The key that seals values that belong to no tenant.
     pub fn sealing(&self) -> Arc<SealingKey> {
         Arc::new(SealingKey::new(self.id, Whose::Store, &self.derived(Purpose::StoreSeal)))
     }
 
-    /// Hides names that are looked up.
+    /// The key that hashes names that are looked up.
     pub fn lookups(&self) -> LookupKey {
         LookupKey::from_secret(&self.derived(Purpose::Lookup))
     }
 
-    /// Hides idempotency keys and what was asked with them.
+    /// The key that hashes idempotency keys and their requests.
     pub fn idempotency(&self) -> LookupKey {
         LookupKey::from_secret(&self.derived(Purpose::Idempotency))
     }
 
-    /// Hides who was erased, in the list that is kept beside backups.
+    /// The key that hashes the names of erased subjects and tenants in the list beside backups.
     pub fn erasures(&self) -> LookupKey {
         LookupKey::from_secret(&self.derived(Purpose::Erasure))
     }
 
-    /// Authenticates rows of deliveries.
+    /// The key that authenticates rows of deliveries.
     pub fn row_macs(&self) -> RowMacKey {
         RowMacKey::new(self.id, &self.derived(Purpose::RowMac))
     }
 
-    /// Makes receipt and one-click tokens.
+    /// The key that makes receipt and one-click tokens.
     pub fn tokens(&self) -> TokenKey {
         TokenKey::new(self.id, &self.derived(Purpose::TokenMac), &self.derived(Purpose::TokenHide))
     }
 
-    /// Hashes API keys.
+    /// The key that hashes API keys.
     pub fn api_keys(&self) -> ApiKeyHasher {
         ApiKeyHasher::new(&self.derived(Purpose::ApiKey))
     }
 
-    /// Signs checkpoints of the journal.
+    /// The key that signs checkpoints of the journal.
     pub fn checkpoints(&self) -> CheckpointKey {
         CheckpointKey::from_seed(&self.derived(Purpose::Checkpoint))
     }
@@ -120,7 +120,7 @@ impl StoreKey {
     }
 }
 
-/// A tenant's key. To destroy it, and every copy of its wrapped form, is to erase the tenant.
+/// A tenant's key. Destroying every copy of its wrapped form erases the tenant's data.
 pub struct TenantKey {
     tenant: u64,
     secret: SecretKey,
@@ -129,7 +129,7 @@ pub struct TenantKey {
 }
 
 impl TenantKey {
-    /// A new one.
+    /// A new random key.
     pub fn generate(id: KeyId, tenant: u64) -> Self {
         Self::from_secret(id, tenant, SecretKey::generate())
     }
@@ -140,12 +140,12 @@ impl TenantKey {
         Self { tenant, secret, sealing: Arc::new(sealing), wrap }
     }
 
-    /// Its number.
+    /// The key's number.
     pub fn id(&self) -> KeyId {
         self.sealing.id()
     }
 
-    /// Whose it is.
+    /// The tenant that owns the key.
     pub const fn tenant(&self) -> u64 {
         self.tenant
     }
@@ -154,12 +154,12 @@ impl TenantKey {
         &self.secret
     }
 
-    /// Seals the tenant's values, and opens them.
+    /// The key that seals and opens the tenant's values.
     pub const fn sealing(&self) -> &Arc<SealingKey> {
         &self.sealing
     }
 
-    /// A new key for a subject, whom a keyed hash names, and the form it is kept in.
+    /// Makes a key for a subject, identified by a keyed hash. Returns it with its wrapped form, which is stored.
     ///
     /// ```
     /// use posthaste_crypto::keyring::{KeyId, TenantKey};
@@ -182,7 +182,7 @@ impl TenantKey {
         (self.subject_key(id, &secret), wrapped)
     }
 
-    /// A subject's key as it was kept.
+    /// Unwraps a subject's stored key.
     pub fn unwrap_subject_key(
         &self,
         id: KeyId,
@@ -204,20 +204,20 @@ impl TenantKey {
     }
 }
 
-/// How long every wrapped key is.
+/// The size of a wrapped key.
 pub const WRAPPED_BYTES: usize = KEY_BYTES + OVERHEAD_BYTES;
 
-/// The store's key or a tenant's, wrapped by a master key.
+/// The store's key or a tenant's key, wrapped by a master key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterWrapped([u8; WRAPPED_BYTES]);
 
 impl MasterWrapped {
-    /// A wrapped key as it was kept.
+    /// Reads a stored wrapped key.
     pub const fn from_bytes(bytes: [u8; WRAPPED_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The wrapped key as it is kept.
+    /// The bytes to store.
     pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
         &self.0
     }
@@ -231,17 +231,17 @@ impl MasterWrapped {
     }
 }
 
-/// A subject's key, wrapped by its tenant's.
+/// A subject's key, wrapped by its tenant's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantWrapped([u8; WRAPPED_BYTES]);
 
 impl TenantWrapped {
-    /// A wrapped key as it was kept.
+    /// Reads a stored wrapped key.
     pub const fn from_bytes(bytes: [u8; WRAPPED_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The wrapped key as it is kept.
+    /// The bytes to store.
     pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
         &self.0
     }
@@ -251,19 +251,19 @@ impl TenantWrapped {
     }
 }
 
-/// The number of the key that wrapped it, whatever its version.
+/// The number of the key that wrapped it. Works for every version of the format.
 fn number_of(wrapped: &[u8; WRAPPED_BYTES]) -> u32 {
     u32::from_be_bytes(*wrapped[1..].first_chunk().expect("the number comes after the version"))
 }
 
-/// Which key is wrapped.
+/// The kind and owner of a wrapped key.
 #[derive(Clone, Copy)]
 pub(crate) enum Wrapped<'a> {
     /// The store's own.
     Store,
-    /// A tenant's.
+    /// A tenant's key.
     Tenant(u64),
-    /// The key of a tenant's subject, whom a keyed hash names.
+    /// The key of a tenant's subject, which is identified by a keyed hash.
     Subject(u64, &'a Digest),
 }
 
@@ -279,7 +279,7 @@ impl From<Whose> for Wrapped<'_> {
 const BOUND_BYTES: usize = 1 + 4 + 4 + 1 + 8 + 32;
 
 impl Wrapped<'_> {
-    /// What is authenticated beside a wrapped key: which it is, whose, and what it is wrapped by.
+    /// The associated data of a wrapped key: its number, its owner, and the key that wraps it.
     pub(crate) fn bound(self, id: KeyId, by: u32) -> [u8; BOUND_BYTES] {
         let mut bytes = [0; BOUND_BYTES];
         bytes[0] = seal::VERSION;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subjects_key_opens_what_it_sealed_and_the_tenants_key_does_not() {
+    fn subject_key_opens_what_it_sealed_and_the_tenant_key_does_not() {
         let tenant = TenantKey::generate(KeyId(1), 1);
         let (alice, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
         let sealed = alice.seal(&body(), b"about alice");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subjects_key_cannot_be_put_in_the_place_of_anothers() {
+    fn wrapped_subject_key_cannot_replace_another() {
         let tenant = TenantKey::generate(KeyId(1), 1);
         let (_, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
         for (id, subject) in [(KeyId(2), BOB), (KeyId(3), ALICE)] {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_wrapped_key_is_refused_whichever_byte_it_was() {
+    fn wrapped_key_with_any_altered_byte_is_refused() {
         let tenant = TenantKey::generate(KeyId(1), 1);
         let (_, kept) = tenant.new_subject_key(KeyId(2), &ALICE);
         for at in 0..WRAPPED_BYTES {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_for_one_use_says_nothing_about_another() {
+    fn same_name_has_different_hashes_for_different_uses() {
         let key = StoreKey::generate(KeyId(1));
         let hashes = [key.lookups(), key.idempotency(), key.erasures()].map(|hide| hide.hash("subject", 1, b"user-42"));
         assert!(hashes[0] != hashes[1] && hashes[1] != hashes[2] && hashes[0] != hashes[2]);

@@ -1,12 +1,11 @@
-//! What Posthaste does with keys: it signs what it sends, seals what it keeps, and knows again what
-//! comes back.
+//! All of Posthaste's cryptography: signatures of requests, encryption of stored values, keyed hashes, tokens, API keys
+//! and public ids.
 //!
-//! This crate knows no other crate of ours, reads no clock and no file. All cryptography comes from
+//! This crate depends on no other crate of the workspace and reads neither clock nor files. All cryptography comes from
 //! one provider, aws-lc-rs; randomness comes from the operating system. No type here prints a key.
 //!
-//! Read [`keyring`] for which key there is and what it is for, [`spot`] and [`seal`] for what is kept,
-//! [`signature`] for what a receiver can check, [`public_id`] for what an id gives away (nothing but
-//! its time).
+//! Read [`keyring`] for the hierarchy of keys, [`spot`] and [`seal`] for the encryption of stored values, [`signature`]
+//! for what a receiver can verify, [`public_id`] for ids, which reveal nothing but their time.
 
 pub mod api_key;
 mod base32;

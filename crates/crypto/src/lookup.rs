@@ -1,5 +1,5 @@
-//! Names that are only ever looked up, as keyed hashes: whoever reads the database learns neither a
-//! caller's key nor whether two tenants use the same one.
+//! Keyed hashes of names that are only looked up. A reader of the database learns neither a name, such as an
+//! idempotency key, nor whether two tenants use the same one.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use aws_lc_rs::hmac;
 use crate::digest::{Digest, bytes};
 use crate::secret::SecretKey;
 
-/// What names are hashed with: made once for the life of a store. Prints as `LookupKey(hidden)`.
+/// The key that names are hashed with. It never changes during the life of a store. Prints as `LookupKey(hidden)`.
 #[derive(Clone)]
 pub struct LookupKey(hmac::Key);
 
 impl LookupKey {
-    /// The key of a store.
+    /// The key with these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
@@ -22,8 +22,8 @@ impl LookupKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose()))
     }
 
-    /// The hash of a name. `of` says what it is a name of, so that equal names of different things
-    /// have different hashes.
+    /// The hash of a tenant's name. `of` says what kind of name it is, so that equal names of different kinds have
+    /// different hashes.
     pub fn hash(&self, of: &'static str, tenant: u64, name: &[u8]) -> Digest {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(&(of.len() as u64).to_be_bytes());
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_depends_on_everything_that_is_named() {
+    fn hash_depends_on_key_purpose_tenant_and_name() {
         let key = LookupKey::from_bytes([1; 32]);
         let first = key.hash("idempotency key", 1, b"order-99");
         assert_eq!(first, key.hash("idempotency key", 1, b"order-99"));

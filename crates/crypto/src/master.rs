@@ -1,9 +1,8 @@
-//! Master keys: from outside the store, never in it. They wrap the store's key and the tenants', and
-//! nothing else; so to rotate one is to wrap those anew.
+//! Master keys. They come from outside the store and are never written to it. They wrap only the store's key and the
+//! tenants' keys, so a rotation only has to rewrap those.
 //!
-//! A master key's id is a fingerprint of the key itself: a file, the environment or a command hands
-//! over bytes without a name. What the store keeps of it is a [`KeyCheck`], by which a wrong key is
-//! seen before anything is read.
+//! A master key's id is a fingerprint of the key itself, because a file, the environment or a command provides bytes
+//! without a name. The store holds a [`KeyCheck`] of it, which detects a wrong key before anything is read.
 
 use std::fmt;
 
@@ -19,17 +18,17 @@ use crate::seal::{self, Cipher, NotOpened};
 use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
 use crate::spot::Whose;
 
-/// A master key's fingerprint. Reads as eight hexadecimal digits; tells nothing of the key.
+/// A master key's fingerprint. Displays as eight hexadecimal digits and reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MasterKeyId(u32);
 
 impl MasterKeyId {
-    /// The fingerprint of this number.
+    /// The fingerprint with this number.
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// Its number.
+    /// The fingerprint as a number.
     pub const fn raw(self) -> u32 {
         self.0
     }
@@ -41,16 +40,16 @@ impl fmt::Display for MasterKeyId {
     }
 }
 
-/// Why a text is not taken as a master key. Never says what the text was.
+/// The reason why a text is refused as a master key. The error never contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMasterKey {
     /// It cannot be decoded.
     #[error("it is neither base64 nor 64 hexadecimal digits; make one with `openssl rand -base64 32`")]
     NotText,
-    /// It can be decoded, to another length.
+    /// It decodes to another length than 32 bytes.
     #[error("it has {bytes} bytes and must have 32; make one with `openssl rand -base64 32`")]
     Length {
-        /// How many it has.
+        /// The number of bytes it has.
         bytes: usize,
     },
     /// It is an example, a pass phrase, or otherwise not random.
@@ -58,40 +57,40 @@ pub enum BadMasterKey {
     MadeUp,
 }
 
-/// The key given is not the one the data are sealed under.
+/// The given key is not the one that the data are sealed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data are sealed under master key {needed}, but master key {given} was given")]
 pub struct WrongMasterKey {
-    /// The one they are sealed under.
+    /// The key that the data are sealed under.
     pub needed: MasterKeyId,
-    /// The one that was given.
+    /// The given key.
     pub given: MasterKeyId,
 }
 
-/// What a store keeps of its master key, to tell a wrong one at once.
+/// A check value of a master key, which a store holds to detect a wrong key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyCheck([u8; Self::BYTES]);
 
 impl KeyCheck {
-    /// How long it is.
+    /// The size of a check value.
     pub const BYTES: usize = 4 + 16;
 
-    /// A check as it was stored.
+    /// Reads a stored check value.
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The check as it is stored. No secret.
+    /// The bytes to store. They are not secret.
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
         self.0
     }
 
-    /// The key it is of.
+    /// The id of its master key.
     pub fn id(&self) -> MasterKeyId {
         MasterKeyId(u32::from_be_bytes(*self.0.first_chunk().expect("it begins with the id")))
     }
 
-    /// Whether this is the key.
+    /// Checks whether `given` is the master key.
     pub fn verify(&self, given: &MasterKey) -> Result<(), WrongMasterKey> {
         if same(&self.0, &given.check.0) {
             Ok(())
@@ -101,7 +100,7 @@ impl KeyCheck {
     }
 }
 
-/// Bytes in both of base64's alphabets, with padding or without.
+/// Decoders for both base64 alphabets, with and without padding.
 const ENGINES: [GeneralPurpose; 2] = {
     let indifferent = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     [GeneralPurpose::new(&alphabet::STANDARD, indifferent), GeneralPurpose::new(&alphabet::URL_SAFE, indifferent)]
@@ -115,12 +114,12 @@ pub struct MasterKey {
 }
 
 impl MasterKey {
-    /// A new one.
+    /// A new random key.
     pub fn generate() -> Self {
         Self::from_secret(SecretKey::generate())
     }
 
-    /// A key as people and files hand it over: base64 or hexadecimal digits of 32 random bytes.
+    /// Parses a key as an operator provides it: 32 random bytes in base64 or hexadecimal digits.
     ///
     /// ```
     /// use posthaste_crypto::master::{BadMasterKey, MasterKey};
@@ -138,9 +137,9 @@ impl MasterKey {
         if made_up(key) { Err(BadMasterKey::MadeUp) } else { Ok(Self::from_secret(SecretKey::from_bytes(key))) }
     }
 
-    /// The key in the open, as it is written to its file: base64.
+    /// The key in plain text, as it is written to its file: base64.
     pub fn reveal(&self) -> SecretText {
-        // Room for all of it at once: a string that grows leaves copies of itself behind.
+        // Full capacity from the start: a string that grows leaves copies of its content behind.
         let mut text = String::with_capacity(KEY_BYTES.div_ceil(3) * 4);
         STANDARD.encode_string(self.secret.expose(), &mut text);
         text.into()
@@ -153,12 +152,12 @@ impl MasterKey {
         Self { secret, check, wrap }
     }
 
-    /// Its fingerprint.
+    /// The key's fingerprint.
     pub fn id(&self) -> MasterKeyId {
         self.check.id()
     }
 
-    /// What a store keeps to know it again.
+    /// The check value for a store to hold.
     pub const fn check(&self) -> KeyCheck {
         self.check
     }
@@ -175,27 +174,26 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// Why a wrapped key was not unwrapped.
+/// The reason why a wrapped key could not be unwrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnwrapped {
-    /// It is wrapped by a master key that is not at hand.
+    /// It is wrapped by a master key that was not given.
     #[error("the key is wrapped by master key {needed}, but master key {given} was given")]
     MasterNeeded {
-        /// The one it is wrapped by.
+        /// The master key that wraps it.
         needed: MasterKeyId,
-        /// The newest that was given.
+        /// The newest given master key.
         given: MasterKeyId,
     },
-    /// It was altered, or belongs to somebody else.
+    /// It was altered, or belongs to another owner or number.
     #[error("the key wrapped by master key {0} was altered, or moved here from elsewhere")]
     Refused(MasterKeyId),
-    /// It is of a version this program does not know.
-    #[error("this is no wrapped key, or one of a newer program")]
+    /// It has a version that this program does not know.
+    #[error("this is not a wrapped key, or was written by a newer program")]
     Unknown,
 }
 
-/// The master keys at hand: the newest wraps, and all unwrap. There are several only while they are
-/// being rotated.
+/// The available master keys. The newest one wraps, and all of them unwrap. There are several only during a rotation.
 ///
 /// ```
 /// use posthaste_crypto::keyring::{KeyId, TenantKey};
@@ -221,30 +219,30 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// One key, as it is outside of a rotation.
+    /// A single key, for use outside of a rotation.
     pub const fn new(key: MasterKey) -> Self {
         Self { newest: key, older: Vec::new() }
     }
 
-    /// The same with a newer key, which wraps from now on.
+    /// Adds a newer key, which wraps from now on.
     #[must_use]
     pub fn rotated_to(mut self, newer: MasterKey) -> Self {
         self.rotate_to(newer);
         self
     }
 
-    /// Takes a newer key, which wraps from now on.
+    /// Adds a newer key, which wraps from now on.
     pub fn rotate_to(&mut self, newer: MasterKey) {
         self.older.insert(0, std::mem::replace(&mut self.newest, newer));
     }
 
-    /// Forgets all but the newest.
+    /// Drops all keys but the newest.
     pub fn forget_older(&mut self) {
         self.older.clear();
     }
 
-    /// These as a store has them that says which it is sealed under, newest first: those keys and no others;
-    /// and a newer one, if the first of these is none of them.
+    /// Selects the keys that a store needs, given their check values, newest first. Also returns the first given key if
+    /// the store does not use it yet: it is offered as a newer one. Other keys are dropped.
     pub fn as_used(self, needed: &[KeyCheck]) -> Result<(Self, Option<MasterKey>), WrongMasterKey> {
         needed.iter().try_for_each(|check| self.verify(check))?;
         let given = self.newest.id();
@@ -259,33 +257,33 @@ impl Masters {
             if others.first().is_some_and(|key| key.id() == given) { Some(others.swap_remove(0)) } else { None };
         match Self::newest_first(used) {
             Some(used) => Ok((used, newer)),
-            // Nothing is sealed yet: the newest is the one to begin with.
-            None => Ok((Self::new(newer.expect("there is one at least")), None)),
+            // The store has sealed nothing yet, so it begins with the newest key.
+            None => Ok((Self::new(newer.expect("at least one key was given")), None)),
         }
     }
 
-    /// These, newest first; `None` if there is none.
+    /// Keys in order, newest first; `None` if there are none.
     pub fn newest_first(keys: impl IntoIterator<Item = MasterKey>) -> Option<Self> {
         let mut keys = keys.into_iter();
         Some(Self { newest: keys.next()?, older: keys.collect() })
     }
 
-    /// The one that wraps.
+    /// The key that wraps.
     pub const fn newest(&self) -> &MasterKey {
         &self.newest
     }
 
-    /// The one that wraps, alone.
+    /// Consumes the keys and returns the newest.
     pub fn into_newest(self) -> MasterKey {
         self.newest
     }
 
-    /// All of them, newest first.
+    /// All keys, newest first.
     pub fn iter(&self) -> impl Iterator<Item = &MasterKey> {
         std::iter::once(&self.newest).chain(&self.older)
     }
 
-    /// Whether the key that a store keeps this of is among them.
+    /// Checks whether the key with this check value is among them.
     pub fn verify(&self, check: &KeyCheck) -> Result<(), WrongMasterKey> {
         if self.iter().any(|key| check.verify(key).is_ok()) { Ok(()) } else { check.verify(&self.newest) }
     }
@@ -310,14 +308,14 @@ impl Masters {
         Ok(TenantKey::from_secret(id, tenant, self.unwrap(Whose::Tenant(tenant), id, wrapped)?))
     }
 
-    /// The key wrapped by the newest master key; nothing if it is already.
+    /// Wraps a key under the newest master key; `None` if it is already.
     pub fn rewrap(
         &self,
         whose: Whose,
         id: KeyId,
         wrapped: &MasterWrapped,
     ) -> Result<Option<MasterWrapped>, NotUnwrapped> {
-        // Opened either way: a rotation that counts a key as done has seen that it can be used.
+        // Unwrapped in either case, so that a rotation only counts keys as done that can be used.
         let secret = self.unwrap(whose, id, wrapped)?;
         Ok((wrapped.by() != self.newest.id()).then(|| self.newest.wrap(whose, id, &secret)))
     }
@@ -337,16 +335,17 @@ impl Masters {
 }
 
 impl MasterWrapped {
-    /// The master key it is wrapped by.
+    /// The master key that wraps it.
     pub fn by(&self) -> MasterKeyId {
         MasterKeyId(self.by_number())
     }
 }
 
-/// 64 digits would also be the base64 of 48 bytes, which is no key's length.
+/// Decodes hexadecimal or base64. 64 hexadecimal digits are also valid base64, but of 48 bytes, which is not the length
+/// of a key.
 fn decode(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     if text.len() == KEY_BYTES * 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        // Room for all of it at once: a vector that grows leaves copies of itself behind.
+        // Full capacity from the start: a vector that grows leaves copies of its content behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES));
         let digits = (0..text.len()).step_by(2);
         bytes.extend(digits.map_while(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()));
@@ -355,8 +354,8 @@ fn decode(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     ENGINES.iter().find_map(|engine| engine.decode(text).ok()).map(Zeroizing::new)
 }
 
-/// Whether people made it. Of 32 random bytes at least 16 differ but in one of 10²⁰ cases, and not
-/// all of them are printable but in one of 10¹³.
+/// Whether a key looks made up rather than random. Random keys are misjudged very rarely: of 32 random bytes, fewer
+/// than 16 are distinct once in 10²⁰ cases, and all are printable once in 10¹³.
 fn made_up(key: &[u8; KEY_BYTES]) -> bool {
     const DISTINCT_MIN: usize = 16;
     let mut seen = [false; 256];
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_in_base64_of_both_alphabets_and_in_hexadecimal() {
+    fn key_is_accepted_in_both_base64_alphabets_and_in_hexadecimal() {
         let key = MasterKey::generate();
         let base64 = key.reveal();
         let hex: String = key.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -399,18 +398,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_with_what_to_do() {
+    fn text_that_is_not_a_key_is_refused_with_advice() {
         check("", BadMasterKey::Length { bytes: 0 });
         check("not a key!", BadMasterKey::NotText);
         check(&"g".repeat(64), BadMasterKey::Length { bytes: 48 });
         check(&STANDARD.encode(crate::random::bytes::<31>()), BadMasterKey::Length { bytes: 31 });
         check(&STANDARD.encode(crate::random::bytes::<64>()), BadMasterKey::Length { bytes: 64 });
-        let said = BadMasterKey::Length { bytes: 31 }.to_string();
-        assert_eq!(said, "it has 31 bytes and must have 32; make one with `openssl rand -base64 32`");
+        let message = BadMasterKey::Length { bytes: 31 }.to_string();
+        assert_eq!(message, "it has 31 bytes and must have 32; make one with `openssl rand -base64 32`");
     }
 
     #[test]
-    fn what_people_make_up_is_refused() {
+    fn made_up_keys_are_refused() {
         let counted: [u8; 32] = std::array::from_fn(|at| u8::try_from(at).expect("below 32"));
         let made_up = [
             [0; 32],
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_told_at_once_with_both_ids() {
+    fn wrong_key_is_reported_with_both_ids() {
         let [ours, other] = [MasterKey::generate(), MasterKey::generate()];
         let check = KeyCheck::from_bytes(ours.check().to_bytes());
         assert_eq!(check.verify(&ours), Ok(()));
@@ -444,7 +443,7 @@ mod tests {
         assert_eq!(ours.id().to_string().len(), 8);
     }
 
-    /// What a store has written down must fit for ever. Computed by another program.
+    /// Stores hold the id of their key, so it must never change. It was computed by another program.
     #[test]
     fn a_key_keeps_its_id() {
         let key = MasterKey::from_secret(SecretKey::from_bytes(&[7; 32]));
@@ -452,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_key_is_unwrapped_by_the_master_key_that_wrapped_it_alone() {
+    fn tenant_key_is_unwrapped_only_by_the_master_key_that_wrapped_it() {
         let [older, newer, foreign] = [(); 3].map(|()| MasterKey::generate());
         let [older_id, newer_id, foreign_id] = [&older, &newer, &foreign].map(MasterKey::id);
         let key = TenantKey::generate(KeyId(3), 8);
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn any_of_the_keys_at_hand_may_be_the_one_that_is_needed() {
+    fn any_of_several_keys_may_be_the_needed_one() {
         let keys = [(); 3].map(|()| MasterKey::generate());
         let checks = keys.each_ref().map(MasterKey::check);
         let foreign = MasterKey::generate();
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_given_the_keys_it_uses_and_the_newer_one_apart() {
+    fn used_keys_are_separated_from_a_newer_key() {
         fn key(n: u8) -> MasterKey {
             MasterKey::from_secret(SecretKey::from_bytes(&[n; 32]))
         }
@@ -509,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_key_is_of_its_tenant_and_id_alone_and_whole() {
+    fn wrapped_key_is_bound_to_its_tenant_and_id() {
         let masters = Masters::new(MasterKey::generate());
         let by = masters.newest().id();
         let wrapped = masters.wrap_tenant(&TenantKey::generate(KeyId(3), 8));
@@ -525,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stores_key_outlives_the_master_key() {
+    fn store_key_survives_a_rotation() {
         let before = Masters::new(MasterKey::generate());
         let key = StoreKey::generate(KeyId(1));
         let wrapped = before.wrap_store(&key);
@@ -537,7 +536,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_given_as_a_key_never_panics(text in "\\PC*|[0-9a-fA-F]{60,68}|[A-Za-z0-9+/]{40,46}={0,2}") {
+        fn parsing_any_text_as_a_key_never_panics(text in "\\PC*|[0-9a-fA-F]{60,68}|[A-Za-z0-9+/]{40,46}={0,2}") {
             let _ = MasterKey::parse(&text);
         }
     }

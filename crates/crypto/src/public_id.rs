@@ -1,13 +1,11 @@
-//! How a row's key looks to the outside: `msg_` and 36 characters that sort by time and tell
-//! nothing else.
+//! Public ids: `msg_` and 36 characters that sort by time and reveal nothing else.
 //!
-//! The characters are the base-32 numeral of 176 bits: the time (48 bits, milliseconds), then one
-//! AES-128 block of kind (8), writer (24), sequence number (40), the time again (48) and zeros (8).
-//! Opening an id gives the row's key without a look-up; kind, time and zeros are 64 bits that a
-//! made-up id must guess. The order of texts of one kind is the order of their times, because the
-//! digits' order in ASCII is their order as numbers.
+//! The characters are 176 bits in base 32: the time (48 bits, milliseconds), then one AES-128 block of kind (8), writer
+//! (24), sequence number (40), the time again (48) and zeros (8). Opening an id yields the row's key without a look-up.
+//! A forged id would have to guess kind, time and zeros, 64 bits. Ids of one kind sort by time, because the digits sort
+//! the same way in ASCII and as numbers.
 //!
-//! Invariant: an id is opened from exactly one text; any other spelling is refused.
+//! Invariant: an id has exactly one text; any other spelling is refused.
 
 use std::fmt;
 
@@ -16,11 +14,11 @@ use zeroize::Zeroizing;
 
 use crate::{base32, random};
 
-/// Writers, sequence numbers and times above these do not fit an id.
+/// The highest writer number that fits into an id.
 pub const WRITER_MAX: u32 = (1 << 24) - 1;
-/// See [`WRITER_MAX`].
+/// The highest sequence number that fits into an id.
 pub const SEQ_MAX: u64 = (1 << 40) - 1;
-/// See [`WRITER_MAX`]. The year 10889.
+/// The highest Unix time in milliseconds that fits into an id; in the year 10889.
 pub const TIME_MS_MAX: u64 = (1 << 48) - 1;
 
 const TIME_BYTES: usize = 6;
@@ -28,9 +26,9 @@ const BLOCK_BYTES: usize = 16;
 const VALUE_BYTES: usize = TIME_BYTES + BLOCK_BYTES;
 const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 
-/// What an id names. The numbers are inside every id ever given out: they never change.
+/// The kind of object that an id names. The numbers are part of every issued id: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the prefixes say it")]
+#[expect(missing_docs, reason = "the names are enough")]
 #[repr(u8)]
 pub enum Kind {
     Message = 1,
@@ -40,12 +38,12 @@ pub enum Kind {
     Credential = 5,
     Replay = 6,
     Key = 7,
-    /// A place in a list.
+    /// A position in a list.
     Cursor = 8,
 }
 
 impl Kind {
-    /// Every kind there is.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Message,
         Self::Delivery,
@@ -57,7 +55,7 @@ impl Kind {
         Self::Cursor,
     ];
 
-    /// What its ids begin with.
+    /// The prefix of ids of this kind.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Message => "msg_",
@@ -72,33 +70,33 @@ impl Kind {
     }
 }
 
-/// What an id says once it is opened.
+/// The content of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What it names.
+    /// The kind of object.
     pub kind: Kind,
-    /// Who made the row.
+    /// The writer that made the row.
     pub writer: u32,
-    /// The row's place in its writer's sequence.
+    /// The row's number in its writer's sequence.
     pub seq: u64,
-    /// When the row was made.
+    /// When the row was made, in Unix milliseconds.
     pub time_ms: u64,
 }
 
-/// The key all ids of an installation are made under. Made once; ids die with it.
+/// The key that all ids of an installation are made under. It is made once; without it, no id can be opened.
 pub struct IdKey {
-    // Both directions with their key schedules made.
+    // Both directions, with prepared key schedules.
     seal: EncryptingKey,
     open: DecryptingKey,
 }
 
 impl IdKey {
-    /// A new key.
+    /// A new random key.
     pub fn generate() -> Self {
         Self::from_bytes(random::bytes())
     }
 
-    /// A key as it was stored.
+    /// Reads a stored key.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let bytes = Zeroizing::new(bytes);
         let key = || UnboundCipherKey::new(&AES_128, &*bytes).expect("AES-128 takes any 16 bytes");
@@ -110,7 +108,7 @@ impl IdKey {
     /// The id of a row.
     ///
     /// # Panics
-    /// If a number does not fit: the stores mint none that large.
+    /// If a number does not fit into an id. Stores mint no numbers that large.
     pub fn mint(&self, kind: Kind, writer: u32, seq: u64, time_ms: u64) -> String {
         assert!(writer <= WRITER_MAX, "writer {writer} does not fit an id");
         assert!(seq <= SEQ_MAX, "sequence number {seq} does not fit an id");
@@ -133,7 +131,7 @@ impl IdKey {
         text
     }
 
-    /// What an id says; `None` for anything this key did not make.
+    /// The content of an id; `None` if this key did not make it.
     pub fn open(&self, text: &str) -> Option<Opened> {
         let (kind, digits) = Kind::ALL.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
         let mut value: [u8; VALUE_BYTES] = base32::parse(digits)?;
@@ -189,7 +187,7 @@ mod tests {
 
     /// The expected texts were made by another implementation of AES and of base 32.
     #[test]
-    fn an_id_once_given_out_keeps_its_meaning() {
+    fn issued_id_keeps_its_meaning() {
         let cases = [
             (Kind::Message, 1, 1, 1_800_000_000_000, "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18"),
             (Kind::Delivery, 0x12_3456, 0x12_3456_789a, 1_800_000_000_001, "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h"),
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn text_that_is_not_an_id_is_refused() {
         let id = key().mint(Kind::Message, 1, 2, 1_800_000_000_000);
         let digits = id.strip_prefix("msg_").expect("a message's id");
         let wrong = [
@@ -221,7 +219,7 @@ mod tests {
             format!(" {id}"),
             id[..id.len() - 1].to_owned(),
             format!("msg_{}é", &digits[..34]),
-            // The same numeral but for a bit of padding.
+            // The same digits with a padding bit set.
             format!("msg_2{}", &digits[1..]),
         ];
         for text in wrong {
@@ -242,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_id_opens_to_what_it_was_made_of(opened in any_opened()) {
+        fn id_survives_a_round_trip(opened in any_opened()) {
             let bytes = random::bytes();
             let key = IdKey::from_bytes(bytes);
             let text = mint(&key, opened);
@@ -251,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn texts_are_in_the_order_of_their_times(one in any_opened(), other in any_opened(), near in 1..10_000u64) {
+        fn ids_sort_by_time(one in any_opened(), other in any_opened(), near in 1..10_000u64) {
             let key = key();
             let text = mint(&key, one);
             for time_ms in [other.time_ms, one.time_ms.saturating_sub(near), (one.time_ms + near).min(TIME_MS_MAX)] {
@@ -263,7 +261,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_character_is_refused_wherever_it_is(opened in any_opened(), place: prop::sample::Index, other in 0u8..128) {
+        fn any_changed_character_is_refused(opened in any_opened(), place: prop::sample::Index, other in 0u8..128) {
             let key = key();
             let mut text = mint(&key, opened).into_bytes();
             let place = place.index(text.len());
@@ -274,7 +272,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_in_never_panics(text in "\\PC*|(msg|ep)_[0-9a-z]{36}") {
+        fn no_input_causes_a_panic(text in "\\PC*|(msg|ep)_[0-9a-z]{36}") {
             prop_assert_eq!(key().open(&text), None);
         }
     }

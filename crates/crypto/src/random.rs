@@ -1,19 +1,18 @@
-//! Randomness for keys and secrets, from the operating system and nowhere else.
+//! Randomness for keys and secrets, always from the operating system.
 
 use std::cell::RefCell;
 
 /// `N` random bytes.
 ///
 /// # Panics
-/// If the operating system has no randomness to give: a key that could be guessed is worse than
-/// no process.
+/// If the operating system provides no randomness: a guessable key is worse than no process.
 pub fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     fill(&mut bytes);
     bytes
 }
 
-/// Fills a place with random bytes.
+/// Fills a buffer with random bytes.
 ///
 /// # Panics
 /// As [`bytes`].
@@ -22,17 +21,16 @@ pub(crate) fn fill(place: &mut [u8]) {
 }
 
 pub(crate) const NONCE_BYTES: usize = 12;
-/// So many nonces are drawn at once: the call costs as much as sealing a payload.
+/// Number of nonces drawn at once: one call to the operating system costs as much as sealing a payload.
 const NONCES: usize = 64;
 
-/// Nonces drawn and not used yet.
+/// A buffer of nonces, of which the first `used` bytes are used.
 struct Drawn {
     bytes: [u8; NONCES * NONCE_BYTES],
     used: usize,
 }
 
-/// A nonce. Nonces are no secrets: they stand beside what they sealed, so that they may wait here
-/// until they are used.
+/// A random nonce. Nonces are not secret (they are stored with the sealed value), so buffering them is safe.
 ///
 /// # Panics
 /// As [`bytes`].

@@ -1,12 +1,11 @@
-//! Row MACs: what a delivery's row says of itself, so that a row that somebody else wrote is never
-//! sent (L2).
+//! Row MACs: authentication codes of delivery rows, so that a row that the store did not write is never sent (L2).
 //!
-//! HMAC-SHA-256, cut to 128 bits, over everything that decides what is sent, whether and when. It is
-//! made with the commit that schedules the delivery and verified before it is sent. A row that waited
-//! for longer than it may is [`Checked::Late`]: genuine, to be held against what else is known of it.
+//! HMAC-SHA-256, truncated to 128 bits, over everything that decides whether, when and what is sent. It is made with
+//! the commit that schedules the delivery and verified before the delivery is sent. A row that waited longer than the
+//! TTL is [`Checked::Late`]: it is genuine, but must be compared with the delivery's history first.
 //!
-//! What is sent is named by its message's id: the bytes are sealed for that id and open for no other, so
-//! that their digest would say nothing more.
+//! The payload is covered by the message's id: it is sealed for that id and opens for no other, so its digest would add
+//! nothing.
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,57 +40,56 @@ use aws_lc_rs::hmac;
 use crate::keyring::KeyId;
 use crate::secret::{SecretKey, same};
 
-/// How long a row MAC is.
+/// The size of a row MAC.
 pub const ROW_MAC_BYTES: usize = 16;
 
-/// How much else of a row there may be: with it, everything that is authenticated fits two blocks of the
-/// hash.
+/// The size of [`Scheduled::rest`]. With it, all authenticated bytes fit into two blocks of the hash.
 pub const REST_BYTES: usize = 30;
 
-/// A row's MAC, as it is kept with the row.
+/// A row's MAC, as it is stored with the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMac(pub [u8; ROW_MAC_BYTES]);
 
-/// When a delivery is not sent any more.
+/// The time from which a delivery is no longer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It has no time to live.
+    /// It has no TTL.
     Never,
-    /// From this time on.
+    /// From this time on, in Unix milliseconds.
     At(i64),
-    /// From this time on, and it is tried once.
+    /// From this time on, in Unix milliseconds, and it gets only one attempt.
     NowOrNever(i64),
 }
 
-/// What of a row is authenticated.
+/// The authenticated fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// The delivery's row.
+    /// The id of the delivery.
     pub delivery: u64,
-    /// What is sent: sealed, it opens for this message alone.
+    /// The id of the message, whose payload is sealed for this id.
     pub message: u64,
-    /// Where it is sent.
+    /// The id of the endpoint.
     pub endpoint: u64,
-    /// Which queue it waits in.
+    /// The id of the lane.
     pub lane: u64,
-    /// How often it was tried.
+    /// The number of attempts made.
     pub attempts: u32,
-    /// When it is due.
+    /// When the delivery is due, in Unix milliseconds.
     pub due_ms: i64,
-    /// When it is too late.
+    /// When the delivery expires.
     pub ends: Ends,
-    /// Whatever else the row says, each thing at its place.
+    /// The other fields of the row, each at a fixed offset.
     pub rest: [u8; REST_BYTES],
 }
 
-/// What a check says of a row.
+/// The result of checking a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// It is as it was scheduled.
+    /// The row is genuine.
     Valid,
-    /// It is as it was scheduled, and that was too long ago: schedule it anew.
+    /// The row is genuine, but was due longer ago than the TTL: verify it against the history before sending it.
     Late,
-    /// It is not as anybody with the key scheduled it: never send it.
+    /// The MAC does not match: the delivery must never be sent.
     Forged,
 }
 
@@ -114,8 +112,7 @@ impl RowMacKey {
         RowMac(*tag.as_ref().first_chunk().expect("HMAC-SHA-256 has 32 bytes"))
     }
 
-    /// Whether a row may be sent. One that was scheduled by us may be sent from when it is due until
-    /// `ttl` later; whether it is due yet is not asked here.
+    /// Checks a row's MAC. A genuine row is valid until `ttl` after it was due; whether it is due yet is not checked.
     pub fn check(&self, row: &Scheduled, mac: &RowMac, now_ms: i64, ttl: Duration) -> Checked {
         if !same(&self.make(row).0, &mac.0) {
             return Checked::Forged;
@@ -124,7 +121,7 @@ impl RowMacKey {
         if now_ms > row.due_ms.saturating_add(ttl_ms) { Checked::Late } else { Checked::Valid }
     }
 
-    /// Each part has its place, so that no two rows are written alike.
+    /// Encodes a row. Each field has a fixed offset, so different rows have different encodings.
     fn written(&self, row: &Scheduled) -> [u8; ROW_BYTES] {
         let (ends, ends_ms) = match row.ends {
             Ends::Never => (0, 0),
@@ -181,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_valid_until_its_time_is_over_and_late_from_then_on() {
+    fn row_is_valid_until_the_ttl_ends_and_late_afterwards() {
         let mac = key().make(&ROW);
         for now_ms in [i64::MIN, 0, 999_999, 1_000_000, 1_300_000] {
             check(&ROW, &mac, now_ms, Checked::Valid);
@@ -193,15 +190,15 @@ mod tests {
         check(&far, &key().make(&far), i64::MAX, Checked::Valid);
     }
 
-    /// Rows wait for days and over upgrades. Computed by another program.
+    /// Rows wait for days and across upgrades, so the MAC must not change. It was computed by another program.
     #[test]
-    fn a_row_once_scheduled_stays_valid() {
+    fn mac_of_a_scheduled_row_never_changes() {
         let expected = [0x0a, 0x3c, 0xc1, 0x2e, 0x48, 0xf6, 0xbb, 0xfc, 0xcd, 0x31, 0x11, 0x8f, 0xdb, 0xfe, 0xa5, 0xf0];
         assert_eq!(key().make(&ROW).0, expected);
     }
 
     #[test]
-    fn a_row_that_was_changed_anywhere_is_forged_also_when_it_is_late() {
+    fn changed_row_is_forged_even_when_late() {
         let mac = key().make(&ROW);
         let mut other = ROW.rest;
         other[REST_BYTES - 1] ^= 1;
@@ -262,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_rows_are_written_alike(rows in prop::collection::vec(any_row(), 2..60)) {
+        fn different_rows_have_different_encodings(rows in prop::collection::vec(any_row(), 2..60)) {
             let key = key();
             let written: BTreeSet<_> = rows.iter().map(|row| key.written(row)).collect();
             let mut distinct: Vec<Scheduled> = Vec::new();

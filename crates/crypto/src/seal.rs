@@ -1,11 +1,10 @@
-//! Values sealed under a key, each bound to its [spot](crate::spot): moved, altered or cut, it does
-//! not open.
+//! Authenticated encryption of stored values. Each sealed value is bound to its [seal context](crate::spot): if it is
+//! moved, altered or truncated, it does not open.
 //!
-//! A sealed value is version (1 byte), key id (4), nonce (12), ciphertext, tag (16). Version 1 is
-//! AES-256-GCM-SIV with a random nonce. It was chosen over AES-256-GCM because a nonce drawn twice
-//! costs nothing but that two equal values at one spot look equal; so a key has no limit of uses
-//! that somebody would have to count. Authenticated beside the content: the version, the key id and
-//! the spot.
+//! A sealed value is version (1 byte), key id (4), nonce (12), ciphertext, tag (16). Version 1 is AES-256-GCM-SIV with
+//! a random nonce. It was chosen over AES-256-GCM because a repeated nonce only reveals whether two values in one
+//! context are equal, so the number of uses of a key need not be limited. The associated data are the version, the key
+//! id and the context.
 //!
 //! ```
 //! use posthaste_crypto::keyring::{KeyId, TenantKey};
@@ -37,29 +36,29 @@ use crate::spot::{SPOT_BYTES, Spot, Whose};
 pub(crate) const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + 4 + NONCE_BYTES;
 const TAG_BYTES: usize = 16;
-/// How many bytes a sealed value has more than what is in it.
+/// The difference in size between a sealed value and its content.
 pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 
-/// Why a value was not opened. Never tells what is in it.
+/// The reason why a value could not be opened. The error reveals nothing of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOpened {
-    /// It is sealed under a key that is not at hand: destroyed, or not loaded yet.
-    #[error("the value is sealed under key {0}, which is not here")]
+    /// It is sealed under a key that is not available: destroyed, or not loaded yet.
+    #[error("the value is sealed under key {0}, which is not available")]
     KeyNeeded(KeyId),
-    /// It is too short, or of a version this program does not know.
-    #[error("this is no sealed value, or one of a newer program")]
+    /// It is too short, or has a version that this program does not know.
+    #[error("this is not a sealed value, or was written by a newer program")]
     Unknown,
-    /// It was altered, belongs somewhere else, or is sealed under another key of that id.
+    /// It was altered, belongs to another context, or is sealed under another key with that id.
     #[error("the value sealed under key {0} was altered, or moved here from elsewhere")]
     Refused(KeyId),
 }
 
-/// The key a value is sealed under.
+/// The id of the key that a value is sealed under.
 pub fn key_of(sealed: &[u8]) -> Result<KeyId, NotOpened> {
     parse(sealed).map(|parts| KeyId(parts.by))
 }
 
-/// A key that is ready to seal and to open. Cheap to use, dear to make: keep it.
+/// A key that seals and opens values. Cheap to use but expensive to make, so keep it.
 pub struct SealingKey {
     id: KeyId,
     whose: Whose,
@@ -73,32 +72,32 @@ impl SealingKey {
         Self { id, whose, cipher: Cipher::new(secret), marks }
     }
 
-    /// Its id, as it stands in everything it sealed.
+    /// The key's id, which is part of every value it sealed.
     pub const fn id(&self) -> KeyId {
         self.id
     }
 
-    /// Seals a value for its spot.
+    /// Seals a value for its context.
     ///
     /// # Panics
-    /// If the spot is not of this key's tenant: erasing that tenant would not erase the value.
+    /// If the context belongs to another owner than this key: erasing that owner would not erase the value.
     pub fn seal(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
-        assert_eq!(spot.whose(), self.whose, "key {} does not seal for others", self.id);
+        assert_eq!(spot.whose(), self.whose, "key {} does not seal for other owners", self.id);
         self.cipher.seal(self.id.0, &bound(self.id, spot), plain)
     }
 
-    /// Seals a value so that the same value at the same spot is sealed to the same bytes: for what must be
-    /// found by being equal. It tells who reads it which values are equal, and nothing else.
+    /// Seals a value deterministically: the same value in the same context gives the same bytes. For values that must
+    /// be found by equality. It reveals to a reader of the database which values are equal, and nothing else.
     ///
     /// # Panics
-    /// As [`SealingKey::seal`] does.
+    /// As [`SealingKey::seal`].
     pub fn seal_alike(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
-        assert_eq!(spot.whose(), self.whose, "key {} does not seal for others", self.id);
+        assert_eq!(spot.whose(), self.whose, "key {} does not seal for other owners", self.id);
         self.cipher.seal_with([0; NONCE_BYTES], self.id.0, &bound(self.id, spot), plain)
     }
 
-    /// A mark of some content: who has the key can tell whether content has it, and nobody else can, nor
-    /// anybody at all once the key is destroyed. `of` says what it is a mark of.
+    /// The keyed fingerprint of some content. Only a holder of the key can verify whether content matches it; once the
+    /// key is destroyed, this is impossible. `of` says what kind of content it is.
     pub fn mark(&self, of: &'static str, content: &[u8]) -> Digest {
         let mut context = hmac::Context::with_key(&self.marks);
         context.update(&(of.len() as u64).to_be_bytes());
@@ -107,7 +106,7 @@ impl SealingKey {
         digest::bytes(context.sign().as_ref())
     }
 
-    /// Opens a value at its spot.
+    /// Opens a value in its context.
     pub fn open(&self, spot: &Spot, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
         let parts = parse(sealed)?;
         if parts.by != self.id.0 {
@@ -126,7 +125,7 @@ impl fmt::Debug for SealingKey {
     }
 }
 
-/// What is authenticated beside a value.
+/// The associated data of a value.
 fn bound(id: KeyId, spot: &Spot) -> [u8; 1 + 4 + SPOT_BYTES] {
     let mut bytes = [0; 1 + 4 + SPOT_BYTES];
     bytes[0] = VERSION;
@@ -135,7 +134,7 @@ fn bound(id: KeyId, spot: &Spot) -> [u8; 1 + 4 + SPOT_BYTES] {
     bytes
 }
 
-/// A sealed value's parts: the key it names, and what that key opens.
+/// A parsed sealed value. `by` is the number of its key.
 pub(crate) struct Parts<'a> {
     pub(crate) by: u32,
     nonce: [u8; NONCE_BYTES],
@@ -143,7 +142,7 @@ pub(crate) struct Parts<'a> {
     rest: &'a [u8],
 }
 
-/// The parts of a sealed value, or of a wrapped key: they have one form.
+/// Parses a sealed value or a wrapped key, which have the same format.
 pub(crate) fn parse(sealed: &[u8]) -> Result<Parts<'_>, NotOpened> {
     let (head, rest) = sealed.split_first_chunk::<HEAD_BYTES>().ok_or(NotOpened::Unknown)?;
     let [VERSION, by @ ..] = head.first_chunk::<5>().expect("the head is longer") else {
@@ -156,7 +155,7 @@ pub(crate) fn parse(sealed: &[u8]) -> Result<Parts<'_>, NotOpened> {
     Ok(Parts { by: u32::from_be_bytes(*by), nonce, rest })
 }
 
-/// AES-256-GCM-SIV with its key schedule made.
+/// AES-256-GCM-SIV with a prepared key schedule.
 pub(crate) struct Cipher(LessSafeKey);
 
 impl Cipher {
@@ -165,7 +164,7 @@ impl Cipher {
         Self(LessSafeKey::new(key))
     }
 
-    /// Seals `plain` and what is `bound` to it; `by` names the key.
+    /// Seals `plain` with the associated data `bound`. `by` is the number of the key.
     pub(crate) fn seal(&self, by: u32, bound: &[u8], plain: &[u8]) -> Vec<u8> {
         self.seal_with(random::nonce(), by, bound, plain)
     }
@@ -185,7 +184,7 @@ impl Cipher {
         sealed
     }
 
-    /// What is inside; `None` if it was not sealed by this key with exactly this bound to it.
+    /// Opens a value; `None` if it was not sealed with this key and exactly this associated data.
     pub(crate) fn open(&self, bound: &[u8], parts: &Parts<'_>) -> Option<Vec<u8>> {
         let mut plain = parts.rest.to_vec();
         let nonce = Nonce::assume_unique_for_key(parts.nonce);
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_alike_looks_equal_under_one_key_at_one_spot_alone() {
+    fn deterministic_seals_are_equal_only_under_one_key_in_one_context() {
         let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
         let sealed = one.seal_alike(&body(7), b"invoice.paid");
         assert_eq!(one.seal_alike(&body(7), b"invoice.paid"), sealed);
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_of_its_content_its_purpose_and_its_key() {
+    fn mark_depends_on_content_purpose_and_key() {
         let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
         assert_eq!(one.mark("payload", b"{}"), one.mark("payload", b"{}"));
         assert_ne!(one.mark("payload", b"{}"), one.mark("payload", b"[]"));
@@ -240,7 +239,7 @@ mod tests {
 
     /// RFC 8452, appendix C.2.
     #[test]
-    fn the_cipher_is_that_of_the_standard() {
+    fn cipher_matches_rfc_8452() {
         let mut secret = [0; 32];
         secret[0] = 1;
         let mut nonce = [0; 12];
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_byte_anywhere_is_refused_and_so_is_a_value_that_was_cut_or_lengthened() {
+    fn altered_truncated_and_extended_values_are_refused() {
         let key = key(0x0102_0304, Whose::Tenant(1));
         let sealed = key.seal(&body(7), b"a payload of some bytes");
         assert_eq!(sealed.len(), b"a payload of some bytes".len() + OVERHEAD_BYTES);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_nothing_at_the_spot_of_another_tenant() {
+    fn key_opens_nothing_in_the_context_of_another_tenant() {
         let [mine, theirs] = [1, 2].map(|tenant| TenantKey::generate(KeyId(5), tenant));
         let sealed = mine.sealing().seal(&body(7), b"x");
         let moved = Spot::new(Whose::Tenant(2), Field::MessageBody, Object::Row(7));
@@ -292,9 +291,9 @@ mod tests {
         }
     }
 
-    /// Every sealed value put in the place of every other one: fields, rows, parts and tenants.
+    /// Tries every sealed value in every other context: fields, rows, parts and tenants.
     #[test]
-    fn two_values_never_take_each_others_place() {
+    fn value_opens_in_no_context_but_its_own() {
         let whose = [Whose::Store, Whose::Tenant(1), Whose::Tenant(2)];
         let objects = [Object::Row(7), Object::Row(8), Object::Part(7, 0), Object::Part(7, 1), Object::Hashed([7; 32])];
         let spots = whose.into_iter().flat_map(|whose| {
@@ -302,7 +301,7 @@ mod tests {
             Field::ALL.into_iter().flat_map(of_field)
         });
         let spots: Vec<Spot> = spots.collect();
-        // The worst case: one secret and one id for all.
+        // The worst case: all owners have the same secret and key id.
         let keys = whose.map(|whose| SealingKey::new(KeyId(1), whose, &SecretKey::from_bytes(&[5; 32])));
         let key = |spot: &Spot| keys.iter().find(|key| key.whose == spot.whose()).expect("one for each");
         let sealed: Vec<_> = spots.iter().map(|spot| (spot, key(spot).seal(spot, b"x"))).collect();
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_key_and_what_went_wrong_show_nothing() {
+    fn printed_keys_and_errors_show_no_secrets() {
         let key = key(3, Whose::Store);
         assert_eq!(format!("{key:?}"), "SealingKey { id: KeyId(3), whose: Store, .. }");
         assert_eq!(
@@ -333,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_opens_at_its_own_spot_and_at_no_other(
+        fn value_opens_only_in_its_own_context(
             here in any_spot(),
             elsewhere in any_spot(),
             plain in prop::collection::vec(any::<u8>(), 0..700),
@@ -348,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_opened_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), first in 0u8..3) {
+        fn opening_any_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), first in 0u8..3) {
             let mut bytes = bytes;
             if let Some(version) = bytes.first_mut() {
                 *version = first;

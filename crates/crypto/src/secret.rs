@@ -1,7 +1,6 @@
-//! Secrets in memory: they do not print, are wiped when dropped, and are compared in a time that
-//! does not tell where they differ. None can be cloned.
+//! Secrets in memory. They do not print, are wiped when dropped, are compared in constant time, and cannot be cloned.
 //!
-//! They live on the heap, so that moving one leaves no copy behind.
+//! They are allocated on the heap, so that moving one leaves no copy behind.
 //!
 //! ```
 //! use posthaste_crypto::secret::{SecretKey, SecretText};
@@ -19,31 +18,31 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::random;
 
-/// How long every key is.
+/// The size of every key.
 pub const KEY_BYTES: usize = 32;
 
 /// A key of 256 bits.
 pub struct SecretKey(Box<[u8; KEY_BYTES]>);
 
 impl SecretKey {
-    /// A new one.
+    /// A new random key.
     pub fn generate() -> Self {
         Self::filled(random::fill)
     }
 
-    /// The key of these bytes.
+    /// The key with these bytes.
     pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
         Self::filled(|key| key.copy_from_slice(bytes))
     }
 
-    /// The key that `fill` writes, in its place from the beginning.
+    /// A key whose bytes `fill` writes in place, so that no copy is left elsewhere.
     pub(crate) fn filled(fill: impl FnOnce(&mut [u8])) -> Self {
         let mut key = Self(Box::new([0; KEY_BYTES]));
         fill(&mut *key.0);
         key
     }
 
-    /// Its bytes, in the open. Whoever copies them wipes the copy.
+    /// The key's bytes. A caller that copies them must wipe the copy.
     pub fn expose(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
@@ -55,11 +54,11 @@ impl Drop for SecretKey {
     }
 }
 
-/// A text that is nobody's business, such as an API key.
+/// A secret text, such as an API key.
 pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
-    /// The text, in the open.
+    /// The plain text.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -71,7 +70,7 @@ impl From<String> for SecretText {
     }
 }
 
-/// Whether two secrets are equal, in a time that depends on their lengths alone.
+/// Whether two secrets are equal. The time depends only on their lengths.
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(one, other).is_ok()
 }
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_equal_when_every_byte_is() {
+    fn secrets_are_equal_only_if_every_byte_is() {
         let key = SecretKey::generate();
         assert!(key == SecretKey::from_bytes(key.expose()));
         for place in 0..KEY_BYTES {

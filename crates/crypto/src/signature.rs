@@ -1,9 +1,9 @@
-//! Standard Webhooks signatures over `id.timestamp.body`, so that a receiver knows who sent a message, that no
-//! byte of it changed, and that it is not an old one played back. Scheme `v1` is HMAC-SHA256 with a secret that
-//! both sides have; `v1a` is Ed25519, whose receiver needs the public key alone.
+//! Standard Webhooks signatures over `id.timestamp.body`. With them a receiver can verify the sender of a message, that
+//! no byte was changed, and that an old message was not replayed. Scheme `v1` is HMAC-SHA256 with a shared secret;
+//! `v1a` is Ed25519, for which the receiver only needs the public key.
 //!
-//! Invariants: what is signed are the very bytes that are sent; a secret leaves only through
-//! [`Secret::reveal`]. The headers around a signature are `posthaste-channels`' `webhook`.
+//! Invariants: the signed bytes are exactly the bytes sent; a secret is only exposed by [`Secret::reveal`]. The
+//! `webhook` module of `posthaste-channels` sets the headers.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -20,44 +20,45 @@ use zeroize::Zeroizing;
 
 use crate::random;
 
-/// How far a receiver's clock may be from the sender's, as the specification's libraries have it.
+/// Maximum difference between the clocks of sender and receiver, as in the specification's libraries.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// Fewer bytes could be guessed in time.
+/// Minimum size of a secret; a shorter one could be guessed.
 pub const SECRET_BYTES_MIN: usize = 24;
-/// The block of SHA-256; more bytes would only be hashed down to 32.
+/// Maximum size of a secret: the block size of SHA-256. A longer one would only be hashed to 32 bytes.
 pub const SECRET_BYTES_MAX: usize = 64;
 
 const SECRET_PREFIX: &str = "whsec_";
 const PRIVATE_PREFIX: &str = "whsk_";
 const PUBLIC_PREFIX: &str = "whpk_";
-/// Of Ed25519: a seed, and behind it the public key that follows from it.
+/// Size of an Ed25519 seed.
 const SEED_BYTES: usize = 32;
+/// Size of a private key: the seed, followed by its public key.
 const PRIVATE_BYTES: usize = 64;
-/// A space, `v1a,` and the base64 of the longer of the signatures.
+/// Size of a header entry: a space, `v1a,` and the base64 of the longer signature.
 const ENTRY_BYTES: usize = 1 + 4 + 64_usize.div_ceil(3) * 4;
 
-/// Secrets come from many hands, and some of them drop the padding.
+/// Decoder for secrets from other systems, some of which drop the padding.
 const IMPORTED: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// How messages are signed.
+/// The signature scheme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// HMAC-SHA256: both sides have the secret.
+    /// HMAC-SHA256 with a shared secret.
     #[default]
     V1,
-    /// Ed25519: the receiver has the public key.
+    /// Ed25519: the receiver only needs the public key.
     V1a,
 }
 
 impl Scheme {
-    /// Both, by their names in the API and in front of a signature.
+    /// Both schemes, with their names in the API and in front of a signature.
     pub const ALL: [(&'static str, Self); 2] = [("v1", Self::V1), ("v1a", Self::V1a)];
 
-    /// Its name.
+    /// The scheme's name in the API and in front of a signature.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V1 => "v1",
@@ -66,40 +67,40 @@ impl Scheme {
     }
 }
 
-/// What messages are signed with. Prints as `Secret(hidden)`; wiped from memory when dropped.
+/// A signing secret. Prints as `Secret(hidden)` and is wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Secret {
     bytes: Zeroizing<Vec<u8>>,
     key: Key,
 }
 
-/// A key made ready: signing is the hot path. The provider wipes it.
+/// A prepared key, because signing is on the hot path. The provider wipes it.
 #[derive(Clone)]
 enum Key {
-    /// With its first block already hashed.
+    /// The first block is already hashed.
     V1(Arc<hmac::Key>),
     V1a(Arc<Ed25519KeyPair>),
 }
 
-/// Why a text cannot be a secret. Never says what the text was.
+/// The reason why a text is refused as a secret. The error never contains the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
-    /// What follows the prefix cannot be decoded.
+    /// The text after the prefix cannot be decoded.
     #[error("secret is not base64; give `whsec_` and the base64 of 24 to 64 random bytes")]
     NotBase64,
-    /// It can be decoded, but is too short to be safe or longer than the hash's block.
+    /// It is too short to be safe, or longer than the hash's block.
     #[error("secret has {bytes} bytes; give `whsec_` and the base64 of 24 to 64 random bytes")]
     Length {
-        /// How many it has.
+        /// The number of bytes it has.
         bytes: usize,
     },
-    /// A private key that is none.
-    #[error("private key is not one; give `whsk_` and the base64 of an Ed25519 seed and its public key")]
+    /// It has the prefix of a private key, but is not one.
+    #[error("private key is not valid; give `whsk_` and the base64 of an Ed25519 seed and its public key")]
     NotPrivate,
-    /// What only a receiver needs.
-    #[error("that is a public key, which signs nothing; give the private one, `whsk_…`")]
+    /// It is a public key, which only receivers need.
+    #[error("that is a public key, which cannot sign; give the private one, `whsk_…`")]
     Public,
-    /// It is for another scheme than was asked for.
+    /// It is for another scheme than the requested one.
     #[error("that is a secret for scheme {}; leave the scheme out, or give one that fits", .0.name())]
     OtherScheme(Scheme),
 }
@@ -110,7 +111,7 @@ impl Secret {
         Self::generate_for(Scheme::V1)
     }
 
-    /// A new one for this scheme.
+    /// A new random secret for this scheme.
     pub fn generate_for(scheme: Scheme) -> Self {
         let bytes = Zeroizing::new(random::bytes::<32>());
         match scheme {
@@ -119,7 +120,7 @@ impl Secret {
         }
     }
 
-    /// A secret as people hand it over: base64, with `whsec_` in front or without, or a private key with `whsk_`.
+    /// Parses a secret: base64, with or without the prefix `whsec_`, or a private key with the prefix `whsk_`.
     pub fn parse(text: &str) -> Result<Self, BadSecret> {
         if text.starts_with(PUBLIC_PREFIX) {
             return Err(BadSecret::Public);
@@ -136,7 +137,7 @@ impl Secret {
         }
     }
 
-    /// For which scheme it is.
+    /// The scheme that the secret is for.
     pub const fn scheme(&self) -> Scheme {
         match self.key {
             Key::V1(_) => Scheme::V1,
@@ -144,13 +145,13 @@ impl Secret {
         }
     }
 
-    /// The secret in the open, as its owner is shown it: a prefix and base64.
+    /// The secret in plain text, as its owner sees it: a prefix and base64.
     pub fn reveal(&self) -> Zeroizing<String> {
         let prefix = match self.key {
             Key::V1(_) => SECRET_PREFIX,
             Key::V1a(_) => PRIVATE_PREFIX,
         };
-        // Room for all of it at once: a string that grows leaves copies of itself behind.
+        // Full capacity from the start: a string that grows leaves copies of its content behind.
         let room = prefix.len() + self.bytes.len().div_ceil(3) * 4;
         let mut text = Zeroizing::new(String::with_capacity(room));
         text.push_str(prefix);
@@ -158,7 +159,7 @@ impl Secret {
         text
     }
 
-    /// What a receiver verifies with, where that is not the secret itself: `whpk_` and base64.
+    /// The public key that a receiver verifies with: `whpk_` and base64. `None` for a shared secret.
     pub fn public(&self) -> Option<String> {
         match &self.key {
             Key::V1(_) => None,
@@ -171,7 +172,7 @@ impl Secret {
         Self { bytes, key }
     }
 
-    /// A seed, alone or with the public key behind it, which must be its own.
+    /// Makes a private key from a seed, optionally followed by its public key, which must match.
     fn private(bytes: &[u8]) -> Result<Self, BadSecret> {
         let (seed, claimed) = bytes.split_at_checked(SEED_BYTES).ok_or(BadSecret::NotPrivate)?;
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| BadSecret::NotPrivate)?;
@@ -194,7 +195,7 @@ impl Secret {
         }
     }
 
-    /// Whether this is its signature of `head` followed by `body`.
+    /// Whether the claimed signature is this secret's signature of `head` followed by `body`.
     fn signed(&self, head: &str, body: &[u8], (scheme, claimed): (&str, &[u8])) -> bool {
         match &self.key {
             _ if scheme != self.scheme().name() => false,
@@ -207,7 +208,7 @@ impl Secret {
     }
 }
 
-/// Without a copy that joins the two.
+/// The HMAC of `head` followed by `body`, without copying them together.
 fn tag(key: &hmac::Key, head: &str, body: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     context.update(head.as_bytes());
@@ -215,7 +216,7 @@ fn tag(key: &hmac::Key, head: &str, body: &[u8]) -> hmac::Tag {
     context.sign()
 }
 
-/// Ed25519 reads its message twice, so it must be in one piece.
+/// Joins both parts: Ed25519 reads its message twice, so it must be contiguous.
 fn joined(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
@@ -226,8 +227,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The value of `webhook-signature`: one signature for each live secret, in the order given,
-/// newest first. Without a secret it is empty, which every receiver refuses.
+/// The value of the header `webhook-signature`: one signature for each given secret, in the given order (newest first).
+/// Without a secret it is empty, which every receiver refuses.
 pub fn sign<S: Borrow<Secret>>(secrets: &[S], id: &str, timestamp_seconds: i64, body: &[u8]) -> String {
     let head = format!("{id}.{timestamp_seconds}.");
     let mut header = String::with_capacity(secrets.len() * ENTRY_BYTES);
@@ -240,7 +241,7 @@ pub fn sign<S: Borrow<Secret>>(secrets: &[S], id: &str, timestamp_seconds: i64, 
     header
 }
 
-/// What a receiver got: three headers as they came, and the body before anything parsed it.
+/// A request as a receiver got it: the three headers, and the unparsed body.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// `webhook-id`.
@@ -253,25 +254,25 @@ pub struct Received<'a> {
     pub body: &'a [u8],
 }
 
-/// Why a receiver must not believe a message.
+/// The reason why a receiver must refuse a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The timestamp is not a number of seconds.
     #[error("webhook-timestamp is not a number of seconds; send whole seconds since 1970")]
     Timestamp,
-    /// The clocks differ by more than the tolerance, or the message is played back.
+    /// The clocks differ by more than the tolerance, or the message is a replay of an old one.
     #[error("webhook-timestamp is {apart_seconds} s away from our clock; send the message again or set the clock")]
     TooFarApart {
-        /// By how much.
+        /// The difference between the clocks.
         apart_seconds: u64,
     },
-    /// None of the signatures is right.
+    /// No signature is valid.
     #[error("no signature in webhook-signature matches; compare the secret, and check the body as it came")]
     NoMatch,
 }
 
-/// Checks that one of the signatures is by one of the secrets, in a time that does not depend on
-/// where they differ, and that the message was signed within `tolerance` of `now_seconds`.
+/// Checks that one of the signatures was made with one of the secrets, in constant time, and that the message was
+/// signed within `tolerance` of `now_seconds`.
 pub fn verify(
     secrets: &[Secret],
     received: &Received<'_>,
@@ -296,7 +297,7 @@ pub fn verify(
 }
 
 fn parse_timestamp(text: &str) -> Option<i64> {
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(verdict, expected, "{received:?} at {now_seconds}");
     }
 
-    /// HMAC as RFC 2104 composes it from a plain hash.
+    /// HMAC composed from a plain hash as in RFC 2104.
     fn hmac_by_hand(key: &[u8], message: &[u8]) -> Vec<u8> {
         let mut block = [0; 64];
         block[..key.len()].copy_from_slice(key);
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(secret(&seed).reveal().as_str(), PRIVATE);
         let mut other = STANDARD.decode(&PRIVATE[5..]).expect("base64");
         other[63] ^= 1;
-        let bad = |text: &str| Secret::parse(text).map(|_| ()).expect_err("not one");
+        let bad = |text: &str| Secret::parse(text).map(|_| ()).expect_err("not a private key");
         assert_eq!(bad(&format!("whsk_{}", STANDARD.encode(&other))), BadSecret::NotPrivate);
         assert_eq!(bad("whsk_AAAA"), BadSecret::NotPrivate);
         assert_eq!(bad("whsk_!"), BadSecret::NotPrivate);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_believed_up_to_the_tolerance_and_not_a_second_longer() {
+    fn message_is_accepted_up_to_the_tolerance_and_not_a_second_longer() {
         let apart_seconds = TOLERANCE.as_secs() + 1;
         for sign in [1, -1] {
             check(&EXAMPLE, EXAMPLE_SECONDS + sign * 300, Ok(()));
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_other_versions_beside_a_right_one_do_no_harm() {
+    fn entries_of_other_versions_are_ignored() {
         let signature = format!("v1a,AAAA v1,AAAA {} v9,x", EXAMPLE.signature);
         check(&Received { signature: &signature, ..EXAMPLE }, EXAMPLE_SECONDS, Ok(()));
     }
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_taken_with_and_without_prefix_and_padding() {
+    fn secret_is_accepted_with_and_without_prefix_and_padding() {
         let padded = STANDARD.encode([7; 32]);
         let expected = format!("whsec_{padded}");
         for text in [&expected, &padded, padded.trim_end_matches('=')] {
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_secret_says_what_is_wrong_but_not_what_it_was() {
+    fn bad_secret_error_names_the_problem_but_not_the_secret() {
         let cases = [
             ("whsec_not base64!", BadSecret::NotBase64),
             ("whpk_AAAA", BadSecret::Public),
@@ -514,7 +515,7 @@ mod tests {
                 let text = |part: &[u8]| String::from_utf8(part.to_vec()).expect("flips stay within ASCII");
                 let (id, timestamp, signature) = (text(&parts[0]), text(&parts[1]), text(&parts[2]));
                 let received = Received { id: &id, timestamp: &timestamp, signature: &signature, body: &parts[3] };
-                // A tolerance without end, so that only the signature can refuse.
+                // An unlimited tolerance, so that only the signature can be refused.
                 verify(&secrets, &received, EXAMPLE_SECONDS, Duration::MAX)
             };
             prop_assert_eq!(check(&whole), Ok(()));
@@ -525,7 +526,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_in_never_panics(id: String, timestamp: String, signature: String, text: String, now: i64) {
+        fn no_input_causes_a_panic(id: String, timestamp: String, signature: String, text: String, now: i64) {
             let received = Received { id: &id, timestamp: &timestamp, signature: &signature, body: text.as_bytes() };
             prop_assert!(verify(&[secret(EXAMPLE_SECRET)], &received, now, TOLERANCE).is_err());
             let _ = Secret::parse(&text);

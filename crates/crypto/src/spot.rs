@@ -1,50 +1,50 @@
-//! Where a sealed value belongs: whose it is, which field, of which object. A sealed value opens at
-//! its own spot and at no other.
+//! Seal contexts, the associated data of sealed values: the owner, the field and the object. A sealed value opens only
+//! in its own context.
 //!
-//! A spot is logical. It names no table and no file, so that a row may move from one to another, or
-//! to another store, as it is. Invariant: no two spots are written alike.
+//! A context is logical: it names no table and no file, so a row can move between tables or to another store unchanged.
+//! Invariant: different contexts have different encodings.
 
 use crate::digest::Digest;
 
-/// Whose value it is.
+/// The owner of a value, whose key seals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whose {
-    /// The store's own, such as the key its public ids are made under.
+    /// The store itself, for example of the key its public ids are made under.
     Store,
-    /// The tenant's of this row.
+    /// The tenant with this id.
     Tenant(u64),
 }
 
-/// Every field that is sealed: the kind of object, and what of it. The numbers are bound into every
-/// sealed value: they never change, and none is used again.
+/// The sealed fields of all kinds of objects. The numbers are part of every sealed value: they never change and are
+/// never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are enough")]
 pub enum Field {
     MessageBody = 0x0101,
     MessageCompact = 0x0102,
-    /// Whose data a message is, and what ties everything about it together.
+    /// The subject, correlation id and other fields of a message.
     MessageHead = 0x0103,
-    /// What happened, sealed so that equal ones look equal.
+    /// The event type, sealed deterministically so that equal ones can be found.
     EventType = 0x0104,
-    /// Where an endpoint is, what it signs with and what it wants.
+    /// The URL, secrets and other settings of an endpoint.
     EndpointSettings = 0x0201,
-    /// How a receiver's answer to an attempt begins.
+    /// The beginning of a receiver's response to an attempt.
     ResponseExcerpt = 0x0301,
-    /// Why somebody asked for a replay.
+    /// The reason given for a replay.
     ReplayReason = 0x0401,
-    /// What an idempotency key was answered.
+    /// The first answer to a call with an idempotency key.
     IdempotencyAnswer = 0x0501,
-    /// A tenant, an API key or a policy: what it is called and what it says.
+    /// The name and content of a tenant, an API key or a policy.
     Document = 0x0601,
-    /// What was said of a pause: why, by whom, of which origin.
+    /// The reason, API key and origin of a pause.
     PauseSaid = 0x0701,
-    /// The key public ids are made under.
+    /// The key that public ids are made under.
     IdKey = 0x0b01,
 }
 
 impl Field {
-    /// Every field there is.
+    /// All fields.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 11] = [
         Self::MessageBody,
@@ -61,21 +61,21 @@ impl Field {
     ];
 }
 
-/// Which object of its kind.
+/// Identifies an object of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
-    /// The one of this row.
+    /// The object with this row id.
     Row(u64),
-    /// One of several that a row has, such as a delivery's third attempt.
+    /// One of several objects of a row, such as a delivery's third attempt: the row id and the number.
     Part(u64, u64),
-    /// The one that is found by this hash.
+    /// The object found by this hash.
     Hashed(Digest),
 }
 
-/// The bytes every spot is written in.
+/// The size of an encoded context.
 pub(crate) const SPOT_BYTES: usize = 1 + 8 + 2 + 1 + 32;
 
-/// A sealed value's spot.
+/// The context of a sealed value.
 ///
 /// ```
 /// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
@@ -92,18 +92,18 @@ pub struct Spot {
 }
 
 impl Spot {
-    /// The field of an object.
+    /// The context of a field of an object.
     pub const fn new(whose: Whose, field: Field, object: Object) -> Self {
         Self { whose, field, object }
     }
 
-    /// Whose it is.
+    /// The owner of the value.
     pub const fn whose(&self) -> Whose {
         self.whose
     }
 
-    /// Writes it in a fixed number of bytes: each part has its place, and the parts that say which
-    /// form another has come before it.
+    /// Encodes the context in a fixed number of bytes. Each part has a fixed offset, and a part whose form varies is
+    /// preceded by a tag.
     pub(crate) fn write(&self, out: &mut [u8; SPOT_BYTES]) {
         out.fill(0);
         if let Whose::Tenant(tenant) = self.whose {
@@ -138,7 +138,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Small numbers and large ones, so that two spots differ in one thing as often as in all.
+    /// Few small numbers and any large ones, so that two contexts often differ in only one part.
     fn any_number() -> impl Strategy<Value = u64> {
         prop_oneof![0u64..3, any::<u64>(), (0u64..8).prop_map(|byte| 1 << (byte * 8))]
     }
@@ -157,7 +157,7 @@ pub(crate) mod tests {
         ]
     }
 
-    /// A spot of anybody's.
+    /// Any context.
     pub(crate) fn any_spot() -> impl Strategy<Value = Spot> {
         let whose = prop_oneof![Just(Whose::Store), any_number().prop_map(Whose::Tenant)];
         (whose, prop::sample::select(Field::ALL.to_vec()), any_object())
@@ -171,15 +171,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_field_has_a_number_of_its_own_and_the_list_names_all() {
+    fn each_field_has_a_unique_number_and_is_listed() {
         let numbers: BTreeSet<_> = Field::ALL.iter().map(|field| *field as u16).collect();
         assert_eq!(numbers.len(), Field::ALL.len());
         assert_eq!(numbers.last(), Some(&(Field::IdKey as u16)));
     }
 
-    /// What was sealed once must open for ever: these bytes were written down when the form was made.
+    /// Values sealed once must open for ever. These bytes were recorded when the encoding was defined.
     #[test]
-    fn a_spot_is_written_as_it_always_was() {
+    fn encoding_of_a_context_never_changes() {
         let row =
             written(&Spot::new(Whose::Tenant(0x0102_0304_0506_0708), Field::EndpointSettings, Object::Part(9, 2)));
         assert_eq!(row[..12], [1, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 1]);
@@ -190,7 +190,7 @@ pub(crate) mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn no_two_spots_are_written_alike(spots in prop::collection::vec(any_spot(), 2..60)) {
+        fn different_contexts_have_different_encodings(spots in prop::collection::vec(any_spot(), 2..60)) {
             let distinct: HashSet<_> = spots.iter().collect();
             let written: BTreeSet<_> = spots.iter().map(written).collect();
             prop_assert_eq!(written.len(), distinct.len());

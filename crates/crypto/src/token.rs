@@ -1,13 +1,12 @@
-//! Tokens that travel through receivers and come back: what they allow, for which delivery, until
-//! when. Whoever holds one may do that one thing and needs no API key.
+//! Tokens that receivers send back: each allows one action on one delivery until it expires. Its holder needs no API
+//! key for that action.
 //!
-//! A token is version (1 byte), key id (4), tag (16) and the hidden claims (25), in base64 for URLs:
-//! 62 characters without a dot. The tag is an HMAC-SHA-256 of the claims, cut to 128 bits; it is also
-//! what their encryption (AES-256 in counter mode) begins from. So a token is the same whenever it is
-//! made for the same claims, needs no nonce, and does not tell how many deliveries or tenants there
-//! are.
+//! A token is version (1 byte), key id (4), tag (16) and the encrypted claims (25), in base64 for URLs: 62 characters
+//! without a dot. The tag is an HMAC-SHA-256 of the claims, truncated to 128 bits, and also the initial counter of
+//! their encryption (AES-256 in counter mode). So equal claims give equal tokens, no nonce is needed, and a token does
+//! not reveal how many deliveries or tenants there are.
 //!
-//! Invariant: a token is read from exactly one text, for the action it was made for and no other.
+//! Invariant: a token has exactly one text and is valid only for the action it was made for.
 //!
 //! ```
 //! use posthaste_crypto::keyring::{KeyId, StoreKey};
@@ -33,41 +32,41 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::keyring::KeyId;
 use crate::secret::{SecretKey, SecretText, same};
 
-/// How long a receipt token lives.
+/// The lifetime of a receipt token.
 pub const RECEIPT_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What a token allows. The numbers are inside every token ever given out: they never change.
+/// The action that a token allows. The numbers are part of every issued token: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
-    /// To say that a delivery arrived, or was clicked.
+    /// Confirm that a delivery arrived, or was clicked.
     Receipt = 1,
 }
 
-/// What a token is for.
+/// The content of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Whose delivery.
+    /// The tenant that owns the delivery.
     pub tenant: u64,
-    /// Which delivery.
+    /// The delivery.
     pub delivery: u64,
-    /// From when on it is worth nothing.
+    /// The time from which the token is refused, in Unix milliseconds.
     pub expires_ms: i64,
 }
 
-/// Why a token is not taken. Whoever asks from outside should be told no difference.
+/// The reason why a token is refused. An API should give outside callers the same answer for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadToken {
-    /// It is no token at all, or one of a newer program.
-    #[error("this is no token; send it as it was received")]
+    /// It is not a token, or was made by a newer program.
+    #[error("this is not a token; send it as it was received")]
     Unknown,
-    /// It was made under a key that is not at hand.
-    #[error("the token was made under key {0}, which is not here")]
+    /// It was made under a key that is not available.
+    #[error("the token was made under key {0}, which is not available")]
     KeyNeeded(KeyId),
-    /// It was altered, made by somebody else, or for another action.
-    #[error("the token is not genuine, or not for this; send it as it was received")]
+    /// It was altered, forged, or made for another action.
+    #[error("the token is not genuine, or not for this action; send it as it was received")]
     Forged,
-    /// Its time is over.
+    /// It has expired.
     #[error("the token has expired")]
     Expired,
 }
@@ -92,7 +91,7 @@ impl TokenKey {
         Self { id, mac: hmac::Key::new(hmac::HMAC_SHA256, mac.expose()), hide }
     }
 
-    /// The token that allows this.
+    /// The token for an action and its claims.
     pub fn make(&self, action: Action, claims: &Claims) -> SecretText {
         let mut written = [0; CLAIMS_BYTES];
         written[0] = action as u8;
@@ -112,7 +111,7 @@ impl TokenKey {
         text.into()
     }
 
-    /// What a token is for, if it allows this now.
+    /// The claims of a token, if it allows the action now.
     pub fn check(&self, action: Action, text: &str, now_ms: i64) -> Result<Claims, BadToken> {
         let mut token = [0; TOKEN_BYTES];
         if text.len() != TEXT_BYTES || URL_SAFE_NO_PAD.decode_slice(text, &mut token) != Ok(TOKEN_BYTES) {
@@ -147,7 +146,7 @@ impl TokenKey {
         *context.sign().as_ref().first_chunk().expect("HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Hides the claims, or shows them again: the mode is its own opposite.
+    /// Encrypts or decrypts the claims: in counter mode both are the same operation.
     fn mask(&self, tag: &[u8; TAG_BYTES], written: &mut [u8; CLAIMS_BYTES]) {
         let from = EncryptionContext::Iv128(FixedLength::from(tag));
         self.hide.less_safe_encrypt(written, from).expect("this mode takes any length");
@@ -173,24 +172,23 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_62_characters_that_a_url_takes_as_they_are() {
+    fn token_has_62_url_safe_characters() {
         let token = key(1, 1).make(Action::Receipt, &CLAIMS);
         assert_eq!(token.expose().len(), 62);
         assert!(token.expose().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)));
         assert_eq!(format!("{token:?}"), "Secret(..)");
     }
 
-    /// Tokens are out for a month: one that was given out must be taken. Computed by
-    /// another program.
+    /// Tokens live for a month, so an issued token must stay valid. The text was computed by another program.
     #[test]
-    fn a_token_once_given_out_keeps_its_meaning() {
+    fn issued_token_keeps_its_meaning() {
         let text = "AQAAAAG9Mf1qA9upcZywpunH_lAP-N1cTdXYgCFXAsXjONri6POsDJMGkWiU8w";
         assert_eq!(key(1, 1).make(Action::Receipt, &CLAIMS).expose(), text);
         assert_eq!(key(1, 1).check(Action::Receipt, text, 0), Ok(CLAIMS));
     }
 
     #[test]
-    fn a_token_is_worth_nothing_from_its_end_on() {
+    fn token_is_refused_from_its_expiry_on() {
         let token = key(1, 1).make(Action::Receipt, &CLAIMS);
         for (now_ms, expected) in [(i64::MIN, Ok(CLAIMS)), (4_999, Ok(CLAIMS)), (5_000, Err(BadToken::Expired))] {
             assert_eq!(key(1, 1).check(Action::Receipt, token.expose(), now_ms), expected);
@@ -205,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_character_is_refused_wherever_it_is() {
+    fn any_changed_character_is_refused() {
         let token = key(1, 1).make(Action::Receipt, &CLAIMS);
         for at in 0..token.expose().len() {
             for other in ["A", "B", "_", "=", ".", " ", "é"] {
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_in_a_row_have_tokens_that_have_nothing_in_common() {
+    fn tokens_of_consecutive_deliveries_look_unrelated() {
         let tokens = [77, 78].map(|delivery| key(1, 1).make(Action::Receipt, &Claims { delivery, ..CLAIMS }));
         let equal = tokens[0].expose().bytes().zip(tokens[1].expose().bytes()).skip(7).filter(|(a, b)| a == b).count();
         assert!(equal < 12, "{equal} of 55 characters are equal");
@@ -230,14 +228,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_says_what_it_was_made_for(tenant: u64, delivery: u64, expires_ms in 1i64.., id: u32) {
+        fn token_survives_a_round_trip(tenant: u64, delivery: u64, expires_ms in 1i64.., id: u32) {
             let claims = Claims { tenant, delivery, expires_ms };
             let token = key(id, 3).make(Action::Receipt, &claims);
             prop_assert_eq!(key(id, 3).check(Action::Receipt, token.expose(), 0), Ok(claims));
         }
 
         #[test]
-        fn whatever_comes_in_never_panics(text in "\\PC*|[A-Za-z0-9_-]{60,64}|AQAAAAE[A-Za-z0-9_-]{55}", now_ms: i64) {
+        fn no_input_causes_a_panic(text in "\\PC*|[A-Za-z0-9_-]{60,64}|AQAAAAE[A-Za-z0-9_-]{55}", now_ms: i64) {
             prop_assert!(key(1, 1).check(Action::Receipt, &text, now_ms).is_err());
         }
     }

@@ -1,4 +1,5 @@
-//! Many lives at once, one to a thread, and what came of them all.
+//! Runs many seeds in parallel, one to a thread, and adds up their results. The run of one seed is a *life*: the
+//! history of one store, from its first start on.
 
 use std::fmt;
 use std::future::Future;
@@ -16,14 +17,14 @@ use tempfile::TempDir;
 
 use crate::load::Load;
 
-/// What a store must not do.
+/// A fault of the store that a life found.
 #[derive(Debug)]
 pub(crate) enum Flaw {
-    /// Something it acknowledged is gone, something it refused is there, or half of something is.
+    /// Acknowledged data is missing, refused data is present, or data is there in part.
     Lost(String),
-    /// What is left cannot be read.
+    /// The store cannot be read.
     Damaged(String),
-    /// It did not stop when it had to, or did not go on when it could.
+    /// The store did not stop when it had to, or stopped when it had to go on.
     Misbehaved(String),
 }
 
@@ -33,7 +34,7 @@ impl From<String> for Flaw {
     }
 }
 
-/// What came of one life, or of many.
+/// The results of one life, or of many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) seeds: u64,
@@ -68,17 +69,17 @@ impl fmt::Display for Tally {
     }
 }
 
-/// As many complaints are shown; the rest are counted.
+/// How many flaws are printed; the rest are only counted.
 const SHOWN: u64 = 5;
 
-/// Lives every seed; what breaks is told and counted.
+/// Runs the life of every seed. Flaws are counted, and the first ones printed.
 pub(crate) fn run(
     name: &str,
     seeds: Range<u64>,
     life: impl Fn(u64) -> Result<Tally, Flaw> + Sync,
 ) -> Result<Tally, CannotRun> {
     let next = AtomicU64::new(seeds.start);
-    let told = AtomicU64::new(0);
+    let printed = AtomicU64::new(0);
     let work = || {
         let mut sum = Tally::default();
         loop {
@@ -105,12 +106,12 @@ pub(crate) fn run(
                     what
                 }
             };
-            if told.fetch_add(1, Ordering::Relaxed) < SHOWN {
+            if printed.fetch_add(1, Ordering::Relaxed) < SHOWN {
                 eprintln!("{name}, seed {seed}: {what}");
             }
         }
     };
-    // They mostly wait for each other's threads and for the real disk under the one that fails.
+    // Lives mostly wait for the threads of their stores and for the real disk, so there are more of them than cores.
     let threads = thread::available_parallelism().map_or(4, |n| n.get().clamp(2, 4) * 2);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -128,13 +129,13 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Flaw>>) -> Resu
     runtime.expect("a runtime without sockets needs nothing but memory").block_on(future)
 }
 
-/// Opens a store that must open.
+/// Opens a store. A failure is a flaw.
 pub(crate) fn open(folder: &Path, bounds: Bounds) -> Result<Sqlite, Flaw> {
     Sqlite::open_bounded(folder, master_key(), bounds)
-        .map_err(|error| Flaw::Damaged(format!("it does not open: {}", chain(&error))))
+        .map_err(|error| Flaw::Damaged(format!("the store does not open: {}", chain(&error))))
 }
 
-/// Looks at what is left, on a disk that works.
+/// Opens the store on a disk that works, and checks what is left in it.
 pub(crate) fn judge(folder: &Path, load: &mut Load) -> Result<(), Flaw> {
     let store = open(folder, Bounds { reserve_bytes: 0, ..Bounds::default() })?;
     block_on(async {
@@ -149,7 +150,8 @@ pub(crate) fn judge(folder: &Path, load: &mut Load) -> Result<(), Flaw> {
     check_integrity(folder)
 }
 
-/// A log that is emptied all the time, now and then, or never; no patience, and a low-water mark that keeps up.
+/// Bounds with which the log is checkpointed all the time, now and then, or never. Retries come fast, and the low-water
+/// mark is updated every time.
 pub(crate) fn bounds(dice: &mut fastrand::Rng) -> Bounds {
     let log_bytes = [128 << 10, 1 << 20, 64 << 20][dice.usize(..3)];
     Bounds {
@@ -161,12 +163,12 @@ pub(crate) fn bounds(dice: &mut fastrand::Rng) -> Bounds {
     }
 }
 
-/// A folder for one life.
+/// A temporary folder for one life.
 pub(crate) fn new_folder() -> TempDir {
     tempfile::tempdir().expect("the proofs have a folder for what they leave behind")
 }
 
-/// Lets SQLite look at every page of a closed store.
+/// Runs SQLite's integrity check on a closed store.
 pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
     let found: rusqlite::Result<String> = Connection::open(folder.join("posthaste.db"))
         .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)));
@@ -177,7 +179,7 @@ pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
     }
 }
 
-/// An error and everything under it.
+/// An error with its chain of sources.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -188,7 +190,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// For a figure.
+/// A count as the value of a figure.
 pub(crate) fn count(n: u64) -> f64 {
     f64::from(u32::try_from(n).unwrap_or(u32::MAX))
 }

@@ -1,8 +1,8 @@
-//! Disks by folder: what each does with a write, a sync, a truncation or a deletion, and what is
-//! left of it when the power goes.
+//! Simulated disks by folder: what each does with a write, a sync, a truncation or a deletion, and what is left on it
+//! after a power cut.
 //!
-//! Pure bookkeeping beside the real files: `vfs` asks before it does anything and tells what it
-//! did. A disk is made for a folder with [`Disk::of`]; folders without one are left alone.
+//! This module only keeps records beside the real files: `vfs` asks it before each operation and reports what it did. A
+//! disk is made for a folder with [`Disk::of`]; files in other folders are not affected.
 
 mod file;
 #[cfg(test)]
@@ -18,21 +18,21 @@ use std::time::UNIX_EPOCH;
 
 use file::File;
 
-/// What the store writes again of a database.
+/// How many bytes of the database the store writes again at a start: its first page.
 const FIRST_PAGE: usize = 8192;
 
-/// A disk under one folder, until it is dropped.
+/// The simulated disk of one folder. It applies until it is dropped.
 #[derive(Debug)]
 pub struct Disk(Shared);
 
 type Shared = Arc<Mutex<State>>;
 
-/// What a disk is asked to do. Each counts, for cuts and faults.
+/// A call to a disk that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Write bytes.
     Write,
-    /// Put what was written on the disk.
+    /// Make written bytes durable.
     Sync,
 }
 
@@ -43,20 +43,20 @@ pub enum Kind {
     Broken,
     /// ENOSPC.
     Full,
-    /// It says that it went well. A disk that lies, to see whether anybody notices.
+    /// The call reports success although it failed. Used by controls: a proof must notice such a disk.
     Silent,
 }
 
-/// A call that fails.
+/// A fault to inject: which calls fail, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// Which kind of call.
+    /// The kind of call that fails.
     pub call: Call,
-    /// How it fails.
+    /// The way in which it fails.
     pub kind: Kind,
-    /// The how-many-th from now on, from 1.
+    /// The first call to fail, counted from now on; 1 is the next call.
     pub at: u64,
-    /// How many fail.
+    /// How many calls fail, beginning with that one.
     pub times: u64,
 }
 
@@ -65,7 +65,7 @@ struct State {
     folder: PathBuf,
     files: BTreeMap<String, File>,
     dice: fastrand::Rng,
-    /// Calls that change something, since the disk was made.
+    /// Writes, syncs, truncations and deletions since the disk was made.
     changes: u64,
     cut_at: Option<u64>,
     survivors: Option<BTreeMap<String, Vec<u8>>>,
@@ -76,7 +76,7 @@ struct State {
     has_weakened: bool,
 }
 
-/// Every disk, by its folder.
+/// The disks of this process, by folder.
 static DISKS: Mutex<BTreeMap<PathBuf, Shared>> = Mutex::new(BTreeMap::new());
 
 fn disks() -> MutexGuard<'static, BTreeMap<PathBuf, Shared>> {
@@ -88,7 +88,7 @@ fn locked(disk: &Shared) -> MutexGuard<'_, State> {
 }
 
 impl Disk {
-    /// The disk of a folder, which must exist. What it does by chance is drawn from `seed`.
+    /// Makes the disk of a folder, which must exist. Its random choices are drawn from `seed`.
     pub fn of(folder: &Path, seed: u64) -> io::Result<Self> {
         crate::vfs::register();
         let folder = folder.canonicalize()?;
@@ -114,7 +114,7 @@ impl Disk {
         locked(&self.0)
     }
 
-    /// Cuts the power at the how-many-th change from now on.
+    /// Cuts the power at a change, counted from now on; 1 is the next change.
     pub fn cut_at(&self, change: u64) {
         let mut state = self.state();
         state.cut_at = Some(state.changes + change);
@@ -130,12 +130,12 @@ impl Disk {
         self.state().survivors.is_some()
     }
 
-    /// How many changes it was asked to make.
+    /// How many changes were requested: writes, syncs, truncations and deletions.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Writes what the cut left into another folder, as one finds it when the power is back.
+    /// Writes the files that survived the power cut into another folder.
     pub fn restore_into(&self, folder: &Path) -> io::Result<()> {
         let state = self.state();
         for (name, bytes) in state.survivors.iter().flatten() {
@@ -144,26 +144,26 @@ impl Disk {
         Ok(())
     }
 
-    /// Lets calls fail, in place of those that were to fail before.
+    /// Injects a fault. It replaces an earlier one.
     pub fn fail(&self, fault: Fault) {
         self.state().fault = Some(fault);
     }
 
-    /// Nothing fails any more, and there is room without end.
+    /// Removes the fault and the limit on space.
     pub fn heal(&self) {
         let mut state = self.state();
         state.fault = None;
         state.room = None;
     }
 
-    /// Its process has ended, and the next is about to start. The power stays on: what was lost by a
-    /// failed sync is still shown to whoever reads.
+    /// Marks that the process using the disk has ended and that the next one is about to start. The power stays on:
+    /// readers still see bytes that a failed sync lost.
     pub fn restart(&self) -> io::Result<()> {
         let mut state = self.state();
         let State { folder, files, .. } = &mut *state;
         for (name, file) in files.iter_mut().filter(|(_, file)| !file.is_deleted()) {
             let path = folder.join(name);
-            // One that was renamed has another name by now.
+            // A file that was renamed is no longer under this name.
             if path.exists() {
                 fs::File::options().write(true).open(path)?.set_modified(UNIX_EPOCH)?;
                 file.left = true;
@@ -172,22 +172,22 @@ impl Disk {
         Ok(())
     }
 
-    /// How many calls have failed.
+    /// How many calls have failed so far.
     pub fn struck(&self) -> u64 {
         self.state().struck
     }
 
-    /// Gives the disk so many bytes in all; what is in the folder counts.
+    /// Limits the disk to a total number of bytes, including the files that are in the folder already.
     pub fn set_room(&self, bytes: u64) {
         self.state().room = Some(bytes);
     }
 
-    /// Turns `PRAGMA synchronous = FULL` of whoever opens the database into `NORMAL`.
+    /// Turns `PRAGMA synchronous = FULL` into `NORMAL` on every connection to the database.
     pub fn weaken(&self) {
         self.state().weakened = true;
     }
 
-    /// Whether somebody's pragma was turned.
+    /// Whether such a pragma was changed.
     pub fn has_weakened(&self) -> bool {
         self.state().has_weakened
     }
@@ -200,7 +200,7 @@ impl Drop for Disk {
     }
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It is carried out.
@@ -212,7 +212,7 @@ pub(crate) enum Fate {
 }
 
 impl State {
-    /// Counts a change; whether the power goes at it.
+    /// Counts a change. Returns whether the power is to be cut at it.
     fn count(&mut self) -> bool {
         self.changes += 1;
         self.cut_at == Some(self.changes)
@@ -231,13 +231,13 @@ impl State {
         self.survivors = Some(left);
     }
 
-    /// Every name is on the disk, and no other.
+    /// Makes the creations and deletions of files durable.
     fn sync_folder(&mut self) {
         self.files.retain(|_, file| !file.is_deleted());
         self.files.values_mut().for_each(File::sync_name);
     }
 
-    /// Whether this call is one that fails.
+    /// How this call fails, if it is one that is to fail.
     fn strikes(&mut self, call: Call) -> Option<Kind> {
         let fault = self.fault.as_mut().filter(|fault| fault.call == call)?;
         fault.at = fault.at.saturating_sub(1);
@@ -253,7 +253,7 @@ impl State {
         Some(kind)
     }
 
-    /// How many of these bytes there is room for.
+    /// How many of `bytes` bytes, written at offset `at`, there is room for.
     fn fitting(&self, name: &str, at: u64, bytes: usize) -> usize {
         let Some(room) = self.room else { return bytes };
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
@@ -270,11 +270,11 @@ impl State {
 pub(crate) struct Handle {
     disk: Shared,
     name: String,
-    /// How many failed syncs of the file it was told of.
-    told: u64,
+    /// How many failed syncs of the file were reported to this holder.
+    reported: u64,
 }
 
-/// Where a path lies, if on a disk of ours.
+/// A path on a simulated disk.
 #[derive(Debug)]
 pub(crate) struct Place {
     disk: Shared,
@@ -287,27 +287,27 @@ impl Place {
         Some(Self { disk, name: path.file_name()?.to_str()?.to_owned() })
     }
 
-    /// Before the file is opened: whether it is there. `None` when there is no power.
+    /// Whether the file exists; called before it is opened. `None` if the power is cut.
     pub(crate) fn is_there(&self) -> Option<bool> {
         let state = locked(&self.disk);
         state.survivors.is_none().then(|| state.folder.join(&self.name).exists())
     }
 
-    /// The file was opened.
+    /// Records that the file was opened.
     pub(crate) fn opened(self, was_there: bool) -> Handle {
         let mut state = locked(&self.disk);
         let path = state.folder.join(&self.name);
         let inode = fs::metadata(&path).map_or(0, |file| file.ino());
         let known = state.files.get(&self.name).filter(|file| !file.is_deleted() && file.inode == inode);
-        let told = known.map(|file| file.failed_syncs);
+        let reported = known.map(|file| file.failed_syncs);
         if let Some(file) = state.files.get_mut(&self.name)
-            && told.is_some()
+            && reported.is_some()
         {
             look_for_renewal(file, &path);
         }
-        if told.is_none() {
+        if reported.is_none() {
             let before = state.files.remove(&self.name);
-            // A file that others made is one they have synced: the store syncs what it makes itself.
+            // A file that existed before the disk knew it is taken as synced; files the store makes are tracked.
             let file = if was_there {
                 File::found(fs::read(&path).unwrap_or_default(), inode)
             } else {
@@ -316,10 +316,10 @@ impl Place {
             state.files.insert(self.name.clone(), file);
         }
         drop(state);
-        Handle { disk: self.disk, name: self.name, told: told.unwrap_or(0) }
+        Handle { disk: self.disk, name: self.name, reported: reported.unwrap_or(0) }
     }
 
-    /// The file is deleted by `carry_out`.
+    /// Records that the file is deleted; `carry_out` deletes the real file.
     pub(crate) fn delete(&self, synced: bool, carry_out: impl FnOnce()) -> Fate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
@@ -341,9 +341,10 @@ impl Place {
     }
 }
 
-/// The store writes some bytes once more before SQLite sees them, and without it: all of a log, the
-/// first page of a database. That it did shows by the file's time, that it wrote all of them by the
-/// store's own tests.
+/// Records what the store wrote again at its start. Before SQLite reads a log or a database, the store writes the
+/// whole log and the first page of the database once more, without going through SQLite and so unseen by this disk.
+/// The file's modification time shows that it did; that it wrote all of those bytes is checked by the store's own
+/// tests.
 fn look_for_renewal(file: &mut File, path: &Path) {
     if !std::mem::take(&mut file.left) {
         return;
@@ -365,7 +366,7 @@ impl Handle {
         locked(&self.disk).survivors.is_some()
     }
 
-    /// Bytes are written, by `carry_out` into the real file.
+    /// Records a write; `carry_out` writes the given bytes, which may be fewer, into the real file.
     pub(crate) fn write(&self, at: u64, bytes: &[u8], carry_out: impl FnOnce(&[u8])) -> Fate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
@@ -395,7 +396,7 @@ impl Handle {
         fate
     }
 
-    /// The file is cut to this length, by `carry_out` in reality.
+    /// Records that the file is truncated to `len` bytes; `carry_out` truncates the real file.
     pub(crate) fn truncate(&self, len: u64, carry_out: impl FnOnce()) -> Fate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
@@ -413,8 +414,7 @@ impl Handle {
         Fate::Done
     }
 
-    /// The file is synced. Nothing is done in reality: what a real disk would lose is not the
-    /// question here.
+    /// Records a sync. The real file is not synced: these proofs do not cut the real disk's power.
     pub(crate) fn sync(&mut self) -> Fate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
@@ -429,23 +429,23 @@ impl Handle {
         let Some(file) = files.get_mut(&self.name) else { return Fate::Done };
         if let Some(kind) = struck {
             file.fail_sync(dice);
-            self.told = file.failed_syncs;
+            self.reported = file.failed_syncs;
             return if kind == Kind::Silent { Fate::Done } else { Fate::Fails(kind) };
         }
-        // Another of its holders was told that a sync failed; so is this one, once.
-        if file.failed_syncs > self.told {
+        // A sync of another holder failed: as the kernel does, report that once to this holder too.
+        if file.failed_syncs > self.reported {
             file.fail_sync(dice);
-            self.told = file.failed_syncs;
+            self.reported = file.failed_syncs;
             return Fate::Fails(Kind::Broken);
         }
-        // The unix VFS syncs the folder with the first sync of a file it has made.
+        // The unix VFS syncs the folder together with the first sync of a file that it has created.
         if file.sync() {
             state.sync_folder();
         }
         Fate::Done
     }
 
-    /// Whether a pragma that asks for every commit to be synced is to ask for less.
+    /// Whether `synchronous = FULL` is to be weakened. Notes that it was, if so.
     pub(crate) fn weakens(&self) -> bool {
         let mut state = locked(&self.disk);
         state.has_weakened |= state.weakened;

@@ -1,13 +1,12 @@
-//! The proof `store-faults`: the k-th write or sync of a real store fails, with EIO or ENOSPC, once
-//! or for good.
+//! The proof `store-faults`: the k-th write or sync of a real store fails, with EIO or ENOSPC, once or from then on.
 //!
-//! A failed sync and a broken write stop the store: nothing is acknowledged any more, and it says
-//! why. A write that finds no room does not: what brings new work is refused, what was sent is still
-//! settled, and accepting resumes by itself when there is room. Either way the next start finds
-//! everything that was acknowledged, also when the power is cut after it: a failed sync leaves the
-//! system believing that what it could not write is on the disk.
+//! A failed sync or a write that fails with EIO stops the store: it acknowledges nothing more and reports the reason. A
+//! write that fails with ENOSPC does not stop it: new work is refused, attempts that were made are still settled, and
+//! accepting resumes by itself when there is room. Either way the next start finds everything that was acknowledged. A
+//! power cut after that start must not change this, although the kernel, after a failed sync, takes the bytes that it
+//! could not write as durable.
 //!
-//! Negative control: a disk that says a sync went well when it did not. That must be seen.
+//! Negative control: a disk that reports success for syncs that failed. The loss must be detected.
 
 use std::time::Duration;
 
@@ -20,35 +19,41 @@ use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
 use crate::disk::{Call, Disk, Fault, Kind};
 use crate::load::{Health, Load};
 
-/// The last call that is made to fail.
+/// The highest k.
 const K_MAX: u64 = 200;
 
-/// How often a disk is full before there is room again.
+/// How many writes fail with ENOSPC before there is room again.
 const FULL_TIMES: u64 = 6;
 
 /// How long a store may take to go on or to stop.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Runs it.
+/// Runs the proof.
 pub(crate) fn run(options: &Options) -> Findings {
-    // The first ones are a store's first start, where each call is another one.
+    // The first calls belong to a store's first start, where every call does something else: a quick run keeps them
+    // all.
     let among = |k: &u64| !options.quick || *k <= 10 || k.is_multiple_of(8);
     let cases: Vec<_> = (1..=K_MAX).filter(among).flat_map(faults).collect();
     let all = 0..cases.len() as u64;
     let case = |n: u64| cases[usize::try_from(n).expect("a place in a list")];
     let found = crowd::run("store-faults", all, |n| life(n, case(n)))?;
     eprintln!("store-faults: {found}");
-    let lies = 0..if options.quick { 20 } else { 100 };
-    let lie = |n| Fault { call: Call::Sync, kind: Kind::Silent, at: 1 + n, times: u64::MAX };
-    let control = crowd::run("the control", lies, |n| life(n, lie(n)))?;
-    eprintln!("the control, a disk that lies: {control}");
+    let silent = 0..if options.quick { 20 } else { 100 };
+    let silent_fault = |n| Fault { call: Call::Sync, kind: Kind::Silent, at: 1 + n, times: u64::MAX };
+    let control = crowd::run("the control", silent, |n| life(n, silent_fault(n)))?;
+    eprintln!("the control, a disk that hides failed syncs: {control}");
     Ok(vec![
         Figure::at_least("faults", count(found.seeds), "cases", count(cases.len() as u64)),
         Figure::at_least("struck", count(found.struck), "failed calls", count(cases.len() as u64)),
         Figure::at_most("acknowledged_lost", count(found.lost), "cases", 0.0),
         Figure::at_most("corrupt", count(found.damaged), "cases", 0.0),
         Figure::at_most("misbehaved", count(found.misbehaved), "cases that did not stop or go on", 0.0),
-        Figure::at_least("control_caught", count(control.lost + control.damaged), "cases of a disk that lies", 1.0),
+        Figure::at_least(
+            "control_caught",
+            count(control.lost + control.damaged),
+            "cases of a disk that hides failed syncs",
+            1.0,
+        ),
     ])
 }
 
@@ -58,13 +63,13 @@ fn faults(k: u64) -> impl Iterator<Item = Fault> {
     let kinds = [Kind::Broken, Kind::Full];
     let pairs = calls.into_iter().flat_map(move |call| kinds.into_iter().map(move |kind| (call, kind)));
     pairs.flat_map(move |(call, kind)| {
-        // Room may be made; what is broken stays so.
+        // Space can be freed, so a full disk recovers after some time; a broken one does not.
         let lasting = if (call, kind) == (Call::Write, Kind::Full) { FULL_TIMES } else { u64::MAX };
         [1, lasting].into_iter().map(move |times| Fault { call, kind, at: k, times })
     })
 }
 
-/// A store that meets a fault, starts again and loses its power.
+/// The life of one store: it meets a fault, starts again on a healed disk, and loses power.
 fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
     let mut dice = fastrand::Rng::with_seed(seed ^ 0xfa17);
     let mut load = Load::new(seed);
@@ -72,7 +77,7 @@ fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
     let disk = Disk::of(folder.path(), dice.u64(..)).expect("the folder is there");
     let goes_on = fault.kind == Kind::Silent || (fault.call, fault.kind) == (Call::Write, Kind::Full);
 
-    // Half of them meet it as they start for the first time.
+    // Half of the stores meet the fault during their first start.
     let at_the_start = dice.bool();
     if at_the_start {
         disk.fail(fault);
@@ -83,13 +88,13 @@ fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
             crowd::block_on(met)?;
         }
         Err(_) if disk.struck() > 0 => {}
-        Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),
+        Err(error) => return Err(Flaw::Damaged(format!("the store does not open: {}", crowd::chain(&error)))),
     }
     let struck = disk.struck();
 
-    // The next start, on a disk that is well again; then a power cut.
+    // The next start, on a healed disk; then a power cut.
     disk.heal();
-    disk.restart().expect("its files are there");
+    disk.restart().expect("the store's files are there");
     let store = crowd::open(folder.path(), bounds(&mut dice))?;
     crowd::block_on(async {
         if !load.begin(&store).await? {
@@ -109,7 +114,7 @@ fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
     Ok(Tally { struck, cuts: 1, acknowledged: load.acknowledged(), ..Tally::default() })
 }
 
-/// Asks things of the store until the fault has come and gone, and looks at how it takes it.
+/// Puts load on the store until the fault has occurred, and checks that the store stops or goes on as it must.
 async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>, goes_on: bool) -> Result<(), Flaw> {
     if !load.begin(store).await? {
         return stopped(store, goes_on);
@@ -131,10 +136,10 @@ async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>
             stopped(store, goes_on)
         }
     });
-    met.await.unwrap_or_else(|_| Err(Flaw::Misbehaved("it neither stopped nor went on".to_owned())))
+    met.await.unwrap_or_else(|_| Err(Flaw::Misbehaved("the store neither stopped nor went on".to_owned())))
 }
 
-/// Waits until something is accepted again.
+/// Runs rounds until the store has accepted everything in five of them.
 async fn resume(store: &Sqlite, load: &mut Load) -> Result<(), Flaw> {
     let mut well = 0;
     while well < 5 {
@@ -149,9 +154,9 @@ async fn resume(store: &Sqlite, load: &mut Load) -> Result<(), Flaw> {
 
 fn stopped(store: &Sqlite, goes_on: bool) -> Result<(), Flaw> {
     match store.stopped() {
-        Some(why) if goes_on => Err(Flaw::Misbehaved(format!("it stopped: {why}"))),
+        Some(why) if goes_on => Err(Flaw::Misbehaved(format!("the store stopped: {why}"))),
         Some(_) => Ok(()),
         None if goes_on => Ok(()),
-        None => Err(Flaw::Misbehaved("it stopped and does not say why".to_owned())),
+        None => Err(Flaw::Misbehaved("the store stopped without a reason".to_owned())),
     }
 }

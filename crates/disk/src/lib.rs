@@ -1,9 +1,8 @@
-//! A disk that loses power, fills up and fails, under the store that ships; and the proofs that
-//! need one. Not linked into `posthaste`.
+//! A simulated disk that loses power, fills up and fails, under the real SQLite store; and the proofs that need it. Not
+//! linked into `posthaste`.
 //!
-//! This is the only crate with `unsafe` code: SQLite reaches its files through C function pointers,
-//! and a file system of our own ([`vfs`]) has to be made of them. All of it is in that one file;
-//! it is refused in every other, here as elsewhere.
+//! This is the only crate with `unsafe` code: SQLite accesses files through C function pointers, and the simulated disk
+//! is a SQLite file system ([`vfs`]) made of them. All `unsafe` code is in that file; every other file denies it.
 //!
 //! Read [`disk`] for what can go wrong, then the proofs.
 

@@ -1,8 +1,8 @@
-//! A load on a real store, and a ledger of what the store has promised.
+//! A random load on a real store, and a ledger of the store's answers.
 //!
-//! Invariant of the ledger: what was answered is *sure*; what was under way when the store stopped
-//! is *in doubt*, and may be found done or not done, but nothing between; what was refused because
-//! the disk was full has not happened.
+//! Invariant of the ledger: a call that was answered as done is *sure* and must be found; a call that was under way
+//! when the store stopped is *in doubt*, and may be found done or not done, but not half done; a call that was refused
+//! because the disk was full must not have had an effect.
 
 mod chores;
 mod ledger;
@@ -32,10 +32,10 @@ use ledger::{Answer, Fact, Ledger};
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const TENANT: TenantId = TenantId::from_raw(9);
 
-/// What a load found out about the store it ran on.
+/// The state of a store, as a round of load found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// It took everything.
+    /// It accepted everything.
     Well,
     /// It refused something because the disk is full.
     Full,
@@ -43,7 +43,7 @@ pub(crate) enum Health {
     Stopped,
 }
 
-/// Asks a store for all kinds of things, drawn from a seed.
+/// Makes calls to a store, drawn from a seed, and checks their answers.
 pub(crate) struct Load {
     dice: fastrand::Rng,
     ledger: Ledger,
@@ -54,7 +54,7 @@ pub(crate) struct Load {
 
 enum Op {
     Accept(Vec<Accepted>),
-    /// Once more what was accepted before, under its key.
+    /// A message that was accepted before, once more under its idempotency key.
     Again(Accepted),
     Settle(Vec<Settlement>),
     Spill(Vec<DeliveryId>),
@@ -72,7 +72,7 @@ impl Load {
         self.ledger.acknowledged() + self.chores.done()
     }
 
-    /// Begins a session. `false` when the store stopped or is full meanwhile.
+    /// Begins a session. Returns `false` if the store has stopped or is full.
     pub(crate) async fn begin(&mut self, store: &Sqlite) -> Result<bool, Flaw> {
         match store.open(NOW).await {
             Ok(start) => {
@@ -87,24 +87,24 @@ impl Load {
         }
     }
 
-    /// Compares what the store has with what it has promised.
+    /// Compares the store's content with what it has acknowledged.
     pub(crate) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
         self.ledger.verify(store).await?;
         self.chores.verify(store, self.session.expect("a session has begun")).await
     }
 
-    /// Asks for a few things at once.
+    /// Makes a few calls at once.
     pub(crate) async fn round(&mut self, store: &Sqlite) -> Result<Health, Flaw> {
         let session = self.session.expect("a session has begun");
         let ops: Vec<Op> = (0..self.dice.usize(1..6)).filter_map(|_| self.op(session)).collect();
         let chore = self.chore(session).await;
-        let asked = async {
+        let chore_call = async {
             match &chore {
                 Some(chore) => Some(chores::ask(store, session, chore).await),
                 None => None,
             }
         };
-        let (answers, answered) = tokio::join!(join_all(ops.into_iter().map(|op| ask(store, session, op))), asked);
+        let (answers, answered) = tokio::join!(join_all(ops.into_iter().map(|op| ask(store, session, op))), chore_call);
         let mut found = Health::Well;
         for (op, answer) in answers {
             match answer {
@@ -117,7 +117,7 @@ impl Load {
         if let Some((chore, answered)) = chore.zip(answered) {
             found = self.note_chore(chore, answered, found).await?;
         }
-        // The loop's side: somebody has to take what arrives, or accepting ends for want of room.
+        // In place of the dispatch loop: without a reader of arrivals, the store would stop accepting at their bound.
         if found == Health::Well && self.ledger.has_arrivals() {
             store.arrivals().await;
             self.ledger.fetched();
@@ -125,7 +125,7 @@ impl Load {
         Ok(found)
     }
 
-    /// Every second time one of what a store does beside.
+    /// A chore, every second time.
     async fn chore(&mut self, session: Session) -> Option<Chore> {
         let next = &mut self.next;
         let mut mint = |count| {
@@ -176,7 +176,7 @@ impl Load {
     fn message(&mut self, session: Session) -> Accepted {
         let count = self.dice.u64(..4);
         let id = MessageId(self.mint(session, 1 + count));
-        // Mostly small; now and then one with pages of its own.
+        // Mostly small; some have overflow pages of their own.
         let len = if self.dice.u8(..8) == 0 { self.dice.usize(..40_000) } else { self.dice.usize(..600) };
         let body: Vec<u8> = (0..len).map(|_| self.dice.u8(..)).collect();
         let message = Message {
@@ -241,7 +241,7 @@ impl Load {
         }
     }
 
-    /// Something that is either known or not.
+    /// A fact that the store either has or has not.
     fn fact(&mut self) -> Fact {
         let n = self.ledger.fresh_fact();
         match self.dice.u8(..3) {
@@ -254,7 +254,7 @@ impl Load {
     fn note(&mut self, op: Op, answer: Answer) -> Result<(), Flaw> {
         match op {
             Op::Accept(messages) => messages.into_iter().for_each(|accepted| self.ledger.accepted(accepted, answer)),
-            // A second message was not made, whatever the answer; `ask` has judged that.
+            // No second message may exist, whichever the answer; `ask` has judged the answer itself.
             Op::Again(accepted) => self.ledger.never(accepted.message.id),
             Op::Settle(settlements) => {
                 settlements.into_iter().for_each(|settlement| self.ledger.settled(settlement.record.delivery, answer));
@@ -275,10 +275,10 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
         Op::Again(accepted) => store.accept(session, vec![accepted.clone()]).await.map(|answers| {
             let first = accepted.idempotency.as_ref().map(|key| Acceptance::Replayed(key.answer.clone()));
             match answers.first() {
-                // A reader that failed knows no better.
+                // The store's reader failed, so the first answer is unknown to it.
                 Some(Acceptance::Unanswered) => Answer::Doubt,
                 found if found == first.as_ref() => Answer::Done,
-                _ => Answer::Wrong("a key that was acknowledged is not known any more"),
+                _ => Answer::Wrong("an acknowledged idempotency key is no longer known"),
             }
         }),
         Op::Settle(settlements) => store.settle(session, settlements.clone()).await.map(|settled| {
@@ -301,9 +301,10 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
     };
     let answer = answered.unwrap_or_else(|error| match error {
         StoreError::Full => Answer::Full,
-        // A cut whose rows could not be counted is in force; a reader that failed knows no better.
+        // `Database` does not mean that the call had no effect: a cut is in force even if its rows could not be
+        // counted.
         StoreError::Stopped | StoreError::Database { .. } => Answer::Doubt,
-        _ => Answer::Wrong("a call was refused that is like all others"),
+        _ => Answer::Wrong("a valid call was refused"),
     });
     (op, answer)
 }

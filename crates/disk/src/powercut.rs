@@ -1,12 +1,11 @@
-//! The proof `store-powercut`: power cuts at any change of a real store's files. What was
-//! acknowledged is there afterwards, what was not is there whole or not at all, and the database is
-//! sound.
+//! The proof `store-powercut`: power cuts at any change of a real store's files. Afterwards everything acknowledged is
+//! there, everything else is there completely or not at all, and the database passes SQLite's integrity check.
 //!
-//! Negative control: the same with `synchronous = NORMAL`, under which a commit is acknowledged
-//! before it is synced. That must be seen.
+//! Negative control: the same with `synchronous = NORMAL`, under which a commit is acknowledged before it is synced.
+//! The loss must be detected.
 //!
-//! A seed draws the load and what each cut leaves; which write a cut hits also depends on how the
-//! store's threads take turns. A seed that fails once is therefore run again many times, not once.
+//! A seed draws the load and what each cut leaves; which write a cut hits also depends on the scheduling of the store's
+//! threads. To reproduce a failure, run its seed many times.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +20,13 @@ use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
 use crate::disk::Disk;
 use crate::load::{Health, Load};
 
-/// How often the power goes in a life.
+/// Power cuts in one life.
 const CUTS: usize = 3;
 
 /// How long a store may take from a start to the next cut: seconds, on a machine that does other work.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Runs it.
+/// Runs the proof.
 pub(crate) fn run(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 150 } else { 2_000 });
     let first = options.first.unwrap_or(1);
@@ -53,8 +52,8 @@ pub(crate) fn run(options: &Options) -> Findings {
     ])
 }
 
-/// A store from its first start through a few power cuts. `prepare` is shown each disk when it is
-/// new and when its power is gone.
+/// The life of one store: its first start and a few power cuts. `prepare` is called with each disk when it is new and
+/// after its power was cut.
 fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
     let mut dice = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let mut load = Load::new(seed);
@@ -77,12 +76,12 @@ fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
     Ok(tally)
 }
 
-/// Opens a store on the disk and asks things of it until the power goes.
+/// Opens a store on the disk and puts load on it until the power is cut.
 fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Result<(), Flaw> {
     let store = match Sqlite::open_bounded(folder, master_key(), bounds) {
         Ok(store) => store,
         Err(_) if disk.is_cut() => return Ok(()),
-        Err(error) => return Err(Flaw::Damaged(format!("it does not open: {}", crowd::chain(&error)))),
+        Err(error) => return Err(Flaw::Damaged(format!("the store does not open: {}", crowd::chain(&error)))),
     };
     let run = async {
         if !load.begin(&store).await? {
@@ -93,15 +92,15 @@ fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Res
         Ok(())
     };
     let ran = crowd::block_on(async {
-        let too_long = |_| Flaw::Misbehaved("it neither stopped nor went on".to_owned());
+        let too_long = |_| Flaw::Misbehaved("the store neither stopped nor went on".to_owned());
         timeout(WITHIN, run).await.map_err(too_long)
     })?;
     match ran {
-        // Without power nothing can be read either: the next start will tell.
+        // Without power reads fail too: the next start decides.
         Err(_) if disk.is_cut() => Ok(()),
         Ok(()) if !disk.is_cut() => {
             let why = store.stopped().unwrap_or("without a reason");
-            Err(Flaw::Misbehaved(format!("it stopped by itself: {why}")))
+            Err(Flaw::Misbehaved(format!("the store stopped by itself: {why}")))
         }
         ran => ran,
     }

@@ -1,9 +1,9 @@
-//! The file system SQLite sees: the unix one, with a [`crate::disk`] between for folders that have
-//! one. It is registered as the process's default, so that the store is the one that ships.
+//! The SQLite file system (VFS) of this crate: the unix VFS, with a simulated disk ([`crate::disk`]) in between for
+//! folders that have one. It is registered as the process's default, so that the store under test needs no change.
 //!
-//! The only `unsafe` code of the workspace. SQLite's contract with a VFS is what keeps it sound:
-//! it hands out `szOsFile` zeroed bytes for each file, calls each method with a file that `open`
-//! has filled, never two at once on one file, and `close` last.
+//! This is the only `unsafe` code of the workspace. Its soundness depends on SQLite's contract with a VFS: SQLite
+//! allocates `szOsFile` zeroed bytes for each file, calls methods only on files that `open` has filled, never two at
+//! once on one file, and `close` last.
 
 #![expect(unsafe_code, reason = "SQLite calls a file system through C function pointers")]
 
@@ -18,7 +18,7 @@ use rusqlite::ffi;
 
 use crate::disk::{Fate, Handle, Kind, Place};
 
-/// A file of ours: SQLite's part, our part, and behind it the unix VFS's own.
+/// An open file on a simulated disk. The unix VFS's own file structure follows it in memory.
 #[repr(C)]
 struct Opened {
     base: ffi::sqlite3_file,
@@ -27,7 +27,7 @@ struct Opened {
     _aligned: u64,
 }
 
-/// The unix VFS. A pointer that SQLite keeps valid for the life of the process.
+/// The unix VFS: a pointer that SQLite keeps valid for the life of the process.
 struct Unix(*mut ffi::sqlite3_vfs);
 
 // SAFETY: the structure behind it is never changed after SQLite has made it, and its functions may
@@ -38,7 +38,7 @@ unsafe impl Sync for Unix {}
 
 static UNIX: OnceLock<Unix> = OnceLock::new();
 
-/// Makes it the default, once.
+/// Registers this VFS as the process's default; later calls do nothing.
 pub(crate) fn register() {
     UNIX.get_or_init(|| {
         // SAFETY: finding a VFS by name has no conditions; SQLite initialises itself.
@@ -86,7 +86,7 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// The place a C path names, if it is on a disk of ours.
+/// The file that a C path names, if it is on a simulated disk.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -94,7 +94,7 @@ unsafe fn place(name: *const c_char) -> Option<Place> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     Place::of(Path::new(OsStr::from_bytes(name.to_bytes())))
 }
@@ -107,24 +107,24 @@ unsafe extern "C" fn open(
     out_flags: *mut c_int,
 ) -> c_int {
     let unix = unix();
-    // SAFETY: SQLite keeps it valid.
+    // SAFETY: SQLite keeps the unix VFS valid for the life of the process.
     let real_open = unsafe { (*unix).xOpen }.expect("the unix VFS opens files");
     // SAFETY: SQLite hands in a C string or null.
     let Some(place) = (unsafe { place(name) }) else {
-        // SAFETY: the arguments as they came; the file has more room than the unix VFS asks for.
+        // SAFETY: the arguments are passed on unchanged; the file has more room than the unix VFS needs.
         return unsafe { real_open(unix, name, file, flags, out_flags) };
     };
-    // SAFETY: SQLite hands in `szOsFile` bytes; without methods nothing is called on a failed open.
+    // SAFETY: `file` has `szOsFile` bytes; SQLite calls no method of a file without methods, if this open fails.
     unsafe { (*file).pMethods = ptr::null() };
     let Some(was_there) = place.is_there() else { return ffi::SQLITE_CANTOPEN };
-    // SAFETY: behind `Opened` lie as many bytes as the unix VFS asked for.
+    // SAFETY: `Opened` is followed by as many bytes as the unix VFS asked for.
     let real = unsafe { file.cast::<Opened>().add(1) }.cast::<ffi::sqlite3_file>();
-    // SAFETY: as above; the name and the flags as they came.
+    // SAFETY: as above; name and flags are passed on unchanged.
     let opened = unsafe { real_open(unix, name, real, flags, out_flags) };
     if opened == ffi::SQLITE_OK {
         let handle = Box::into_raw(Box::new(place.opened(was_there)));
         let ours = Opened { base: ffi::sqlite3_file { pMethods: &METHODS }, handle, real, _aligned: 0 };
-        // SAFETY: room for `Opened` is what `szOsFile` was enlarged by.
+        // SAFETY: `szOsFile` was enlarged by the size of `Opened`.
         unsafe { ptr::write(file.cast::<Opened>(), ours) };
     }
     opened
@@ -132,32 +132,32 @@ unsafe extern "C" fn open(
 
 unsafe extern "C" fn delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, sync_dir: c_int) -> c_int {
     let unix = unix();
-    // SAFETY: SQLite keeps it valid.
+    // SAFETY: SQLite keeps the unix VFS valid for the life of the process.
     let real_delete = unsafe { (*unix).xDelete }.expect("the unix VFS deletes files");
     // SAFETY: SQLite hands in a C string.
     let Some(place) = (unsafe { place(name) }) else {
-        // SAFETY: the arguments as they came.
+        // SAFETY: the arguments are passed on unchanged.
         return unsafe { real_delete(unix, name, sync_dir) };
     };
     let mut done = ffi::SQLITE_OK;
-    // SAFETY: the name as it came.
+    // SAFETY: the name is passed on unchanged.
     let fate = place.delete(sync_dir != 0, || done = unsafe { real_delete(unix, name, 0) });
     if fate == Fate::Dead { ffi::SQLITE_IOERR_DELETE } else { done }
 }
 
-/// Our part of a file and the real file.
+/// The handle of an open file, and the unix VFS's file behind it.
 ///
 /// # Safety
-/// `file` was filled by `open` and is not closed; nobody else uses it meanwhile.
+/// `file` was filled by `open` and is not closed; no other reference to it is in use.
 unsafe fn parts<'a>(file: *mut ffi::sqlite3_file) -> (&'a mut Handle, *mut ffi::sqlite3_file) {
-    // SAFETY: the caller's; `open` wrote both pointers.
+    // SAFETY: guaranteed by the caller; `open` wrote both pointers.
     unsafe {
         let ours = file.cast::<Opened>();
         (&mut *(*ours).handle, (*ours).real)
     }
 }
 
-/// Hands a call on to the unix VFS.
+/// Forwards a call to the unix VFS.
 macro_rules! real {
     ($file:expr, $method:ident $(, $arg:expr)*) => {{
         let real: *mut ffi::sqlite3_file = $file;
@@ -199,7 +199,7 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, by
     });
     match fate {
         Fate::Done => done,
-        // As the unix VFS tells them.
+        // The codes that the unix VFS returns.
         Fate::Fails(Kind::Full) => ffi::SQLITE_FULL,
         Fate::Fails(Kind::Silent) => ffi::SQLITE_OK,
         Fate::Fails(Kind::Broken) | Fate::Dead => ffi::SQLITE_IOERR_WRITE,
@@ -219,13 +219,13 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     let (handle, _) = unsafe { parts(file) };
     match handle.sync() {
         Fate::Done => ffi::SQLITE_OK,
-        // Whatever the reason: the unix VFS tells of a failed sync in one way.
+        // The unix VFS returns this code for every failed sync.
         Fate::Fails(_) | Fate::Dead => ffi::SQLITE_IOERR_FSYNC,
     }
 }
 
 unsafe extern "C" fn file_size(file: *mut ffi::sqlite3_file, size: *mut i64) -> c_int {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (handle, real) = unsafe { parts(file) };
     if handle.is_dead() {
         return ffi::SQLITE_IOERR_FSTAT;
@@ -249,33 +249,33 @@ unsafe extern "C" fn unlock(file: *mut ffi::sqlite3_file, level: c_int) -> c_int
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut ffi::sqlite3_file, held: *mut c_int) -> c_int {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (_, real) = unsafe { parts(file) };
     real!(real, xCheckReservedLock, held)
 }
 
 unsafe extern "C" fn file_control(file: *mut ffi::sqlite3_file, op: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (handle, real) = unsafe { parts(file) };
     if op == ffi::SQLITE_FCNTL_PRAGMA && handle.weakens() {
         // SAFETY: for this operation SQLite hands in an array of C strings that are its own to change.
         unsafe { weaken(arg.cast()) };
     }
-    // Making the file longer ahead of its writes is only a hint, and would not be seen by us.
+    // The hint would make the unix VFS extend the file without a write that the simulated disk could record.
     if op == ffi::SQLITE_FCNTL_SIZE_HINT {
         return ffi::SQLITE_OK;
     }
     real!(real, xFileControl, op, arg)
 }
 
-/// Turns `synchronous = FULL` into `NORMAL` as it passes by: SQLite asks the file first whether it
-/// has an opinion on a pragma, and reads the argument afterwards.
+/// Turns `synchronous = FULL` into `NORMAL` in place: SQLite passes a pragma to the file first, and reads the argument
+/// afterwards.
 ///
 /// # Safety
 /// `args` is what SQLite hands in with `SQLITE_FCNTL_PRAGMA`: an error to set, the name, the
 /// argument or null.
 unsafe fn weaken(args: *mut *mut c_char) {
-    // SAFETY: the caller's. "FULL" is longer than what replaces it.
+    // SAFETY: guaranteed by the caller. "FULL" is longer than what replaces it.
     unsafe {
         let (name, value) = (*args.add(1), *args.add(2));
         if value.is_null() || CStr::from_ptr(name) != c"synchronous" || CStr::from_ptr(value) != c"FULL" {
@@ -287,13 +287,13 @@ unsafe fn weaken(args: *mut *mut c_char) {
 }
 
 unsafe extern "C" fn sector_size(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (_, real) = unsafe { parts(file) };
     real!(real, xSectorSize)
 }
 
 unsafe extern "C" fn device_characteristics(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (_, real) = unsafe { parts(file) };
     real!(real, xDeviceCharacteristics)
 }
@@ -314,13 +314,13 @@ unsafe extern "C" fn shm_map(
 }
 
 unsafe extern "C" fn shm_lock(file: *mut ffi::sqlite3_file, offset: c_int, n: c_int, flags: c_int) -> c_int {
-    // SAFETY: SQLite locks a file that is open. Also without power: it must be able to let go.
+    // SAFETY: SQLite locks a file that is open. Works without power too: SQLite must be able to release its locks.
     let (_, real) = unsafe { parts(file) };
     real!(real, xShmLock, offset, n, flags)
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut ffi::sqlite3_file) {
-    // SAFETY: SQLite asks of a file that is open.
+    // SAFETY: SQLite calls this with an open file.
     let (_, real) = unsafe { parts(file) };
     real!(real, xShmBarrier);
 }

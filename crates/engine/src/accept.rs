@@ -1,5 +1,5 @@
-//! Accepting: a message becomes deliveries, one transaction makes them durable, and only then is
-//! anything promised (A1). A key makes the same message again the same promise again (A5).
+//! Accepting: a message becomes deliveries, one transaction makes them durable, and only then is the
+//! producer answered (A1). A request repeated with the same idempotency key gets the first answer again (A5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,53 +24,53 @@ use crate::destination::Destination;
 use crate::engine::Engine;
 use crate::pending::{Looked, Room};
 
-/// A message without a word of the store's is no promise, and no refusal either.
+/// Panic message: without an answer of the store a message is neither accepted nor refused.
 const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked to accept";
 
-/// Deliveries that fit the accept's own transaction.
+/// The most deliveries that an accept makes in its own transaction; a job makes the others.
 pub const FANOUT_MAX: usize = 1_000;
 
-/// Endpoints that are read together for a message that names subjects or tags: as many as may want it.
+/// Endpoints read in one page for a message that names subjects or tags.
 const SELECTED_PAGE: u32 = 1_000;
 
-/// Such pages that an accept reads for a message with a collapse key.
+/// The most such pages that an accept reads for a message with a collapse key.
 const SELECTED_PAGES_MAX: usize = ENDPOINTS_LISTED_MAX / SELECTED_PAGE as usize;
 
 /// A message as a producer hands it in, checked at the edge.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// Whose.
+    /// The tenant that sends it.
     pub tenant: TenantId,
-    /// What happened.
+    /// The kind of event, such as `order.paid`.
     pub event_type: Option<String>,
     /// The payload, byte for byte.
     pub body: Bytes,
-    /// The caller's own id for the whole affair.
+    /// The producer's own id for everything that belongs to one business event.
     pub correlation_id: Option<String>,
-    /// Whose data it is, for export and erasure.
+    /// The person whose data it holds, for export and erasure.
     pub subject: Option<String>,
-    /// How urgent.
+    /// How urgent it is.
     pub tier: Tier,
-    /// How long it is worth sending.
+    /// How long it is worth sending; `None` for ever.
     pub ttl: Option<Duration>,
-    /// Not before this.
+    /// The earliest time of the first attempt.
     pub deliver_at: Option<Timestamp>,
-    /// To whom; when empty, those endpoints of its audience that want such events.
+    /// The endpoints to send it to; when empty, the endpoints of its audience that want its event type.
     pub endpoints: Vec<Named>,
-    /// What else is said of it, and whom it is for.
+    /// Its audience, metadata and the like.
     pub details: Details,
     /// A smaller variant of the payload, for receivers that refuse its size.
     pub compact: Option<Bytes>,
-    /// What it takes the place of: whatever waits for the same endpoint under the same key.
+    /// It replaces the deliveries that wait for the same endpoint under the same key.
     pub collapse_key: Option<String>,
-    /// The key its producer gave it, if any.
+    /// The producer's idempotency key, if any.
     pub once: Option<Once<Promise>>,
-    /// While so many deliveries of its tenant are pending, it is refused.
+    /// The quota of pending deliveries of its tenant; at this many the message is refused.
     pub pending_max: Option<u64>,
 }
 
 impl NewMessage {
-    /// One for everybody who wants it, with nothing but its payload.
+    /// A message for every endpoint that wants it, with nothing but its payload.
     pub fn new(tenant: TenantId, body: Bytes, tier: Tier) -> Self {
         Self {
             tenant,
@@ -96,77 +96,77 @@ impl NewMessage {
 pub enum Named {
     /// By its id.
     Id(EndpointId),
-    /// By what its owner calls it.
+    /// By the uid that its owner gave it.
     Uid(String),
 }
 
-/// What makes a request that is made again the same request.
+/// The idempotency of a request: by it a repeated request is recognised, and answered like the first.
 #[derive(Clone, Debug)]
 pub struct Once<P> {
-    /// The caller's key.
+    /// The caller's idempotency key.
     pub key: String,
-    /// SHA-256 of the request as it came: a key stands for one request alone.
+    /// SHA-256 of the request's bytes: the same key with another request is refused.
     pub digest: Digest,
-    /// What the first call is answered, and every later one again.
+    /// Makes the answer that is stored, and repeated to later requests.
     pub answer: fn(&P) -> FirstAnswer,
 }
 
-/// What became of a message.
+/// The result of accepting a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is new.
+    /// It is new, and durable.
     Promised(Promise),
-    /// It was accepted before, under the same key: that answer once more.
+    /// It was accepted before under the same idempotency key: the first answer.
     Replayed(FirstAnswer),
 }
 
-/// The promise.
+/// What the producer of an accepted message is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The message's id.
     pub message: MessageId,
-    /// The id the world knows it by.
+    /// Its public id, `msg_…`.
     pub public_id: String,
-    /// What ties everything about it together.
+    /// The producer's correlation id; its public id where there is none.
     pub correlation_id: String,
     /// When it was accepted.
     pub accepted_at: Timestamp,
-    /// When it stops being worth sending, by its own TTL.
+    /// When its own TTL ends.
     pub expires_at: Option<Timestamp>,
-    /// How many deliveries it became; `None` when they are too many to be made at once, and follow.
+    /// How many deliveries were made; `None` when there are too many and a job makes them later.
     pub deliveries: Option<usize>,
     /// How many of them may expire with attempts unspent: their policy outlasts their TTL (C3).
     pub outlasted: usize,
-    /// Whether its `deliver_at` had passed when it came.
+    /// Whether its `deliver_at` had passed when it was accepted.
     pub was_due: bool,
 }
 
-/// Why a message was not accepted. Nothing was promised.
+/// Why a message was not accepted. Nothing was stored, unless the store failed: then that is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAccepted {
-    /// Some endpoints that were named do not exist, are another tenant's, or are gone: those at these places.
-    #[error("{} of the endpoints it names are not there to send to", .0.len())]
+    /// Named endpoints that do not exist, are another tenant's, or are gone: their indexes in the request.
+    #[error("{} of the endpoints it names do not exist or take no messages", .0.len())]
     NoSuchEndpoints(Vec<usize>),
     /// It names more endpoints than a message may name.
     #[error(
         "it names {wanted} endpoints, and a message names at most {FANOUT_MAX}; leave them out to reach all that match"
     )]
     TooMany {
-        /// How many.
+        /// How many it names.
         wanted: usize,
     },
-    /// It has a collapse key and more endpoints want it than an accept makes deliveries for.
+    /// It has a collapse key and more than [`FANOUT_MAX`] endpoints want it.
     #[error(
         "a message with a collapse key goes to at most {FANOUT_MAX} endpoints; name them in to.endpoints, or leave the key out"
     )]
     CollapsesTooMany,
-    /// As many deliveries of its tenant are pending as may be.
+    /// The tenant's quota of pending deliveries is used up.
     #[error("{pending} deliveries of this tenant are pending, which is as many as its quota allows")]
     NoRoom {
-        /// How many.
+        /// How many are pending.
         pending: u64,
     },
-    /// Its key stands for another request.
+    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
     /// The store could not take it.
@@ -181,15 +181,15 @@ impl From<StoreError> for NotAccepted {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes a message durable and promises its delivery.
+    /// Makes a message and its deliveries durable.
     pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
         let Prepared { accepted, promise, room: _until_stored } = self.prepare(new, &mut Known::default()).await?;
         let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
         self.outcome(promise, acceptance.expect(ANSWERS_FOR_ALL))
     }
 
-    /// The same for many of one tenant, each of which is accepted or not on its own: what became of them, in their
-    /// order. They share transactions, which is what makes many cheap.
+    /// Accepts many messages of one tenant, each on its own: one result for each, in the same order. Messages share
+    /// transactions, which makes a batch cheap.
     pub async fn accept_all(&self, new: Vec<NewMessage>) -> Vec<Result<Outcome, NotAccepted>> {
         let mut outcomes: Vec<Option<Result<Outcome, NotAccepted>>> = Vec::with_capacity(new.len());
         let (mut known, mut call) = (Known::default(), Call::default());
@@ -206,11 +206,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
         }
         self.accept_together(call, &mut outcomes).await;
-        // Each was refused above or went to the store.
+        // Each message was refused above or went to the store.
         outcomes.into_iter().map(|outcome| outcome.expect(ANSWERS_FOR_ALL)).collect()
     }
 
-    /// Makes one transaction of what goes together, and says of each what became of it.
+    /// Stores the messages of one call in one transaction, and fills in the outcome of each.
     async fn accept_together(&self, call: Call, outcomes: &mut [Option<Result<Outcome, NotAccepted>>]) {
         let Call { accepted, promises, rooms: _until_stored, .. } = call;
         if accepted.is_empty() {
@@ -246,11 +246,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// A message with its ids and its deliveries, ready to be made durable.
+    /// Makes a message's ids and deliveries, ready to be stored.
     async fn prepare(&self, new: NewMessage, known: &mut Known) -> Result<Prepared, NotAccepted> {
         let (wanted, fans_out) = match self.recipients(&new, known).await? {
             Recipients::Few(wanted) => (wanted, false),
-            // What a job makes late could take the place of something newer.
+            // A job makes deliveries later, when one could replace the delivery of a newer message.
             Recipients::Many if new.collapse_key.is_some() => return Err(NotAccepted::CollapsesTooMany),
             Recipients::Many => (Vec::new(), true),
         };
@@ -317,8 +317,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Prepared { accepted, promise, room })
     }
 
-    /// What is kept of a request that creates something, to answer it again.
-    #[expect(clippy::needless_pass_by_value, reason = "whatever is made of it, it is made once")]
+    /// What is stored of a request that creates something, so that it can be answered again.
+    #[expect(clippy::needless_pass_by_value, reason = "each request makes one record")]
     pub(crate) fn known_by<P>(&self, tenant: TenantId, once: Once<P>, made: &P, at: Timestamp) -> Idempotency {
         let hash = self.lookup.hash("idempotency key", tenant.raw(), once.key.as_bytes());
         Idempotency { tenant, key: KeyHash::of(hash), digest: once.digest, answer: (once.answer)(made), at }
@@ -346,27 +346,30 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if !missing.is_empty() {
             return Err(NotAccepted::NoSuchEndpoints(missing));
         }
-        // Each gets it once, however often and by which names it is named.
+        // An endpoint that is named more than once, by id or uid, gets one delivery.
         found.sort_unstable_by_key(|to| to.endpoint.id);
         found.dedup_by_key(|to| to.endpoint.id);
         Ok(Recipients::Few(found))
     }
 
-    /// Those of all the tenant's endpoints that want a message; `None` when the tenant has too many to list.
+    /// The tenant's endpoints that want a message; `None` when the tenant has too many endpoints to list.
     async fn listed(&self, new: &NewMessage, known: &mut Known) -> Result<Option<Recipients>, StoreError> {
-        let everybody = match known.everybody.take() {
-            Some(everybody) => everybody,
-            None => self.destinations.of_tenant(new.tenant).await?.map_or(Everybody::TooMany, Everybody::These),
+        let list = match known.endpoints.take() {
+            Some(list) => list,
+            None => {
+                let endpoints = self.destinations.tenant_endpoints(new.tenant).await?;
+                endpoints.map_or(TenantEndpoints::TooMany, TenantEndpoints::These)
+            }
         };
-        let Everybody::These(everybody) = known.everybody.insert(everybody) else { return Ok(None) };
+        let TenantEndpoints::These(endpoints) = known.endpoints.insert(list) else { return Ok(None) };
         let wants = |to: &&Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
-        let wanted: Vec<Arc<Destination>> = everybody.iter().filter(wants).cloned().collect();
+        let wanted: Vec<Arc<Destination>> = endpoints.iter().filter(wants).cloned().collect();
         Ok(Some(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) }))
     }
 
-    /// Those that a message selects by subject and tag and that want it. A selector that means more than a page is
-    /// compared with the tenant's list, which is in memory. A tenant with too many endpoints for a list leaves the
-    /// selection to a job; a message with a collapse key needs it now, and as many pages are read as a list would hold.
+    /// The endpoints that a message selects by subject and tag and that want it. When more than one page matches, the
+    /// tenant's list in memory is filtered instead. A tenant with too many endpoints for a list leaves the selection to a
+    /// job. A message with a collapse key needs it now: then as many pages are read as a list would hold.
     async fn selected(
         &self,
         new: &NewMessage,
@@ -398,7 +401,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Recipients::Many)
     }
 
-    /// The endpoint of a tenant that is named, if it gets messages.
+    /// The endpoint with this id or uid, if it is the tenant's and takes messages.
     async fn recipient(&self, tenant: TenantId, named: &Named) -> Result<Option<Arc<Destination>>, StoreError> {
         let id = match named {
             Named::Id(id) => Some(*id),
@@ -410,39 +413,39 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-/// A message on its way to the store, and what is promised once it is there.
+/// A message on its way to the store, and the answer once it is stored.
 struct Prepared {
     accepted: Accepted,
     promise: Promise,
     room: Option<Room>,
 }
 
-/// What was looked up for messages of one tenant that come together: it is looked up once.
+/// What is looked up once for all messages of a batch, which are one tenant's.
 #[derive(Default)]
 struct Known {
-    everybody: Option<Everybody>,
+    endpoints: Option<TenantEndpoints>,
     looked: Looked,
 }
 
 /// A tenant's endpoints that take messages.
-enum Everybody {
+enum TenantEndpoints {
     These(Vec<Arc<Destination>>),
-    /// More than are looked at for one message.
+    /// More than [`ENDPOINTS_LISTED_MAX`].
     TooMany,
 }
 
-/// Deliveries of one transaction: as many as one message may have.
+/// Deliveries of one call to the store: as many as one message may have.
 const CALL_DELIVERIES_MAX: usize = FANOUT_MAX;
-/// Payload bytes of one transaction: more would make the first wait for the last.
+/// Payload bytes of one call to the store: with more, the first messages would wait for the last.
 const CALL_BYTES_MAX: usize = 2_000_000;
 
 /// Messages that go to the store together.
 #[derive(Default)]
 struct Call {
     accepted: Vec<Accepted>,
-    /// Each with its place among the outcomes.
+    /// Each with the index of its message in the batch.
     promises: Vec<(usize, Promise)>,
-    /// Theirs until they are stored.
+    /// The room that the messages take of their quota, held until they are stored.
     rooms: Vec<Room>,
     deliveries: usize,
     bytes: usize,
@@ -463,10 +466,10 @@ impl Call {
     }
 }
 
-/// Who gets a message.
+/// The endpoints that get a message.
 enum Recipients {
-    /// So few that the accept makes their deliveries.
+    /// At most [`FANOUT_MAX`]: the accept makes their deliveries.
     Few(Vec<Arc<Destination>>),
-    /// Whoever wants it: a job finds them, and makes the deliveries in chunks.
+    /// More: a job finds those that want it, and makes the deliveries in chunks.
     Many,
 }

@@ -1,7 +1,7 @@
-//! API keys: who may call, for whom, and what for.
+//! API keys: who may call, for which tenant, and with which scopes.
 //!
-//! A key is known by its hash. Invariant: what is in memory is what was filed last; a key that is revoked
-//! admits nobody once the revocation is answered.
+//! A key is stored as its hash. Invariant: the keys in memory are those that were stored last; a revoked key
+//! is refused once the revocation is answered.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,77 +21,77 @@ use crate::clock::Clock;
 use crate::engine::{Engine, NotDone};
 use crate::tenants::{Made, NotFiled};
 
-/// A key as lists show it: never the key itself.
+/// An API key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownKey {
     /// Its id.
     pub id: Key,
-    /// Whose; nobody's is an operator's.
+    /// The tenant that owns it; `None` for an operator's key.
     pub tenant: Option<TenantId>,
     /// When it was made.
     pub at: Timestamp,
-    /// What it begins with, by which people tell their keys apart.
+    /// Its first characters, so that people can tell their keys apart.
     pub public_prefix: String,
     /// What it may do.
     pub scopes: Scopes,
-    /// When it ends.
+    /// When it stops working.
     pub expires: Option<Timestamp>,
-    /// What its owner says it is for.
+    /// Its owner's note of what it is for.
     pub description: Option<String>,
 }
 
 /// A key to make.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// Whose; nobody's is an operator's.
+    /// The tenant that will own it; `None` for an operator's key.
     pub tenant: Option<TenantId>,
-    /// What it may do; everything that a key of its class may where nothing is said.
+    /// What it may do; `None` for everything that a key of its class may do.
     pub scopes: Option<Scopes>,
-    /// When it ends.
+    /// When it stops working.
     pub expires: Option<Timestamp>,
-    /// What it is for.
+    /// Its owner's note of what it is for.
     pub description: Option<String>,
 }
 
-/// The most that a new key may have: nobody gives more than they have themselves.
+/// The most that a new key may be given: no more than its maker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What it may do at most, and does where nothing is said.
+    /// The most scopes, and the default.
     pub scopes: Scopes,
-    /// When it ends at the latest, and does where nothing is said.
+    /// The latest end, and the default.
     pub expires: Option<Timestamp>,
 }
 
 impl Grant {
-    /// Everything that a key of this class may do, for ever.
+    /// Everything that a key of this class may do, without an end.
     pub fn all(class: KeyClass) -> Self {
         Self { scopes: class.scopes(), expires: None }
     }
 }
 
-/// A key that was made: the only time that it is seen.
+/// A new key with its secret, which is shown this once.
 #[derive(Debug)]
 pub struct MadeKey {
-    /// What is kept of it.
+    /// What is stored of it.
     pub known: KnownKey,
-    /// The id the world knows it by.
+    /// Its public id.
     pub public_id: String,
-    /// The key.
+    /// The key itself.
     pub key: ApiKey,
 }
 
-/// Why a caller is not let in.
+/// Why a caller is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAdmitted {
-    /// The key is none of ours, or its time is over.
+    /// The key is unknown or has expired.
     #[error("{0}")]
     Denied(#[from] Denied),
-    /// The store could not be asked.
+    /// The store could not be read, so the key is neither valid nor invalid.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
 }
 
-/// What of a key is filed beside its name, which is its hash.
+/// The body of a key's document; the document's name is the key's hash.
 #[derive(Serialize, Deserialize)]
 struct Body {
     is_operators: bool,
@@ -101,54 +101,54 @@ struct Body {
     description: Option<String>,
 }
 
-/// Keys kept in memory; when there are more, all are read again as they are needed.
+/// Keys cached in memory. When one more comes, the cache is cleared.
 const KEPT_MAX: usize = 16_384;
 
-/// What checks keys, and those in use.
+/// Hashes presented keys, and caches those in use.
 #[derive(Debug)]
 pub struct Access {
     hasher: ApiKeyHasher,
-    kept: RwLock<Kept>,
+    cache: RwLock<KeyCache>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeyCache {
     by_hash: HashMap<Digest, Arc<KnownKey>>,
-    /// How often keys were forgotten: what was read before may be out of date.
+    /// How often the cache was invalidated: a key that was read before the last time is not cached.
     changes: u64,
 }
 
 impl Access {
-    /// Checks keys by their hashes.
+    /// An empty cache over this hasher.
     pub fn new(hasher: ApiKeyHasher) -> Self {
-        Self { hasher, kept: RwLock::default() }
+        Self { hasher, cache: RwLock::default() }
     }
 
     fn known(&self, hash: &ApiKeyHash) -> (Option<Arc<KnownKey>>, u64) {
-        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        (kept.by_hash.get(&hash.to_bytes()).cloned(), kept.changes)
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        (cache.by_hash.get(&hash.to_bytes()).cloned(), cache.changes)
     }
 
     fn keep(&self, changes: u64, hash: &ApiKeyHash, known: &Arc<KnownKey>) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.changes == changes {
-            if kept.by_hash.len() >= KEPT_MAX {
-                kept.by_hash.clear();
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.changes == changes {
+            if cache.by_hash.len() >= KEPT_MAX {
+                cache.by_hash.clear();
             }
-            kept.by_hash.insert(hash.to_bytes(), Arc::clone(known));
+            cache.by_hash.insert(hash.to_bytes(), Arc::clone(known));
         }
     }
 
-    /// Forgets all keys: some are no more.
+    /// Empties the cache, because some keys were deleted.
     pub(crate) fn forget(&self) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.changes += 1;
-        kept.by_hash.clear();
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.changes += 1;
+        cache.by_hash.clear();
     }
 }
 
 impl KnownKey {
-    /// Whether it may do this.
+    /// Refuses a scope that the key does not have.
     pub fn allows(&self, scope: Scope) -> Result<(), Denied> {
         if self.may().contains(scope) { Ok(()) } else { Err(Denied::ScopeMissing(scope)) }
     }
@@ -158,7 +158,7 @@ impl KnownKey {
         self.scopes.within(class.scopes())
     }
 
-    /// What it may give to a key of this class that it makes: what it may do itself, and for as long.
+    /// What a key of this class that it makes may be given: at most its own scopes and its own end.
     pub fn grant(&self, class: KeyClass) -> Grant {
         Grant { scopes: self.may().within(class.scopes()), expires: self.expires }
     }
@@ -199,7 +199,7 @@ impl KnownKey {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Who presents this key, if it is one of ours and its time is not over.
+    /// The key that a caller presents, if it is stored and has not expired.
     pub async fn admit(&self, presented: &str) -> Result<Arc<KnownKey>, NotAdmitted> {
         let key = ApiKey::parse(presented).map_err(|_| Denied::Wrong)?;
         let hash = self.access.hasher.hash(&key);
@@ -219,7 +219,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known)
     }
 
-    /// Makes a key.
+    /// Makes a key and stores its hash.
     pub async fn make_key(
         &self,
         new: NewKey,
@@ -230,7 +230,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.file_key(ApiKey::generate(class), new, once, by).await
     }
 
-    /// Makes a key known that was made elsewhere.
+    /// Stores the hash of a key that was made elsewhere.
     pub(crate) async fn file_key(
         &self,
         key: ApiKey,
@@ -257,7 +257,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.filed(document, once, Act { at, by }, made).await
     }
 
-    /// Keys by id, from behind one: a tenant's, or the operators'.
+    /// The keys of a tenant, or the operators' for `None`, by id and after this one.
     pub async fn keys(
         &self,
         tenant: Option<TenantId>,
@@ -265,13 +265,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         after: Option<Key>,
         limit: u32,
     ) -> Result<Vec<KnownKey>, StoreError> {
-        let whose = Some(tenant.unwrap_or(OPERATOR));
-        let page = self.store.documents(DocumentKind::ApiKey, whose, order, after, limit).await?;
+        let owner = Some(tenant.unwrap_or(OPERATOR));
+        let page = self.store.documents(DocumentKind::ApiKey, owner, order, after, limit).await?;
         page.iter().map(KnownKey::of).collect()
     }
 
-    /// Revokes a key of a tenant, or of the operators: it admits nobody once this returns. `false` when there
-    /// is none.
+    /// Revokes a key of a tenant, or of the operators for `None`. Once this returns, the key is refused. `false` when
+    /// there is no such key.
     pub async fn revoke_key(
         self: &Arc<Self>,
         tenant: Option<TenantId>,

@@ -1,12 +1,12 @@
-//! Acts: what is carried out to its end once it has begun, whether or not whoever asked for it still waits.
+//! Acts: futures that run to their end once they have begun, even if the caller stops waiting.
 //!
-//! A verb that writes to the store and then tells memory of it is an act. Its caller may hang up between the two, and
-//! a future that is dropped there would leave memory with what was: a revoked key that goes on to admit. So such a
-//! verb hands its act over to the engine, which carries it out beside its loop, and waits for the answer; whoever drops
-//! the wait drops nothing else.
+//! A method that writes to the store and then updates memory is an act. Its caller may disconnect between the two; if
+//! the future were dropped there, memory would keep the old state, and a revoked key would still be admitted. So the
+//! method hands its act to the engine, which runs it beside the dispatch loop, and waits for the answer. Dropping the
+//! wait does not drop the act.
 //!
-//! Invariant: what was handed over ends before the engine does. An act is short: whatever only reads, or waits for
-//! somebody else, stays with the caller.
+//! Invariant: every act that was handed over ends before the engine does. An act is short: code that only reads, or
+//! waits for another party, stays in the caller's own future.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,20 +20,21 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatch::driver::Ended;
 use crate::engine::Engine;
 
-/// Acts under way at once; whoever brings one more waits at the door. There is one writer, so more would wait for it.
+/// Acts under way at once; the caller of one more waits. The store has one writer thread, so more at once would only
+/// wait for it.
 const ACTS_MAX: usize = 1_024;
 
 type Act = BoxFuture<'static, ()>;
 
-/// Where acts are handed over.
+/// The sending side: hands acts to the [`Carrier`].
 #[derive(Debug)]
 pub(crate) struct Acts {
     handed: mpsc::Sender<Act>,
-    /// Each act has a place until it has ended.
-    places: Arc<Semaphore>,
+    /// Each act holds a permit until it has ended.
+    permits: Arc<Semaphore>,
 }
 
-/// What carries them out.
+/// The receiving side: runs the acts.
 pub(crate) struct Carrier {
     handed: mpsc::Receiver<Act>,
 }
@@ -41,33 +42,33 @@ pub(crate) struct Carrier {
 impl Acts {
     pub(crate) fn new() -> (Self, Carrier) {
         let (sender, handed) = mpsc::channel(ACTS_MAX);
-        (Self { handed: sender, places: Arc::new(Semaphore::new(ACTS_MAX)) }, Carrier { handed })
+        (Self { handed: sender, permits: Arc::new(Semaphore::new(ACTS_MAX)) }, Carrier { handed })
     }
 
-    /// Has an act carried out, and waits for its answer.
+    /// Hands an act to the carrier, and waits for its answer.
     async fn carry_out<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> Result<T, Ended> {
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Ended)?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Ended)?;
         let (answer, answered) = oneshot::channel();
         let act = async move {
-            // Whoever asked may have left; the work is done all the same.
+            // The caller may have stopped waiting; the act runs to its end all the same.
             _ = answer.send(act.await);
-            drop(place);
+            drop(permit);
         };
-        // Whoever has a place finds room: what is not taken is that the engine has ended.
+        // The channel has room for every permit, so this fails only when the engine has ended.
         self.handed.try_send(Box::pin(act)).map_err(|_| Ended)?;
         answered.await.map_err(|_| Ended)
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no act is under way.
     #[cfg(test)]
     pub(crate) async fn all_ended(&self) {
         let all = u32::try_from(ACTS_MAX).expect("it is small");
-        drop(self.places.acquire_many(all).await);
+        drop(self.permits.acquire_many(all).await);
     }
 }
 
 impl Carrier {
-    /// Carries out what is handed over until `stop`, and ends what was handed over by then.
+    /// Runs acts. After `stop` it takes no new ones, and returns when those it has have ended.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut under_way = FuturesUnordered::new();
         loop {
@@ -86,7 +87,7 @@ impl Carrier {
 }
 
 impl<S, C> Engine<S, C> {
-    /// Carries out an act to its end, and gives its answer to whoever still waits for it.
+    /// Runs an act to its end, and returns its answer if the caller still waits for it.
     pub(crate) async fn act<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(Arc<Self>) -> F,

@@ -1,4 +1,4 @@
-//! Which channel speaks with which endpoint: the one place that knows them all.
+//! Chooses the channel of each endpoint: the one module that knows every channel.
 
 use posthaste_channels::Channel;
 use posthaste_channels::custom_headers::CustomHeaders;
@@ -7,22 +7,22 @@ use posthaste_core::classify::Overrides;
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{Endpoint, EndpointTarget, SigningSecret, WebhookTarget};
 
-/// Makes the channel of an endpoint ready.
+/// Makes the channel of an endpoint.
 pub type ChannelRegistry = fn(&Endpoint) -> Box<dyn Channel>;
 
-/// Every channel there is.
+/// The registry of all built-in channels.
 pub fn registered(endpoint: &Endpoint) -> Box<dyn Channel> {
     match &endpoint.target {
         EndpointTarget::Webhook(target) => Box::new(webhook(target)),
     }
 }
 
-/// What was stored was checked when it was made; what no longer passes is left out.
+/// The values were checked when they were stored; those that no longer pass are left out.
 fn webhook(target: &WebhookTarget) -> WebhookChannel {
     let headers = target.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let mut overrides = Overrides::default();
     for (status, class) in &target.status_overrides {
-        // One that no longer says anything leaves the table as it is.
+        // An override that is no longer valid is ignored.
         _ = overrides.add(status, class);
     }
     let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));

@@ -1,7 +1,7 @@
-//! What an engine does beside its loop: it carries out acts and jobs, lets go of what was kept for long enough, erases,
-//! signs for the journal and rotates the master key.
+//! The engine's background tasks beside its loop: acts, jobs, retention, erasures, journal checkpoints and the rotation
+//! of the master key.
 //!
-//! Invariant: none of it outlives the loop for longer than what has begun takes.
+//! Invariant: they end with the loop, as soon as the steps that have begun are finished.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct Chores<S, C> {
 }
 
 impl<S: Store, C: Clock> Chores<S, C> {
-    /// Those of an engine whose acts are carried out by this.
+    /// The chores of an engine, whose acts this carrier runs.
     pub(crate) fn of(engine: &Engine<S, C>, acts: Carrier) -> Self {
         let (store, session) = (&engine.store, engine.session);
         let (handle, clock) = (&engine.handle, &engine.clock);
@@ -64,13 +64,13 @@ impl<S: Store, C: Clock> Chores<S, C> {
         }
     }
 
-    /// Runs until `stop`. Acts are taken until the loop has ended: as long as it answers, they can be carried out.
+    /// Runs until `stop`. Acts are accepted until the loop has ended, since they need its answers.
     pub(crate) async fn run(self, stop: CancellationToken, loop_ended: CancellationToken) {
         let Upkeep { store, session, handle, clock, .. } = &self.upkeep;
         let (store, session, handle, clock) = (Arc::clone(store), *session, handle.clone(), clock.clone());
         let terms = async {
             if let Err(error) = tenants::tell_of_all(store.as_ref(), &handle).await {
-                tracing::warn!(%error, "cannot read what was agreed with tenants; they are equals until changed");
+                tracing::warn!(%error, "tenant settings unavailable, using defaults");
             }
         };
         tokio::join!(

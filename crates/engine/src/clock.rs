@@ -10,15 +10,15 @@ use std::time::{Duration, SystemTime};
 use posthaste_core::time::Timestamp;
 use tokio::time::Instant;
 
-/// Tells the time, and when on the runtime's clock a time will come.
+/// A clock for wall-clock times, and their instants on the runtime's clock.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// Now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 
     /// The runtime's instant at which [`Clock::now`] will reach `at`.
     fn instant(&self, at: Timestamp) -> Instant;
 
-    /// Follows the wall clock a little; answers how far off it still is, in milliseconds.
+    /// Moves a step towards the wall clock; returns how far off it still is, in milliseconds.
     fn follow(&self) -> i64 {
         0
     }
@@ -47,7 +47,7 @@ impl Anchor {
         Timestamp::from_millis(self.wall.as_millis().saturating_add(since))
     }
 
-    /// Follows the wall clock a little; answers how far it is off, in milliseconds.
+    /// Moves a step towards the wall clock; returns how far off it still is, in milliseconds.
     pub fn follow(&mut self, elapsed: Duration, wall: Timestamp) -> i64 {
         let here = self.at(elapsed);
         let off = wall.as_millis().saturating_sub(here.as_millis());
@@ -72,13 +72,13 @@ impl SystemClock {
         Self::scaled(1)
     }
 
-    /// A clock that runs `scale` times as fast from now on. Demos say so on the screen.
+    /// A clock that runs `scale` times as fast from now on.
     pub fn scaled(scale: u32) -> Self {
         Self::scaled_since(wall(), scale)
     }
 
-    /// A clock that has run `scale` times as fast since the machine's clock said `began`: processes
-    /// that agree on both agree on the time.
+    /// A clock that has run `scale` times as fast since the wall-clock time `began`: processes with
+    /// the same two values have the same time.
     pub fn scaled_since(began: Timestamp, scale: u32) -> Self {
         let scale = scale.max(1);
         let anchor = Anchor::new(began + wall().since(began).saturating_mul(scale), Duration::ZERO);
@@ -107,7 +107,7 @@ impl Clock for SystemClock {
 
     fn instant(&self, at: Timestamp) -> Instant {
         let wait = at.since(self.now()) / self.scale;
-        // Far beyond any wait that means something, and still within what the runtime can add.
+        // Far longer than any wait in use, and still within what the runtime can add.
         Instant::now() + wait.min(Duration::from_secs(86_400 * 365))
     }
 

@@ -1,9 +1,9 @@
-//! The only way out of the process.
+//! Outgoing connections: the only module that opens sockets to other machines.
 //!
-//! [`Connector::send`] takes a job and returns at once; its end comes back on one bounded channel
-//! that the dispatch loop drains in batches. In between a connection's own task resolves, checks
+//! [`Connector::send`] takes a job and returns at once; its result comes back on one bounded channel
+//! that the dispatch loop drains in batches. In between a connection's own task resolves the name, checks
 //! every address, connects to an address it checked, writes the request and reads a bounded
-//! answer. It follows nothing, keeps no cookies, reads no proxy from the environment, asks for no
+//! answer. It follows no redirect, keeps no cookies, reads no proxy from the environment, asks for no
 //! compression.
 //!
 //! Connections are kept per origin and [`Identity`]. Each is one task that drives its own HTTP state
@@ -12,8 +12,8 @@
 //!
 //! Invariants: every job taken ends in exactly one [`Done`]; no socket is opened to an address
 //! that [`check_addresses`](crate::target::check_addresses) did not let pass for that connection.
-//! Read next: `pool` (who carries which attempt), `connection` (a connection's life), `exchange`
-//! (one request and its answer), `http1` (what its bytes mean), `streams` (many at once), `fault` (what an error means).
+//! Read next: `pool` (which connection carries an attempt), `connection` (the life of a connection), `exchange`
+//! (one request and its answer), `http1` (the format of HTTP/1.1), `streams` (HTTP/2), `fault` (errors as causes).
 
 mod alarm;
 mod attempt;
@@ -55,32 +55,32 @@ use attempt::Attempt;
 use open::Opener;
 use pool::{Offer, Pools, Seat};
 
-/// What bounds the way out.
+/// The bounds of outgoing connections.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Which targets may be contacted.
     pub rules: TargetRules,
-    /// For a look-up of a name.
+    /// The longest time for resolving a name.
     pub dns_timeout: Duration,
-    /// For a TCP connection, all addresses of a name together.
+    /// The longest time for connecting, for all addresses of a name together.
     pub connect_timeout: Duration,
-    /// For a TLS handshake.
+    /// The longest time for a TLS handshake.
     pub tls_timeout: Duration,
-    /// For everything, from [`Connector::send`] to the end of the answer.
+    /// The longest time for an attempt, from [`Connector::send`] to the end of the answer.
     pub attempt_timeout: Duration,
     /// How long a connection waits for its next request.
     pub idle_timeout: Duration,
-    /// A kept connection whose address was checked longer ago is checked again before its use.
+    /// The address of a kept connection is checked again before its use if the last check is older than this.
     pub recheck_after: Duration,
-    /// A receiver over HTTP/2 that says nothing for so long, while an answer is waited for, is asked for
-    /// a sign of life, and has half as long to give one. Well below `attempt_timeout`: a connection
-    /// that is dead should not take the next attempts with it.
+    /// An HTTP/2 connection that receives nothing for this long, while an answer is awaited, is sent a
+    /// ping, and is closed if nothing comes within half of this time. Well below `attempt_timeout`, so
+    /// that further attempts do not go to a dead connection.
     pub ping_after: Duration,
-    /// How many connections one origin may have; further jobs queue. As many as there are slots by
-    /// default: whoever waits here could no longer be paused, cancelled or expired.
+    /// How many connections one origin may have; further jobs queue. By default as many as there are
+    /// slots, since a delivery that queues here cannot be paused, cancelled or expired any more.
     pub connections_per_origin_max: usize,
-    /// How many attempts one connection may carry at once over HTTP/2, whatever its receiver allows:
-    /// when it is lost, nobody knows whether they arrived.
+    /// How many attempts one connection may carry at once over HTTP/2, even if its receiver allows more:
+    /// when the connection is lost, it is not known whether they arrived.
     pub streams_per_connection_max: usize,
     /// How many connections of all origins may wait idle; a further one is closed.
     pub idle_connections_max: usize,
@@ -110,70 +110,70 @@ impl Default for Settings {
 /// One attempt to make.
 #[derive(Debug)]
 pub struct Job {
-    /// The caller's own; it comes back in [`Done`].
+    /// The caller's own number; it comes back in [`Done`].
     pub token: u64,
-    /// Where to: it decides the request's path and `Host`.
+    /// The receiver: it decides the request's path and `Host`.
     pub target: Arc<Target>,
-    /// How TLS is spoken with it, if not as with everybody; jobs with another share no connection.
+    /// The endpoint's own TLS settings, if any; jobs with different identities share no connection.
     pub identity: Option<Arc<Identity>>,
-    /// Fields and body.
+    /// Headers and body.
     pub request: Request,
-    /// When it must have ended; never later than `attempt_timeout` from now.
+    /// When the attempt ends at the latest; `attempt_timeout` applies as well.
     pub deadline: Instant,
 }
 
 /// How a job ended.
 #[derive(Debug)]
 pub struct Done {
-    /// The job's.
+    /// The job's token.
     pub token: u64,
-    /// What the receiver answered, or why it did not.
+    /// The receiver's answer, or why there is none.
     pub result: Result<Answer, Fault>,
-    /// From [`Connector::send`] to the end, the wait for a connection included.
+    /// The time from [`Connector::send`] to the end, including the wait for a connection.
     pub took: Duration,
 }
 
 /// A receiver's answer; a channel judges it.
 #[derive(Debug)]
 pub struct Answer {
-    /// From 200 to 599.
+    /// The status, from 200 to 599.
     pub status: StatusCode,
-    /// Its fields.
+    /// Its headers; over HTTP/1.1 only those that are used.
     pub headers: HeaderMap,
     /// The beginning of its body; empty for 2xx.
     pub excerpt: Bytes,
-    /// Whether its body was longer than we read, or ended early.
+    /// Whether its body ended early, or was not read to its end because it is too long.
     pub cut: bool,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Its cause.
+    /// The cause of the attempt's end.
     pub cause: Cause,
-    /// A stable code that says more than the cause; for `address_refused` the refusal's.
+    /// A stable code with more detail than the cause; for `address_refused` that of the refusal.
     pub detail: Option<&'static str>,
 }
 
-/// A job that was not taken; it comes back unharmed.
+/// Why a job was not taken; the job is handed back.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
     /// The caller has more slots than `jobs_max`.
     #[error("more jobs under way than jobs_max allows; settle some first or raise it")]
     Full(Box<Job>),
-    /// [`Connector::close`] was called, or nobody receives results any more.
+    /// [`Connector::close`] was called, or the receiver of results was dropped.
     #[error("the connector is closing and takes no further job")]
     Closed(Box<Job>),
 }
 
-/// The only way out of the process. See the module's documentation.
+/// Makes attempts over outgoing connections. See the module's documentation.
 #[derive(Debug)]
 pub struct Connector {
     carriers: Arc<Carriers>,
     results: mpsc::Sender<Done>,
 }
 
-/// What connections share: they may need another one for what they give back.
+/// What connections share: each may open another one for an attempt that it hands back.
 #[derive(Debug)]
 struct Carriers {
     opener: Opener,
@@ -182,12 +182,12 @@ struct Carriers {
 }
 
 impl Connector {
-    /// A connector and the channel its results come back on.
+    /// A connector, and the channel of its results.
     pub fn new(settings: Settings, resolver: Arc<dyn Resolve>, roots: Roots) -> (Self, mpsc::Receiver<Done>) {
         Self::with_dial(settings, resolver, Arc::new(Tcp), roots)
     }
 
-    /// The same with another way to open sockets: tests witness with it what is contacted.
+    /// The same with another way to open sockets, by which tests observe the contacted addresses.
     pub fn with_dial(
         settings: Settings,
         resolver: Arc<dyn Resolve>,
@@ -200,7 +200,7 @@ impl Connector {
         (Self { carriers: Arc::new(Carriers { opener, pools, tasks: Mutex::default() }), results }, receiver)
     }
 
-    /// Starts an attempt. Never blocks; its end arrives as one [`Done`].
+    /// Starts an attempt. Never blocks; its result arrives as one [`Done`].
     pub fn send(&self, job: Job) -> Result<(), NotTaken> {
         let reply = match self.results.clone().try_reserve_owned() {
             Ok(permit) => permit,
@@ -217,7 +217,7 @@ impl Connector {
         Ok(())
     }
 
-    /// Resolves a target's name and checks what it finds, without contacting it.
+    /// Resolves a target's name and checks its addresses, without contacting it.
     pub async fn check(&self, target: &Target) -> Result<(), Refusal> {
         let deadline = Instant::now() + self.carriers.opener.settings.dns_timeout;
         self.carriers.opener.check(target.origin(), deadline).await.map(|_| ())
@@ -232,7 +232,7 @@ impl Connector {
     /// its own deadline. Their results are then all in the channel.
     pub async fn close(&self) {
         self.carriers.pools.close();
-        // A connection that ends may have made another for what it gave back.
+        // A connection that ends may have opened another for an attempt that it handed back.
         loop {
             let mut tasks = std::mem::take(&mut *self.carriers.tasks());
             if tasks.is_empty() {
@@ -246,21 +246,21 @@ impl Connector {
 }
 
 impl Drop for Connector {
-    /// Connections know each other by what they share, and would outlive us.
+    /// Connection tasks share ownership of [`Carriers`] and would outlive the connector.
     fn drop(&mut self) {
         self.carriers.tasks().abort_all();
     }
 }
 
 impl Carriers {
-    /// An attempt that no connection has touched goes to whichever has room, or to a new one.
+    /// Offers an attempt that no connection has begun to one with room, or to a new one.
     fn pass_on(self: &Arc<Self>, attempt: Attempt) {
         if let Offer::Grow(seat, attempt) = self.pools.pass_on(attempt) {
             self.spawn(seat, attempt);
         }
     }
 
-    /// The same for one that a connection gave back with this fault. That happens to it once.
+    /// Offers an attempt again that a connection handed back with this fault. The second time it ends with the fault.
     fn repeat(self: &Arc<Self>, mut attempt: Attempt, fault: Fault) {
         if attempt.repeat() {
             self.pass_on(attempt);
@@ -269,7 +269,7 @@ impl Carriers {
         }
     }
 
-    /// A connection's task: owned here, awaited by [`Connector::close`].
+    /// Starts a connection's task, which is owned here and awaited by [`Connector::close`].
     fn spawn(self: &Arc<Self>, seat: Seat, attempt: Attempt) {
         let mut tasks = self.tasks();
         while let Some(ended) = tasks.try_join_next() {
@@ -283,11 +283,11 @@ impl Carriers {
     }
 }
 
-/// A panic is ours to hear; its attempt was answered when it unwound.
+/// Logs a panic of a connection's task. Its attempt was answered during the unwinding.
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection's task panicked; its attempt was settled as unknown");
+        tracing::error!(%error, "connection task panicked; its attempts were settled as unknown");
     }
 }

@@ -1,4 +1,4 @@
-//! Where messages go: endpoints made ready to send to, kept in memory by their users.
+//! Destinations: endpoints with everything parsed that a send needs, cached in memory.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -28,24 +28,24 @@ pub struct Destination {
     pub endpoint: Arc<Endpoint>,
     /// Its lane.
     pub lane: Arc<LaneSettings>,
-    /// What its lane was made by.
+    /// The rules that its lane was made with.
     rules: Arc<Rules>,
-    /// Where to; `None` when today's rules refuse the stored URL.
+    /// The parsed URL; `None` when today's target rules refuse the stored URL, or its TLS settings cannot be used.
     pub target: Option<Arc<Target>>,
-    /// How TLS is spoken with it, if not as with everybody.
+    /// Its own TLS settings; `None` for the defaults.
     pub identity: Option<Arc<Identity>>,
-    /// What it wants.
+    /// The event types that it wants.
     pub event_types: Vec<Pattern>,
-    /// Makes its requests, and judges its answers.
+    /// Makes its requests and judges its answers.
     pub channel: Box<dyn Channel>,
 }
 
 impl Destination {
-    /// Makes an endpoint ready. What was stored was checked when it was made; what no longer
-    /// passes (rules change) is left out here and told as a cause of each attempt.
+    /// Parses an endpoint. It was checked when it was stored; a value that no longer passes, because target rules
+    /// have changed, is left out here, and each attempt fails with its cause.
     fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules, channels: ChannelRegistry) -> Self {
         let identity = identity(&endpoint.target);
-        // Without what its owner asked for it is not spoken to at all.
+        // An endpoint whose own TLS settings cannot be used gets nothing.
         let target = Target::parse(endpoint.target.url(), targets).ok().filter(|_| identity.is_ok()).map(Arc::new);
         Self {
             lane: Arc::new(rules.lane(&endpoint)),
@@ -58,18 +58,18 @@ impl Destination {
         }
     }
 
-    /// Whether it is what would be made of an endpoint and rules now.
+    /// Whether it was made of this endpoint and these rules.
     fn is_of(&self, endpoint: &Arc<Endpoint>, rules: &Arc<Rules>) -> bool {
         let is_same = Arc::ptr_eq(&self.endpoint, endpoint) || self.endpoint == *endpoint;
         is_same && Arc::ptr_eq(&self.rules, rules)
     }
 
-    /// Whether it still gets messages.
+    /// Whether its endpoint takes messages: it is active or disabled, not deleted or gone.
     pub fn takes_messages(&self) -> bool {
         self.endpoint.takes_messages()
     }
 
-    /// As the fan-out sees it.
+    /// The form in which the fan-out takes it.
     pub fn candidate(&self) -> Candidate<'_> {
         Candidate {
             endpoint: self.endpoint.id,
@@ -82,7 +82,7 @@ impl Destination {
     }
 }
 
-/// What an endpoint's own texts say of TLS; `None` where they say nothing.
+/// Parses an endpoint's own TLS settings; `None` if it has none.
 pub(crate) fn identity(target: &EndpointTarget) -> Result<Option<Arc<Identity>>, BadIdentity> {
     let EndpointTarget::Webhook(WebhookTarget { tls, .. }) = target;
     if *tls == EndpointTls::default() {
@@ -93,74 +93,74 @@ pub(crate) fn identity(target: &EndpointTarget) -> Result<Option<Arc<Identity>>,
     Identity::parse(pem).map(|identity| Some(Arc::new(identity)))
 }
 
-/// Endpoints kept ready; when there are more, all are made ready again as they are needed.
+/// Endpoints cached in memory. When one more comes, the cache is cleared.
 const KEPT_MAX: usize = 16_384;
 
-/// The endpoints in use. The store says which there are; what was made of them is reused for as
-/// long as the store's record and their tenant's rules are the same ones.
+/// A cache of the endpoints in use. The store is asked for an endpoint's record; the parsed form is reused for as
+/// long as that record and the tenant's rules are the same.
 #[derive(Debug)]
 pub struct Destinations<S> {
     store: Arc<S>,
     targets: TargetRules,
     rules: AllRules<S>,
     channels: ChannelRegistry,
-    kept: RwLock<Kept>,
+    cache: RwLock<DestinationCache>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct DestinationCache {
     by_id: IdMap<EndpointId, Arc<Destination>>,
-    /// By endpoint: what was read before one was forgotten may be out of date.
+    /// When each endpoint was last evicted: a record that was read before that is not cached.
     stamps: ChangeStamps,
 }
 
 impl<S: Directory + Register> Destinations<S> {
-    /// Reads endpoints from this store, under these rules, from now on.
+    /// An empty cache over this store; URLs are checked by these target rules, and time zones known from `now` on.
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
         let rules = AllRules::new(Arc::clone(&store), now);
-        Self { rules, store, targets, channels: channels::registered, kept: RwLock::default() }
+        Self { rules, store, targets, channels: channels::registered, cache: RwLock::default() }
     }
 
-    /// The same, spoken to by these channels.
+    /// The same with these channels.
     #[must_use]
     pub fn with_channels(self, channels: ChannelRegistry) -> Self {
         Self { channels, ..self }
     }
 
-    /// The same, with the server's word where a policy says nothing.
+    /// The same with the server's values for what a policy leaves out.
     #[must_use]
     pub fn with_defaults(mut self, defaults: PolicyDefaults) -> Self {
         self.rules.defaults = Arc::new(defaults);
         self
     }
 
-    /// The rules targets are held to.
+    /// The rules that URLs are checked by.
     pub fn targets(&self) -> &TargetRules {
         &self.targets
     }
 
-    /// What holds for all of a tenant's.
+    /// The rules for all endpoints of a tenant.
     pub(crate) async fn rules_of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
         self.rules.of(tenant).await
     }
 
-    /// Forgets what holds for all of a tenant's, or of everybody's: it has changed. What is read from now on has this
-    /// number, or a higher one.
-    pub(crate) fn forget_rules(&self, whose: TenantId) -> u32 {
-        self.rules.forget(whose)
+    /// Evicts the rules of a tenant, or all rules for [`posthaste_store::OPERATOR`], because they have changed. Rules
+    /// that are read from now on have the returned number or a higher one.
+    pub(crate) fn forget_rules(&self, owner: TenantId) -> u32 {
+        self.rules.forget(owner)
     }
 
-    /// One as it was last seen, without asking the store.
+    /// The cached endpoint, without a look at the store; it may be out of date.
     pub fn last_seen(&self, id: EndpointId) -> Option<Arc<Destination>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
     }
 
-    /// To be asked before a read of which something is to be kept.
+    /// The stamp to take before a read whose result may be cached.
     fn changes(&self) -> ReadStamp {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner).stamps.now()
+        self.cache.read().unwrap_or_else(PoisonError::into_inner).stamps.now()
     }
 
-    /// One as it is.
+    /// The endpoint as it is now in the store.
     pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
         let read_at = self.changes();
         let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
@@ -168,7 +168,7 @@ impl<S: Directory + Register> Destinations<S> {
         Ok(Some(self.ready(read_at, endpoint, &rules)))
     }
 
-    /// What the loop needs of one, without making ready the rest of it.
+    /// The lane settings of an endpoint, without parsing the rest of it.
     pub(crate) async fn lane(&self, lane: LaneId) -> Result<Option<Arc<LaneSettings>>, StoreError> {
         let Some(endpoint) = self.store.endpoint_of_lane(lane).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
@@ -176,8 +176,8 @@ impl<S: Directory + Register> Destinations<S> {
         Ok(Some(known.map_or_else(|| Arc::new(rules.lane(&endpoint)), |known| Arc::clone(&known.lane))))
     }
 
-    /// Those of a tenant that take messages; `None` when it has too many to look at all of them here.
-    pub async fn of_tenant(&self, tenant: TenantId) -> Result<Option<Vec<Arc<Destination>>>, StoreError> {
+    /// The tenant's endpoints that take messages; `None` when the tenant has more than [`ENDPOINTS_LISTED_MAX`].
+    pub async fn tenant_endpoints(&self, tenant: TenantId) -> Result<Option<Vec<Arc<Destination>>>, StoreError> {
         let read_at = self.changes();
         let endpoints = self.store.endpoints(tenant).await?;
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
@@ -188,8 +188,8 @@ impl<S: Directory + Register> Destinations<S> {
         Ok(Some(taking.map(|endpoint| self.ready(read_at, Arc::clone(endpoint), &rules)).collect()))
     }
 
-    /// A page of those of a tenant that a selector means and that take messages; and behind which one the next page
-    /// begins, if there is one. Kept ready where the page has all there are.
+    /// A page of the tenant's endpoints that a selector matches and that take messages, and the id after which the next
+    /// page begins, if there is one. The endpoints are cached only if one page has all of them.
     pub(crate) async fn matching(
         &self,
         tenant: TenantId,
@@ -209,22 +209,22 @@ impl<S: Directory + Register> Destinations<S> {
         Ok((ready, page.next))
     }
 
-    /// Forgets what an endpoint looked like: it has ended or changed.
+    /// Evicts an endpoint from the cache, because it has ended or changed.
     pub fn forget(&self, id: EndpointId) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.stamps.change(id.raw());
-        kept.by_id.remove(&id);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.stamps.change(id.raw());
+        cache.by_id.remove(&id);
     }
 
-    /// Forgets a tenant's: it, or somebody it knows, was erased.
+    /// Evicts a tenant's endpoints and rules, because the tenant or a subject of it was erased.
     pub fn forget_tenant(&self, tenant: TenantId) {
         self.rules.forget(tenant);
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.stamps.change_all();
-        kept.by_id.retain(|_, known| known.endpoint.tenant != tenant);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.stamps.change_all();
+        cache.by_id.retain(|_, known| known.endpoint.tenant != tenant);
     }
 
-    /// Makes some of a tenant's ready that are not kept: whoever walks all of them must not drive out those in use.
+    /// Parses endpoints of a tenant without caching them, so that a walk over all of them does not evict those in use.
     pub async fn made_ready(
         &self,
         tenant: TenantId,
@@ -240,8 +240,7 @@ impl<S: Directory + Register> Destinations<S> {
         Ok(made.collect())
     }
 
-    /// Makes an endpoint ready, and keeps it unless it may be out of date: somebody may have changed it since it was
-    /// read, and be done.
+    /// Parses an endpoint, and caches it unless it was changed since `read_at`.
     fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
         if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
@@ -251,15 +250,15 @@ impl<S: Directory + Register> Destinations<S> {
         if ready.endpoint.is_large() {
             return ready;
         }
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         let is_newer = |known: &Arc<Destination>| known.endpoint.version > ready.endpoint.version;
-        if !kept.stamps.is_current(id.raw(), read_at) || kept.by_id.get(&id).is_some_and(is_newer) {
+        if !cache.stamps.is_current(id.raw(), read_at) || cache.by_id.get(&id).is_some_and(is_newer) {
             return ready;
         }
-        if kept.by_id.len() >= KEPT_MAX {
-            kept.by_id.clear();
+        if cache.by_id.len() >= KEPT_MAX {
+            cache.by_id.clear();
         }
-        kept.by_id.insert(id, Arc::clone(&ready));
+        cache.by_id.insert(id, Arc::clone(&ready));
         ready
     }
 }
@@ -282,24 +281,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_change_is_not_kept_after_it() {
+    fn endpoint_read_before_a_change_is_not_cached_after_it() {
         let destinations =
             Destinations::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
         let version = |version| Arc::new(Endpoint { version, ..bare() });
-        let kept = || destinations.last_seen(bare().id).map(|known| known.endpoint.version);
+        let cached = || destinations.last_seen(bare().id).map(|known| known.endpoint.version);
         let (rules, read_at) = (Arc::default(), destinations.changes());
         destinations.ready(read_at, version(1), &rules);
         destinations.ready(read_at, version(2), &rules);
-        assert_eq!(kept(), Some(2));
-        // Two read, and the one who read first is done last.
+        assert_eq!(cached(), Some(2));
+        // Of two readers, the one that read first finishes last.
         destinations.ready(read_at, version(1), &rules);
-        assert_eq!(kept(), Some(2));
-        // The same, and the change is forgotten in between.
+        assert_eq!(cached(), Some(2));
+        // The same, and the endpoint is evicted in between.
         destinations.forget(bare().id);
         destinations.ready(read_at, version(2), &rules);
-        assert_eq!(kept(), None);
+        assert_eq!(cached(), None);
         destinations.ready(destinations.changes(), version(3), &rules);
-        assert_eq!(kept(), Some(3));
+        assert_eq!(cached(), Some(3));
     }
 
     #[test]
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_whose_certificates_cannot_be_used_is_not_spoken_to_without_them() {
+    fn endpoint_with_unusable_certificates_gets_nothing() {
         let tls = EndpointTls { ca: Some("no certificate".to_owned()), ..EndpointTls::default() };
         let webhook = WebhookTarget { tls, ..WebhookTarget::signing("https://example.com/", vec![]) };
         assert!(ready(Endpoint { target: webhook.into(), ..bare() }).target.is_none());

@@ -1,15 +1,15 @@
 //! The dispatch loop as a state machine: `step(now, roll, event) → effects`.
 //!
-//! Everything that can wake the loop is an [`Event`], everything it can ask for is an [`Effect`].
-//! It reads no clock, rolls no dice and waits for nothing, so the simulator drives the very code
-//! that production runs; the production shell is [`driver`].
+//! Everything that can wake the loop is an [`Event`]; everything it can ask for is an [`Effect`].
+//! It reads no clock, draws no random numbers and waits for nothing, so the simulator runs the same
+//! code as production. In production [`driver`] feeds it.
 //!
-//! A delivery's way: [`Event::Arrived`] → `core::queue` says whose turn it is → [`Effect::Send`] →
+//! The path of a delivery: [`Event::Arrived`] → `core::queue` picks it → [`Effect::Send`] →
 //! [`Event::Finished`] → `core::delivery::settle` decides → [`Call::Settle`] → [`Reply::Settled`].
 //!
-//! Invariants: nothing is sent after it was decided to end; what a delivery becomes is acted on
-//! only once the store has it; every row of the store is in the window, or will be read when its
-//! turn comes: a notice of a committed row always moves the cursor that would have passed it.
+//! Invariants: a delivery whose end was decided is not sent; a decision takes effect only once it is
+//! durable; every pending row is in the window or will be read later: a notice of a committed row
+//! always moves back the cursor that would have passed it.
 
 mod asked;
 pub mod call;
@@ -55,16 +55,16 @@ use sweeper::Sweeper;
 const SETTLE_BATCH_MAX: usize = 512;
 /// With this many outcomes not yet written, nothing more is sent.
 const UNSETTLED_MAX: usize = 4_096;
-/// Payloads that ride from accept to send without being read back: tens of thousands of small ones. Of large ones
-/// few ride, and reading them back is cheap beside sending them.
+/// Bytes of payloads kept in memory from accept to send: tens of thousands of small payloads. Few large ones fit;
+/// reading a large one back from the store is cheap beside sending it.
 const RIDING_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// How soon a store call that failed is made again.
+/// How long after its failure a store call is repeated.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop.
 #[derive(Debug)]
 pub enum Event {
-    /// The session has begun.
+    /// The session has begun; holds what earlier sessions left.
     Started(Box<posthaste_store::Start>),
     /// Deliveries became durable.
     Arrived(Vec<Arrival>),
@@ -72,11 +72,11 @@ pub enum Event {
     Finished(Vec<Finished>),
     /// The store answered.
     Replied(Reply),
-    /// Somebody asks for something.
+    /// A caller sent a command through [`driver::Handle`].
     Asked(Ticket, Command),
     /// The time of [`Dispatch::wake_at`] has come.
     Woke,
-    /// Stop sending; what is in flight ends and is recorded.
+    /// Shut down: begin no attempts; those in flight end and are recorded.
     Drain,
 }
 
@@ -87,33 +87,33 @@ pub enum Effect {
     Send(Send),
     /// Call the store and report its answer as [`Event::Replied`].
     Store(Call),
-    /// Tell whoever asked.
+    /// Answer the caller of a command.
     Answer(Ticket, Answer),
 }
 
 /// An attempt to make.
 #[derive(Clone, Debug)]
 pub struct Send {
-    /// Of what.
+    /// The delivery, its attempt number and where it goes.
     pub start: Start,
-    /// What to send, when it came along; otherwise it is in the store.
+    /// The message, when it is in memory; otherwise it is read from the store.
     pub message: Option<Arc<Message>>,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Which delivery's.
+    /// The delivery that was attempted.
     pub delivery: DeliveryId,
-    /// What the channel says of it.
+    /// The channel's judgement.
     pub verdict: Verdict,
     /// How long it took.
     pub took: Duration,
-    /// How the receiver's answer begins, where it was no success.
+    /// The beginning of the receiver's answer, if the attempt failed.
     pub excerpt: Option<Bytes>,
 }
 
-/// Counts departures from the window: a page knows those before it was asked for.
+/// Numbers the deliveries that left the window: a page of rows includes the effects of departures up to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Departure(u64);
 
@@ -122,10 +122,11 @@ pub struct Departure(u64);
 pub struct Dispatch {
     session: Session,
     queue: Queue,
-    /// Outcomes to write, then the batch being written.
+    /// Outcomes that wait to be written.
     unsettled: VecDeque<Settlement>,
+    /// The batch of outcomes being written.
     settling: Vec<DeliveryId>,
-    /// Payloads of deliveries in the window that came along with their accept.
+    /// Payloads of deliveries in the window, kept since their accept.
     riding: IdMap<DeliveryId, Arc<Message>>,
     riding_bytes: usize,
     erased: Erased,
@@ -133,18 +134,18 @@ pub struct Dispatch {
     sweeper: Sweeper,
     lanes_asked: IdSet<LaneId>,
     lanes_to_ask: Vec<LaneId>,
-    /// Deliveries that left the window while a page was under way, and which departure that was:
-    /// the page's row may be older.
+    /// Deliveries that left the window while a page was being read, each with its departure number:
+    /// the page's copy of the row may be older.
     departed: IdMap<DeliveryId, Departure>,
     departures: Departure,
-    /// The pages under way, by the last departure they know of.
+    /// How many pages are being read, by the last departure before each was requested.
     pages: BTreeMap<Departure, u32>,
     to_spill: Vec<posthaste_core::queue::Shed>,
-    /// Deliveries under way whose row has ended, because a newer one took their place.
+    /// Deliveries under way whose row has ended, because a newer delivery replaced them.
     superseded: IdSet<DeliveryId>,
-    /// Whoever waits for a receipt to be recorded.
+    /// Callers that wait until a receipt is recorded.
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
-    /// Rows that are read because somebody wants them sent now.
+    /// Deliveries whose rows are being read because a caller asked to retry them now.
     hurried: IdSet<DeliveryId>,
     failed_calls: Vec<Call>,
     call_again_at: Timestamp,
@@ -185,7 +186,7 @@ impl Dispatch {
         }
     }
 
-    /// Takes in one event and says what to do about it, in order.
+    /// Handles one event and appends what to do, in order.
     pub fn step(&mut self, now: Timestamp, roll: Roll, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Started(start) => self.started(now, *start, effects),
@@ -210,8 +211,8 @@ impl Dispatch {
 
     /// When to send [`Event::Woke`] if nothing happens before.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        // What is not done while draining, or for want of writing, needs no waking for: the answer
-        // to a write wakes the loop.
+        // No timer for work that is not done during a shutdown, or while too many outcomes are
+        // unwritten: the answer to a write wakes the loop.
         let queue = self.queue.wake_at().filter(|_| self.may_pick());
         let late = self.late.look_at().filter(|_| !self.draining);
         let sweeps = self.sweeper.wake_at().filter(|_| !self.draining);
@@ -223,38 +224,38 @@ impl Dispatch {
             .min()
     }
 
-    /// Whether a drain has come to its end: nothing is in flight and everything is recorded.
+    /// Whether the shutdown is complete: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
         let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.remembered.is_writing();
         self.draining && self.queue.in_flight() == 0 && is_recorded
     }
 
-    /// Whether new rows of this queue belong behind the window.
+    /// Whether new rows of this queue must be stored as spilled.
     pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
         self.queue.is_spilling(lane, tier)
     }
 
-    /// Takes the queues that began or ended to spill since the last call.
+    /// The queues that began or stopped spilling since the last call.
     pub fn take_spilling_changes(&mut self) -> Vec<(LaneId, Tier, bool)> {
         self.queue.take_spilling_changes()
     }
 
-    /// Why a delivery waits; `lane` and `state` are what its row says.
+    /// Why a delivery waits; `lane` and `state` are those of its row.
     pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId, state: State) -> Explained {
         self.queue.explain(now, delivery, lane, state)
     }
 
-    /// How a lane's breaker stands.
+    /// The state of a lane's breaker.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
         self.queue.standing(now, lane)
     }
 
-    /// Moves between states that the table refused: anything but zero is a bug.
+    /// How many state changes the table of states refused: anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
         self.queue.refused_moves()
     }
 
-    /// What happened so far, and how much there is to do.
+    /// The figures for metrics.
     pub fn watched(&self, now: Timestamp) -> Watched {
         let mut counts = self.counts.clone();
         counts.refused_moves = self.queue.refused_moves();
@@ -272,7 +273,7 @@ impl Dispatch {
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
         self.queue.seen(now, id);
-        // Not where its owner has changed them since they were read: then the store is asked.
+        // Settings that were changed after the accept read them are not taken: the store is read instead.
         self.queue.set_lane(now, &arrival.new.lane);
         match arrival.new.place {
             Place::Ready => {
@@ -281,8 +282,8 @@ impl Dispatch {
                 }
                 self.ask_for(lane);
             }
-            // Whatever an index knows is read from the store, and only from there: a row that
-            // came in by two doors could be sent by both.
+            // A row that is in an index is only ever read from the store: a row that came in both
+            // as an arrival and by a page could be sent twice.
             Place::Delayed => {
                 self.late.notice(delivery.state.due().unwrap_or(now), id);
                 self.queue.forget_idle_lane(lane, now);
@@ -304,9 +305,9 @@ impl Dispatch {
             return self.put_back(now, id);
         };
         match record.endpoint_change {
-            // In force here before the settlement makes it durable.
+            // In force in memory before the settlement makes it durable.
             Some(EndpointChange::Disabled) => self.pauses.disable(&mut self.queue, record.delivery.lane),
-            // Also what is on its way here, or was not read since the start, has nowhere to go.
+            // The cut also covers arrivals under way and rows that were not read since the start.
             Some(change @ (EndpointChange::Gone | EndpointChange::Deleted)) => {
                 let cut = Cut::new(Scope::Lane(record.delivery.lane), Key::MAX, Cause::EndpointGone, now);
                 let endpoint = Some((record.delivery.endpoint, change));
@@ -321,7 +322,7 @@ impl Dispatch {
             cause: verdict.cause,
             status: verdict.status,
         };
-        // What was erased meanwhile was not sent: there was no attempt.
+        // A delivery that was erased meanwhile was not sent: it has no attempt.
         let attempt = Some(attempt).filter(|_| record.delivery.attempts > record.attempts_before);
         self.record(record, attempt, finished.excerpt);
     }
@@ -384,7 +385,7 @@ impl Dispatch {
                 Recorded::Left(due) => {
                     self.depart(id);
                     self.late.notice(due, id);
-                    // A receipt that came before it was in the window is still to be recorded.
+                    // A receipt that came before the delivery was in the window is still to be recorded.
                     self.receipts_again(now, id, effects);
                     continue;
                 }
@@ -396,8 +397,8 @@ impl Dispatch {
         }
     }
 
-    /// The store refused a change. Its row is read again: it has ended, or belongs to somebody
-    /// else, or the change was made before and only its answer was lost.
+    /// The store refused a change. The row is read again: it has ended, or belongs to another session,
+    /// or the change was made before and only its answer was lost.
     fn stale(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
         self.queue.refused(now, id);
         self.depart(id);
@@ -407,7 +408,7 @@ impl Dispatch {
     // --- what follows from every event ---
 
     fn pump(&mut self, now: Timestamp, roll: Roll, effects: &mut Vec<Effect>) {
-        self.call_again(now, effects);
+        self.repeat_failed_calls(now, effects);
         while self.may_pick() {
             match self.queue.next(now, roll) {
                 Some(Pick::Send(start)) => {
@@ -420,16 +421,16 @@ impl Dispatch {
             }
         }
         self.read_what_is_due(now, effects);
-        self.write_what_is_decided(effects);
+        self.flush_decisions(effects);
         self.remember(now, effects);
     }
 
-    /// Whether anything may be picked: what cannot be recorded must not be done.
+    /// Whether an attempt may begin: not when its outcome could not be recorded soon.
     fn may_pick(&self) -> bool {
         !self.draining && self.unsettled.len() + self.settling.len() < UNSETTLED_MAX
     }
 
-    fn write_what_is_decided(&mut self, effects: &mut Vec<Effect>) {
+    fn flush_decisions(&mut self, effects: &mut Vec<Effect>) {
         if self.settling.is_empty() && !self.unsettled.is_empty() {
             let batch: Vec<Settlement> = self.unsettled.drain(..self.unsettled.len().min(SETTLE_BATCH_MAX)).collect();
             self.settling.extend(batch.iter().map(|settlement| settlement.record.delivery.id));
@@ -444,7 +445,7 @@ impl Dispatch {
         }
     }
 
-    fn call_again(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn repeat_failed_calls(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if now >= self.call_again_at {
             self.call_again_at = Timestamp::MAX;
             effects.extend(self.failed_calls.drain(..).map(Effect::Store));

@@ -1,7 +1,7 @@
 //! Endpoints: made, changed, enabled and deleted, and the secrets they sign with.
 //!
-//! What an owner says is checked here, once for making and changing. A change says which version it is of: of two
-//! at the same time one is told that it came late, and nothing is undone unseen.
+//! An endpoint's values are checked here, in one place for making and changing. A change names the version it is based
+//! on: of two concurrent changes one is refused as stale, so that neither silently undoes the other.
 
 use posthaste_core::cut::EndpointChange;
 use std::sync::Arc;
@@ -34,20 +34,20 @@ use crate::target::{Refusal, Target};
 use crate::tenants::Made;
 use crate::zone::{self, UnknownZone};
 
-/// Secrets that sign side by side: each costs a signature in every request.
+/// The most secrets that sign at a time: each costs a signature in every request.
 const SECRETS_MAX: usize = 4;
 
-/// What an example message carries.
+/// The payload of an example message.
 const EXAMPLE: &[u8] = br#"{"type":"posthaste.test","data":{"text":"this endpoint works"}}"#;
-/// What it is about.
+/// The event type of an example message.
 const EXAMPLE_EVENT: &str = "posthaste.test";
 
 /// How a new endpoint signs.
 #[derive(Clone, Debug, Default)]
 pub struct NewSigning {
-    /// By which scheme; that of the secret where there is one, else `v1`.
+    /// The signature scheme; `None` for that of the imported secret, or `v1` without one.
     pub scheme: Option<Scheme>,
-    /// An imported secret; one is made otherwise.
+    /// An imported secret; `None` to generate one.
     pub secret: Option<String>,
 }
 
@@ -56,27 +56,27 @@ pub struct NewSigning {
 pub struct MadeEndpoint {
     /// The endpoint, with the secret it signs with.
     pub endpoint: Endpoint,
-    /// The id the world knows it by.
+    /// Its public id, `ep_…`.
     pub public_id: String,
-    /// And whose it is.
+    /// The public id of its tenant.
     pub tenant: Option<String>,
-    /// The name of the policy it goes by.
+    /// The name of the policy in force for it.
     pub policy: String,
 }
 
 /// Why an endpoint was not made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMade {
-    /// Its URL is not one we may send to.
+    /// Posthaste may not send to its URL.
     #[error("url: {0}")]
     Target(#[from] Refusal),
-    /// Its secret is not one.
+    /// Its secret is malformed, or of another scheme.
     #[error("signing.secret: {0}")]
     Secret(#[from] BadSecret),
     /// One of its event types is not a pattern.
     #[error("event_types: {bad}")]
     EventType {
-        /// Which, from 0.
+        /// The index in the list, from 0.
         index: usize,
         /// What is wrong with it.
         bad: pattern::BadPattern,
@@ -87,15 +87,15 @@ pub enum NotMade {
     /// One of its headers cannot be sent.
     #[error("headers: {bad}")]
     Header {
-        /// Which, as its owner writes it, where it is one alone.
+        /// The header's name as its owner wrote it; `None` if the complaint is about all of them together.
         name: Option<String>,
         /// What is wrong with it.
         bad: BadHeader,
     },
-    /// One of its words on statuses says nothing.
+    /// One of its overrides of status codes is invalid.
     #[error("status_overrides: {bad}")]
     Override {
-        /// Of which status.
+        /// The status as its owner wrote it.
         status: String,
         /// What is wrong with it.
         bad: BadOverride,
@@ -109,21 +109,21 @@ pub enum NotMade {
     /// Another endpoint of its tenant has its uid.
     #[error("uid: another endpoint has it; choose another one, or change that endpoint")]
     UidTaken,
-    /// It has changed since it was read, or is no more.
-    #[error("the endpoint was changed by somebody else at the same time; look at it, and ask again")]
+    /// It was changed or deleted since it was read.
+    #[error("another request changed the endpoint at the same time; read it again, and repeat your change")]
     Stale,
-    /// As many secrets sign as may, and each was promised to.
+    /// The most secrets sign already, and none of them may stop before its time.
     #[error("{SECRETS_MAX} secrets sign already")]
     TooManySecrets {
         /// When the first of them stops.
         until: Timestamp,
-        /// When that was found.
+        /// The time of the refusal.
         now: Timestamp,
     },
-    /// It is gone, and what waited for it is still being ended.
-    #[error("what waited for this endpoint when it was gone is still being ended; enable it again in some minutes")]
+    /// It is gone, and its pending deliveries are still being ended.
+    #[error("the deliveries that waited when this endpoint was gone are still being ended; enable it in a few minutes")]
     StillEnding,
-    /// Its key stands for another request.
+    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
     /// The engine is going down.
@@ -135,10 +135,10 @@ pub enum NotMade {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes an endpoint of what its owner wishes; the secret it signs with is in the answer.
+    /// Makes an endpoint; the result has the secret that it signs with.
     pub async fn make_endpoint(
         &self,
-        wished: Endpoint,
+        new: Endpoint,
         signing: NewSigning,
         once: Option<Once<MadeEndpoint>>,
         by: Option<By>,
@@ -157,7 +157,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             at: self.clock.now(),
             version: 0,
             status: EndpointStatus::Active,
-            ..wished
+            ..new
         };
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         webhook.secrets = vec![SigningSecret::lasting(secret.reveal().as_str())];
@@ -177,10 +177,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Changes an endpoint to what its owner wishes: this is the version behind the one that was read.
-    pub async fn change_endpoint(self: &Arc<Self>, wished: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
-        let wished = self.checked(wished).await?;
-        self.act(|engine| async move { engine.put_changed(wished, by).await }).await?
+    /// Replaces an endpoint; its version must be the next after the one that was read.
+    pub async fn change_endpoint(self: &Arc<Self>, changed: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+        let changed = self.checked(changed).await?;
+        self.act(|engine| async move { engine.put_changed(changed, by).await }).await?
     }
 
     async fn put_changed(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
@@ -188,8 +188,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.changed(endpoint, put).await
     }
 
-    /// Makes a new secret sign beside those in use, which stop after the overlap, each at its own time at the latest.
-    /// None stops before it was said to.
+    /// Makes a new secret sign beside those in use. Each of these stops after the overlap, or at its own end if that
+    /// comes first. When that would be too many secrets, the call is refused: none is stopped early.
     pub async fn rotate_secret(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -212,8 +212,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             return Err(NotMade::TooManySecrets { until, now });
         }
         let secrets = std::iter::once(SigningSecret::lasting(new.reveal().as_str())).chain(old).collect();
-        // Whoever has asked before is answered as then. Where there is no room, a version that is not the next one
-        // has the store say so, and change nothing.
+        // A repeated request gets its first answer also when there is no room for another secret. For that the store is
+        // called with a version that is not the next one: it looks the key up, and changes nothing.
         let version = if full.is_some() { endpoint.version } else { endpoint.version + 1 };
         let target = WebhookTarget { secrets, ..webhook.clone() }.into();
         let rotated = Endpoint { target, version, ..endpoint.clone() };
@@ -242,7 +242,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Notes that somebody looks at the secrets of an endpoint, and gives those that sign, newest first.
+    /// The secrets of an endpoint that sign, newest first. The journal notes that they were shown, and to which key.
     pub async fn secrets(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Vec<SigningSecret>, StoreError> {
         let now = self.clock.now();
         self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant, Act { at: now, by }).await?;
@@ -250,7 +250,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(webhook.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
     }
 
-    /// Ends a pause of an endpoint, and whatever disabled it; one that is gone takes messages again.
+    /// Ends a pause of an endpoint and enables it; one that was gone takes messages again.
     pub async fn enable_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let endpoint = endpoint.clone();
         self.act(|engine| async move { engine.enabled(endpoint, by).await }).await?
@@ -258,7 +258,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     async fn enabled(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let lane = endpoint.lane;
-        // An answer that disables it may be on its way to the disk, and is in force already: this comes behind it.
+        // An outcome that disables the endpoint may be in force and not yet durable: waits until it is.
         self.handle.ask(Command::Recorded(lane)).await?;
         let is_the_same = |now: &Endpoint| (now.version, &now.status) == (endpoint.version, &endpoint.status);
         if !self.store.endpoint(endpoint.id).await?.is_some_and(|now| is_the_same(&now)) {
@@ -268,7 +268,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             return Err(NotMade::StillEnding);
         }
         let enabled = if endpoint.status == EndpointStatus::Active {
-            // What the loop reads again is what was enabled, also where it did not hear of it before.
+            // The loop may not have read the enabled endpoint yet.
             self.handle.ask(Command::Lane(lane)).await?;
             endpoint
         } else {
@@ -279,7 +279,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(enabled)
     }
 
-    /// Deletes an endpoint, and ends what waits for it: how many were ended, and how many may still arrive.
+    /// Deletes an endpoint and ends its pending deliveries. Returns how many were ended, and how many are in flight and
+    /// may still arrive.
     pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let (id, lane) = (endpoint.id, endpoint.lane);
         self.act(|engine| async move { engine.deleted(id, lane, by).await }).await?
@@ -299,7 +300,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Sends a real, signed example message to an endpoint, whatever events it wants.
+    /// Sends a signed example message to an endpoint, also if it does not want this event type.
     pub async fn test_endpoint(
         &self,
         endpoint: &Endpoint,
@@ -314,38 +315,39 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.accept(example).await
     }
 
-    /// Which endpoint somebody means: one that they may see, by its id, or by its uid among a tenant's.
-    pub async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<Option<EndpointId>, StoreError> {
-        match (self.opened(Kind::Endpoint, named), whose) {
+    /// The id of the endpoint that a caller names by its public id, or by its uid for a tenant's caller. Whether the
+    /// caller may see it is not checked.
+    pub async fn endpoint_named(&self, visibility: Sees, named: &str) -> Result<Option<EndpointId>, StoreError> {
+        match (self.opened(Kind::Endpoint, named), visibility) {
             (Some((key, _)), _) => Ok(Some(EndpointId(key))),
             (None, Sees::Tenant(tenant)) => self.store.endpoint_named(tenant, named.to_owned()).await,
             (None, Sees::All) => Ok(None),
         }
     }
 
-    /// An endpoint that somebody may see.
-    pub async fn endpoint(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        let known = self.destinations.load(id).await?.filter(|known| whose.sees(known.endpoint.tenant));
+    /// An endpoint that the caller may see and that was not deleted.
+    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+        let known = self.destinations.load(id).await?.filter(|known| visibility.sees(known.endpoint.tenant));
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
-    /// The same, also if it was deleted since: what became of its deliveries can still be asked for.
-    pub async fn endpoint_once(&self, whose: Sees, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
-        Ok(self.store.endpoint(id).await?.filter(|endpoint| whose.sees(endpoint.tenant)))
+    /// An endpoint that the caller may see, also if it was deleted: its deliveries can still be read.
+    pub async fn endpoint_once(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.store.endpoint(id).await?.filter(|endpoint| visibility.sees(endpoint.tenant)))
     }
 
-    /// A part of the endpoints of a tenant, or of everybody.
+    /// A page of the endpoints that the caller may see.
     pub async fn endpoints(
         &self,
-        whose: Sees,
+        visibility: Sees,
         order: ListOrder,
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        self.store.list_endpoints(whose.tenant(), order, after, limit).await
+        self.store.list_endpoints(visibility.tenant(), order, after, limit).await
     }
 
-    /// What holds each of these lanes by somebody's word.
+    /// For each of these lanes, in order, whether it is paused or its endpoint disabled.
     pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, Ended> {
         match self.handle.ask(Command::Paused(lanes)).await? {
             Answer::Paused(holds) => Ok(holds),
@@ -353,8 +355,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// An endpoint of which everything can be done that its owner wishes. Its host is written the one way it has, so
-    /// that everybody at one origin is known to be.
+    /// Checks an endpoint's values. Its URL gets its host in canonical form, so that endpoints of one origin are known
+    /// to share it.
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         let url = std::mem::take(&mut webhook.url);
@@ -369,7 +371,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let headers = webhook.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         CustomHeaders::parse(headers).map_err(|bad| {
             let is_it = |name: &&String| bad.name().is_some_and(|known| known.eq_ignore_ascii_case(name));
-            // Of two that are the same one, the later is one too many.
+            // Of two headers with the same name, the later one is reported.
             let name = webhook.headers.iter().map(|(name, _)| name).rfind(is_it).cloned();
             NotMade::Header { name, bad }
         })?;

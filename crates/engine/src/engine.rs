@@ -1,5 +1,5 @@
-//! The engine: a store, the dispatch loop over it, and the verbs an API or an embedding program
-//! calls. [`Engine::start`] gives the verbs and the loop; the loop runs where its owner awaits it.
+//! The engine: a store, the dispatch loop over it, and the methods that an API or an embedding program
+//! calls. [`Engine::start`] returns the engine and a future that runs the loop; its caller awaits that future.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,38 +43,38 @@ use crate::watch::Watch;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
 
-/// Deliveries shown with their message.
+/// The most deliveries returned with their message.
 const DELIVERIES_SHOWN_MAX: u32 = 1_000;
 
-/// What an engine is started with.
+/// The settings, keys and sources that an engine is started with.
 #[derive(Debug)]
 pub struct Settings {
     /// The bounds of the window.
     pub limits: Limits,
-    /// The bounds of the way out.
+    /// The bounds of outgoing connections.
     pub connector: connector::Settings,
-    /// Whom to trust.
+    /// The certificate authorities that receivers' certificates are checked against.
     pub roots: Roots,
     /// The key public ids are made with.
     pub ids: IdKey,
-    /// The key names are hashed with that are only looked up.
+    /// The key for hashing names that are only looked up.
     pub lookup: LookupKey,
-    /// What API keys are hashed with.
+    /// Hashes API keys.
     pub api_keys: ApiKeyHasher,
-    /// What jitter is rolled from.
+    /// The seed of the random numbers for jitter.
     pub seed: u64,
     /// Looks after the master key, where there is one.
     pub master_key: Option<Keeper>,
     /// How long things are kept.
     pub retention: Retention,
-    /// What holds where a policy says nothing.
+    /// The values for what a policy leaves out.
     pub defaults: PolicyDefaults,
-    /// Which channel speaks with which endpoint.
+    /// Chooses the channel of each endpoint.
     pub channels: ChannelRegistry,
 }
 
 impl Settings {
-    /// With these keys, and otherwise the defaults: nobody is trusted to be whom they say, and the dice begin with 1.
+    /// These keys and the defaults: no certificate authority is trusted, and the seed is 1.
     pub fn new(ids: IdKey, lookup: LookupKey, api_keys: ApiKeyHasher) -> Self {
         Self {
             limits: Limits::default(),
@@ -112,38 +112,38 @@ pub struct Engine<S, C> {
     pub(crate) rotator: Arc<Rotator>,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
-    /// How long things are kept where nothing else was agreed.
+    /// How long things are kept for tenants without times of their own.
     pub(crate) retention: Retention,
     pub(crate) agreements: Arc<Agreements>,
 }
 
-/// A verb that changes what waits could not be carried out.
+/// Why a method of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotDone {
     /// The engine is going down.
     #[error(transparent)]
     Ended(#[from] Ended),
-    /// The store did not answer.
+    /// The store failed.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
 }
 
-/// Whose things somebody may see.
+/// Which tenants' objects a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
-    /// Everybody's.
+    /// All tenants': the caller is an operator.
     All,
-    /// This tenant's.
+    /// This tenant's alone.
     Tenant(TenantId),
 }
 
 impl Sees {
-    /// Whether this tenant's are among them.
+    /// Whether the caller may see this tenant's objects.
     pub fn sees(self, tenant: TenantId) -> bool {
         self == Self::All || self == Self::Tenant(tenant)
     }
 
-    /// Whose alone; `None` where it is everybody's.
+    /// The only tenant that the caller may see; `None` when it may see all.
     pub const fn tenant(self) -> Option<TenantId> {
         match self {
             Self::All => None,
@@ -152,20 +152,20 @@ impl Sees {
     }
 }
 
-/// A delivery as the API shows it.
+/// A delivery as the API returns it.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The durable side.
+    /// What the store has of it.
     pub shown: Shown,
-    /// Why it waits, while it does.
+    /// Why it waits; `None` once it has ended.
     pub explained: Option<Explained>,
-    /// The pause that holds it, where that is why.
+    /// The pause that holds it, if that is why it waits.
     pub paused: Option<Arc<Pause>>,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Opens a session on the store and makes the loop over it, which runs while the returned
-    /// future is awaited and ends in order after `stop`.
+    /// Opens a session on the store and makes the loop over it. The loop runs while the returned
+    /// future is awaited. After `stop`, attempts in flight end and are recorded before the future ends.
     pub async fn start(
         store: Arc<S>,
         clock: C,
@@ -220,7 +220,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let chores = Chores::of(&engine, carrier);
         let run = async move {
-            // The chores end with the loop, for whatever reason it ends.
+            // The chores end with the loop, also when an error ends it.
             let (chores_end, loop_ended) = (stop.child_token(), CancellationToken::new());
             let dispatch = async {
                 let ended = driver.run(stop).await;
@@ -235,35 +235,35 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok((Arc::new(engine), run))
     }
 
-    /// Mints `count` keys in a row and gives the first.
+    /// Mints `count` consecutive keys and returns the first.
     pub(crate) fn mint(&self, count: u64) -> Key {
         self.mint.keys(count)
     }
 
-    /// The id the world knows a key by.
+    /// The public id of a key, such as `msg_…`.
     pub fn public_id(&self, kind: Kind, key: Key, at: Timestamp) -> String {
         let at = u64::try_from(at.as_millis()).unwrap_or(0);
         self.ids.mint(kind, key.writer().number(), key.seq(), at)
     }
 
-    /// The key behind a public id and when it was minted, if it is one of this kind.
+    /// The key behind a public id and when it was minted; `None` if the id is forged or of another kind.
     pub fn opened(&self, kind: Kind, public_id: &str) -> Option<(Key, Timestamp)> {
         let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
         let minted = Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?);
         Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
     }
 
-    /// How long things are kept where nothing else was agreed with their tenant.
+    /// How long things are kept for tenants without times of their own.
     pub fn retention(&self) -> Retention {
         self.retention
     }
 
-    /// Now, by the engine's clock.
+    /// The time of the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// What somebody does now, for the journal.
+    /// The time and the API key of a change, for the journal.
     pub(crate) fn done_by(&self, by: Option<By>) -> Act {
         Act { at: self.clock.now(), by }
     }
@@ -272,20 +272,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.new_job.notify_one();
     }
 
-    /// A delivery of a tenant: where it is, every attempt, and why it waits.
-    pub async fn delivery(&self, whose: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
+    /// A delivery with its state, its attempts and the reason why it waits.
+    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
-        // Also where its endpoint was deleted since.
+        // The store keeps endpoints that were deleted, so this finds their deliveries too.
         let endpoint = self.store.endpoint(shown.delivery.endpoint).await?;
-        if !endpoint.is_some_and(|endpoint| whose.sees(endpoint.tenant)) {
+        if !endpoint.is_some_and(|endpoint| visibility.sees(endpoint.tenant)) {
             return Ok(None);
         }
         Ok(Some(self.view(shown).await?))
     }
 
-    /// A message of a tenant and where its deliveries are, by id: the first 1,000.
-    pub async fn message(&self, whose: Sees, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
-        let Some(message) = self.store.message(id).await?.filter(|message| whose.sees(message.tenant)) else {
+    /// A message and its first 1,000 deliveries, by id.
+    pub async fn message(&self, visibility: Sees, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
+        let Some(message) = self.store.message(id).await?.filter(|message| visibility.sees(message.tenant)) else {
             return Ok(None);
         };
         let mut views = Vec::new();
@@ -295,13 +295,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some((message, views)))
     }
 
-    /// Whether somebody has a message.
-    pub async fn has_message(&self, whose: Sees, id: MessageId) -> Result<bool, StoreError> {
-        Ok(self.store.message(id).await?.is_some_and(|message| whose.sees(message.tenant)))
+    /// Whether a message exists and the caller may see it.
+    pub async fn has_message(&self, visibility: Sees, id: MessageId) -> Result<bool, StoreError> {
+        Ok(self.store.message(id).await?.is_some_and(|message| visibility.sees(message.tenant)))
     }
 
-    /// How many bytes a delivery sends of its message, while that is kept: the payload's, or those of the compact one
-    /// in its place.
+    /// The size of the payload that a delivery sends, or of the compact payload that it sends instead; `None` once the
+    /// message is deleted.
     pub async fn bytes_sent(&self, delivery: &Delivery) -> Result<Option<usize>, StoreError> {
         let bytes = |message: Arc<Message>| match (&message.compact, delivery.compact) {
             (Some(compact), Compact::InUse) => compact.len(),
@@ -310,33 +310,38 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(self.store.message(delivery.message).await?.map(bytes))
     }
 
-    /// What is durable of a delivery, and what only the loop knows of it.
+    /// Adds to a stored delivery why it waits, which only the loop knows.
     pub(crate) async fn view(&self, shown: Shown) -> Result<View, Ended> {
         let Delivery { id, lane, state, .. } = shown.delivery;
         let (explained, paused) = if state.is_terminal() {
             (None, None)
         } else {
             match self.handle.ask(Command::Explain(id, lane, state)).await? {
-                Answer::Explained(explained, paused) => (Some(as_asked(explained, &shown)), paused),
+                Answer::Explained(explained, paused) => (Some(with_retry_after(explained, &shown)), paused),
                 _ => (None, None),
             }
         };
         Ok(View { shown, explained, paused })
     }
 
-    /// Has a delivery sent now, by somebody's word, whatever its schedule says; the gates still hold. `None` when there
-    /// is no such delivery; one that has ended is left as it is.
-    pub async fn retry(self: &Arc<Self>, whose: Sees, id: DeliveryId, by: Option<By>) -> Result<Option<View>, NotDone> {
-        let Some(view) = self.delivery(whose, id).await? else { return Ok(None) };
+    /// Sends a delivery now, before its due time, at a caller's request; gates may still hold it. `None` when there is
+    /// no such delivery. A delivery that has ended is returned unchanged.
+    pub async fn retry(
+        self: &Arc<Self>,
+        visibility: Sees,
+        id: DeliveryId,
+        by: Option<By>,
+    ) -> Result<Option<View>, NotDone> {
+        let Some(view) = self.delivery(visibility, id).await? else { return Ok(None) };
         if view.shown.delivery.state.is_terminal() {
             return Ok(Some(view));
         }
         let delivery = view.shown.delivery;
-        self.act(|engine| async move { engine.hurry(&delivery, by).await }).await??;
-        self.delivery(whose, id).await
+        self.act(|engine| async move { engine.retry_now(&delivery, by).await }).await??;
+        self.delivery(visibility, id).await
     }
 
-    async fn hurry(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
+    async fn retry_now(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
         self.store.note_hurry(self.session, delivery, self.done_by(by)).await?;
         match self.handle.ask(Command::Hurry(delivery.id)).await? {
             Answer::Nothing => Err(StoreError::Busy.into()),
@@ -344,11 +349,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Ends every delivery of a message that is not in flight, by somebody's word: how many were ended, and how many
-    /// may still arrive. `None` when the tenant has no such message.
-    pub async fn cancel(&self, whose: Sees, id: MessageId, by: Option<By>) -> Result<Option<(u64, u64)>, NotDone> {
+    /// Ends every delivery of a message that is not in flight, at a caller's request. Returns how many were ended and
+    /// how many are in flight and may still arrive; `None` when the caller sees no such message.
+    pub async fn cancel(&self, visibility: Sees, id: MessageId, by: Option<By>) -> Result<Option<(u64, u64)>, NotDone> {
         let message = self.store.message(id).await?;
-        if message.is_none_or(|message| !whose.sees(message.tenant)) {
+        if message.is_none_or(|message| !visibility.sees(message.tenant)) {
             return Ok(None);
         }
         match self.handle.ask(Command::Cancel(id, by)).await? {
@@ -357,18 +362,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Holds; once this returns, nothing of the scope is sent.
+    /// Pauses a scope. Once this returns, nothing of it is sent.
     pub async fn pause(&self, pause: Pause) -> Result<(), NotDone> {
         self.handle.ask(Command::Pause(pause)).await?;
         Ok(())
     }
 
-    /// Ends a pause, by somebody's word; `false` when nothing was paused.
+    /// Ends a pause at a caller's request; `false` when nothing was paused.
     pub async fn resume(&self, scope: PauseScope, by: Option<By>) -> Result<bool, NotDone> {
         Ok(self.handle.ask(Command::Resume(scope, by)).await? == Answer::Done)
     }
 
-    /// What is paused, the widest scopes first: without the first so many, and so many at most.
+    /// The pauses in force, the widest scopes first: skips `passed` of them and returns at most `most`.
     pub async fn pauses(&self, passed: usize, most: usize) -> Result<Vec<Arc<Pause>>, NotDone> {
         match self.handle.ask(Command::Pauses(passed, most)).await? {
             Answer::Pauses(pauses) => Ok(pauses),
@@ -376,15 +381,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// The origin that a URL of it, or its own text, names: as it is written, and as lanes know it. Whether anything
-    /// may be sent there is not asked: a rule that has changed since must not keep anybody from holding it.
+    /// Parses an origin, or takes the origin of a URL: its text and its id. Target rules are not applied: an operator
+    /// must be able to pause an origin that a rule has forbidden since.
     pub fn origin(&self, named: &str) -> Option<(String, OriginId)> {
         let written = Origin::parse(named)?.to_string();
         let id = OriginId::of(&written);
         Some((written, id))
     }
 
-    /// Every breaker that is not closed: why, until when, and what opened it; lanes first.
+    /// Every breaker that is not closed, lanes first.
     pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
         match self.handle.ask(Command::Breakers).await? {
             Answer::Breakers(breakers) => Ok(breakers),
@@ -392,7 +397,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// The lanes that go through a gate, each with whose it is, as far as anything waits for them.
+    /// The lanes in memory that go through a gate, each with its tenant.
     pub async fn lanes_through(&self, gate: SharedGate) -> Result<Vec<(LaneId, TenantId)>, NotDone> {
         match self.handle.ask(Command::LanesThrough(gate)).await? {
             Answer::LanesThrough(lanes) => Ok(lanes),
@@ -400,25 +405,26 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Resets a breaker, by somebody's word; `false` when it is closed.
+    /// Resets a breaker at a caller's request; `false` when it is closed.
     pub async fn reset_breaker(&self, of: BreakerOf, how: Reset, by: Option<By>) -> Result<bool, NotDone> {
         Ok(self.handle.ask(Command::Reset(of, how, by)).await? == Answer::Done)
     }
 
-    /// Begins to rotate the master key, by somebody's word; what is sealed stays readable all the time. One that is under
-    /// way is told of instead.
+    /// Begins to rotate the master key at an operator's request; sealed data stays readable all the time. When a
+    /// rotation is under way, returns its progress and starts none.
     pub async fn rotate_master_key(&self, by: Option<By>) -> Result<Rotation, NotRotated> {
         self.rotator.ask(self.store.as_ref(), by).await
     }
 
-    /// Which master keys are needed, and how far a rotation is.
+    /// The master keys that are needed, and the progress of a rotation.
     pub async fn rotation(&self) -> Result<Rotation, StoreError> {
         self.store.rotation().await
     }
 }
 
-/// The same, where its receiver said how long it waits: the loop knows that of its lane alone.
-fn as_asked(explained: Explained, shown: &Shown) -> Explained {
+/// Reports `RetryAfter` in place of `Backoff` if the receiver asked for this delivery's wait. The loop knows of such
+/// a request only for whole lanes.
+fn with_retry_after(explained: Explained, shown: &Shown) -> Explained {
     match explained {
         Explained::Waits(Hold { why: Why::Backoff, until })
             if shown.attempts.last().is_some_and(|last| shown.delivery.waits_as_asked(last.at)) =>

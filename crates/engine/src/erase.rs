@@ -1,4 +1,4 @@
-//! Erasing: what a person may ask for (L5).
+//! Erasing a subject or a tenant (L5): begins the erasure; the eraser carries it out. Read next: `eraser`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::clock::Clock;
 use crate::dispatch::{Answer, Command};
 use crate::engine::{Engine, NotDone};
 
-/// An answer waits so long for the end of an erasure, to say what is gone; small ones are done by then.
+/// How long an answer waits for the erasure to end; small erasures are done by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What an erasure was answered.
+/// An erasure that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erased {
-    /// How far it is: its place in the audit, and what is gone so far.
+    /// Its journal row and its progress.
     pub erasure: Erasure,
     /// Deliveries that were in flight and may still arrive.
     pub in_flight: u64,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Erases a subject or a tenant. Once this returns, nothing of it can be read, and nothing is sent but what was in
-    /// flight; the rest goes in steps, and [`Engine::erasure`] says how far that is.
+    /// Erases a subject or a tenant. Once this returns, its data cannot be read, and only attempts already in flight
+    /// may still arrive. The data is deleted in steps; [`Engine::erasure`] returns the progress.
     pub async fn erase(self: &Arc<Self>, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
         let begun = self.act(|engine| async move { engine.erase_begun(tenant, whom, by).await }).await??;
         let erasure = self.erasure_done(begun.erasure).await?;
@@ -36,15 +36,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Whom::Subject(subject) => Some(subject.clone()),
             Whom::Tenant => None,
         };
-        // From here on the loop reads before it sends. Before anything goes: what it sends by what it carries is under
-        // way whenever the eraser asks, or was sent before there was anything to erase.
+        // From here on the loop has no payload of the erased in memory, and reads each one before it sends. This comes
+        // before the store erases: an attempt made with a payload from memory is then either under way when the eraser
+        // asks the loop, or was made before the erasure.
         self.handle.ask(Command::Erased(tenant, subject.clone())).await?;
         let erase = Erase { tenant, whom, at: self.clock.now(), by };
         let erasure = {
             let _alone = self.tenants.changing.lock().await;
             self.store.erase(self.session, erase).await?
         };
-        // Also where it is a subject: some of the endpoints may have been theirs.
+        // Also for a subject, which may have endpoints.
         self.destinations.forget_tenant(tenant);
         if erasure.is_tenant {
             self.tenants.forget(tenant);
@@ -57,20 +58,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
             _ => 0,
         };
         if erasure.is_tenant {
-            // There is nothing left that it could hold.
+            // The tenant has nothing left that its pause could hold.
             self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), by)).await?;
         }
         self.erasures.new.notify_one();
         Ok(Erased { erasure, in_flight })
     }
 
-    /// Waits for its end, for a while.
+    /// Waits until the erasure is done, for at most two seconds.
     async fn erasure_done(&self, begun: Erasure) -> Result<Erasure, StoreError> {
         let until = tokio::time::Instant::now() + ANSWER_WITHIN;
         loop {
             let done = self.erasures.done.notified();
             tokio::pin!(done);
-            // From here on, so that none is missed between the look and the wait.
+            // Enabled before the read, so that no notice is missed between the read and the wait.
             done.as_mut().enable();
             let now = self.store.erasure(begun.number).await?.unwrap_or(begun);
             if now.done.is_some() || tokio::time::timeout_at(until, done).await.is_err() {

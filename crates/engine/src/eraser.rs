@@ -1,7 +1,7 @@
-//! Carries erasures out, step by step, from where the store says that they are: a restart goes on. Most of the
-//! writer's time is left to everybody else.
+//! Carries out erasures step by step. The store keeps their progress, so that a restart continues them. Most of the
+//! writer thread's time is left to other work.
 //!
-//! Invariant: nothing is removed while it is being sent or recorded; the loop says what that is, before each step.
+//! Invariant: a delivery is not erased while it is being sent or recorded; the loop lists those before each step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::dispatch::driver::{Ended, Handle};
 use crate::dispatch::{Answer, Command, EndLane};
 use crate::rest::rest;
 
-/// Erasures that take turns; later ones wait until one of these is done.
+/// The most erasures that take turns; later ones wait until one of these is done.
 const TURNS_MAX: u32 = 64;
-/// How much longer than a step the pause after it is.
+/// The pause after a step, in multiples of the step's duration.
 const YIELD: u32 = 4;
-/// How soon what waits is looked at again: for an attempt to end, or for somebody who reads the file.
+/// The pause when an erasure waits for an attempt to end, or for a reader of the database file.
 const WAIT: Duration = Duration::from_millis(200);
-/// How often there may be something to do that nobody told of: after a step that failed.
+/// How often the store is polled without a notice, such as after a step that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// What carries erasures out.
+/// The task that carries out erasures.
 #[derive(Debug)]
 pub(crate) struct Eraser<S, C> {
     pub(crate) store: Arc<S>,
@@ -37,12 +37,12 @@ pub(crate) struct Eraser<S, C> {
     pub(crate) wakes: Arc<Wakes>,
 }
 
-/// What wakes it, and what it wakes.
+/// The notices to and from the eraser.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
-    /// There is a new one.
+    /// There is a new erasure.
     pub(crate) new: Notify,
-    /// One is done.
+    /// An erasure is done.
     pub(crate) done: Notify,
 }
 
@@ -73,7 +73,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
                 Ok(None) => LOOK_EVERY,
                 Err(Stopped::Loop | Stopped::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
                 Err(Stopped::Store(error)) => {
-                    tracing::warn!(%error, "an erasure could not go on; trying again");
+                    tracing::warn!(%error, "erasure step failed; retrying in a minute");
                     LOOK_EVERY
                 }
             };
@@ -86,7 +86,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
         }
     }
 
-    /// A step of each erasure; says how soon the next round is, if there is anything left.
+    /// Makes a step of each erasure. Returns how soon the next round is due; `None` when no erasure is left.
     async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, Stopped> {
         let mut soonest = None;
         for erasure in self.store.unfinished_erasures(TURNS_MAX).await? {
@@ -97,7 +97,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
             let Some(step) = self.step(erasure).await? else { continue };
             if step.erasure.done.is_some() {
                 let Erasure { number, row, messages, deliveries, .. } = step.erasure;
-                tracing::info!(erasure = number, row, messages, deliveries, "an erasure is done");
+                tracing::info!(erasure = number, row, messages, deliveries, "erasure done");
                 self.wakes.done.notify_waiters();
             }
             let wait = if step.waits { WAIT } else { Duration::ZERO };
@@ -119,7 +119,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
         Ok(step)
     }
 
-    /// Whatever waits for an endpoint that is gone has ended, and nothing is left that a pause of it could hold.
+    /// Ends everything that waits in the lane of an erased endpoint, and removes its pause.
     async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
         self.handle.ask(Command::EndLane(end, None)).await?;

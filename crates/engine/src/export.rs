@@ -1,4 +1,4 @@
-//! Exporting: what a person may ask for (L5). Part by part, so that one part is in memory, however much there is.
+//! Exporting all data about a subject (L5). It is read part by part, so that only one part is in memory at a time.
 
 use std::sync::Arc;
 
@@ -12,55 +12,55 @@ use posthaste_store::{
 use crate::clock::Clock;
 use crate::engine::Engine;
 
-/// Endpoints of the subject that are read for one part.
+/// Endpoints of the subject in one part.
 const ENDPOINTS: u32 = 500;
 /// Messages looked up at once.
 const MESSAGES: u32 = 64;
-/// Deliveries in one part, each with all that receivers answered: 1 KiB an attempt at most.
+/// Deliveries in one part, each with the beginnings of its receivers' answers: at most 1 KiB an attempt.
 const DELIVERIES: u32 = 50;
 
-/// One thing that is held about a subject.
+/// One item of an export.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exported {
-    /// An endpoint that is theirs.
+    /// An endpoint of the subject.
     Endpoint(Arc<Endpoint>),
-    /// A message that is about them, with its payload.
+    /// A message about the subject, with its payload.
     Message(Arc<Message>),
-    /// What became of the message that came last: a delivery of it.
+    /// A delivery of the message that preceded it in the export.
     Delivery {
         /// The delivery with every attempt.
         shown: Shown,
         /// When its message was accepted.
         accepted_at: Timestamp,
-        /// How receivers' answers to attempts began, by the attempt's number: they may repeat what was sent.
+        /// The beginnings of receivers' answers, by the attempt's number: they may repeat what was sent.
         excerpts: Vec<(u16, Bytes)>,
     },
 }
 
-/// An export under way: whose, and where it is. [`Engine::export`] begins it, [`Engine::exported`] goes on with it.
+/// An export under way. [`Engine::export`] begins it, [`Engine::exported`] reads its parts.
 #[derive(Debug)]
 pub struct Export {
     tenant: TenantId,
     subject: String,
     at: At,
-    /// Messages that were looked up and are still to come, the last first.
+    /// Messages that were looked up and are still to come, in reverse order.
     waiting: Vec<MessageId>,
 }
 
-/// Where an export is.
+/// The cursor of an export.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// Among the tenant's endpoints, behind this one.
+    /// In the endpoints, after this one.
     Endpoints(Option<EndpointId>),
-    /// Behind this message.
+    /// In the messages, after this one.
     Messages(Option<MessageId>),
-    /// Among the deliveries of one that was accepted then, behind this one.
+    /// In the deliveries of this message, which was accepted at this time, after this delivery.
     Deliveries(MessageId, Timestamp, Option<DeliveryId>),
     End,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Begins an export. Once this returns, the journal says that somebody asked.
+    /// Begins an export. Once this returns, the journal has an entry of it.
     pub async fn export(&self, tenant: TenantId, subject: String, by: Option<By>) -> Result<Export, StoreError> {
         let asked = ExportAsked { tenant, subject: subject.clone(), at: self.clock.now(), by };
         self.store.note_export(self.session, asked).await?;
@@ -90,9 +90,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// The next of a subject's endpoints.
+    /// The next part of a subject's endpoints.
     async fn endpoints_of(&self, export: &mut Export, after: Option<EndpointId>) -> Result<Vec<Exported>, StoreError> {
-        let theirs = EndpointSelector::of_subject(export.subject.clone());
+        let theirs = EndpointSelector::for_subject(export.subject.clone());
         let page = self.store.endpoints_matching(export.tenant, theirs, after, ENDPOINTS).await?;
         export.at = page.next.map_or(At::Messages(None), |next| At::Endpoints(Some(next)));
         Ok(page.endpoints.into_iter().map(Exported::Endpoint).collect())
@@ -115,7 +115,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
         }
         let Some(next) = export.waiting.pop() else { return Ok(Some(Vec::new())) };
-        // It may have been let go, or erased, since it was looked up.
+        // It may have been deleted or erased since it was looked up.
         let message = self.store.message(next).await?;
         export.at = match &message {
             Some(message) => At::Deliveries(next, message.at, None),

@@ -1,17 +1,17 @@
-//! The names of fields in log lines, so that one thing has one name for whoever searches them. None of them
+//! The names of fields in log lines, so that each thing has one name in every log line. None of them
 //! ever holds a payload, a secret, a subject, a uid or a whole URL (L7).
 
-/// A delivery: its key, as the journal has it.
+/// A delivery's key, as the journal has it; not its public id.
 pub const DELIVERY: &str = "delivery";
-/// How an attempt ended: a code of `docs/causes.md`.
+/// The cause of an attempt's end: a code of `docs/causes.md`.
 pub const CAUSE: &str = "cause";
 /// The class of a result.
 pub const CLASS: &str = "class";
-/// An HTTP status: a receiver's, or ours.
+/// An HTTP status: a receiver's, or that of an API answer.
 pub const STATUS: &str = "status";
-/// What of a fault can be told.
+/// The stable code of a fault's details.
 pub const DETAIL: &str = "detail";
-/// How long it took, in milliseconds.
+/// A duration, in milliseconds.
 pub const TOOK_MS: &str = "took_ms";
 /// A request: the `request-id` of its answer.
 pub const REQUEST: &str = "request";

@@ -1,7 +1,7 @@
-//! Carries out jobs: large fan-outs and replays, a chunk at a time. It begins where the store says that
-//! a job is, so that a restart goes on; and it leaves most of the writer's time to everybody else.
+//! Carries out jobs: large fan-outs and replays, a chunk at a time. Each chunk begins at the job's stored
+//! cursor, so that a restart continues the job. Most of the writer thread's time is left to other work.
 //!
-//! Invariant: a chunk names where its job's cursor stood. Of two chunks made from the same place the
+//! Invariant: a chunk names the cursor that it was made from. Of two chunks made from the same cursor the
 //! store takes one, so that each endpoint gets a message once and nothing is replayed twice.
 
 use std::collections::BTreeMap;
@@ -27,20 +27,20 @@ use crate::dispatch::driver::Handle;
 use crate::mint::Mint;
 use crate::rest::rest;
 
-/// Endpoints looked at for one chunk of a fan-out: a group commit's worth.
+/// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
 const CHUNK: u32 = 500;
-/// Payloads read for one chunk of a replay; what does not fit waits for the next.
+/// Bytes of payloads read for one chunk of a replay; the rest waits for the next chunk.
 const CHUNK_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Jobs read at a time; those behind them come next, so that every one has its turn.
+/// Jobs read at a time; the next round continues after them, so that every job has its turn.
 const PAGE: u32 = 64;
-/// For each second of the writer's time that jobs take, others have so many.
+/// For each second that jobs take, the pause in seconds that is left to other work.
 const YIELD: u32 = 4;
-/// How often jobs are looked for that nobody told of: those that somebody resumed.
+/// How often the store is polled for jobs that run again without a notice, such as those that were resumed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// When a job that could not go on has its next turn; the others go on meanwhile.
+/// The wait of a job whose chunk failed; other jobs continue meanwhile.
 const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What carries jobs out.
+/// The task that carries out jobs.
 #[derive(Debug)]
 pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
@@ -49,17 +49,18 @@ pub(crate) struct JobRunner<S, C> {
     pub(crate) handle: Handle,
     pub(crate) clock: C,
     pub(crate) mint: Mint,
-    /// Told when there is a new job.
+    /// Notified when there is a new job.
     pub(crate) wake: Arc<Notify>,
 }
 
-/// Whose turn it is.
+/// Which jobs come next.
 #[derive(Debug, Default)]
 struct Turns {
-    /// When each job that has to wait may go on.
+    /// When each job that has to wait may continue.
     next: BTreeMap<JobId, Instant>,
-    /// The next round goes on behind these.
+    /// The next round reads fan-outs after this one.
     fan_out: Option<JobId>,
+    /// The next round reads replays after this one.
     replay: Option<JobId>,
 }
 
@@ -72,7 +73,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
                 Ok(wait) => wait,
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "the jobs could not be read; trying again");
+                    tracing::warn!(%error, "cannot read jobs; retrying in a second");
                     LOOK_EVERY
                 }
             };
@@ -85,8 +86,9 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         }
     }
 
-    /// A chunk of each fan-out whose turn it is, then of one replay; says how long to wait for the next round. What a
-    /// fan-out is to make was promised, so it never waits for more than one chunk of what is made once more.
+    /// Makes a chunk of each fan-out whose turn it is, then of one replay. Returns how long to wait before the next
+    /// round. The deliveries of a fan-out were promised to a producer, so it never waits for more than one chunk of a
+    /// replay.
     async fn round(&self, turns: &mut Turns, stop: &CancellationToken) -> Result<Duration, StoreError> {
         let now = Instant::now();
         turns.next.retain(|_, next| *next > now);
@@ -110,8 +112,8 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(next.map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY)))
     }
 
-    /// Makes the next chunk of a job if its turn has come, and rests; says whether it had. One that cannot go on is no
-    /// reason for the others not to.
+    /// Makes the next chunk of a job if its turn has come, and rests. Returns whether it had its turn. A job that fails
+    /// does not stop the others.
     async fn turn(&self, job: &Job, turns: &mut Turns, stop: &CancellationToken) -> Result<bool, StoreError> {
         let begun = Instant::now();
         if stop.is_cancelled() || turns.next.get(&job.id).is_some_and(|next| *next > begun) {
@@ -126,7 +128,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Ok(made) => paced(made, job.per_second).max(yielded),
             Err(error @ (StoreError::Stopped | StoreError::Fenced { .. })) => return Err(error),
             Err(error) => {
-                tracing::warn!(job = %job.id, %error, "a job could not go on; trying again");
+                tracing::warn!(job = %job.id, %error, "job failed; retrying in ten seconds");
                 FAILED_AGAIN_AFTER
             }
         };
@@ -135,12 +137,12 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(true)
     }
 
-    /// The next chunk of a large fan-out: the endpoints behind its cursor that were there when it was
+    /// Makes the next chunk of a large fan-out, for the endpoints after its cursor that existed when the message was
     /// accepted and want it now.
     async fn fan_out(&self, job: &Job, fan_out: &FanOut, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (message, without) = self.payload(fan_out.message).await?;
         let MatchedEndpoints { endpoints: mut walked, next } = self.candidates(job, message.as_deref()).await?;
-        // Keys grow: what was made later has a higher one than the message.
+        // Keys grow: an endpoint that was made later has a higher key than the message.
         walked.retain(|endpoint| endpoint.id.0 < fan_out.message.0);
         let next = next.filter(|next| next.0 < fan_out.message.0);
         let last = next.is_none();
@@ -148,7 +150,8 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let to = to.map_or(job.cursor, |id| JobCursor::behind(id.raw()));
         let wants = |to: &Arc<Destination>| {
             let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
-            let audience = message.as_ref().and_then(|message| message.details.as_ref()).map(|said| &said.audience);
+            let details = message.as_ref().and_then(|message| message.details.as_ref());
+            let audience = details.map(|details| &details.audience);
             let candidate = to.candidate();
             let is_meant =
                 audience.map_or_else(|| candidate.wants(event_type), |audience| audience.has(&candidate, event_type));
@@ -168,12 +171,12 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(made)
     }
 
-    /// The next endpoints behind a job's cursor that a message may be for: those its subjects and tags select, or the
-    /// tenant's where it names none, or is gone.
+    /// The next endpoints after a job's cursor that a message may be for: those that its subjects and tags select, or
+    /// all of the tenant's when the message names none or no longer exists.
     async fn candidates(&self, job: &Job, message: Option<&Message>) -> Result<MatchedEndpoints, StoreError> {
         let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
-        let audience = message.and_then(|message| message.details.as_ref()).map(|said| &said.audience);
-        if let Some(selector) = audience.and_then(|said| EndpointSelector::new(&said.subjects, &said.tags)) {
+        let audience = message.and_then(|message| message.details.as_ref()).map(|details| &details.audience);
+        if let Some(selector) = audience.and_then(|to| EndpointSelector::new(&to.subjects, &to.tags)) {
             return self.store.endpoints_matching(job.tenant, selector, after, CHUNK).await;
         }
         let endpoints = self.store.endpoints_after(job.tenant, after, CHUNK).await?;
@@ -207,7 +210,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
 
-    /// The next chunk of a replay: as much of a page as there is room for its payloads.
+    /// Makes the next chunk of a replay: as much of a page as its payloads have room for.
     async fn replay(&self, job: &Job, stop: &CancellationToken) -> Result<u64, StoreError> {
         let limit = job.per_second.map_or(CHUNK, |pace| pace.clamp(1, CHUNK));
         let Some(page) = self.store.replay_page(job.id, limit).await? else { return Ok(0) };
@@ -237,8 +240,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(made)
     }
 
-    /// The delivery to make of something that was selected: no attempts, and as long a life as it had, or would
-    /// have had.
+    /// The delivery to make of a selected item: without attempts, and with the TTL that it had or would have had.
     async fn next_life(&self, job: &Job, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
         let to = match meant(&self.destinations, job.tenant, &job.kind, &found).await? {
             Meant::For(to) => to,
@@ -250,7 +252,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Replayable::Missing(message) => message.id,
             Replayable::Not(why) => return Ok(Next::Skip(*why)),
         };
-        let message = match self.carried(job, of, carried).await? {
+        let message = match self.payload_once(job, of, carried).await? {
             Ok(message) => message,
             Err(without) => return Ok(Next::Skip(without)),
         };
@@ -266,13 +268,13 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
                 (Delivery { expiry, ack_within: ended.ack_within, compact, ..life }, Some(ended.id))
             }
             _ => {
-                let said = message.details.as_deref();
+                let details = message.details.as_deref();
                 let fanout = Fanout {
                     message: of,
                     tier: message.tier,
                     accepted_at: now,
-                    deliver_at: said.and_then(|said| said.deliver_at),
-                    ttl: said.and_then(|said| said.ttl),
+                    deliver_at: details.and_then(|details| details.deliver_at),
+                    ttl: details.and_then(|details| details.ttl),
                     ack_within: None,
                     has_compact: message.compact.is_some(),
                 };
@@ -284,20 +286,20 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(Next::Life(Box::new(Spread { new, message, replays })))
     }
 
-    /// A message, and why there is nothing to send without it. One that somebody altered is none of ours: it is passed
-    /// over as a row is that nobody scheduled.
+    /// A message, or `None` with the reason to skip its deliveries. A message that was altered in the file is
+    /// quarantined, as is a row that Posthaste did not write.
     async fn payload(&self, id: MessageId) -> Result<(Option<Arc<Message>>, Skip), StoreError> {
         match self.store.message(id).await {
             Err(error @ StoreError::Altered { .. }) => {
-                tracing::error!(message = %id, %error, "a message is not sent on");
+                tracing::error!(message_key = %id, %error, "stored message was altered; it is not sent");
                 Ok((None, Skip::Quarantined))
             }
             found => Ok((found?, Skip::PayloadGone)),
         }
     }
 
-    /// A message of the job's tenant, read once for a chunk; else why it is passed over.
-    async fn carried(
+    /// A message of the job's tenant, read once for a chunk, or the reason to skip it.
+    async fn payload_once(
         &self,
         job: &Job,
         id: MessageId,
@@ -314,43 +316,45 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 
     async fn spread(&self, chunk: Chunk, stop: &CancellationToken) -> Result<(), StoreError> {
-        // What waits for room waits for the loop to fetch, which it does not do for ever. Of a chunk that was under way
-        // nobody needs to hear: the next start goes on where the cursor stands.
+        // The call may wait for the loop to take arrivals, which it no longer does after a shutdown. The answer to a
+        // chunk under way is not needed then: the next start continues at the stored cursor.
         tokio::select! {
             biased;
-            // Stale: somebody paused or cancelled the job meanwhile, and the next round knows.
+            // Stale: the job was paused or cancelled meanwhile, and the next round sees that.
             spread = self.store.spread(self.session, chunk) => spread.map(drop),
             () = stop.cancelled() => Ok(()),
         }
     }
 }
 
-/// What a chunk's deliveries carry.
+/// The messages that were read for a chunk.
 #[derive(Default)]
 struct Carried {
     messages: BTreeMap<MessageId, Result<Arc<Message>, Skip>>,
     bytes: usize,
 }
 
-/// What becomes of something that a replay selected.
+/// What a replay does with a selected item.
 enum Next {
+    /// Makes this delivery.
     Life(Box<Spread>),
+    /// Skips it, and counts the reason.
     Skip(Skip),
-    /// It was never meant: the endpoint does not want it.
+    /// Leaves it out: the endpoint does not want the message.
     NotMeant,
 }
 
-/// For whom something that a replay selected is.
+/// The recipient of an item that a replay selected.
 pub(crate) enum Meant {
     For(Arc<Destination>),
-    /// For somebody who cannot get it.
+    /// The endpoint cannot get it.
     Skip(Skip),
-    /// For nobody: the endpoint does not want it.
+    /// The endpoint does not want it.
     Not,
 }
 
-/// Finds whom it is for. The file may say what it likes of a dead letter: it goes to nobody but its tenant's
-/// endpoints.
+/// Finds the recipient of an item that a replay selected. A dead letter goes to endpoints of its own tenant only,
+/// even if its row in the file was altered.
 pub(crate) async fn meant<S: Directory + Register>(
     destinations: &Destinations<S>,
     tenant: TenantId,
@@ -371,7 +375,7 @@ pub(crate) async fn meant<S: Directory + Register>(
         let event_type = message.event_type.as_deref();
         let candidate = to.candidate();
         let is_meant = match &message.details {
-            Some(said) => said.audience.has(&candidate, event_type),
+            Some(details) => details.audience.has(&candidate, event_type),
             None => candidate.wants(event_type),
         };
         if !is_meant {
@@ -381,12 +385,12 @@ pub(crate) async fn meant<S: Directory + Register>(
     Ok(Meant::For(to))
 }
 
-/// Where the jobs behind a page begin, if there may be some.
+/// The cursor after a page of jobs, if there may be more.
 fn behind(page: &[Job]) -> Option<JobId> {
     page.last().map(|last| last.id).filter(|_| page.len() == PAGE as usize)
 }
 
-/// How long a job that made so many waits for its next turn.
+/// How long a job that made this many deliveries waits for its next turn.
 fn paced(made: u64, per_second: Option<u32>) -> Duration {
     match per_second {
         Some(pace) => Duration::from_micros(made.saturating_mul(1_000_000) / u64::from(pace.max(1))),

@@ -1,8 +1,8 @@
 //! The running engine without an HTTP server, usable as a library.
 //!
-//! [`engine::Engine`] has the verbs. [`accept`] takes messages in; [`dispatch`] is the loop that
+//! [`engine::Engine`] has the methods. [`accept`] makes messages durable; [`dispatch`] is the loop that
 //! decides what happens next, a state machine with a thin driver; [`sender`] makes its attempts
-//! through [`connector`], the only way out of the process.
+//! through [`connector`], which opens all outgoing connections.
 
 pub mod accept;
 pub mod access;

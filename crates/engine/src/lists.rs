@@ -1,5 +1,5 @@
-//! Lists of messages and deliveries, and the cursors of all lists. A cursor is sealed and belongs to one list: whose
-//! it is, by which filters, in which order.
+//! Lists of messages and deliveries, and the cursors of all lists. A cursor is encrypted and works only for the list
+//! that it was made for: the same visible tenant, filters and order.
 
 use bytes::Bytes;
 use posthaste_core::WriterId;
@@ -11,14 +11,14 @@ use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPER
 use crate::clock::Clock;
 use crate::engine::{Engine, NotDone, Sees, View};
 
-/// Tells a list from others.
+/// Identifies a list: the visible tenant and a hash of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListId(u32);
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Which list it is: of what somebody sees, with these filters.
-    pub fn list_id(&self, whose: Sees, filters: &str) -> ListId {
-        let tenant = match whose {
+    /// The id of a list with these filters, for a caller with this visibility.
+    pub fn list_id(&self, visibility: Sees, filters: &str) -> ListId {
+        let tenant = match visibility {
             Sees::All => OPERATOR,
             Sees::Tenant(tenant) => tenant,
         };
@@ -26,31 +26,31 @@ impl<S: Store, C: Clock> Engine<S, C> {
         ListId(u32::from_be_bytes([0, hash[0], hash[1], hash[2]]))
     }
 
-    /// A place in a list, as the world is told it: it opens for the same list alone.
+    /// The public text of a cursor in a list; `None` if the time or the number is out of range.
     pub fn cursor(&self, list: ListId, at: Timestamp, number: u64) -> Option<String> {
         let at = u64::try_from(at.as_millis()).ok().filter(|at| *at <= TIME_MS_MAX)?;
         (number <= SEQ_MAX).then(|| self.ids.mint(Kind::Cursor, list.0, number, at))
     }
 
-    /// The place that a list's cursor names.
+    /// The time and number in a cursor, if it is one of this list.
     pub fn open_cursor(&self, list: ListId, text: &str) -> Option<(Timestamp, u64)> {
         let opened = self.ids.open(text).filter(|opened| opened.kind == Kind::Cursor && opened.writer == list.0)?;
         Some((Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?), opened.seq))
     }
 
-    /// The place behind a thing, in a list that is ordered by keys.
+    /// The cursor after this key, in a list that is ordered by keys.
     pub fn cursor_behind(&self, list: ListId, key: Key) -> String {
         self.ids.mint(Kind::Cursor, list.0, key.seq(), key.writer().number().into())
     }
 
-    /// The key that such a cursor is behind.
+    /// The key in a cursor of [`Engine::cursor_behind`], if it is one of this list.
     pub fn open_cursor_behind(&self, list: ListId, text: &str) -> Option<Key> {
         let (writer, seq) = self.open_cursor(list, text)?;
         let writer = u32::try_from(writer.as_millis()).ok().and_then(WriterId::new)?;
         Some(Key::new(writer, seq))
     }
 
-    /// Messages that match, by id.
+    /// A page of the messages that match, by id.
     pub async fn messages(
         &self,
         filter: MessageFilter,
@@ -61,7 +61,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.messages(filter, order, after, limit).await
     }
 
-    /// Deliveries that match, by id, and where to go on.
+    /// A page of the deliveries that match, by id, and the id after which the next page begins.
     pub async fn deliveries(
         &self,
         filter: HistoryFilter,
@@ -77,12 +77,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok((views, page.next))
     }
 
-    /// How receivers' answers to a delivery's attempts begin, by the attempt's number.
+    /// The beginnings of receivers' answers to a delivery's attempts, by the attempt's number.
     pub async fn excerpts(&self, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
         self.store.excerpts(id).await
     }
 
-    /// When messages were accepted, as far as they are kept: their ids and their deliveries' are made with it.
+    /// When these messages were accepted; `None` for one that is no longer kept. Public ids of messages and deliveries
+    /// contain that time.
     pub async fn accepted_at(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
         self.store.accepted_at(messages).await
     }

@@ -1,9 +1,9 @@
-//! Where the master key comes from: a file that the first start makes, a file or a text that
-//! somebody gives, or a command that prints it.
+//! Where the master key comes from: a file that the first start makes, a file or a text that the
+//! operator provides, or a command that prints it.
 //!
-//! A source may give several keys, newest first, apart by spaces or lines: that is how one is rotated. Invariant: a
-//! key is made only where nothing is sealed yet, and one that is there is never written over unless
-//! the new file holds it too, or its owner asked to forget it.
+//! A source may give several keys, newest first, separated by spaces or lines: that is how a key is rotated.
+//! Invariant: a key is made only when nothing is sealed yet, and a key in a file is never overwritten unless
+//! the new file contains it too, or nothing needs it any more.
 
 mod command;
 mod file;
@@ -16,28 +16,28 @@ use std::time::Duration;
 use posthaste_crypto::master::{BadMasterKey, KeyCheck, MasterKey, MasterKeyId, Masters, WrongMasterKey};
 use posthaste_crypto::secret::SecretText;
 
-/// The file that a first start makes in the data folder.
+/// The file that the first start makes in the data folder.
 pub const FILE: &str = "master.key";
-/// Keys beyond these are not expected: a rotation needs two, one that was cut short three.
+/// The most keys of a source: a rotation needs two, an interrupted one three.
 const KEYS_MAX: usize = 8;
-/// A command asks another machine; a person would have given up by then.
+/// The longest time of a command, which may ask another machine.
 const COMMAND_WITHIN: Duration = Duration::from_secs(30);
 
-/// Where the key comes from. Never prints it.
+/// Where the key comes from. Its `Debug` and `Display` forms never show the key.
 #[derive(Debug)]
 pub enum Source {
     /// [`FILE`] in the data folder, made by the first start.
     Folder,
-    /// A text, and what it was given as, such as a variable's name.
+    /// A text in the configuration.
     Text {
-        /// What it was given as.
+        /// Where the text was given, such as the name of an environment variable.
         named: String,
         /// The key.
         text: SecretText,
     },
-    /// A file somewhere else, that somebody looks after.
+    /// A file elsewhere, which the operator manages.
     File(PathBuf),
-    /// What a program prints: its name and its arguments.
+    /// A program that prints the key: its name and its arguments.
     Command(Vec<String>),
 }
 
@@ -58,83 +58,83 @@ pub enum NoMasterKey {
     /// The file cannot be read.
     #[error("cannot read the master key from {path}: {detail}; it must be a file that the user who runs this may read")]
     Unreadable {
-        /// Which.
+        /// The file.
         path: String,
-        /// What the system said.
+        /// What the system reported.
         detail: String,
     },
     /// Others than its owner may read the file.
     #[error(
         "the master key in {path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and rotate the \
-         key if somebody may have read it"
+         key if another user may have read it"
     )]
     OthersMayRead {
-        /// Which.
+        /// The file.
         path: String,
         /// Its permissions.
         mode: u32,
     },
-    /// What was given is no key.
+    /// The source's text is not a key.
     #[error("the master key from {from} cannot be used: {why}")]
     Bad {
-        /// Where it came from.
+        /// The source of the key.
         from: String,
         /// What is wrong with it.
         why: BadMasterKey,
     },
-    /// There are more keys, or more text, than there can be.
+    /// There are more than eight keys, or the text is longer than eight keys can be.
     #[error("the master key from {from} is too long; give at most {KEYS_MAX} keys, newest first")]
     TooLong {
-        /// Where it came from.
+        /// The source of the key.
         from: String,
     },
-    /// The data are sealed, and the key is gone.
+    /// The data are sealed, and the file with the key is missing.
     #[error(
         "the data are sealed under master key {needed}, and {path} is missing; put that file back: without it they \
          cannot be read"
     )]
     Missing {
-        /// Where it was.
+        /// The path of the missing file.
         path: String,
-        /// Which key is needed.
+        /// The key that is needed.
         needed: MasterKeyId,
     },
-    /// Another key was given than the data are sealed under.
+    /// The key that was given is not the one that the data are sealed under.
     #[error("{wrong} by {from}; give the first one, or both of them, newest first, to rotate")]
     Wrong {
-        /// Where it came from.
+        /// The source of the key.
         from: String,
         /// Both keys.
         wrong: WrongMasterKey,
     },
-    /// A key is given, and there is another in the folder.
+    /// A key is given, and there is a key file in the folder too.
     #[error("the master key is given by {from}, and there is {path} too; keep one of them")]
     Both {
-        /// Where the one comes from.
+        /// Where the given key comes from.
         from: String,
-        /// Where the other is.
+        /// The file in the folder.
         path: String,
     },
-    /// The command did not give one.
+    /// The command failed or printed no key.
     #[error("{from}, which prints the master key, {detail}; run it by hand to see why")]
     Command {
-        /// Which.
+        /// The command.
         from: String,
-        /// What it did instead.
+        /// What the command did instead.
         detail: String,
     },
     /// The file cannot be made.
-    #[error("cannot make {path} for the master key: {detail}; the data folder must be one of the user who runs this")]
+    #[error("cannot make {path} for the master key: {detail}; the data folder must belong to the user who runs this")]
     Unwritable {
-        /// Which.
+        /// The file.
         path: String,
-        /// What the system said.
+        /// What the system reported.
         detail: String,
     },
 }
 
-/// The master keys for the data in a folder, which must be there and belong to this process alone.
-/// `needed` are the keys that the data say they are sealed under: none, where nothing is sealed yet.
+/// The master keys for the data in a folder, which must exist and be used by this process alone.
+/// `needed` are checks of the keys that the data are sealed under; empty when nothing is sealed yet.
 ///
 /// Blocks while a command runs.
 ///
@@ -143,7 +143,7 @@ pub enum NoMasterKey {
 ///
 /// let folder = tempfile::tempdir()?;
 /// let made = master_key::load(&Source::Folder, folder.path(), &[])?;
-/// // What the store keeps to know the key again, and the next start:
+/// // The store keeps a check of the key; the next start verifies the key with it:
 /// let check = made.newest().check();
 /// let again = master_key::load(&Source::Folder, folder.path(), &[check])?;
 /// assert_eq!(again.newest().id(), made.newest().id());
@@ -173,20 +173,20 @@ pub fn load(source: &Source, folder: &Path, needed: &[KeyCheck]) -> Result<Maste
     checked(parse(text.expose(), &from)?, &from, needed)
 }
 
-/// Adds a new key to the folder's file, before those that are there: from now on it wraps. What is
-/// wrapped by the others must be wrapped anew before they are forgotten.
+/// Adds a new key to the folder's file, before the others: from now on keys are wrapped with it. Everything that the
+/// others wrap must be wrapped again before they are deleted.
 pub fn add_newer(folder: &Path, masters: Masters) -> Result<Masters, NoMasterKey> {
     let masters = masters.rotated_to(MasterKey::generate());
     file::replace(&folder.join(FILE), &written(&masters.iter().collect::<Vec<_>>()))?;
     Ok(masters)
 }
 
-/// Forgets all but the newest key in the folder's file. Backups made under the others need them.
+/// Deletes all but the newest key from the folder's file. Backups made under the others still need them.
 pub fn forget_older(folder: &Path, masters: &Masters) -> Result<(), NoMasterKey> {
     file::replace(&folder.join(FILE), &written(&[masters.newest()]))
 }
 
-/// Whether the folder has a file of its own beside the one that was named.
+/// Whether the folder has a key file that is not the configured source.
 fn is_another(source: &Source, own: &Path) -> bool {
     let the_same = |path: &PathBuf| path.canonicalize().ok() == own.canonicalize().ok();
     own.exists() && !matches!(source, Source::File(path) if the_same(path))
@@ -194,7 +194,7 @@ fn is_another(source: &Source, own: &Path) -> bool {
 
 fn written(keys: &[&MasterKey]) -> SecretText {
     const LINE_BYTES: usize = 45;
-    // Room for all of it at once: a string that grows leaves copies of itself behind.
+    // The full capacity at once: a string that grows leaves copies of the key in freed memory.
     let mut text = String::with_capacity(keys.len() * LINE_BYTES);
     for key in keys {
         text.push_str(key.reveal().expose());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_lost_is_not_replaced_by_a_new_one() {
+    fn missing_key_file_is_not_replaced_when_data_are_sealed() {
         let folder = folder();
         let needed = MasterKey::generate();
         let refused = load(&Source::Folder, folder.path(), &[needed.check()]).expect_err("it is missing");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_than_the_one_needed_is_refused_with_both_ids_from_every_source() {
+    fn wrong_key_is_refused_with_both_ids_from_every_source() {
         let (needed, other, folder) = (MasterKey::generate(), MasterKey::generate(), folder());
         let elsewhere = tempfile::NamedTempFile::new().expect("a file");
         put(elsewhere.path(), &text_of(&other), 0o400);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_not_shown() {
+    fn malformed_key_is_refused_and_not_shown() {
         let folder = folder();
         let cases = [
             ("", "it has 0 bytes and must have 32"),
@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(
                 fs::read_to_string(folder.path().join(FILE)).expect("it is there"),
                 text,
-                "it is left as it was"
+                "the file is unchanged"
             );
         }
         let many = format!("{}\n", text_of(&MasterKey::generate())).repeat(KEYS_MAX + 1);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_given_while_the_folder_has_one_is_refused() {
+    fn given_key_is_refused_while_the_folder_has_one() {
         let folder = folder();
         let own = folder.path().join(FILE);
         let made = load(&Source::Folder, folder.path(), &[]).expect("made");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_that_was_named_is_not_made() {
+    fn missing_key_file_elsewhere_is_not_made() {
         let folder = folder();
         let path = folder.path().join("elsewhere.key");
         let refused = load(&Source::File(path.clone()), folder.path(), &[]).expect_err("missing").to_string();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_keeps_the_old_key_until_it_is_forgotten() {
+    fn rotation_keeps_the_old_key_until_it_is_deleted() {
         let folder = folder();
         let before = load(&Source::Folder, folder.path(), &[]).expect("made");
         let old = before.newest().check();

@@ -1,8 +1,8 @@
-//! Every metric: its name, its kind, what it means, and how all of them are written for Prometheus, in the
-//! text form of OpenMetrics.
+//! Every metric: its name, its kind, its meaning, and how all of them are written for Prometheus, in the
+//! text format of OpenMetrics.
 //!
-//! Nothing is counted here. Whoever does the work counts it anyway, in numbers of its own; they are put
-//! together when somebody asks. So there is no registry, and on the way of a message nothing but an addition.
+//! Nothing is counted here. Each component counts its own work in plain numbers, which are collected when
+//! metrics are read. So there is no registry, and counting costs a message no more than an addition.
 //! No label ever holds a tenant, an endpoint, a URL or a subject: each takes its values from a short list in
 //! the code (L7). `docs/metrics.md` has the same list; a test compares the two.
 
@@ -10,16 +10,16 @@ use std::fmt::Write;
 
 use crate::dispatch::counts::{BUCKETS_MS, Spread};
 
-/// What a metric is.
+/// The kind of a metric, as OpenMetrics defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; begins at zero with the process.
     Counter,
-    /// As it is now.
+    /// A current value.
     Gauge,
-    /// How durations spread.
+    /// Counts of durations by bucket.
     Histogram,
-    /// A few percentiles.
+    /// Percentiles of durations.
     Summary,
 }
 
@@ -39,11 +39,11 @@ impl Kind {
 pub struct Metric {
     /// Its name; a counter's samples end in `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The name of its label, where it has one.
+    /// The name of its label, if it has one.
     pub label: Option<&'static str>,
-    /// What it means, in a line.
+    /// Its meaning, in one line.
     pub help: &'static str,
 }
 
@@ -70,65 +70,65 @@ macro_rules! label {
 }
 
 metrics! {
-    ACCEPTED "posthaste_messages_accepted" Counter "messages that were made durable and promised";
-    ARRIVED "posthaste_deliveries_accepted" Counter "deliveries that became durable and came to the dispatch loop";
-    DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries that have not ended, by tier, in memory or on the disk alone";
-    PENDING "posthaste_pending" Gauge ["state"] "the same by whether they were tried before: tried ones wait for a retry or a receipt, or are under way again";
-    WINDOW "posthaste_window" Gauge ["state"] "deliveries in memory, by state; the rest of the queue is on the disk alone";
-    SPILLING "posthaste_queues_spilling" Gauge "queues (an endpoint's deliveries of one tier) with more on the disk than in memory";
-    READY "posthaste_ready" Gauge "deliveries in memory whose time has come and that are not under way";
-    OLDEST_DUE "posthaste_oldest_due_seconds" Gauge "how long ago the first of those that are ready was due, held or not";
-    OVERDUE "posthaste_overdue_seconds" Gauge "the same of those that nothing holds: how far behind the server is";
-    BACKLOG "posthaste_backlog_seconds" Gauge "how long what is ready and not held back would take at the pace since the last look; for scaling";
+    ACCEPTED "posthaste_messages_accepted" Counter "messages that were accepted and are durable";
+    ARRIVED "posthaste_deliveries_accepted" Counter "deliveries that became durable and reached the dispatch loop";
+    DEPTH "posthaste_queue_depth" Gauge ["tier"] "deliveries that have not ended, by tier, in memory or on disk only";
+    PENDING "posthaste_pending" Gauge ["state"] "deliveries that have not ended, by whether they were tried before: tried ones wait for a retry or a receipt, or are under way again";
+    WINDOW "posthaste_window" Gauge ["state"] "deliveries in memory, by state; the others are on disk only";
+    SPILLING "posthaste_queues_spilling" Gauge "queues (an endpoint's deliveries of one tier) with deliveries on disk that are not in memory";
+    READY "posthaste_ready" Gauge "deliveries in memory that are due and not under way";
+    OLDEST_DUE "posthaste_oldest_due_seconds" Gauge "time since the oldest ready delivery was due, held or not";
+    OVERDUE "posthaste_overdue_seconds" Gauge "time since the oldest ready delivery that is not held was due: how far behind the server is";
+    BACKLOG "posthaste_backlog_seconds" Gauge "time to send all ready deliveries that are not held, at the rate since metrics were last read; for scaling";
     IN_FLIGHT "posthaste_in_flight" Gauge "attempts under way";
-    UNSETTLED "posthaste_unsettled" Gauge "outcomes that are decided and not written yet";
-    LATENCY "posthaste_dispatch_latency_seconds" Histogram "how long after it was due an attempt began";
-    TOOK "posthaste_attempt_duration_seconds" Histogram "how long attempts took, from their turn to the end of the answer";
-    ATTEMPTS "posthaste_attempts" Counter ["class"] "attempts that ended, by what their result means";
+    UNSETTLED "posthaste_unsettled" Gauge "outcomes that are decided and not yet durable";
+    LATENCY "posthaste_dispatch_latency_seconds" Histogram "time from an attempt's due time to its start";
+    TOOK "posthaste_attempt_duration_seconds" Histogram "duration of attempts, from their start to the end of the answer";
+    ATTEMPTS "posthaste_attempts" Counter ["class"] "attempts that ended, by the class of their result";
     DELIVERED "posthaste_delivered" Counter "deliveries that were delivered";
-    CANCELLED "posthaste_cancelled" Counter "deliveries that were cancelled, superseded or erased, as far as they were in memory";
-    DEAD_LETTERS "posthaste_dead_letters" Counter ["cause"] "deliveries that were given up, by cause";
-    TTL_PURGES "posthaste_ttl_expired_purge" Counter "deliveries that were purged because their time to live was over";
-    SWEPT "posthaste_swept" Counter "deliveries behind the window whose end was written down: cut, erased, or over their time to live";
+    CANCELLED "posthaste_cancelled" Counter "deliveries that were cancelled, superseded or erased while they were in memory";
+    DEAD_LETTERS "posthaste_dead_letters" Counter ["cause"] "deliveries that ended as dead letters, by cause";
+    TTL_PURGES "posthaste_ttl_expired_purge" Counter "deliveries that expired because their TTL was over";
+    SWEPT "posthaste_swept" Counter "deliveries on disk only whose end was recorded: cut, erased, or past their TTL";
     TRIPS "posthaste_breaker_trips" Counter ["scope"] "breakers that opened";
     OPEN "posthaste_breakers_open" Gauge ["scope"] "breakers that are not closed";
     PAUSED "posthaste_paused" Gauge ["scope"] "pauses in force: of everything, of tenants, and of origins";
-    TOKENS_REJECTED "posthaste_retry_tokens_rejected" Counter "retry tokens that were forged or altered: never sent";
-    TOKENS_RENEWED "posthaste_retry_tokens_renewed" Counter "retry tokens that were late, and verified once more";
-    ILLEGAL "posthaste_illegal_transitions" Counter "moves that no delivery makes, and that were refused: anything but zero is a bug";
-    RECIPIENT_ROWS "posthaste_recipient_rows_read" Counter "rows of the store read, while messages are accepted, to find endpoints by subject or tag or to list a tenant's";
-    COMMITS "posthaste_commits" Counter "transactions that were made durable";
-    COMMIT_ROWS "posthaste_commit_rows" Counter "deliveries accepted and settled by them";
-    COMMIT_SECONDS "posthaste_commit_seconds" Summary "how long a transaction took, its fsync included, since the start";
-    STORE "posthaste_store_state" Gauge ["state"] "1 for the state that the store is in";
-    CONNECTIONS_OUT "posthaste_connections_out" Gauge "connections to receivers";
-    CONNECTIONS_IN "posthaste_connections_in" Gauge "connections of callers";
-    REQUESTS "posthaste_requests" Counter "requests that were answered";
-    REFUSALS "posthaste_refusals" Counter ["code"] "requests that were refused, by the problem's code";
+    TOKENS_REJECTED "posthaste_retry_tokens_rejected" Counter "retry tokens that were forged or altered; their deliveries are never sent";
+    TOKENS_RENEWED "posthaste_retry_tokens_renewed" Counter "retry tokens that were too old, and were renewed after another check";
+    ILLEGAL "posthaste_illegal_transitions" Counter "state changes that were refused because no delivery makes them: anything but zero is a bug";
+    RECIPIENT_ROWS "posthaste_recipient_rows_read" Counter "rows of the store read to find the endpoints of accepted messages, by subject or tag or as a tenant's list";
+    COMMITS "posthaste_commits" Counter "transactions that became durable";
+    COMMIT_ROWS "posthaste_commit_rows" Counter "deliveries that these transactions accepted or settled";
+    COMMIT_SECONDS "posthaste_commit_seconds" Summary "duration of transactions, including the fsync, since the start";
+    STORE "posthaste_store_state" Gauge ["state"] "1 for the current state of the store";
+    CONNECTIONS_OUT "posthaste_connections_out" Gauge "open connections to receivers";
+    CONNECTIONS_IN "posthaste_connections_in" Gauge "open connections of API callers";
+    REQUESTS "posthaste_requests" Counter "API requests that were answered";
+    REFUSALS "posthaste_refusals" Counter ["code"] "API requests that were refused, by error code";
 }
 
-/// What was agreed to be said of the text.
+/// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text as it grows.
+/// The text being written.
 #[derive(Debug, Default)]
 pub struct Page(String);
 
 impl Page {
-    /// One number.
+    /// Writes a metric with one number.
     pub fn one(&mut self, metric: &Metric, value: u64) {
         self.head(metric);
         let suffix = suffix(metric);
         self.line(format_args!("{}{suffix} {value}", metric.name));
     }
 
-    /// One duration in seconds.
+    /// Writes a metric that is a duration in seconds.
     pub fn seconds(&mut self, metric: &Metric, seconds: f64) {
         self.head(metric);
         self.line(format_args!("{} {seconds}", metric.name));
     }
 
-    /// A number for each value of the metric's label.
+    /// Writes a number for each value of the metric's label.
     pub fn each<'v>(&mut self, metric: &Metric, values: impl IntoIterator<Item = (&'v str, u64)>) {
         self.head(metric);
         let (suffix, label) = (suffix(metric), metric.label.unwrap_or("kind"));
@@ -137,7 +137,7 @@ impl Page {
         }
     }
 
-    /// How durations spread.
+    /// Writes a histogram.
     pub fn spread(&mut self, metric: &Metric, spread: &Spread) {
         self.head(metric);
         let mut so_far = 0;
@@ -150,7 +150,7 @@ impl Page {
         self.line(format_args!("{}_count {so_far}", metric.name));
     }
 
-    /// Percentiles in seconds, and how many there were.
+    /// Writes percentiles in seconds, and the number of durations.
     pub fn percentiles(&mut self, metric: &Metric, percentiles: &[(f64, f64)], count: u64) {
         self.head(metric);
         for (share, seconds) in percentiles {
@@ -159,7 +159,7 @@ impl Page {
         self.line(format_args!("{}_count {count}", metric.name));
     }
 
-    /// The whole text.
+    /// Ends the text and returns it.
     pub fn finish(mut self) -> String {
         self.line(format_args!("# EOF"));
         self.0
@@ -182,7 +182,7 @@ fn suffix(metric: &Metric) -> &'static str {
 /// The table of `docs/metrics.md`.
 #[cfg(test)]
 fn markdown() -> String {
-    let mut table = "| metric | kind | label | what it says |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| metric | kind | label | meaning |\n|---|---|---|---|\n".to_owned();
     for metric in ALL {
         let (suffix, kind) = (suffix(metric), metric.kind.name());
         let label = metric.label.map(|label| format!("`{label}`")).unwrap_or_default();
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_metrics_has_every_one_of_them_as_it_is() {
+    fn metrics_page_lists_every_metric() {
         let page = include_str!("../../../docs/metrics.md");
         assert!(page.contains(&markdown()), "docs/metrics.md must have this table:\n{}", markdown());
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_what_a_collector_reads() {
+    fn metrics_text_has_types_labels_and_buckets() {
         let mut page = Page::default();
         page.one(&DELIVERED, 3);
         page.each(&DEPTH, [("transactional", 1), ("promotional", 2)]);

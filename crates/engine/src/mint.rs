@@ -1,11 +1,11 @@
-//! Mints keys for everybody in the process: one sequence for each session.
+//! Mints keys for the whole process: one sequence for each session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_core::id::{Key, WriterId};
 
-/// Where keys come from.
+/// A source of keys, shared by its clones.
 #[derive(Clone, Debug)]
 pub(crate) struct Mint {
     writer: WriterId,
@@ -13,12 +13,12 @@ pub(crate) struct Mint {
 }
 
 impl Mint {
-    /// A sequence of this writer's own, from its beginning.
+    /// This writer's sequence, from its beginning.
     pub(crate) fn of(writer: WriterId) -> Self {
         Self { writer, next: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Mints `count` keys in a row and gives the first.
+    /// Mints `count` consecutive keys and returns the first.
     pub(crate) fn keys(&self, count: u64) -> Key {
         Key::new(self.writer, self.next.fetch_add(count, Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! The first operator key: made with the store, and written to a file for its operator's eyes alone.
+//! The first operator key: made with the store, and written to a file that only the owner may read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,33 +13,33 @@ use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::tenants::NotFiled;
 
-/// Its name in the data folder.
+/// The name of the key's file in the data folder.
 const FILE: &str = "operator.key";
 
-/// Why there is no first operator key.
+/// Why the first operator key could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NoOperatorKey {
     /// Its file could not be used.
     #[error("cannot keep the first operator key in {}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system reported.
         error: io::Error,
     },
-    /// It could not be made known.
-    #[error("the first operator key could not be made known")]
+    /// Its hash could not be stored.
+    #[error("the first operator key could not be stored")]
     NotFiled(#[from] NotFiled),
-    /// The store could not be asked.
+    /// The store could not be read.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes an operator key where there is none, and says which file it is in.
+    /// Makes an operator key if there is none, and returns the path of its file.
     ///
-    /// The file comes first: a key that nobody could ever read would lock everybody out, a file whose key
-    /// is not known yet is taken up by the next start.
+    /// The file is written first. A key that was stored without its file could never be used, and no other operator
+    /// key could be made. A file whose key is not stored yet is used by the next start.
     pub async fn first_operator_key(&self, folder: &Path) -> Result<Option<PathBuf>, NoOperatorKey> {
         if !self.keys(None, ListOrder::OldestFirst, None, 1).await?.is_empty() {
             return Ok(None);
@@ -55,7 +55,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-/// The key in the file; none where the file is missing, or was cut short when it was written.
+/// The key in the file; `None` if the file is missing or incomplete.
 fn read(path: &Path) -> io::Result<Option<ApiKey>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(ApiKey::parse(text.trim()).ok().filter(|key| key.class() == KeyClass::Operator)),

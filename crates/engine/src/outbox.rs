@@ -1,5 +1,5 @@
-//! The store as the dispatch loop sees it: its own, but for the settings of lanes, which go by the rules of their
-//! tenants too.
+//! The store as the dispatch loop sees it: every call is passed through, except that lane settings also include the
+//! rules of their tenants.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use posthaste_store::{
 
 use crate::destination::Destinations;
 
-/// A store whose lanes go by rules.
+/// A store whose lane settings include the rules of their tenants.
 #[derive(Debug)]
 pub(crate) struct Ruled<S> {
     pub(crate) store: Arc<S>,
@@ -23,7 +23,7 @@ pub(crate) struct Ruled<S> {
 
 impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
     async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
-        // Reads whatever is not in memory at once: what follows finds it there.
+        // One read for all lanes; the look-ups below then find their endpoints in the store's memory.
         let mut found = self.store.lanes(lanes).await?;
         for settings in &mut found {
             if let Some(ruled) = self.destinations.lane(settings.lane).await? {

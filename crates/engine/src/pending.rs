@@ -1,8 +1,9 @@
-//! How many deliveries of a tenant are pending, as far as a quota needs to know it.
+//! Upper bounds of the number of pending deliveries, for tenants with a quota.
 //!
-//! Invariant: of what messages become, what is kept in memory is never less than there is. It is what was counted last,
-//! what was stored since the count began, and what is on its way to the store. What ended since, and what jobs have made,
-//! is known when somebody counts again: nobody is refused by what was counted before they asked.
+//! Invariant: the bound in memory is never less than the number of pending deliveries that messages made. It is the sum
+//! of the last count, what was stored since that count began, and what is on its way to the store. Deliveries that
+//! ended since, and those that jobs made, are only known after the next count: a message is refused only by a count
+//! that began after its request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,31 +15,31 @@ use crate::accept::NotAccepted;
 use crate::clock::Clock;
 use crate::engine::Engine;
 
-/// What is known of the tenants whose pending deliveries are limited.
+/// The bounds of the tenants whose pending deliveries are limited.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(Mutex<HashMap<TenantId, Arc<Known>>>);
 
-/// What is known of one.
+/// The bound of one tenant.
 #[derive(Debug, Default)]
 struct Known {
     at_most: Mutex<AtMost>,
-    /// Held by who counts: the others wait for it, and use what it finds if it began after they asked.
+    /// Held by the request that counts. Others wait for it, and use its result if the count began after their check.
     counting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct AtMost {
-    /// Nothing before the first count.
+    /// The result of the last count; `None` before the first.
     counted: Option<u64>,
     /// How many counts began.
     counts: u64,
-    /// Made durable since the last count began.
+    /// Deliveries made durable since the last count began.
     stored: u64,
-    /// On their way to the store.
+    /// Deliveries on their way to the store.
     under_way: u64,
 }
 
-/// There is no room: so many are pending, as far as so many counts tell.
+/// The quota is used up: how many deliveries are pending, and the number of counts that this is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Full {
     pending: u64,
@@ -51,7 +52,7 @@ impl Pending {
         Arc::clone(all.entry(tenant).or_default())
     }
 
-    /// Forgets a tenant: it has another quota, or is no more.
+    /// Evicts a tenant, because its quota has changed or it was erased.
     pub(crate) fn forget(&self, tenant: TenantId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&tenant);
     }
@@ -62,7 +63,7 @@ impl Known {
         self.at_most.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for so many deliveries of one message, if fewer than `most` are pending.
+    /// Reserves room for the deliveries of one message, if fewer than `most` are pending.
     fn take(self: &Arc<Self>, most: u64, deliveries: u64) -> Result<Room, Full> {
         let mut known = self.lock();
         let uncounted = known.stored.saturating_add(known.under_way);
@@ -75,14 +76,14 @@ impl Known {
         }
     }
 
-    /// Somebody begins to count: what was stored before is in it.
+    /// Begins a count, which includes everything stored before; returns how much that is.
     fn begin(&self) -> u64 {
         let mut known = self.lock();
         known.counts += 1;
         known.stored
     }
 
-    /// So many were counted, by somebody who began when so many had been stored.
+    /// Ends a count: its result, and what [`Known::begin`] returned.
     fn counted(&self, counted: u64, before: u64) {
         let mut known = self.lock();
         known.counted = Some(counted);
@@ -90,7 +91,7 @@ impl Known {
     }
 }
 
-/// Room for a message's deliveries, while they are on their way to the store.
+/// Reserved room for a message's deliveries, while they are on their way to the store.
 #[derive(Debug)]
 pub(crate) struct Room {
     of: Arc<Known>,
@@ -98,7 +99,7 @@ pub(crate) struct Room {
 }
 
 impl Drop for Room {
-    /// They are stored. Where they were refused instead, the next count tells.
+    /// Counts the deliveries as stored. If they were refused instead, the next count corrects it.
     fn drop(&mut self) {
         let mut known = self.of.lock();
         known.under_way = known.under_way.saturating_sub(self.deliveries);
@@ -106,7 +107,7 @@ impl Drop for Room {
     }
 }
 
-/// Whether somebody has had a tenant's deliveries counted: for messages that come together, that is done once.
+/// Whether a batch has had its tenant's deliveries counted, which it does at most once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Looked {
     #[default]
@@ -115,7 +116,7 @@ pub(crate) enum Looked {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes room for a message that becomes so many deliveries, if fewer than `most` of its tenant's are pending.
+    /// Reserves room for a message's deliveries, if fewer than `most` of its tenant's are pending.
     pub(crate) async fn take_room(
         &self,
         tenant: TenantId,
@@ -129,21 +130,21 @@ impl<S: Store, C: Clock> Engine<S, C> {
             && *looked == Looked::Never
         {
             *looked = Looked::Once;
-            // Boxed, as it is rare: every request that is accepted holds room for what it may wait for.
+            // Boxed because it is rare: its state would make the future of every accept larger.
             Box::pin(self.count_pending(tenant, &known, counts)).await?;
             room = known.take(most, deliveries as u64);
         }
         room.map_err(|full| NotAccepted::NoRoom { pending: full.pending })
     }
 
-    /// Counts what is pending, unless a count has begun since so many had.
+    /// Counts the pending deliveries, unless another count began after number `since`.
     async fn count_pending(&self, tenant: TenantId, known: &Known, since: u64) -> Result<(), StoreError> {
         let _turn = known.counting.lock().await;
         if known.lock().counts != since {
             return Ok(());
         }
         let before = known.begin();
-        // What ends in the last hour that anybody can know of is in it.
+        // Two hours beyond the current one, so that no tally is missed.
         let until = Hour(Hour::of(self.clock.now()).0.saturating_add(2));
         let tallies = self.store.tallies(tenant, Hour(0), until).await?;
         known.counted(pending(&tallies), before);
@@ -151,7 +152,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-/// What was made and has not ended.
+/// The number of deliveries that were made and have not ended.
 fn pending(tallies: &[Tally]) -> u64 {
     let mut pending: i128 = 0;
     for tally in tallies {
@@ -181,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_never_less_than_there_is() {
+    fn pending_bound_is_never_below_the_true_count() {
         let known = Pending::default().of(TENANT);
-        assert_eq!(full(&known, 5), Some(0), "nobody has counted");
+        assert_eq!(full(&known, 5), Some(0), "there was no count yet");
         count(&known, 2);
         let two = known.take(5, 2).expect("room");
         count(&known, 2);
-        assert_eq!(full(&known, 4), Some(4), "they are on their way, and nobody can have counted them");
+        assert_eq!(full(&known, 4), Some(4), "they are on their way, and not in the count");
         drop(two);
         assert_eq!(full(&known, 4), Some(4), "they are stored, and were not counted");
-        // Somebody counts, and meanwhile three more are stored, of which one was counted.
+        // During a count three more are stored, and the count includes one of them.
         let before = known.begin();
         drop(known.take(5, 3).expect("room"));
         known.counted(5, before);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_for_nobody_takes_no_room() {
+    fn message_without_recipients_takes_no_room() {
         let known = Pending::default().of(TENANT);
         count(&known, 0);
         let rooms: Vec<_> = (0..5).map(|_| known.take(1, 0).expect("room")).collect();
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_not_pending() {
+    fn ended_deliveries_are_not_pending() {
         let tally = |counted, count| Tally { tenant: TENANT, hour: Hour(1), counted, count };
         let some = [
             tally(Counted::Messages, 5),

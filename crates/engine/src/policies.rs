@@ -1,5 +1,5 @@
-//! Policies by name: a tenant's own, and the operator's, which every tenant may use. The presets are names that
-//! nobody can take.
+//! Policies by name: a tenant's own, and the operator's, which every tenant may use. The names of presets are
+//! reserved.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::rules::Rules;
 
 mod written;
 
-/// Policies that one tenant, or the operator, may have: all of them are in memory with the tenant's rules.
+/// The most policies of one tenant, or of the operator. All of them are in memory with the tenant's rules.
 pub const POLICIES_MAX: u32 = 100;
 
-/// Endpoints or tenants read at once where somebody may still use a policy.
+/// Endpoints or tenants in one page of the search for users of a policy.
 const PAGE: u32 = 500;
 
-/// A change that met another one is made again; so often, nobody else is that quick.
+/// How often a change is tried again that met a concurrent one.
 const TRIES: u32 = 5;
 
 /// A policy with a name.
@@ -32,18 +32,18 @@ const TRIES: u32 = 5;
 pub struct StoredPolicy {
     /// Its id.
     pub id: Key,
-    /// Whose; [`OPERATOR`] where it is everybody's.
+    /// The tenant that owns it; [`OPERATOR`] for one that every tenant may use.
     pub tenant: TenantId,
-    /// What endpoints call it by.
+    /// The name that endpoints use.
     pub name: String,
     /// When it was made.
     pub at: Timestamp,
-    /// What it says.
+    /// Its values, as they were given.
     pub spec: PolicySpec,
 }
 
 impl StoredPolicy {
-    /// A policy as it was filed.
+    /// Reads a policy from its document.
     pub(crate) fn of(document: Document) -> Result<Self, StoreError> {
         let damaged = |found: String| StoreError::Damaged { what: "a policy", found };
         let name = document.name.ok_or_else(|| damaged("no name".to_owned()))?;
@@ -63,23 +63,23 @@ impl StoredPolicy {
     }
 }
 
-/// Why a policy was not put or deleted.
+/// Why a policy was not stored or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotPut {
     /// Its name is a preset's.
-    #[error("{0} is a preset, which nobody changes; put your policy under a name of your own")]
+    #[error("{0} is a preset and cannot be changed; put your policy under a name of your own")]
     Preset(&'static str),
-    /// It cannot be.
-    #[error("the policy cannot be")]
+    /// Its values are invalid: every complaint.
+    #[error("the policy is invalid")]
     Bad(Vec<BadPolicy>),
-    /// There are as many as there may be.
-    #[error("there are {POLICIES_MAX} policies already, and no more are kept; delete one that nobody uses")]
+    /// There are [`POLICIES_MAX`] already.
+    #[error("there are {POLICIES_MAX} policies already, which is the most; delete one that is not used")]
     TooMany,
-    /// Somebody still goes by it.
+    /// A tenant or an endpoint uses it: the text names it.
     #[error("{0}; give it another policy first")]
     InUse(String),
-    /// Somebody else puts or deletes it at the same time.
-    #[error("the policy was changed by somebody else at the same time; look at it, and ask again")]
+    /// Another request changed or deleted it at the same time, on every try.
+    #[error("another request changed the policy at the same time; read it again, and repeat your change")]
     Stale,
     /// The engine is going down.
     #[error(transparent)]
@@ -90,47 +90,47 @@ pub enum NotPut {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// What holds for all endpoints of a tenant; for [`OPERATOR`], what the operator has made for everybody.
+    /// The rules for all endpoints of a tenant; for [`OPERATOR`], those that the operator made for all tenants.
     pub async fn rules(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
         self.destinations.rules_of(tenant).await
     }
 
     /// A tenant's own policies, or the operator's, by name.
-    pub async fn policies(&self, whose: TenantId) -> Result<Vec<StoredPolicy>, StoreError> {
+    pub async fn policies(&self, owner: TenantId) -> Result<Vec<StoredPolicy>, StoreError> {
         let order = ListOrder::OldestFirst;
-        let found = self.store.documents(DocumentKind::Policy, Some(whose), order, None, POLICIES_MAX).await?;
+        let found = self.store.documents(DocumentKind::Policy, Some(owner), order, None, POLICIES_MAX).await?;
         let mut policies: Vec<StoredPolicy> = found.into_iter().map(StoredPolicy::of).collect::<Result<_, _>>()?;
         policies.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(policies)
     }
 
     /// The policy of this name among a tenant's own, or the operator's.
-    pub async fn policy(&self, whose: TenantId, name: &str) -> Result<Option<StoredPolicy>, StoreError> {
-        let found = self.store.document_named(DocumentKind::Policy, whose, name.to_owned()).await?;
+    pub async fn policy(&self, owner: TenantId, name: &str) -> Result<Option<StoredPolicy>, StoreError> {
+        let found = self.store.document_named(DocumentKind::Policy, owner, name.to_owned()).await?;
         found.map(StoredPolicy::of).transpose()
     }
 
-    /// Makes a policy, or puts another in its place. What waits goes by it from its next attempt on.
+    /// Makes or replaces a policy. Pending deliveries use it from their next attempt on.
     pub async fn put_policy(
         self: &Arc<Self>,
-        whose: TenantId,
+        owner: TenantId,
         name: &str,
         spec: PolicySpec,
         by: Option<By>,
     ) -> Result<StoredPolicy, NotPut> {
-        is_no_preset(name)?;
+        refuse_preset(name)?;
         Policy::build(&spec).map_err(NotPut::Bad)?;
         for _ in 0..TRIES {
-            let (id, at) = match self.policy(whose, name).await? {
+            let (id, at) = match self.policy(owner, name).await? {
                 Some(before) => (before.id, before.at),
-                None if self.policies(whose).await?.len() >= POLICIES_MAX as usize => return Err(NotPut::TooMany),
+                None if self.policies(owner).await?.len() >= POLICIES_MAX as usize => return Err(NotPut::TooMany),
                 None => (self.mint(1), self.clock.now()),
             };
-            let policy = StoredPolicy { id, tenant: whose, name: name.to_owned(), at, spec: spec.clone() };
+            let policy = StoredPolicy { id, tenant: owner, name: name.to_owned(), at, spec: spec.clone() };
             let document = policy.document();
             match self.act(|engine| async move { engine.policy_filed(document, by).await }).await?? {
                 Filed::Done => return Ok(policy),
-                // Somebody else has made it meanwhile.
+                // Another request has made it meanwhile.
                 Filed::NameTaken | Filed::Replayed(_) | Filed::KeyReused => {}
             }
         }
@@ -138,41 +138,41 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     async fn policy_filed(&self, document: Document, by: Option<By>) -> Result<Filed, NotPut> {
-        let whose = document.tenant;
+        let owner = document.tenant;
         let filed = self.store.file(self.session, document, None, self.done_by(by)).await?;
         if filed == Filed::Done {
-            self.rules_changed(whose).await?;
+            self.rules_changed(owner).await?;
         }
         Ok(filed)
     }
 
-    /// Deletes a policy that nobody uses; `false` when there is none. A tenant's may hide the operator's: whoever
-    /// uses it goes by that from then on.
-    pub async fn delete_policy(self: &Arc<Self>, whose: TenantId, name: &str, by: Option<By>) -> Result<bool, NotPut> {
-        is_no_preset(name)?;
-        let Some(policy) = self.policy(whose, name).await? else { return Ok(false) };
-        let hides_another = whose != OPERATOR && self.policy(OPERATOR, name).await?.is_some();
+    /// Deletes a policy that is not used; `false` when there is none. A tenant's policy may have the same name as one
+    /// of the operator's: then it is deleted even if it is used, and its users get the operator's.
+    pub async fn delete_policy(self: &Arc<Self>, owner: TenantId, name: &str, by: Option<By>) -> Result<bool, NotPut> {
+        refuse_preset(name)?;
+        let Some(policy) = self.policy(owner, name).await? else { return Ok(false) };
+        let hides_another = owner != OPERATOR && self.policy(OPERATOR, name).await?.is_some();
         if !hides_another && let Some(user) = self.user_of(&policy).await? {
             return Err(NotPut::InUse(user));
         }
-        self.act(|engine| async move { engine.policy_unfiled(whose, policy.id, by).await }).await?
+        self.act(|engine| async move { engine.policy_unfiled(owner, policy.id, by).await }).await?
     }
 
-    async fn policy_unfiled(&self, whose: TenantId, id: Key, by: Option<By>) -> Result<bool, NotPut> {
+    async fn policy_unfiled(&self, owner: TenantId, id: Key, by: Option<By>) -> Result<bool, NotPut> {
         let removed = self.store.unfile(self.session, DocumentKind::Policy, id, self.done_by(by)).await?;
-        self.rules_changed(whose).await?;
+        self.rules_changed(owner).await?;
         Ok(removed)
     }
 
-    /// The rules of a tenant, or of everybody, are others now: whatever is decided from now on
-    /// is read anew, and the loop reads its lanes again.
-    pub(crate) async fn rules_changed(&self, whose: TenantId) -> Result<(), Ended> {
-        let number = self.destinations.forget_rules(whose);
-        let tenant = Some(whose).filter(|whose| *whose != OPERATOR);
+    /// The rules of a tenant have changed, or for [`OPERATOR`] those of all tenants: evicts them from memory, and makes
+    /// the loop read its lanes again.
+    pub(crate) async fn rules_changed(&self, owner: TenantId) -> Result<(), Ended> {
+        let number = self.destinations.forget_rules(owner);
+        let tenant = Some(owner).filter(|owner| *owner != OPERATOR);
         self.handle.ask(Command::Rules(tenant, number)).await.map(drop)
     }
 
-    /// Somebody who goes by a policy, in words: a tenant or an endpoint.
+    /// A tenant or an endpoint that uses a policy, as text for an error message.
     async fn user_of(&self, policy: &StoredPolicy) -> Result<Option<String>, StoreError> {
         match policy.tenant {
             OPERATOR => self.tenant_using(policy).await,
@@ -186,7 +186,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// A tenant that uses a policy of the operator's.
+    /// A tenant or an endpoint that uses a policy of the operator's, as text.
     async fn tenant_using(&self, policy: &StoredPolicy) -> Result<Option<String>, StoreError> {
         let mut after = None;
         loop {
@@ -197,18 +197,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 if self.policy(tenant.id, &policy.name).await?.is_some() {
                     continue;
                 }
-                let of = tenant.uid.unwrap_or_else(|| self.public_id(Kind::Tenant, tenant.id.0, tenant.at));
+                let user = tenant.uid.unwrap_or_else(|| self.public_id(Kind::Tenant, tenant.id.0, tenant.at));
                 if tenant.terms.policy.as_deref() == Some(&policy.name) {
-                    return Ok(Some(format!("the tenant {of} uses it")));
+                    return Ok(Some(format!("the tenant {user} uses it")));
                 }
                 if let Some(id) = self.endpoint_using(tenant.id, &policy.name).await? {
-                    return Ok(Some(format!("the endpoint {id} of the tenant {of} uses it")));
+                    return Ok(Some(format!("the endpoint {id} of the tenant {user} uses it")));
                 }
             }
         }
     }
 
-    /// The id of an endpoint of a tenant that names this policy.
+    /// The public id of an endpoint of a tenant that names this policy.
     async fn endpoint_using(&self, tenant: TenantId, name: &str) -> Result<Option<String>, StoreError> {
         let mut after: Option<EndpointId> = None;
         loop {
@@ -223,6 +223,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-fn is_no_preset(name: &str) -> Result<(), NotPut> {
+fn refuse_preset(name: &str) -> Result<(), NotPut> {
     PRESETS.into_iter().find(|preset| *preset == name).map_or(Ok(()), |preset| Err(NotPut::Preset(preset)))
 }

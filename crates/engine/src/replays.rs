@@ -1,4 +1,4 @@
-//! What was given up, and another life for it: dead letters and replays, as the API asks for them.
+//! Dead letters, and replays that deliver them and other ended or missing deliveries again, for the API.
 
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::Kind;
@@ -13,23 +13,23 @@ use crate::engine::{Engine, Sees};
 use crate::jobs::{Meant, meant};
 use crate::tenants::Made;
 
-/// Looked at for a count, in pages of this many: whoever waits for it waits for tens of milliseconds.
+/// Items in one page of a count. A whole count takes tens of milliseconds, which its caller waits for.
 const COUNTED_PAGE: u32 = 500;
-/// What is selected beyond this is not counted.
+/// A count stops at this many items.
 const COUNTED_MAX: u64 = 10_000;
-/// Pages that one count reads: a page may be empty.
+/// The most pages that one count reads, since a page may be empty.
 const COUNTED_PAGES_MAX: u32 = 50;
 
-/// Replays of one tenant that go on at once; each takes its turn among everybody's.
+/// The most replays of one tenant that run at a time. They share the job runner with those of other tenants.
 pub const RUNNING_MAX: u32 = 16;
 
-/// Why a replay was not begun, or did not go on.
+/// Why a replay was not begun or resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReplayed {
-    /// As many of its tenant's go on as may.
-    #[error("{RUNNING_MAX} replays go on already; wait for one of them, or pause or cancel one")]
+    /// The tenant has [`RUNNING_MAX`] running replays.
+    #[error("{RUNNING_MAX} replays are running already; wait until one has ended, or pause or cancel one")]
     TooMany,
-    /// Its key stands for another request.
+    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
     /// The store could not take it.
@@ -49,42 +49,42 @@ impl From<StoreError> for NotReplayed {
 /// A replay to begin.
 #[derive(Clone, Debug)]
 pub struct AskedReplay {
-    /// Whose.
+    /// The tenant that owns the deliveries.
     pub tenant: TenantId,
-    /// What to replay.
+    /// The selection.
     pub what: ReplayWhat,
-    /// Deliveries it may make in a second.
+    /// The most deliveries made in a second; `None` for no limit.
     pub per_second: Option<u32>,
-    /// Why.
+    /// The caller's note of why it is done.
     pub reason: Option<String>,
 }
 
 /// A replay that was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeReplay {
-    /// The id the world knows it by.
+    /// Its public id.
     pub public_id: String,
-    /// Whose, as the world knows them.
+    /// The public id of its tenant.
     pub tenant: Option<String>,
-    /// The endpoint it speaks of, as the world knows it.
+    /// The public id of its endpoint, if the selection is of one endpoint.
     pub endpoint: Option<String>,
     /// Its job, before it has done anything.
     pub job: Job,
 }
 
-/// What a replay would do, were it begun now.
+/// What a replay would do if it began now. The counts may stop early; see [`Survey::total`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// How many are selected.
+    /// How many items are selected, exactly or at least.
     pub total: Count,
-    /// How many of them would have another life.
+    /// For how many of those counted a delivery would be made.
     pub replayed: u64,
-    /// What would be passed over.
+    /// How many of those counted would be skipped, by reason.
     pub skipped: Skips,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Dead letters that match, by the time of their end.
+    /// A page of the dead letters that match, by the time of their end.
     pub async fn dead_letters(
         &self,
         filter: DeadLetterFilter,
@@ -95,27 +95,27 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.dead_letters(filter, order, after, limit).await
     }
 
-    /// The replays somebody sees, from behind one.
+    /// A page of the replays that the caller may see, after this one.
     pub async fn replays(
         &self,
-        whose: Sees,
+        visibility: Sees,
         order: ListOrder,
         after: Option<JobId>,
         limit: u32,
     ) -> Result<Vec<Job>, StoreError> {
-        let query = match whose {
+        let query = match visibility {
             Sees::All => JobQuery::EveryReplay(order),
             Sees::Tenant(tenant) => JobQuery::Replays(tenant, order),
         };
         self.store.jobs(query, after, limit).await
     }
 
-    /// How these deliveries are linked to others by replays, one answer for each.
+    /// For each of these deliveries, in order, how replays link it to others.
     pub async fn lives(&self, ids: Vec<DeliveryId>) -> Result<Vec<Lives>, StoreError> {
         self.store.lives(ids).await
     }
 
-    /// Which of these deliveries a tenant has.
+    /// For each of these deliveries, in order, whether it is the tenant's.
     pub async fn owned(&self, tenant: TenantId, ids: &[DeliveryId]) -> Result<Vec<bool>, StoreError> {
         let mut owned = Vec::with_capacity(ids.len());
         for id in ids {
@@ -129,31 +129,31 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(owned)
     }
 
-    /// As the store is asked for it. How an endpoint's deliveries ended is forgotten in time: a message from before
-    /// that is not missing, nobody knows whether it arrived.
-    async fn new_replay(&self, asked: &AskedReplay) -> Result<NewReplay, StoreError> {
+    /// The replay as the store takes it. Outcomes are deleted after their retention time, so a message that is older
+    /// than that does not count as missing: whether it arrived is not known.
+    async fn new_replay(&self, request: &AskedReplay) -> Result<NewReplay, StoreError> {
         let at = self.clock.now();
-        let mut what = asked.what.clone();
+        let mut what = request.what.clone();
         if let ReplayWhat::Missing(missing) = &mut what {
-            let agreed = self.tenant(asked.tenant).await?.and_then(|tenant| tenant.terms.history_kept);
-            let known = at - agreed.unwrap_or(self.retention.history);
-            missing.since = Some(missing.since.map_or(known, |since| since.max(known)));
+            let own = self.tenant(request.tenant).await?.and_then(|tenant| tenant.terms.history_kept);
+            let known_since = at - own.unwrap_or(self.retention.history);
+            missing.since = Some(missing.since.map_or(known_since, |since| since.max(known_since)));
         }
-        let AskedReplay { tenant, per_second, reason, .. } = asked.clone();
+        let AskedReplay { tenant, per_second, reason, .. } = request.clone();
         let running_max = Some(RUNNING_MAX);
         Ok(NewReplay { per_second, reason, running_max, ..NewReplay::new(JobId(self.mint(1)), tenant, at, what) })
     }
 
-    /// What a replay would do, as far as it is worth looking.
-    pub async fn survey(&self, asked: &AskedReplay) -> Result<Survey, StoreError> {
-        let replay = self.new_replay(asked).await?;
+    /// What a replay would do, counting up to 10,000 items.
+    pub async fn survey(&self, request: &AskedReplay) -> Result<Survey, StoreError> {
+        let replay = self.new_replay(request).await?;
         let kind = replay.begun()?.kind;
         let mut survey = Survey { total: Count::Exactly(0), replayed: 0, skipped: Skips::default() };
         let mut from = JobCursor::START;
         for _ in 0..COUNTED_PAGES_MAX {
             let page = self.store.would_replay(replay.clone(), from, COUNTED_PAGE).await?;
             for item in &page.items {
-                match meant(&self.destinations, asked.tenant, &kind, &item.found).await? {
+                match meant(&self.destinations, request.tenant, &kind, &item.found).await? {
                     Meant::For(_) => survey.replayed += 1,
                     Meant::Skip(why) => survey.skipped.add(why, 1),
                     Meant::Not => {}
@@ -169,44 +169,44 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(survey)
     }
 
-    /// Whether one more replay of a tenant that was paused may go on. Two that are asked for at once may both: the bound
-    /// is there for the turns of others, to which one more or less is nothing.
-    async fn one_more(&self, tenant: TenantId) -> Result<(), NotReplayed> {
+    /// Refuses to resume a replay of a tenant that has [`RUNNING_MAX`] running. Two resumed at the same time may exceed
+    /// the bound by one, which is harmless: it only limits how long others wait for their turn.
+    async fn check_running_limit(&self, tenant: TenantId) -> Result<(), NotReplayed> {
         let running = self.store.jobs(JobQuery::ReplaysOf(tenant), None, RUNNING_MAX).await?;
         if running.len() < RUNNING_MAX as usize { Ok(()) } else { Err(NotReplayed::TooMany) }
     }
 
-    /// Gives what is selected another life each, or the first one; survives restarts.
-    pub async fn replay(&self, asked: &AskedReplay, by: Option<By>) -> Result<Job, NotReplayed> {
-        // Dead letters and a list are counted by whoever begins.
-        let total = match asked.what {
+    /// Begins a job that makes a delivery for each selected item; it survives restarts.
+    pub async fn replay(&self, request: &AskedReplay, by: Option<By>) -> Result<Job, NotReplayed> {
+        // The store counts dead letters and listed deliveries itself when it begins the job.
+        let total = match request.what {
             ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
-            ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => Some(self.survey(asked).await?.total),
+            ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => Some(self.survey(request).await?.total),
         };
-        let replay = NewReplay { total, ..self.new_replay(asked).await? };
+        let replay = NewReplay { total, ..self.new_replay(request).await? };
         let job = self.store.start_replay(self.session, replay, by).await?;
         self.tell_of_job();
         Ok(job)
     }
 
-    /// The same under a key: whoever asks again is answered as before.
+    /// Begins a replay under an idempotency key: a repeated request gets the first answer again.
     pub async fn replay_once(
         &self,
-        asked: &AskedReplay,
+        request: &AskedReplay,
         once: Once<MadeReplay>,
         by: Option<By>,
     ) -> Result<Made<MadeReplay>, NotReplayed> {
-        // What the first caller is answered is kept with the key, before anybody has counted for the job.
-        let total = Some(self.survey(asked).await?.total);
-        let replay = NewReplay { total, ..self.new_replay(asked).await? };
+        // The answer is stored with the key, before the store could count for the job: so it is counted here.
+        let total = Some(self.survey(request).await?.total);
+        let replay = NewReplay { total, ..self.new_replay(request).await? };
         let job = replay.begun()?;
         let made = MadeReplay {
             public_id: self.public_id(Kind::Replay, replay.id.0, replay.at),
-            tenant: self.tenant_public_id(asked.tenant).await?,
+            tenant: self.tenant_public_id(request.tenant).await?,
             endpoint: self.endpoint_of(&job).await?,
             job,
         };
-        let once = self.known_by(asked.tenant, once, &made, replay.at);
+        let once = self.known_by(request.tenant, once, &made, replay.at);
         let begun = self.store.start_replay_once(self.session, replay, once, by).await?;
         self.tell_of_job();
         match begun {
@@ -216,7 +216,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// The endpoint that a replay speaks of, as the world knows it; nothing where it is about several.
+    /// The public id of a replay's endpoint; `None` if its selection is not of one endpoint.
     pub async fn endpoint_of(&self, job: &Job) -> Result<Option<String>, StoreError> {
         let id = match &job.kind {
             JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } => filter.endpoint,
@@ -230,22 +230,22 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known.map(|known| self.public_id(Kind::Endpoint, known.id.0, known.at)))
     }
 
-    /// A job of a tenant.
-    pub async fn job(&self, whose: Sees, id: JobId) -> Result<Option<Job>, StoreError> {
-        Ok(self.store.job(id).await?.filter(|job| whose.sees(job.tenant)))
+    /// A job that the caller may see.
+    pub async fn job(&self, visibility: Sees, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(self.store.job(id).await?.filter(|job| visibility.sees(job.tenant)))
     }
 
-    /// Pauses, resumes or cancels a tenant's job; `false` when there is none, or it has ended.
+    /// Pauses, resumes or cancels a job that the caller may see; `false` when there is none, or it has ended.
     pub async fn change_job(
         &self,
-        whose: Sees,
+        visibility: Sees,
         id: JobId,
         next: JobState,
         by: Option<By>,
     ) -> Result<bool, NotReplayed> {
-        let Some(job) = self.job(whose, id).await? else { return Ok(false) };
+        let Some(job) = self.job(visibility, id).await? else { return Ok(false) };
         if job.state == JobState::Paused && next == JobState::Running {
-            self.one_more(job.tenant).await?;
+            self.check_running_limit(job.tenant).await?;
         }
         let changed = self.store.change_job(self.session, id, next, self.done_by(by)).await?;
         self.tell_of_job();

@@ -1,13 +1,13 @@
-//! The rests between steps of work that leaves most of the writer's time to everybody else.
+//! The pauses between steps of background work, which leave most of the writer thread's time to other work.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Rests for no longer than this: a step that was slow, because the disk was, says nothing of how the next one will be.
+/// The longest pause: one slow step, such as on a busy disk, does not predict the next one.
 const REST_MAX: Duration = Duration::from_secs(30);
 
-/// Rests for so long, or until `stop`: whoever goes down waits for nobody's rest.
+/// Pauses for this time, at most 30 s, or until `stop`.
 pub(crate) async fn rest(time: Duration, stop: &CancellationToken) {
     tokio::select! {
         biased;
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_rest_has_a_bound_and_ends_when_it_is_to_stop() {
+    async fn rest_is_bounded_and_ends_at_shutdown() {
         let (begun, stop) = (Instant::now(), CancellationToken::new());
         rest(Duration::from_secs(2), &stop).await;
         assert_eq!(begun.elapsed().as_secs(), 2);

@@ -1,5 +1,5 @@
-//! Rotates the master key in small steps, with a pause after each, and lets the older key go when nothing
-//! needs it. What a restart interrupts goes on with the next start.
+//! Rotates the master key in small steps, with a pause after each, and deletes the older key once nothing
+//! is wrapped with it. A rotation that a restart interrupts continues at the next start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,42 +14,43 @@ use crate::clock::Clock;
 use crate::master_key::keeper::{Keeper, NoNewerKey, aside};
 use crate::rest::rest;
 
-/// How much longer than a step the pause after it is.
+/// The pause after a step, in multiples of the step's duration.
 const YIELD: u32 = 9;
-/// When somebody's read, or a full disk, is in the way.
+/// The pause after a step that changed nothing, because a read transaction or a full disk prevented it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// After a step that failed.
+/// The pause after a step that failed.
 const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Why no rotation was begun.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRotated {
-    /// Nobody looks after a master key here.
+    /// The engine has no [`Keeper`].
     #[error("this engine was started without a master key to look after")]
     NoKeeper,
     /// There is no newer key.
     #[error(transparent)]
     NoNewerKey(#[from] NoNewerKey),
-    /// The store did not answer.
+    /// The store failed.
     #[error("the store could not be asked about its master key")]
     Store(#[from] StoreError),
 }
 
-/// Who rotates the master key, and who asks for it.
+/// The task that rotates the master key, and the way to request a rotation.
 #[derive(Debug)]
 pub(crate) struct Rotator {
     keeper: Option<Keeper>,
-    /// One asks at a time: each would bring a newer key.
+    /// Held by the request that begins a rotation: two at once would each make a newer key.
     asking: Mutex<()>,
-    asked: Notify,
+    /// Notified when a rotation was requested.
+    wake: Notify,
 }
 
 impl Rotator {
     pub(crate) fn new(keeper: Option<Keeper>) -> Self {
-        Self { keeper, asking: Mutex::new(()), asked: Notify::new() }
+        Self { keeper, asking: Mutex::new(()), wake: Notify::new() }
     }
 
-    /// Begins a rotation by somebody's word, unless one is under way.
+    /// Begins a rotation at an operator's request, unless one is under way; returns its progress.
     pub(crate) async fn ask<S: MasterKeys>(&self, store: &S, by: Option<By>) -> Result<Rotation, NotRotated> {
         let _alone = self.asking.lock().await;
         let now = store.rotation().await?;
@@ -58,12 +59,12 @@ impl Rotator {
         }
         let keeper = self.keeper.as_ref().ok_or(NotRotated::NoKeeper)?;
         store.offer(aside(keeper, move |keeper| keeper.newer(now.newest)).await?, by);
-        self.asked.notify_one();
+        self.wake.notify_one();
         Ok(store.rotation().await?)
     }
 
-    /// Carries out what is under way and what is asked for, until `stop` or until the store has stopped. A step
-    /// that has begun is finished.
+    /// Continues a rotation under way and carries out those that are requested, until `stop` or until the store has
+    /// stopped. A step that has begun is finished.
     pub(crate) async fn run<S: MasterKeys, C: Clock>(
         &self,
         store: &Arc<S>,
@@ -76,20 +77,20 @@ impl Rotator {
                 Ok(()) => None,
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
                 Err(error) => {
-                    tracing::error!(%error, "the master key could not be rotated; trying again");
+                    tracing::error!(%error, "master key rotation failed; retrying in a minute");
                     Some(FAILED_AGAIN_AFTER)
                 }
             };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = self.asked.notified() => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep(again.unwrap_or_default()), if again.is_some() => {}
             }
         }
     }
 
-    /// Everything there is to do now.
+    /// Carries a rotation that is under way to its end.
     pub(crate) async fn carry_out<S: MasterKeys, C: Clock>(
         &self,
         store: &S,
@@ -101,7 +102,7 @@ impl Rotator {
         while now.is_under_way() && !stop.is_cancelled() {
             let begun = Instant::now();
             let next = store.rotate(session, clock.now()).await?;
-            tell(&now, &next);
+            log_progress(&now, &next);
             let pause = if next == now { AGAIN_AFTER } else { begun.elapsed() * YIELD };
             now = next;
             if now.is_under_way() {
@@ -117,16 +118,16 @@ impl Rotator {
     async fn forget_older(&self, newest: MasterKeyId) {
         let Some(keeper) = &self.keeper else { return };
         match aside(keeper, move |keeper| keeper.forget_older(newest)).await {
-            Ok(true) => tracing::info!(from = keeper.named(), "the old master key is forgotten"),
-            // What is read at the start only is not ours to change.
+            Ok(true) => tracing::info!(from = keeper.named(), "deleted the old master key"),
+            // A source that is read at the start only is managed by the operator.
             Ok(false) | Err(NoNewerKey::ReadAtTheStart { .. }) => {}
-            Err(error) => tracing::warn!(%error, "the old master key could not be forgotten; it does no harm"),
+            Err(error) => tracing::warn!(%error, "cannot delete the old master key; nothing needs it any more"),
         }
     }
 }
 
-/// Rotates the master key of a store from beginning to end, without pauses, and says after each step how far
-/// it is: where nobody else runs an engine on it.
+/// Rotates the master key of a store from beginning to end, without pauses, and calls `say` after each step. Only for a
+/// store without a running engine.
 pub async fn rotate_now<S: MasterKeys, C: Clock>(
     store: &S,
     session: Session,
@@ -149,14 +150,14 @@ pub async fn rotate_now<S: MasterKeys, C: Clock>(
     Ok(now)
 }
 
-/// What an operator should hear of.
-fn tell(before: &Rotation, after: &Rotation) {
+/// Logs the beginning and the end of a rotation.
+fn log_progress(before: &Rotation, after: &Rotation) {
     if before.newest != after.newest {
-        tracing::info!(from = %before.newest, to = %after.newest, "the master key is being rotated");
+        tracing::info!(from = %before.newest, to = %after.newest, "master key rotation began");
     }
     if !before.older.is_empty() && after.older.is_empty() {
         let rewrapped = after.rewrapped;
-        tracing::info!(master_key = %after.newest, rewrapped, "the master key is rotated; older backups need the old one");
+        tracing::info!(master_key = %after.newest, rewrapped, "master key rotated; older backups need the old key");
     }
 }
 
@@ -170,12 +171,12 @@ mod tests {
     use crate::master_key::{self, Source};
 
     #[tokio::test]
-    async fn a_rotation_that_is_asked_for_is_carried_out_and_the_old_key_is_forgotten() {
+    async fn requested_rotation_is_carried_out_and_the_old_key_is_deleted() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Arc::new(MemoryStore::default());
         let clock = SystemClock::new();
         let session = store.lock().open(clock.now()).session;
-        // A store in memory says that it is sealed under a key of its own: the file has to have it.
+        // A store in memory begins with a master key of its own: rotates it to the key in the file first.
         let first = master_key::load(&Source::Folder, folder.path(), &[]).expect("made").into_newest();
         let first_id = first.id();
         store.offer(first, None);
@@ -188,7 +189,7 @@ mod tests {
             let begun = rotator.ask(store.as_ref(), None).await.expect("a newer one is made");
             assert!(begun.offered.is_some());
             let twice = rotator.ask(store.as_ref(), None).await.expect("one is under way");
-            assert_eq!(twice.offered, begun.offered, "who asks twice gets one");
+            assert_eq!(twice.offered, begun.offered, "a second request joins the rotation under way");
             while master_key::load(&Source::Folder, folder.path(), &[]).expect("there").iter().count() > 1 {
                 tokio::task::yield_now().await;
             }
@@ -200,13 +201,14 @@ mod tests {
         assert_eq!((Some(now.newest), now.is_under_way()), (newer, false));
         assert_ne!(now.newest, first_id);
         let rows = store.journal(0, 100).await.expect("memory reads");
-        let told = rows.iter().flat_map(posthaste_store::JournalRow::entries).flatten();
-        let told = told.filter(|entry| matches!(entry, Entry::RotationBegun { .. } | Entry::RotationEnded { .. }));
-        assert_eq!(told.count(), 4, "two beginnings and two ends");
+        let entries = rows.iter().flat_map(posthaste_store::JournalRow::entries).flatten();
+        let rotations =
+            entries.filter(|entry| matches!(entry, Entry::RotationBegun { .. } | Entry::RotationEnded { .. }));
+        assert_eq!(rotations.count(), 4, "two beginnings and two ends");
     }
 
     #[tokio::test]
-    async fn without_somebody_who_looks_after_the_key_nothing_is_begun() {
+    async fn rotation_without_a_keeper_is_refused() {
         let store = MemoryStore::default();
         let refused = Rotator::new(None).ask(&store, None).await.expect_err("there is no key");
         assert!(matches!(refused, NotRotated::NoKeeper));

@@ -1,9 +1,8 @@
-//! The rules of a tenant: what holds for all of its endpoints beside what their owner says of each. These are the
-//! policies they may name, its own and the operator's, the one they go by that name none, and when engagement messages
-//! may leave.
+//! The rules of a tenant: what holds for all of its endpoints. These are the policies that they may name, which are the
+//! tenant's own and the operator's, the policy of endpoints that name none, and when engagement messages may be sent.
 //!
-//! Invariant: rules carry the number of changes that were known when they were read. What is made of older ones never
-//! takes the place of what is made of newer ones; `core::queue` compares the numbers.
+//! Invariant: rules carry the number of changes that were known when they were read. Lane settings made from older
+//! rules never replace those made from newer ones; `core::queue` compares the numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -25,15 +24,15 @@ use crate::zone;
 /// The rules of one tenant.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// So many changes were known of.
+    /// How many changes of rules were known when these were read.
     number: u32,
-    /// What the server says where a policy says nothing.
+    /// The server's values for what a policy leaves out.
     defaults: Arc<PolicyDefaults>,
-    /// What a name stands for beside the presets.
+    /// The stored policies by name; presets are not among them.
     policies: BTreeMap<String, Arc<Policy>>,
-    /// The name that endpoints go by which name none.
+    /// The policy of endpoints that name none.
     policy: Option<String>,
-    /// When engagement messages may leave.
+    /// When engagement messages may be sent.
     off_peak: Option<OffPeakRule>,
 }
 
@@ -41,39 +40,40 @@ pub struct Rules {
 #[derive(Debug)]
 struct OffPeakRule {
     hours: Hours,
-    /// The tenant's clock.
+    /// The UTC offsets of the tenant's time zone.
     offsets: Arc<Offsets>,
-    /// Clocks are known from this time on.
+    /// Offsets are known from this time on.
     since: Timestamp,
 }
 
 impl OffPeakRule {
     fn of(terms: &Terms, since: Timestamp) -> Option<Self> {
         let hours = terms.off_peak?;
-        Some(Self { hours, offsets: clock_of(terms.time_zone.as_deref(), since), since })
+        Some(Self { hours, offsets: offsets_of(terms.time_zone.as_deref(), since), since })
     }
 
-    /// The window on an endpoint's clock.
+    /// The window in an endpoint's time zone.
     fn at(&self, endpoint: &Endpoint) -> Option<OffPeak> {
         let offsets = match &endpoint.time_zone {
-            Some(own) => clock_of(Some(own), self.since),
+            Some(own) => offsets_of(Some(own), self.since),
             None => Arc::clone(&self.offsets),
         };
         OffPeak::new(self.hours.from, self.hours.to, offsets).ok()
     }
 }
 
-/// How far ahead clocks are looked up: no process runs longer.
+/// How far ahead offsets are looked up: longer than any process runs.
 const YEARS_AHEAD: Duration = Duration::from_secs(20 * 366 * 24 * 60 * 60);
 
-/// A zone's clock. One that the database does not know any more reads as UTC: a message must not be stranded by it.
-fn clock_of(zone: Option<&str>, since: Timestamp) -> Arc<Offsets> {
+/// The UTC offsets of a time zone. One that the database no longer has reads as UTC, so that its messages are still
+/// sent.
+fn offsets_of(zone: Option<&str>, since: Timestamp) -> Arc<Offsets> {
     let known = zone::offsets(zone.unwrap_or("UTC"), since, since + YEARS_AHEAD).ok();
     Arc::new(known.unwrap_or_else(|| Offsets::fixed(0).expect("UTC is no seconds from UTC")))
 }
 
 impl Rules {
-    /// The policy of this name: the tenant's own, else the operator's, else the preset.
+    /// The policy with this name: the tenant's own, else the operator's, else the preset.
     pub fn policy(&self, name: &str) -> Result<Arc<Policy>, UnknownPolicy> {
         match self.policies.get(name) {
             Some(stored) => Ok(Arc::clone(stored)),
@@ -84,13 +84,13 @@ impl Rules {
         }
     }
 
-    /// The name of the policy that an endpoint goes by: its own, else its tenant's.
+    /// The name of the policy in force for an endpoint: its own, else its tenant's, else the default preset.
     pub fn policy_of<'a>(&'a self, endpoint: &'a Endpoint) -> &'a str {
         endpoint.policy.as_deref().or(self.policy.as_deref()).unwrap_or(DEFAULT_PRESET)
     }
 
-    /// What the dispatch loop needs of an endpoint. A policy that is no more reads as the default: a delivery must
-    /// not be stranded by it.
+    /// What the dispatch loop needs of an endpoint. A policy that no longer exists reads as the default, so that
+    /// deliveries are still sent.
     pub(crate) fn lane(&self, endpoint: &Endpoint) -> LaneSettings {
         let policy = self.policy(self.policy_of(endpoint)).or_else(|_| self.policy(DEFAULT_PRESET));
         let mut settings = LaneSettings { rules: self.number, ..endpoint.lane_by(policy.unwrap_or_default()) };
@@ -100,73 +100,73 @@ impl Rules {
         settings
     }
 
-    /// A preset, with the server's word where it says nothing.
+    /// A preset, with the server's values for what it leaves out.
     fn preset(&self, name: &str) -> Option<Policy> {
         let spec = PolicySpec::preset(name)?;
         Policy::build(&spec.or(&self.defaults)).ok().or_else(|| Policy::preset(name))
     }
 }
 
-/// Tenants whose rules are kept in memory; when there are more, all are read again as they are needed.
+/// The most tenants with rules in the cache. When one more comes, the cache is cleared.
 const KEPT_MAX: usize = 16_384;
 
-/// The rules in use.
+/// A cache of the rules in use.
 #[derive(Debug)]
 pub(crate) struct AllRules<S> {
     store: Arc<S>,
     since: Timestamp,
-    /// What the server says where a policy says nothing.
+    /// The server's values for what a policy leaves out.
     pub(crate) defaults: Arc<PolicyDefaults>,
-    kept: RwLock<Kept>,
+    cache: RwLock<RulesCache>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RulesCache {
     by_tenant: IdMap<TenantId, Arc<Rules>>,
-    /// How often somebody changed some: what was read before may be out of date.
+    /// How often rules were changed: those that were read before the last change are not cached.
     changes: u32,
 }
 
 impl<S: Register> AllRules<S> {
-    /// From this time on.
+    /// An empty cache; time zones are looked up from `since` on.
     pub(crate) fn new(store: Arc<S>, since: Timestamp) -> Self {
-        Self { store, since, defaults: Arc::default(), kept: RwLock::default() }
+        Self { store, since, defaults: Arc::default(), cache: RwLock::default() }
     }
 
-    /// A tenant's.
+    /// The rules of a tenant, from the cache or the store.
     pub(crate) async fn of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
         let changes = {
-            let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(known) = kept.by_tenant.get(&tenant) {
+            let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = cache.by_tenant.get(&tenant) {
                 return Ok(Arc::clone(known));
             }
-            kept.changes
+            cache.changes
         };
         let mut policies = BTreeMap::new();
-        // The tenant's hide the operator's.
-        for whose in [OPERATOR, tenant] {
-            policies.extend(self.policies(whose).await?);
+        // A tenant's own policy hides the operator's of the same name.
+        for owner in [OPERATOR, tenant] {
+            policies.extend(self.policies(owner).await?);
         }
-        let of = self.store.document(DocumentKind::Tenant, tenant.0).await?.map(Tenant::of).transpose()?;
-        let terms = of.map(|tenant| tenant.terms).unwrap_or_default();
+        let stored = self.store.document(DocumentKind::Tenant, tenant.0).await?.map(Tenant::of).transpose()?;
+        let terms = stored.map(|tenant| tenant.terms).unwrap_or_default();
         let off_peak = OffPeakRule::of(&terms, self.since);
         let defaults = Arc::clone(&self.defaults);
         let rules = Arc::new(Rules { number: changes, defaults, policies, policy: terms.policy, off_peak });
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.changes == changes {
-            if kept.by_tenant.len() >= KEPT_MAX {
-                kept.by_tenant.clear();
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        if cache.changes == changes {
+            if cache.by_tenant.len() >= KEPT_MAX {
+                cache.by_tenant.clear();
             }
-            kept.by_tenant.insert(tenant, Arc::clone(&rules));
+            cache.by_tenant.insert(tenant, Arc::clone(&rules));
         }
         Ok(rules)
     }
 
-    async fn policies(&self, whose: TenantId) -> Result<Vec<(String, Arc<Policy>)>, StoreError> {
+    async fn policies(&self, owner: TenantId) -> Result<Vec<(String, Arc<Policy>)>, StoreError> {
         let order = ListOrder::OldestFirst;
-        let found = self.store.documents(DocumentKind::Policy, Some(whose), order, None, POLICIES_MAX).await?;
+        let found = self.store.documents(DocumentKind::Policy, Some(owner), order, None, POLICIES_MAX).await?;
         let read = found.into_iter().map(StoredPolicy::of);
-        // What no longer builds (the bounds of a newer version are others) is as if it were not there.
+        // A stored policy that is no longer valid, because a newer version has other bounds, is left out.
         read.filter_map(|stored| {
             stored
                 .map(|one| Policy::build(&one.spec.or(&self.defaults)).ok().map(|built| (one.name, Arc::new(built))))
@@ -175,16 +175,16 @@ impl<S: Register> AllRules<S> {
         .collect()
     }
 
-    /// Forgets a tenant's rules: they have changed. The operator's are everybody's. Whatever is read from now on has
-    /// the number that it gives, or a higher one.
-    pub(crate) fn forget(&self, whose: TenantId) -> u32 {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.changes += 1;
-        if whose == OPERATOR {
-            kept.by_tenant.clear();
+    /// Evicts a tenant's rules, or all rules for [`OPERATOR`], because they have changed. Rules that are read from now
+    /// on have the returned number or a higher one.
+    pub(crate) fn forget(&self, owner: TenantId) -> u32 {
+        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        cache.changes += 1;
+        if owner == OPERATOR {
+            cache.by_tenant.clear();
         } else {
-            kept.by_tenant.remove(&whose);
+            cache.by_tenant.remove(&owner);
         }
-        kept.changes
+        cache.changes
     }
 }

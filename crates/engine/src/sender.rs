@@ -1,6 +1,6 @@
-//! Makes attempts: the dispatch loop's transport, the same for every channel. A payload that came along with its accept
-//! goes straight to the connector; anything else is read from the store first. What is sent and what an answer means is
-//! the endpoint's channel to say.
+//! Makes attempts: the dispatch loop's transport, the same for every channel. A payload that is still in memory goes
+//! straight to the connector; any other is read from the store first. The endpoint's channel makes the request and
+//! judges the answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,13 +28,13 @@ use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, Send};
 use crate::field;
 
-/// Results taken from the connector at once.
+/// The most results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
 
-/// For a probe: everything behind its breaker waits for the answer.
+/// The longest time of a probe: every delivery behind its breaker waits for the answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a send needs from the store when it did not come along.
+/// What the store returned for a send whose endpoint or payload was not in memory.
 type Loaded = (Start, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
 
 /// Makes attempts through the connector.
@@ -48,7 +48,7 @@ pub struct AttemptSender<S, C> {
     attempt_timeout: Duration,
     under_way: IdMap<DeliveryId, Arc<Destination>>,
     loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + std::marker::Send>>>,
-    /// Ended without a request: reported with the next results.
+    /// Attempts that ended without a request: reported with the next results.
     unsent: Vec<Finished>,
 }
 
@@ -96,13 +96,13 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         let now = self.clock.now();
         match loaded {
             Ok((Some(destination), Some(message))) => self.request(&start, destination, &message, now),
-            // A payload that is needed is kept until somebody erases it.
+            // A payload that is needed is only missing when it was erased.
             Ok((_, None)) => self.unsent(start.delivery, Cause::Erased),
             Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
-            // Told once it is recorded.
+            // Reported once it is recorded.
             Err(StoreError::Altered { .. }) => self.unsent(start.delivery, Cause::TokenRejected),
             Err(error) => {
-                tracing::warn!(delivery = %start.delivery, %error, "cannot read what to send; trying again");
+                tracing::warn!(delivery = %start.delivery, %error, "cannot read message or endpoint; retrying");
                 self.unsent(start.delivery, Cause::StoreUnavailable);
             }
         }
@@ -132,7 +132,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         let request = match destination.channel.request(&outgoing, now) {
             Ok(request) => request,
             Err(error) => {
-                tracing::error!(delivery = %start.delivery, %error, "cannot make a request of it");
+                tracing::error!(delivery = %start.delivery, %error, "cannot make a request of the message");
                 return self.unsent(start.delivery, Cause::Unsendable);
             }
         };
@@ -146,7 +146,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
                 self.under_way.insert(start.delivery, destination);
             }
             Err(error) => {
-                tracing::warn!(delivery = %start.delivery, %error, "not sent; trying again");
+                tracing::warn!(delivery = %start.delivery, %error, "connector refused the request; retrying");
                 self.unsent(start.delivery, Cause::NotStarted);
             }
         }
@@ -206,7 +206,7 @@ impl<S: Directory + Register + Archive, C: Clock> Transport for AttemptSender<S,
                 biased;
                 count = self.results.recv_many(&mut done, RESULTS_AT_ONCE) => {
                     if count == 0 {
-                        // The connector is gone: nothing will ever end again.
+                        // The connector is gone: no attempt will end any more.
                         std::future::pending::<()>().await;
                     }
                     return done.iter().map(|done| self.judge(done)).collect();
@@ -234,7 +234,7 @@ mod tests {
     use crate::connector::{Dial, Roots, Settings, System};
     use crate::target::TargetRules;
 
-    /// A network on which nobody ever answers.
+    /// A network on which no connection attempt is ever answered.
     #[derive(Debug)]
     struct Silence;
 
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// How long an attempt at a receiver that never answers takes.
+    /// Checks how long an attempt takes at a receiver that never answers.
     async fn check_timeout(probe: bool, attempt_timeout: Duration, own: Option<Duration>, expected: Duration) {
         let rules = TargetRules {
             allow_http: true,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_owner_may_want_less_time_than_the_server_allows_and_not_more() {
+    async fn endpoint_timeout_may_shorten_the_servers_and_not_extend_it() {
         let seconds = Duration::from_secs;
         check_timeout(false, seconds(30), Some(seconds(5)), seconds(5)).await;
         check_timeout(true, seconds(30), Some(seconds(15)), seconds(10)).await;

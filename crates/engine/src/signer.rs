@@ -1,5 +1,5 @@
-//! Signs for the journal while it grows, so that later changes of it can be told (H3): every minute, every
-//! thousand rows, whenever somebody asks, and once more at the end.
+//! Signs checkpoints of the journal while it grows, so that later changes of it can be detected (H3): every minute,
+//! every thousand rows, on request, and once more at shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::engine::Engine;
 
 /// How often a checkpoint may be due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A journal that grows is signed for so often.
+/// The time between two checkpoints of a journal that grows.
 const SIGN_EVERY: Duration = Duration::from_secs(60);
-/// Sooner when it has grown by this much.
+/// A checkpoint is made sooner when the journal has grown by this many rows.
 const GROWN: u64 = 1_000;
-/// A stop does not wait longer for the last one: on a full disk it would wait for ever.
+/// How long a shutdown waits for the last checkpoint: on a full disk it would wait for ever.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// What signs for the journal.
+/// The task that signs checkpoints.
 #[derive(Debug)]
 pub(crate) struct Signer<S, C> {
     pub(crate) store: Arc<S>,
@@ -29,12 +29,12 @@ pub(crate) struct Signer<S, C> {
 }
 
 impl<S: Checkpoints, C: Clock> Signer<S, C> {
-    /// Runs until `stop`, or until the store has stopped. What an earlier session left is signed for first.
+    /// Runs until `stop`, or until the store has stopped. Rows of earlier sessions are signed first.
     pub(crate) async fn run(&self, stop: CancellationToken) {
         let looks = u32::try_from(SIGN_EVERY.as_secs() / LOOK_EVERY.as_secs()).unwrap_or(1);
         for look in (0..looks).cycle() {
             let grown = if look == 0 { 1 } else { GROWN };
-            // On a full disk it may take long; nobody waits for that who wants to stop.
+            // On a full disk it may take long; a shutdown does not wait for that.
             let signed = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -43,7 +43,7 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
             match signed {
                 Ok(()) => {}
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
-                Err(error) => tracing::warn!(%error, "the journal could not be signed for; trying again"),
+                Err(error) => tracing::warn!(%error, "journal checkpoint failed; retrying"),
             }
             tokio::select! {
                 biased;
@@ -53,34 +53,34 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
         }
     }
 
-    /// Signs for everything, now that nothing more comes.
+    /// Signs the last checkpoint, once nothing more is written to the journal.
     pub(crate) async fn finish(&self) {
         match tokio::time::timeout(FINISH_WITHIN, self.sign(1)).await {
-            // Whoever stopped the store says why.
+            // The reason why the store stopped is reported elsewhere.
             Ok(Ok(()) | Err(StoreError::Stopped | StoreError::Fenced { .. })) => {}
-            Err(_) => tracing::warn!("the end of the journal is not signed for yet; the next start will"),
+            Err(_) => tracing::warn!("last journal checkpoint timed out; the next start signs it"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the end of the journal could not be signed for; the next start will");
+                tracing::warn!(%error, "last journal checkpoint failed; the next start signs it");
             }
         }
     }
 
     async fn sign(&self, grown: u64) -> Result<(), StoreError> {
         if let Some(signed) = self.store.sign(self.session, grown, self.clock.now()).await? {
-            tracing::debug!(row = signed.row, "the journal is signed for");
+            tracing::debug!(row = signed.row, "journal checkpoint signed");
         }
         Ok(())
     }
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Signs for the journal's end of this moment: what to keep elsewhere, so that nothing up to here can be changed
-    /// unseen. When nothing has happened since the last checkpoint, that one is given.
+    /// A checkpoint of the journal as it is now. Kept elsewhere, it detects every later change of the rows up to it.
+    /// When the journal has not grown since the last checkpoint, returns that one.
     pub async fn checkpoint(&self) -> Result<Option<Signed>, StoreError> {
         self.store.sign_now(self.session, self.clock.now()).await
     }
 
-    /// What checkpoints are verified with: one key for the life of the store.
+    /// The key that verifies checkpoints; it never changes for a store.
     pub fn checkpoint_key(&self) -> PublicKey {
         self.store.public_key()
     }
@@ -115,7 +115,7 @@ mod tests {
             }
         }
 
-        /// Which rows are signed for after the signer has run so long beside what else happens.
+        /// The rows of all checkpoints after the signer has run this long beside another future.
         async fn signed_after(&self, ran: Duration, beside: impl Future<Output = ()>) -> Vec<u64> {
             let stop = CancellationToken::new();
             let ends = async {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_grows_is_signed_for_every_minute_and_what_does_not_only_once() {
+    async fn growing_journal_is_signed_every_minute_and_a_quiet_one_once() {
         let world = World::new();
         let quiet = world.signed_after(Duration::from_secs(300), async {}).await;
         assert_eq!(quiet, [1]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_is_signed_for() {
+    async fn finish_signs_the_end_of_the_journal() {
         let world = World::new();
         let signed = world.signed_after(Duration::from_secs(3), world.grow(3)).await;
         assert_eq!(signed, [1]);

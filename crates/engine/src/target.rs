@@ -1,9 +1,9 @@
 //! Where a delivery may go: the guard against server-side request forgery (L1).
 //!
-//! [`Target::parse`] judges a URL's text and an address written in it; [`check_addresses`] judges
-//! what a name resolved to, and the [connector](crate::connector) connects to nothing else.
-//! Holding a [`Target`] proves that its text passed. The checks run in one fixed order, so that a
-//! URL with several faults always earns the same [`Refusal`].
+//! [`Target::parse`] checks a URL's text and an address written in it; [`check_addresses`] checks
+//! the addresses of a name, and the [connector](crate::connector) connects to no others.
+//! A [`Target`] can only be made of a text that passed. The checks run in one fixed order, so that a
+//! URL with several faults always gets the same [`Refusal`].
 
 mod address;
 mod host;
@@ -24,18 +24,18 @@ pub use refusal::Refusal;
 
 use text::Text;
 
-/// What the operator allows and denies; tenants have no say.
+/// What the operator allows and denies; tenants cannot change it.
 #[derive(Clone, Debug)]
 pub struct TargetRules {
-    /// `targets.allow_http`: plain http too, not https alone.
+    /// `targets.allow_http`: allows plain http in addition to https.
     pub allow_http: bool,
-    /// `targets.allow_networks`: addresses that are fine whatever their class.
+    /// `targets.allow_networks`: addresses that are allowed even if they are private or special.
     pub allow_networks: Vec<IpNet>,
     /// `targets.deny_hosts`: hosts that are never contacted, even in an allowed network.
     pub deny_hosts: Vec<HostPattern>,
     /// `targets.allow_ip_literals`: whether a URL may name an address instead of a host.
     pub allow_ip_literals: bool,
-    /// Where this server itself listens: sending there would loop.
+    /// The addresses that this server listens on: a delivery to them would loop.
     pub own_listen: Vec<SocketAddr>,
 }
 
@@ -51,10 +51,10 @@ impl Default for TargetRules {
     }
 }
 
-/// How a receiver is spoken to.
+/// The scheme of a target's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// In the clear.
+    /// Without encryption.
     Http,
     /// Over TLS.
     Https,
@@ -69,7 +69,7 @@ impl Scheme {
     }
 }
 
-/// Who is spoken to: a name that is looked up, or an address.
+/// The host of a target: a name that is looked up, or an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// In ASCII, lower case, without a trailing dot.
@@ -88,20 +88,20 @@ impl fmt::Display for Host {
     }
 }
 
-/// What targets share connections by.
+/// Scheme, host and port; targets of the same origin share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// How.
+    /// The scheme.
     pub scheme: Scheme,
-    /// Who.
+    /// The host.
     pub host: Host,
-    /// On which port.
+    /// The port, also where the URL leaves it out.
     pub port: u16,
 }
 
 impl Origin {
-    /// The origin of this text, `https://example.com:443` or without its usual port. Whether anything may be sent
-    /// there is another question.
+    /// Parses an origin such as `https://example.com:443`; the usual port may be left out. Target rules are not
+    /// applied.
     pub fn parse(raw: &str) -> Option<Self> {
         let url = Url::parse(raw).ok()?;
         let scheme = match url.scheme() {
@@ -110,14 +110,14 @@ impl Origin {
             _ => return None,
         };
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
-        let is_nobodys = url.username().is_empty() && url.password().is_none();
+        let has_no_credentials = url.username().is_empty() && url.password().is_none();
         let host = match url.host()? {
             url::Host::Domain(name) => Host::Name(name.strip_suffix('.').unwrap_or(name).to_owned()),
             url::Host::Ipv4(ip) => Host::Address(IpAddr::V4(ip)),
             url::Host::Ipv6(ip) => Host::Address(IpAddr::V6(ip)),
         };
         let port = url.port().unwrap_or(scheme.default_port());
-        (is_bare && is_nobodys).then_some(Self { scheme, host, port })
+        (is_bare && has_no_credentials).then_some(Self { scheme, host, port })
     }
 }
 
@@ -128,9 +128,9 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A URL we may send to, as far as its text can tell.
+/// A URL whose text passed the checks. The addresses of its host are checked at each connect.
 ///
-/// Its `Debug` form shows the origin alone: paths and queries carry secrets.
+/// Its `Debug` form shows the origin alone, since paths and queries can hold secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     origin: Origin,
@@ -140,7 +140,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Judges a URL's text, and the address in it if it names one.
+    /// Checks a URL's text, and the address in it if it has one.
     pub fn parse(raw: &str, rules: &TargetRules) -> Result<Self, Refusal> {
         let text = Text::split(raw, rules)?;
         let url = match Url::parse(&without_zone(raw, &text)) {
@@ -188,12 +188,12 @@ impl Target {
         })
     }
 
-    /// What it shares connections by.
+    /// Its origin; targets of the same origin share connections.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The text it was parsed from, with the host as everybody writes it.
+    /// The text it was parsed from, with the host in canonical form.
     pub fn rewritten(&self, raw: String) -> String {
         let host = self.origin.host.to_string();
         let from = raw.find("://").map_or(0, |at| at + 3);
@@ -205,7 +205,7 @@ impl Target {
         format!("{}{host}{}", &raw[..from], &raw[from + written.len()..])
     }
 
-    /// The request's `Host` field.
+    /// The value of the request's `Host` header.
     pub fn host_field(&self) -> &HeaderValue {
         &self.host_field
     }
@@ -227,7 +227,7 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The URL as the parser takes it: it fails on any zone id, which has a code of its own.
+/// The URL without a zone id: the parser would fail on one, but it has a refusal code of its own.
 fn without_zone<'a>(raw: &'a str, text: &Text<'_>) -> Cow<'a, str> {
     match text.zone() {
         Some(zone) => Cow::Owned(raw.replacen(zone, "", 1)),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_one_however_it_is_written() {
+    fn origin_has_one_canonical_form() {
         for (written, origin) in [
             ("https://Example.COM", Some("https://example.com:443")),
             ("https://example.com.:443/", Some("https://example.com:443")),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_host_is_written_anew() {
+    fn rewritten_changes_the_host_alone() {
         for (raw, expected) in [
             ("https://Example.COM/A?b", "https://Example.COM/A?b"),
             ("https://b\u{fc}cher.example.com./\u{fc}?b", "https://xn--bcher-kva.example.com/\u{fc}?b"),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn several_faults_earn_the_code_of_the_first_check() {
+    fn url_with_several_faults_gets_the_code_of_the_first_check() {
         let codes = [
             (" gopher:\\\\u@h#", Refusal::UrlControlChar),
             ("gopher:\\\\u@h#", Refusal::UrlBackslash),

@@ -1,7 +1,7 @@
-//! Tenants: whose messages they are, and on which terms an operator has them.
+//! Tenants: the owners of messages and endpoints, and the settings that an operator gives each.
 //!
-//! Invariant: what is in memory is what was filed last. There is one process that files, and what it
-//! changes it forgets.
+//! Invariant: a tenant in memory is as it was stored last. One process stores tenants, and it evicts
+//! from memory each one that it changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use crate::dispatch::Command;
 use crate::dispatch::driver::{Ended, Handle};
 use crate::engine::Engine;
 
-/// The tenant that a server without keys falls back to.
+/// The uid of the tenant that a server without keys uses by default.
 pub const DEFAULT_TENANT: &str = "default";
 
 /// A tenant.
@@ -36,38 +36,38 @@ pub struct Tenant {
     pub id: TenantId,
     /// When it was made.
     pub at: Timestamp,
-    /// What its operator calls it by.
+    /// The operator's own name for it.
     pub uid: Option<String>,
-    /// What was agreed with it.
+    /// Its settings.
     pub terms: Terms,
 }
 
-/// What was agreed with a tenant.
+/// The settings of a tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
-    /// Its share of the slots beside others': 2 gets twice the time of 1.
+    /// Its share of the slots: a tenant of weight 2 gets twice the slot-time of one of weight 1.
     pub weight: f64,
-    /// How fast its messages are taken in; as fast as they come where nothing is said.
+    /// The rate at which its messages are accepted; `None` for no limit.
     pub quota: Option<Quota>,
-    /// While so many of its deliveries are pending, no message is taken in.
+    /// At this many pending deliveries its messages are refused; `None` for no limit.
     pub pending_max: Option<u64>,
     /// The policy of endpoints that name none.
     pub policy: Option<String>,
-    /// Whose clock its off-peak window goes by, where an endpoint does not say; UTC where nobody does.
+    /// The time zone of its off-peak window, for endpoints without one of their own; `None` for UTC.
     pub time_zone: Option<String>,
-    /// When engagement messages may leave; at any time where nothing is said.
+    /// When engagement messages may be sent; `None` for any time.
     pub off_peak: Option<Hours>,
-    /// Where its data is at home.
+    /// The region of its data: kept and shown, and without effect.
     pub region: Option<String>,
-    /// How long its messages are kept with their payload; as long as everybody's where nothing is said.
+    /// How long its messages are kept with their payload; `None` for the server's default.
     pub payload_kept: Option<Duration>,
-    /// How long what became of its deliveries is kept; the same.
+    /// How long the outcomes of its deliveries are kept; `None` for the server's default.
     pub history_kept: Option<Duration>,
 }
 
 impl Terms {
-    /// How long its things are kept, as the store takes it.
+    /// Its retention times, as the store takes them.
     pub(crate) fn retention(&self) -> OwnRetention {
         OwnRetention { payload: self.payload_kept, history: self.history_kept }
     }
@@ -77,9 +77,9 @@ impl Terms {
 /// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hours {
-    /// From this minute on.
+    /// The minute at which it begins.
     pub from: u16,
-    /// Until this one.
+    /// The minute at which it ends, which is not part of it.
     pub to: u16,
 }
 
@@ -99,31 +99,31 @@ impl Default for Terms {
     }
 }
 
-/// How fast messages are taken in.
+/// A rate limit for accepting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// On average.
+    /// Messages a second, on average.
     pub per_second: u32,
-    /// At once, after a rest.
+    /// Messages at once, after a pause.
     pub burst: u32,
 }
 
-/// What a tenant may still send.
+/// What is left of a tenant's quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Of this quota.
+    /// The quota.
     pub quota: Quota,
-    /// So many at once.
+    /// How many messages it may send now.
     pub left: u64,
-    /// In so long all of it, if nothing is sent.
+    /// How long until the whole burst is available again, if nothing is sent.
     pub whole_in: Duration,
 }
 
-/// The least and the most a tenant may weigh: the queue counts in thousandths.
+/// The least and the greatest weight of a tenant: the queue counts in thousandths.
 pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1_000.0;
 
 impl Tenant {
-    /// A tenant as it was filed.
+    /// Reads a tenant from its document.
     pub(crate) fn of(document: Document) -> Result<Self, StoreError> {
         let terms = serde_json::from_slice(&document.body).map_err(|error| damaged(&error))?;
         Ok(Self { id: document.tenant, at: document.at, uid: document.name, terms })
@@ -153,22 +153,22 @@ fn damaged(error: &serde_json::Error) -> StoreError {
     StoreError::Damaged { what: "a tenant", found: error.to_string() }
 }
 
-/// Why a tenant was not made or changed.
+/// Why a tenant or an API key was not made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFiled {
-    /// Another one is called so.
-    #[error("another one has this uid; choose another, or change that one")]
+    /// Another one has this uid.
+    #[error("another one has this uid; choose another uid, or change the one that has it")]
     NameTaken,
-    /// It has changed since it was read, or is no more.
-    #[error("it was changed by somebody else at the same time; look at it, and ask again")]
+    /// It was changed or deleted since it was read.
+    #[error("another request changed it at the same time; read it again, and repeat your change")]
     Stale,
-    /// Its key stands for another request.
+    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
-    /// A key of its class cannot do this.
+    /// A key of this class cannot have this scope.
     #[error(transparent)]
     Scope(#[from] ScopeNotAllowed),
-    /// The loop is going down.
+    /// The engine is shutting down.
     #[error(transparent)]
     Ended(#[from] Ended),
     /// The store could not take it.
@@ -176,84 +176,84 @@ pub enum NotFiled {
     Store(#[from] StoreError),
 }
 
-/// Whether something was made just now, or under the same key before.
+/// The result of making something with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made<T> {
-    /// Just now.
+    /// It was made by this request.
     Now(T),
-    /// Before: this was the answer.
+    /// It was made by an earlier request with the same key, which got this answer.
     Before(FirstAnswer),
 }
 
-/// Tenants kept in memory; when there are more, all are read again as they are needed.
+/// Tenants cached in memory. When one more comes, the cache is cleared.
 const KEPT_MAX: usize = 16_384;
 
-/// The tenants in use, and how much of its quota each has left.
+/// A cache of the tenants in use, and what each has left of its quota.
 #[derive(Debug, Default)]
 pub struct Tenants {
-    kept: Mutex<Kept>,
-    /// One is changed, or erased, at a time: what is filed is made of what is there.
+    cache: Mutex<TenantCache>,
+    /// Held while a tenant is changed or erased: a change is checked against the stored tenant before it is written.
     pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct TenantCache {
     by_id: HashMap<TenantId, Arc<Tenant>>,
     by_uid: HashMap<String, TenantId>,
     buckets: HashMap<TenantId, Bucket>,
-    /// How often something was forgotten: what was read before may be out of date.
+    /// How often a tenant was evicted: one that was read before the last time is not cached.
     changes: u64,
 }
 
 impl Tenants {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TenantCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message from a tenant's quota, if it has one, and says what is left; else when there will be room for
-    /// the next.
+    /// Takes a message from a tenant's quota and returns what is left, or `None` without a quota. When nothing is left,
+    /// the error is the time of the next message.
     pub fn take(&self, tenant: &Tenant, now: Timestamp) -> Result<Option<Allowance>, Timestamp> {
         let Some(quota) = tenant.terms.quota else { return Ok(None) };
         let rate = Rate::per_second(quota.per_second).with_burst(quota.burst);
-        let mut kept = self.lock();
-        let bucket = kept.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
+        let mut cache = self.lock();
+        let bucket = cache.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
         bucket.take(&rate, now)?;
         Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
     }
 
-    /// Forgets what a tenant was: it has changed, or is no more.
+    /// Evicts a tenant from the cache, because it has changed or was erased.
     pub(crate) fn forget(&self, id: TenantId) {
-        let mut kept = self.lock();
-        kept.changes += 1;
-        kept.buckets.remove(&id);
-        if let Some(uid) = kept.by_id.remove(&id).and_then(|known| known.uid.clone()) {
-            kept.by_uid.remove(&uid);
+        let mut cache = self.lock();
+        cache.changes += 1;
+        cache.buckets.remove(&id);
+        if let Some(uid) = cache.by_id.remove(&id).and_then(|known| known.uid.clone()) {
+            cache.by_uid.remove(&uid);
         }
     }
 
     fn keep(&self, changes: u64, tenant: &Arc<Tenant>) {
-        let mut kept = self.lock();
-        if kept.changes != changes {
+        let mut cache = self.lock();
+        if cache.changes != changes {
             return;
         }
-        if kept.by_id.len() >= KEPT_MAX {
-            kept.by_id.clear();
-            kept.by_uid.clear();
+        if cache.by_id.len() >= KEPT_MAX {
+            cache.by_id.clear();
+            cache.by_uid.clear();
         }
-        kept.by_uid.extend(tenant.uid.clone().map(|uid| (uid, tenant.id)));
-        kept.by_id.insert(tenant.id, Arc::clone(tenant));
+        cache.by_uid.extend(tenant.uid.clone().map(|uid| (uid, tenant.id)));
+        cache.by_id.insert(tenant.id, Arc::clone(tenant));
     }
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// A tenant.
+    /// The tenant with this id, from the cache or the store.
     pub async fn tenant(&self, id: TenantId) -> Result<Option<Arc<Tenant>>, StoreError> {
         let changes = {
-            let kept = self.tenants.lock();
-            if let Some(known) = kept.by_id.get(&id) {
+            let cache = self.tenants.lock();
+            if let Some(known) = cache.by_id.get(&id) {
                 return Ok(Some(Arc::clone(known)));
             }
-            kept.changes
+            cache.changes
         };
         let Some(document) = self.store.document(DocumentKind::Tenant, id.0).await? else { return Ok(None) };
         let tenant = Arc::new(Tenant::of(document)?);
@@ -261,12 +261,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some(tenant))
     }
 
-    /// The id the world knows a tenant by, while there is such a tenant.
+    /// The public id of a tenant, if the tenant exists.
     pub async fn tenant_public_id(&self, id: TenantId) -> Result<Option<String>, StoreError> {
         Ok(self.tenant(id).await?.map(|tenant| self.public_id(Kind::Tenant, tenant.id.0, tenant.at)))
     }
 
-    /// The tenant that its operator calls so.
+    /// The tenant with this uid.
     pub async fn tenant_named(&self, uid: &str) -> Result<Option<Arc<Tenant>>, StoreError> {
         let known = self.tenants.lock().by_uid.get(uid).copied();
         if let Some(id) = known {
@@ -279,7 +279,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Tenants by id, from behind one.
+    /// A page of the tenants by id, after this one.
     pub async fn tenants(
         &self,
         order: ListOrder,
@@ -290,7 +290,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         page.into_iter().map(Tenant::of).collect()
     }
 
-    /// Makes a tenant.
+    /// Makes a tenant and applies its settings.
     pub async fn make_tenant(
         self: &Arc<Self>,
         uid: Option<String>,
@@ -316,28 +316,28 @@ impl<S: Store, C: Clock> Engine<S, C> {
             if made.tenant.terms.retention() != OwnRetention::default() {
                 self.agreements.changed();
             }
-            self.tell_of_tenant(&made.tenant).await?;
+            self.apply_to_loop(&made.tenant).await?;
         }
         Ok(made)
     }
 
-    /// Changes what was agreed with a tenant, or what it is called, from what somebody read: of two at the same time
-    /// one is told that it came late.
+    /// Changes a tenant's settings or uid. `before` is the tenant as the caller read it: of two concurrent changes one
+    /// is refused as [`NotFiled::Stale`].
     pub async fn change_tenant(
         self: &Arc<Self>,
         before: &Tenant,
-        wished: &Tenant,
+        after: &Tenant,
         by: Option<By>,
     ) -> Result<(), NotFiled> {
-        let (before, wished) = (before.clone(), wished.clone());
-        self.act(|engine| async move { engine.tenant_changed(&before, &wished, by).await }).await?
+        let (before, after) = (before.clone(), after.clone());
+        self.act(|engine| async move { engine.tenant_changed(&before, &after, by).await }).await?
     }
 
     async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant, by: Option<By>) -> Result<(), NotFiled> {
         {
             let _alone = self.tenants.changing.lock().await;
-            let is = self.store.document(DocumentKind::Tenant, tenant.id.0).await?.map(Tenant::of).transpose()?;
-            if is.as_ref() != Some(before) {
+            let stored = self.store.document(DocumentKind::Tenant, tenant.id.0).await?.map(Tenant::of).transpose()?;
+            if stored.as_ref() != Some(before) {
                 return Err(NotFiled::Stale);
             }
             self.filed(tenant.document(), None, self.done_by(by), ()).await?;
@@ -348,17 +348,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.tenants.forget(tenant.id);
         self.pending.forget(tenant.id);
         self.rules_changed(tenant.id).await?;
-        Ok(self.tell_of_tenant(tenant).await?)
+        Ok(self.apply_to_loop(tenant).await?)
     }
 
-    /// The tenant that a server without keys falls back to; made when it is first needed.
+    /// The tenant of requests without one of their own on a server without keys; made when it is first needed.
     pub async fn default_tenant(self: &Arc<Self>) -> Result<Arc<Tenant>, NotFiled> {
         if let Some(known) = self.tenant_named(DEFAULT_TENANT).await? {
             return Ok(known);
         }
         match self.make_tenant(Some(DEFAULT_TENANT.to_owned()), Terms::default(), None, None).await {
             Ok(Made::Now(made)) => Ok(Arc::new(made.tenant)),
-            // Somebody else has made it meanwhile.
+            // Another request has made it meanwhile.
             Ok(Made::Before(_)) | Err(NotFiled::NameTaken) => {
                 self.tenant_named(DEFAULT_TENANT).await?.ok_or(NotFiled::NameTaken)
             }
@@ -366,16 +366,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Whether a tenant may send one more message now, and what it may send after it; else when.
+    /// Takes one message from a tenant's quota; see [`Tenants::take`].
     pub fn take_from_quota(&self, tenant: &Tenant) -> Result<Option<Allowance>, Timestamp> {
         self.tenants.take(tenant, self.clock.now())
     }
 
-    async fn tell_of_tenant(&self, tenant: &Tenant) -> Result<(), Ended> {
+    async fn apply_to_loop(&self, tenant: &Tenant) -> Result<(), Ended> {
         self.handle.ask(Command::Tenant(tenant.settings())).await.map(drop)
     }
 
-    /// Files a document, and says what was made of it.
+    /// Stores a document, and returns `made` if it is new.
     pub(crate) async fn filed<T>(
         &self,
         document: Document,
@@ -397,14 +397,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
 pub struct MadeTenant {
     /// The tenant.
     pub tenant: Tenant,
-    /// The id the world knows it by.
+    /// Its public id.
     pub public_id: String,
 }
 
-/// Tenants read at a time when the loop is told of all of them.
+/// Tenants read at a time when their settings are passed to the loop.
 const PAGE: u32 = 500;
 
-/// Tells the loop on which terms each tenant is: those it does not know of are equals.
+/// Passes every tenant's settings to the loop, which uses the defaults for tenants that it does not know.
 pub(crate) async fn tell_of_all<S: Store>(store: &S, handle: &Handle) -> Result<(), StoreError> {
     let mut after = None;
     loop {

@@ -1,4 +1,4 @@
-//! The audit trail, read as a list: the journal's rows, from either end.
+//! The audit trail: the journal's rows as a list, from either end.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use posthaste_store::{DocumentKind, Endpoint, JournalRow, ListOrder, Store, Stor
 use crate::clock::Clock;
 use crate::engine::Engine;
 
-/// A part of the journal, by when its rows were written: times of rows never go back.
+/// A part of the journal, by the times of its rows, which never go back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// Written then or later.
+    /// Rows written at this time or later.
     pub since: Option<Timestamp>,
-    /// Written before.
+    /// Rows written before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -25,8 +25,8 @@ impl Span {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Rows of a part of the journal from this one on, itself included; from where that part begins, or ends, where
-    /// none is said. Fewer than were asked for are the last.
+    /// A page of the rows of a part of the journal. It begins with the row `from`, or without it at the beginning of
+    /// the part, which for [`ListOrder::NewestFirst`] is its last row. A page with fewer rows than `limit` is the last.
     pub async fn trail(
         &self,
         span: Span,
@@ -58,28 +58,28 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(rows)
     }
 
-    /// When these messages were accepted, as far as they are kept.
+    /// When these messages were accepted; `None` for one that is no longer kept.
     pub async fn times_of(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
         self.store.accepted_at(messages).await
     }
 
-    /// Whose an endpoint is, or was until it was deleted.
+    /// The tenant of an endpoint, also of one that was deleted.
     pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
     }
 
-    /// The endpoint that has this lane, also one that was deleted.
+    /// The endpoint with this lane, also one that was deleted.
     pub async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
         self.store.endpoint_of_lane(lane).await
     }
 
-    /// What a policy is called, while there is such a policy.
+    /// The name of a policy, if the policy exists.
     pub async fn policy_name(&self, id: Key) -> Result<Option<String>, StoreError> {
         Ok(self.store.document(DocumentKind::Policy, id).await?.and_then(|policy| policy.name))
     }
 
-    /// The number of the last row up to which all are so; 0 where the first is not. The journal is read forwards:
-    /// twice as far each time, then halfway between what is so and what is not; some fifty reads however long it is.
+    /// The number of the last row for which `is_so` holds, if it holds for all rows before it; 0 if not for the first.
+    /// An exponential search followed by a binary search: about fifty reads for a journal of any length.
     async fn last_row(&self, is_so: impl Fn(&JournalRow) -> bool) -> Result<u64, StoreError> {
         let behind = async |number| {
             let row = self.store.journal(number, 1).await?.pop();

@@ -1,5 +1,6 @@
-//! Keeps the store tidy: removes what purges cover, and lets go of what was kept for long enough, by what was agreed with
-//! each tenant. All of it in small steps, with nine times as long a pause after each: nobody should notice.
+//! Upkeep of the store: deletes dead letters that a purge covers, and messages and history whose retention time is
+//! over, by each tenant's own times. It works in small steps, each followed by a pause nine times as long, so that
+//! other work is not delayed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +19,16 @@ use crate::dispatch::{Answer, Command};
 use crate::rest::rest;
 use crate::tenants::Tenant;
 
-/// How often there may be something to do.
+/// The time between two runs.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Payloads that are still needed are looked at one by one, so only every so many runs.
+/// Expired payloads that are still needed are checked one by one, so only once in this many runs.
 const KEPT_EVERY: u64 = 60;
-/// How much longer than a step the pause after it is.
+/// The pause after a step, in multiples of the step's duration.
 const YIELD: u32 = 9;
-/// Tenants that the store is told of at a time.
+/// Tenants whose retention times are passed to the store at a time.
 const TENANTS_PAGE: u32 = 500;
 
-/// What keeps the store tidy.
+/// The task of the upkeep.
 #[derive(Debug)]
 pub(crate) struct Upkeep<S, C> {
     pub(crate) store: Arc<S>,
@@ -38,16 +39,16 @@ pub(crate) struct Upkeep<S, C> {
     pub(crate) agreements: Arc<Agreements>,
 }
 
-/// Whether the store may know less of what was agreed with tenants than their documents say. At a start it may.
+/// Whether the store has the tenants' retention times as their documents have them. At the start that is not known.
 #[derive(Debug, Default)]
 pub(crate) struct Agreements {
     pub(crate) is_told: AtomicBool,
-    /// Whether there are any.
+    /// Whether any tenant has retention times of its own.
     exist: AtomicBool,
 }
 
 impl Agreements {
-    /// Something was agreed with a tenant: the next run tells the store.
+    /// A tenant's retention times have changed: the next run passes them to the store.
     pub(crate) fn changed(&self) {
         self.is_told.store(false, Ordering::Release);
     }
@@ -61,7 +62,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             match self.once(runs % KEPT_EVERY == 0, &stop).await {
                 Ok(()) => {}
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
-                Err(error) => tracing::warn!(%error, "the store could not be tidied up; trying again"),
+                Err(error) => tracing::warn!(%error, "store upkeep failed; retrying in a minute"),
             }
             runs += 1;
             tokio::select! {
@@ -72,7 +73,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
         }
     }
 
-    /// Everything there is to do now.
+    /// One run: everything that is due now.
     async fn once(&self, looks_at_kept: bool, stop: &CancellationToken) -> Result<(), StoreError> {
         while !stop.is_cancelled() {
             let begun = Instant::now();
@@ -81,7 +82,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             }
             rest(begun.elapsed() * YIELD, stop).await;
         }
-        self.agree().await?;
+        self.set_retention_overrides().await?;
         let mut step = Some(RetentionStep::START);
         while let Some(next) = step.filter(|_| !stop.is_cancelled()) {
             if next.phase == RetentionPhase::Kept && !looks_at_kept {
@@ -107,7 +108,8 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
         Ok(())
     }
 
-    /// What is on its way to receivers, for a step that ends what waits: their answers count. `None` when nobody can say.
+    /// The deliveries under way, for a step that ends pending deliveries: it must spare them. `None` when the loop does
+    /// not answer.
     async fn under_way(&self, phase: RetentionPhase) -> Option<Vec<DeliveryId>> {
         if phase != RetentionPhase::Pending {
             return Some(Vec::new());
@@ -118,21 +120,21 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
         }
     }
 
-    /// Tells the store what was agreed with each tenant, as the tenants' documents have it, if it may not know.
-    async fn agree(&self) -> Result<(), StoreError> {
+    /// Passes the tenants' own retention times to the store, if they may have changed.
+    async fn set_retention_overrides(&self) -> Result<(), StoreError> {
         if !self.agreements.is_told.swap(true, Ordering::AcqRel) {
-            let exist = self.tell_of_all().await.inspect_err(|_| self.agreements.changed())?;
+            let exist = self.pass_on_overrides().await.inspect_err(|_| self.agreements.changed())?;
             self.agreements.exist.store(exist, Ordering::Release);
         }
-        // An audit believes that things are gone by what was agreed where that was signed for before.
+        // An audit accepts deletions by a tenant's own times only where a signature over these times came first.
         if self.agreements.exist.load(Ordering::Acquire) {
             self.store.sign_now(self.session, self.clock.now()).await?;
         }
         Ok(())
     }
 
-    /// Says whether anything was agreed with anybody.
-    async fn tell_of_all(&self) -> Result<bool, StoreError> {
+    /// Passes every tenant's retention times to the store, in pages. Returns whether any tenant has its own.
+    async fn pass_on_overrides(&self) -> Result<bool, StoreError> {
         let (mut after, mut exist) = (None, false);
         loop {
             let from = after.map(|tenant: TenantId| tenant.0);
@@ -174,7 +176,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// Nobody sends anything here.
+    /// A transport that sends nothing.
     struct Nowhere;
 
     impl Transport for Nowhere {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     impl Upkeep<MemoryStore, SystemClock> {
-        /// A message that a tenant sent so many days ago.
+        /// Stores a message that a tenant sent this many days ago.
         async fn accept(&self, tenant: u64, n: u64, days: u32) -> MessageId {
             let id = MessageId(Key::new(self.session.writer, n));
             let message = Message::new(id, TenantId::from_raw(tenant), self.clock.now() - days * DAY, Bytes::new());
@@ -214,9 +216,9 @@ mod tests {
             self.agreements.changed();
         }
 
-        /// Which of these are left after a run.
+        /// Runs the upkeep once; whether each of these messages is left.
         async fn left(&self, messages: &[MessageId]) -> Vec<bool> {
-            self.once(true, &CancellationToken::new()).await.expect("memory is tidied up");
+            self.once(true, &CancellationToken::new()).await.expect("the upkeep of a store in memory succeeds");
             let mut left = Vec::new();
             for id in messages {
                 left.push(self.store.message(*id).await.expect("memory reads").is_some());
@@ -226,14 +228,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_kept_for_long_enough_goes_and_the_rest_stays() {
+    async fn expired_messages_are_deleted_and_others_stay() {
         let upkeep = upkeep();
         let messages = [upkeep.accept(1, 1, 8).await, upkeep.accept(1, 2, 6).await];
         assert_eq!(upkeep.left(&messages).await, [false, true]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_operators_did_on_a_server_without_messages_is_told_after_a_run() {
+    async fn operator_changes_stay_in_the_journal_of_a_server_without_messages() {
         let upkeep = upkeep();
         let (session, pause) = (upkeep.session, Pause::new(PauseScope::All, None));
         upkeep.put_tenant(1, None).await;
@@ -248,9 +250,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_agreed_with_a_tenant_holds_from_the_next_run_on() {
+    async fn tenant_retention_applies_from_the_next_run_on() {
         let upkeep = upkeep();
-        // More than are told of at a time.
+        // More than fit in one page.
         for tenant in 10..u64::from(TENANTS_PAGE) + 20 {
             upkeep.put_tenant(tenant, None).await;
         }
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_agreed_is_signed_for_before_anything_goes_by_it() {
+    async fn tenant_retention_is_signed_before_it_is_applied() {
         let upkeep = upkeep();
         upkeep.put_tenant(2, Some(2)).await;
         upkeep.accept(2, 1, 3).await;
@@ -272,7 +274,7 @@ mod tests {
         let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
         let row = |is: fn(&Entry) -> bool| {
             let has = |row: &&JournalRow| row.entries().flatten().any(|entry| is(&entry));
-            rows.iter().find(has).expect("it is told").number
+            rows.iter().find(has).expect("the journal has it").number
         };
         let agreed = row(|entry| matches!(entry, Entry::Agreed { .. }));
         let gone = row(|entry| matches!(entry, Entry::Retained { .. }));

@@ -1,5 +1,5 @@
-//! What an operator watches: how much there is to do, what happened so far, how the store is. Put together
-//! when somebody asks.
+//! The figures for metrics: how much there is to do, what happened since the start, and the state of the store. They
+//! are collected when metrics are read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,65 +18,65 @@ use crate::dispatch::{Answer, Command};
 use crate::engine::Engine;
 use crate::metrics::{self, Page};
 
-/// What the verbs count, and what was seen at the last look.
+/// The engine's own counter, and the sample of the last read.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     accepted: AtomicU64,
-    last: Mutex<Option<Look>>,
+    last: Mutex<Option<Sample>>,
 }
 
-/// How many attempts had ended at a look.
+/// How many attempts had ended when metrics were read.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Sample {
     at: Timestamp,
     attempts: u64,
-    /// The pace of the time before it, in thousandths of an attempt a second.
+    /// The rate in the time before it, in thousandths of an attempt a second.
     pace_milli: u64,
 }
 
-/// Looks that are closer than this are one: a pace over less says nothing.
+/// The shortest time over which a rate is measured.
 const LOOK_LEAST: Duration = Duration::from_secs(1);
 
 impl Watch {
-    /// So many messages were promised.
+    /// Counts accepted messages.
     pub(crate) fn accepted(&self, messages: u64) {
         self.accepted.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// How many attempts end in a thousand seconds, at the pace since the last look.
+    /// The rate at which attempts ended since the last read, in thousandths of an attempt a second.
     fn pace_milli(&self, now: Timestamp, attempts: u64) -> u64 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = *last.get_or_insert(Look { at: now, attempts, pace_milli: 0 });
+        let before = *last.get_or_insert(Sample { at: now, attempts, pace_milli: 0 });
         let passed = now.since(before.at);
         if passed < LOOK_LEAST {
             return before.pace_milli;
         }
         let ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
         let pace_milli = attempts.saturating_sub(before.attempts).saturating_mul(1_000_000) / ms;
-        *last = Some(Look { at: now, attempts, pace_milli });
+        *last = Some(Sample { at: now, attempts, pace_milli });
         pace_milli
     }
 }
 
-/// Everything at one moment.
+/// The engine's figures at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// When.
+    /// The time of the figures.
     pub now: Timestamp,
-    /// The dispatch loop.
+    /// Those of the dispatch loop.
     pub dispatch: Watched,
-    /// The store.
+    /// Those of the store.
     pub store: Condition,
-    /// Messages that were promised since the start.
+    /// Messages that were accepted since the start.
     pub accepted: u64,
-    /// Connections to receivers.
+    /// Open connections to receivers.
     pub connections_out: u64,
-    /// How long what is ready and not held would take at the pace since the last look.
+    /// The time to send all ready deliveries that are not held, at the rate since the last read.
     pub backlog: Duration,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// How things are now.
+    /// Collects the figures.
     pub async fn watch(&self) -> Result<Seen, Ended> {
         let Answer::Watched(dispatch) = self.handle.ask(Command::Watch).await? else { return Err(Ended) };
         let now = self.clock.now();
@@ -93,22 +93,22 @@ impl<S: Store, C: Clock> Engine<S, C> {
         })
     }
 
-    /// How much has not ended. It reads the store: for whoever asks now and then.
+    /// How many deliveries have not ended. Reads the store, so it is not for frequent calls.
     pub async fn pending(&self) -> Result<Pending, StoreError> {
         self.store.pending().await
     }
 }
 
 impl Seen {
-    /// Writes every metric of the engine; `pending` is what has not ended.
+    /// Writes every metric of the engine; `pending` counts the deliveries that have not ended.
     pub fn tell(&self, page: &mut Page, pending: Pending) {
-        self.tell_of_queue(page, pending);
-        self.tell_of_results(page);
-        self.tell_of_store(page);
+        self.write_queue(page, pending);
+        self.write_results(page);
+        self.write_store(page);
         page.one(&metrics::CONNECTIONS_OUT, self.connections_out);
     }
 
-    fn tell_of_queue(&self, page: &mut Page, pending: Pending) {
+    fn write_queue(&self, page: &mut Page, pending: Pending) {
         let queue = &self.dispatch.queue;
         let ago = |due: Option<Timestamp>| due.map_or(0.0, |due| self.now.since(due).as_secs_f64());
         page.one(&metrics::ACCEPTED, self.accepted);
@@ -129,7 +129,7 @@ impl Seen {
         page.each(&metrics::PAUSED, [("all", all), ("tenant", queue.paused_tenants), ("origin", queue.paused_origins)]);
     }
 
-    fn tell_of_results(&self, page: &mut Page) {
+    fn write_results(&self, page: &mut Page) {
         let counts = &self.dispatch.counts;
         page.spread(&metrics::LATENCY, &counts.latency);
         page.spread(&metrics::TOOK, &counts.took);
@@ -143,7 +143,7 @@ impl Seen {
         page.one(&metrics::ILLEGAL, counts.refused_moves);
     }
 
-    fn tell_of_store(&self, page: &mut Page) {
+    fn write_store(&self, page: &mut Page) {
         let store = &self.store;
         page.one(&metrics::TOKENS_REJECTED, store.tokens_rejected);
         page.one(&metrics::TOKENS_RENEWED, store.tokens_renewed);
@@ -161,12 +161,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pace_is_of_the_time_since_the_last_look() {
+    fn rate_is_measured_since_the_last_read() {
         let watch = Watch::default();
         let at = |seconds: i64| Timestamp::from_millis(seconds * 1_000);
         assert_eq!(watch.pace_milli(at(10), 100), 0, "nothing is known yet");
         assert_eq!(watch.pace_milli(at(20), 300), 20_000);
-        assert_eq!(watch.pace_milli(at(20), 400), 20_000, "too soon to tell");
+        assert_eq!(watch.pace_milli(at(20), 400), 20_000, "the time is too short");
         assert_eq!(watch.pace_milli(at(30), 300), 0);
     }
 }

@@ -1,9 +1,8 @@
-//! Finds out how far a place's clock is from UTC, now and for years ahead: what the core's
-//! `off_peak` decides by.
+//! The UTC offsets of a time zone, now and for years ahead, which the core's `off_peak` uses.
 //!
 //! A zone is a name of the IANA database, such as `Europe/Berlin`. The machine's own database is
-//! asked first, so that an update of it counts; where there is none, the one built into this
-//! program. Either is read from memory after the first time.
+//! used if there is one, so that its updates take effect; otherwise the one built into this
+//! program. Either is in memory after the first use.
 
 use jiff::tz::{self, TimeZoneDatabase};
 use posthaste_core::off_peak::Offsets;
@@ -14,14 +13,14 @@ use posthaste_core::time::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("time zone {name:?} is not known: write a name such as Europe/Berlin or UTC{nearest}")]
 pub struct UnknownZone {
-    /// What was written.
+    /// The name that was given.
     pub name: String,
-    /// What is told of the known name that is most like it, where one is.
+    /// A hint with the most similar known name; empty if there is none.
     pub nearest: String,
 }
 
-/// The offsets of a zone between two instants. What counts at the end counts for ever after, so
-/// they are asked for anew before `until` comes.
+/// The offsets of a zone between two instants. The last one holds for all time after `until`, so the caller must
+/// look them up again before then.
 pub fn offsets(name: &str, from: Timestamp, until: Timestamp) -> Result<Offsets, UnknownZone> {
     offsets_by(tz::db(), name, from, until)
 }
@@ -51,9 +50,9 @@ fn instant(at: Timestamp) -> jiff::Timestamp {
 
 fn unknown(database: &TimeZoneDatabase, name: &str) -> UnknownZone {
     let mut known: Vec<String> = database.available().map(|known| known.as_str().to_owned()).collect();
-    // `Etc/GMT+2` is two hours west of UTC: nobody who writes `GMT+2` means it.
+    // `Etc/GMT+2` is two hours west of UTC, which is the opposite of what `GMT+2` usually means.
     known.retain(|known| !known.contains(|letter: char| letter.is_ascii_digit()));
-    // Many write the city alone.
+    // A city alone is a common mistake.
     let city = known.iter().find(|known| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name)));
     let nearest = city.map(String::as_str).or_else(|| nearest(name, known.iter().map(String::as_str)));
     let nearest = nearest.map(|nearest| format!("; the nearest to it is {nearest}")).unwrap_or_default();
@@ -128,20 +127,20 @@ mod tests {
     #[test]
     fn an_unknown_zone_is_answered_with_what_to_write() {
         let ours = TimeZoneDatabase::bundled();
-        let said = |name: &str| {
+        let complaint = |name: &str| {
             offsets_by(&ours, name, utc("2026-01-01T00:00:00Z"), Timestamp::MAX).map_err(|e| e.to_string())
         };
         assert_eq!(
-            said("Europe/Berln").expect_err("a slip"),
+            complaint("Europe/Berln").expect_err("a misspelt name"),
             "time zone \"Europe/Berln\" is not known: write a name such as Europe/Berlin or UTC; \
              the nearest to it is Europe/Berlin"
         );
         for (written, meant) in [("tokyo", "Asia/Tokyo"), ("America/NewYork", "America/New_York"), ("GMT+2", "GMT")] {
-            let complaint = said(written).expect_err("no zone");
-            assert!(complaint.ends_with(&format!("the nearest to it is {meant}")), "{complaint}");
+            let text = complaint(written).expect_err("no zone");
+            assert!(text.ends_with(&format!("the nearest to it is {meant}")), "{text}");
         }
         for odd in ["", "Etc/Unknown", "../../etc/passwd", "/etc/localtime", "+02:00", "\0", &"x".repeat(100_000)] {
-            assert!(said(odd).is_err() && offsets(odd, Timestamp::default(), Timestamp::MAX).is_err(), "{odd:?}");
+            assert!(complaint(odd).is_err() && offsets(odd, Timestamp::default(), Timestamp::MAX).is_err(), "{odd:?}");
         }
     }
 

@@ -1,4 +1,6 @@
-//! The routes, and what all of them share: who asks, how a body is read, how an answer is made.
+//! The routes, and what all handlers share: the shared state, path and query parameters, and JSON answers.
+//!
+//! [`routes`] takes requests from connections; [`caller`] checks API keys. Read [`messages`] next for a whole handler.
 
 mod access_log;
 pub mod audit;
@@ -55,18 +57,18 @@ use body::body;
 use caller::Door;
 use posthaste_core::policy::nearest;
 
-/// What a handler answers.
+/// The result of a handler: a response, or a refusal.
 pub type Answer = Result<Response, Problem>;
 
-/// What is many lines of JSON.
+/// The media type of JSON lines.
 const NDJSON: &str = "application/x-ndjson";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// What the handlers need.
+/// The state that all handlers share.
 #[derive(Debug)]
 pub struct Api<S, C> {
-    /// The engine's verbs.
+    /// The engine that carries requests out.
     pub engine: Arc<Engine<S, C>>,
     door: Door,
     ready: AtomicBool,
@@ -75,50 +77,50 @@ pub struct Api<S, C> {
 }
 
 impl<S: Store, C: Clock> Api<S, C> {
-    /// An API over this engine.
+    /// Makes an API over this engine; `door` says whether callers need a key.
     pub fn new(engine: Arc<Engine<S, C>>, door: Door) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
         Self { engine, door, ready: AtomicBool::new(true), request_prefix, served: Served::default() }
     }
 
-    /// Tells `/readyz` that the server is going down.
+    /// Makes `/readyz` answer that the server is shutting down.
     pub fn stop_being_ready(&self) {
         self.ready.store(false, Ordering::Relaxed);
     }
 
-    /// The number of a request that has come.
+    /// A new id for a request that has come.
     fn numbered(&self) -> RequestId {
         RequestId { prefix: self.request_prefix, number: self.served.begun() }
     }
 
-    /// Marks an answer, so that a caller and our log can speak of the same request.
+    /// Counts an answer, and adds the header `request-id`, which the log has too.
     fn stamp(&self, id: RequestId, response: &mut Response) {
         self.served.answered(response);
         let id = HeaderValue::try_from(id.to_string()).expect("hexadecimal digits are a header's value");
         response.headers_mut().insert(REQUEST_ID, id);
     }
 
-    /// The endpoint somebody names, if it is there for them.
-    async fn endpoint_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let id = self.endpoint_once_named(whose, named).await?;
-        self.engine.endpoint(whose, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
+    /// Finds a live endpoint by its id or uid, among those that `visibility` covers.
+    async fn endpoint_named(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let id = self.endpoint_once_named(visibility, named).await?;
+        self.engine.endpoint(visibility, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
-    /// The same for whoever asks what became of its deliveries: also if it was deleted since.
-    async fn endpoint_once_named(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let id = self.endpoint_meant(whose, named).await?;
-        let known = self.engine.endpoint_once(whose, id).await?;
+    /// Like [`Api::endpoint_named`], but also finds a deleted endpoint, whose deliveries can still be read.
+    async fn endpoint_once_named(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let id = self.endpoint_meant(visibility, named).await?;
+        let known = self.engine.endpoint_once(visibility, id).await?;
         known.map(|known| known.id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
-    /// Which endpoint somebody means by its id or uid. A uid says nothing without its tenant.
-    async fn endpoint_meant(&self, whose: Sees, named: &str) -> Result<EndpointId, Problem> {
-        let meant = self.engine.endpoint_named(whose, named).await?;
-        meant.ok_or_else(|| match whose {
+    /// Resolves an endpoint's id or uid. A uid is unique within a tenant only, so it needs one.
+    async fn endpoint_meant(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+        let meant = self.engine.endpoint_named(visibility, named).await?;
+        meant.ok_or_else(|| match visibility {
             Sees::Tenant(_) => Problem::no_such("endpoint"),
             Sees::All => Problem::new(
                 Code::TenantRequired,
-                "that is not the id of an endpoint; if it is a uid, say whose: send the header Posthaste-Tenant",
+                "that is not the id of an endpoint; if it is a uid, name its tenant in the header Posthaste-Tenant",
             ),
         })
     }
@@ -128,19 +130,19 @@ impl<S: Store, C: Clock> Api<S, C> {
     }
 }
 
-/// A route: how it is asked, and where.
+/// A method and path that the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The method.
     pub method: &'static str,
-    /// The path, with names in braces for what it names.
+    /// The path, with its parameters in braces.
     pub path: &'static str,
 }
 
-/// Says every route once: for the router, and for whoever must know all of them.
+/// Declares every route once: for the router, and as the constant `ROUTES` for tests and documentation.
 macro_rules! routes {
     ($($path:literal { $($method:ident $handler:path),+ })+) => {
-        /// Every route there is.
+        /// Every route of the server.
         pub const ROUTES: &[Route] = &[$($(Route { method: stringify!($method), path: $path },)+)+];
 
         fn routed<S: Store, C: Clock>() -> Router<Arc<Api<S, C>>> {
@@ -197,21 +199,21 @@ routes! {
     "/openapi.json" { GET health::openapi }
 }
 
-/// Every route, and what is told of any other.
+/// The router of all routes; anything else is answered with `not_found`.
 fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     let router = routed().fallback(async |uri: Uri| Problem::no_route(&uri));
-    let twins = Arc::<in_progress::InProgress>::default();
-    let router = router.layer(middleware::from_fn_with_state(twins, in_progress::one_by_one));
+    let in_progress = Arc::<in_progress::InProgress>::default();
+    let router = router.layer(middleware::from_fn_with_state(in_progress, in_progress::run_in_turn));
     let router = if access_log::is_read() { router.layer(middleware::from_fn(access_log::write)) } else { router };
     router.with_state(api)
 }
 
-/// A route that says which methods it takes: names, each followed by a comma.
+/// A route that answers other methods with `method_not_allowed`. `allow` names its methods, each followed by a comma.
 fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRouter<S>) -> MethodRouter<S> {
     routes.fallback(async move |uri: Uri| Problem::method(&uri, allow.trim_end_matches(", ")))
 }
 
-/// What a path names. One that is no text names nothing.
+/// The single parameter of a path. A path that is not UTF-8 is answered as an unknown route.
 pub struct Named(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
@@ -223,7 +225,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// The two things that a path names.
+/// The two parameters of a path.
 pub struct NamedPair(String, String);
 
 impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
@@ -235,18 +237,18 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
     }
 }
 
-/// A request that needs no body, and has none that says anything.
+/// Refuses a body with fields: the request needs none.
 async fn no_body(request: Request) -> Result<(), Problem> {
     let body = body(request).await?;
     crate::object::Object::read_optional(&body)?.finish()
 }
 
-/// A request without parameters.
+/// Refuses query parameters: the request takes none.
 fn no_parameters(uri: &Uri) -> Result<(), Problem> {
     if uri.query().is_none() { Ok(()) } else { parameters(uri, &[]).map(|_| ()) }
 }
 
-/// A request's parameters, all of which must be known and be given once.
+/// The query parameters of a request. An unknown or repeated one is refused.
 fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>, Problem> {
     let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|_| Problem::new(Code::InvalidParameter, "the query is not name=value pairs joined by &"))?;
@@ -266,12 +268,12 @@ fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>
     Ok(given)
 }
 
-/// An answer in JSON.
+/// An answer with this body as JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     json_bytes(status, serde_json::to_vec(body).expect("our own answers always serialise").into())
 }
 
-/// An answer that is JSON already.
+/// An answer with a body that is JSON already.
 fn json_bytes(status: StatusCode, body: Bytes) -> Response {
     let mut response = Body::from(body).into_response();
     *response.status_mut() = status;
@@ -279,7 +281,7 @@ fn json_bytes(status: StatusCode, body: Bytes) -> Response {
     response
 }
 
-/// An answer that there is nothing to say.
+/// An empty answer, `204`.
 fn nothing() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

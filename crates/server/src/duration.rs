@@ -5,13 +5,13 @@ use std::time::Duration;
 /// Each unit with its milliseconds, longest first.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Says what a duration looks like; the end of a complaint.
+/// Describes the form of a duration, for complaints ("must be …").
 pub const FORM: &str = "a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\", or whole seconds";
 
 /// The longest TTL of a webhook.
 const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
 
-/// Reads one number with its unit.
+/// Parses a whole number with one unit, such as `30s`; `None` for any other text and on overflow.
 pub fn parse(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -19,14 +19,14 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*ms)?))
 }
 
-/// A TTL as somebody types it, outside of JSON: whole seconds need no unit.
+/// Parses a TTL typed on the command line: a duration or whole seconds, at most 30 days.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let read = if is_plain { parse(&format!("{text}s")) } else { parse(text) };
     bounded_ttl(read.ok_or_else(|| format!("must be {FORM}"))?)
 }
 
-/// A TTL within its bound.
+/// Checks a TTL against its bound.
 pub(crate) fn bounded_ttl(ttl: Duration) -> Result<Duration, String> {
     if ttl > TTL_MAX {
         return Err(format!("must be at most {}, the bound of webhooks", write(TTL_MAX)));
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_as_itself() {
+    fn written_durations_parse_back_to_themselves() {
         for (ms, text) in
             [(0, "0s"), (500, "500ms"), (30_000, "30s"), (90_000, "90s"), (7_200_000, "2h"), (604_800_000, "7d")]
         {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn other_texts_are_not_durations() {
         for text in ["", "s", "30", "30 s", "-1s", "1.5h", "2w", "1h30m", "99999999999999999999s", "300000000000d"] {
             assert_eq!(parse(text), None, "{text}");
         }
@@ -72,14 +72,14 @@ mod tests {
         {
             assert_eq!(parse_ttl(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for (text, says) in [
+        for (text, part) in [
             ("31d", "at most 30d"),
             ("2592001", "at most 30d"),
             ("soon", "a duration"),
             ("+1", "a duration"),
             ("", "a duration"),
         ] {
-            assert!(parse_ttl(text).is_err_and(|told| told.contains(says)), "{text}");
+            assert!(parse_ttl(text).is_err_and(|complaint| complaint.contains(part)), "{text}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The HTTP API in front of a running engine.
 //!
-//! [`run::run`] accepts connections, hands each request to [`api`], and ends everything in order.
-//! A handler does three things: it parses at the edge, calls one verb of the engine, answers.
-//! Wire types live with their routes in [`api`] and nowhere else; a refusal is a
-//! [`problem::Problem`]. Read `api/messages.rs` first: a message's way begins there.
+//! [`run::run`] accepts connections, hands each request to [`api`], and shuts everything down in order.
+//! A handler does three things: it parses the request, calls one method of the engine, and answers.
+//! Wire types are defined with their routes in [`api`] and nowhere else; a refusal is a
+//! [`problem::Problem`]. Read `api/messages.rs` first: it accepts messages.
 
 pub mod api;
 pub mod duration;

@@ -1,8 +1,8 @@
-//! Reads a JSON object field by field and complains of everything at once.
+//! Reads a JSON object field by field and collects every fault for one answer.
 //!
-//! A body is scanned once; a field's text is parsed when it is asked for, so that a payload is
-//! never parsed at all. What was not asked for by the end is unknown, and the nearest field that
-//! was is named.
+//! A body is scanned once; a field's text is parsed only when a handler reads the field, so a payload is never parsed.
+//! A field that no handler has read by the end is unknown: the complaint names the nearest known field. Parsers of
+//! single values are in [`value`](crate::value).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,25 +15,25 @@ use serde_json::value::RawValue;
 use crate::problem::{Code, Complaint, Complaints, Problem};
 use posthaste_core::policy::nearest;
 
-/// Deeper JSON is an attack on somebody's parser.
+/// The deepest nesting of a body. Receivers parse it too, some recursively.
 const DEPTH_MAX: usize = 64;
-/// A message's fields, all that there are: their names are noted without growing the list.
+/// The capacity for names of fields: a message's fit without growing the list.
 const FIELDS_USUAL: usize = 24;
 
 /// An object being read.
 pub(crate) struct Object<'a> {
-    /// Where it is, as a JSON pointer.
+    /// The place of the object in the body, as a JSON pointer.
     pointer: String,
     fields: Vec<(Cow<'a, str>, &'a RawValue)>,
     known: Vec<&'static str>,
     not_built: Vec<&'static str>,
     complaints: Complaints,
-    /// Whether something was refused only because it is not there yet.
-    asks_too_much: bool,
+    /// Whether a field was refused because this version does not support it yet.
+    needs_later_version: bool,
 }
 
 impl<'a> Object<'a> {
-    /// The object a whole body is.
+    /// Reads a whole body as an object.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
         if body.trim_ascii_start().is_empty() {
             return Err(Problem::new(Code::InvalidJson, "the body is empty; send a JSON object"));
@@ -46,18 +46,18 @@ impl<'a> Object<'a> {
         Ok(Self::new(String::new(), fields.0))
     }
 
-    /// The object a body is, or an empty one where there is no body.
+    /// Like [`Object::read`], but an empty body is an empty object.
     pub(crate) fn read_optional(body: &'a [u8]) -> Result<Self, Problem> {
         if body.is_empty() { Ok(Self::new(String::new(), Vec::new())) } else { Self::read(body) }
     }
 
-    /// The same object as a part of a larger body, found there at `pointer`.
+    /// Places the object at `pointer` within a larger body.
     pub(crate) fn within(mut self, pointer: &str) -> Self {
         self.pointer = pointer.to_owned();
         self
     }
 
-    /// An object within another; the outer one must be told its complaints by [`Object::absorb`].
+    /// Reads a field that is an object. Pass it to [`Object::absorb`] afterwards, or its complaints are lost.
     pub(crate) fn object(&mut self, name: &'static str) -> Object<'a> {
         let pointer = format!("{}/{name}", self.pointer);
         let fields = self
@@ -65,9 +65,9 @@ impl<'a> Object<'a> {
         Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default())
     }
 
-    /// Takes over what was wrong with an inner object.
+    /// Takes over the complaints of an inner object.
     pub(crate) fn absorb(&mut self, inner: Object<'a>) {
-        self.asks_too_much |= inner.asks_too_much;
+        self.needs_later_version |= inner.needs_later_version;
         self.complaints.absorb(inner.into_complaints());
     }
 
@@ -78,11 +78,11 @@ impl<'a> Object<'a> {
             known: Vec::with_capacity(FIELDS_USUAL),
             not_built: Vec::new(),
             complaints: Complaints::default(),
-            asks_too_much: false,
+            needs_later_version: false,
         }
     }
 
-    /// A field's value, if it is there and makes sense. `null` is the same as leaving it out.
+    /// Parses a field. Returns `None` if it is left out, `null` or not valid; a value that is not valid is a complaint.
     pub(crate) fn get<T>(
         &mut self,
         name: &'static str,
@@ -97,7 +97,8 @@ impl<'a> Object<'a> {
         parse(raw).map_err(|detail| self.complain(name, detail)).ok()
     }
 
-    /// The entries of a list, each told of at its own place; nothing where one of them makes no sense.
+    /// Parses a field that is a list. Returns `None` if any entry is not valid; each such entry is a complaint of its
+    /// own.
     pub(crate) fn list<T>(
         &mut self,
         name: &'static str,
@@ -115,7 +116,7 @@ impl<'a> Object<'a> {
         (entries.len() == list.len()).then_some(entries)
     }
 
-    /// The same of a list that asks for something: at least one, and no more than this.
+    /// Like [`Object::list`] for a list of 1 to `most` entries.
     pub(crate) fn some<T>(
         &mut self,
         name: &'static str,
@@ -131,7 +132,8 @@ impl<'a> Object<'a> {
         None
     }
 
-    /// An object of texts whose names are the caller's own, each told of at its own place.
+    /// Parses a field that is an object of texts under names that the caller chooses. Each bad entry is a complaint of
+    /// its own.
     pub(crate) fn texts(&mut self, name: &'static str) -> Option<Vec<(String, String)>> {
         let read = |raw: &'a RawValue| {
             let fields = serde_json::from_str::<Fields<'a>>(raw.get());
@@ -151,17 +153,17 @@ impl<'a> Object<'a> {
         (texts.len() == count).then(|| texts.into_iter().collect())
     }
 
-    /// Whether a field is there at all.
+    /// Whether the field is present, also as `null`.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(written, _)| written == name)
     }
 
-    /// Whether it takes a field back.
+    /// Whether the field is present and `null`, which in a change clears it.
     pub(crate) fn is_null(&self, name: &str) -> bool {
         self.fields.iter().any(|(written, raw)| written == name && raw.get() == "null")
     }
 
-    /// The same for a field that must be there.
+    /// Like [`Object::get`] for a required field.
     pub(crate) fn need<T>(
         &mut self,
         name: &'static str,
@@ -170,30 +172,28 @@ impl<'a> Object<'a> {
         let (before, is_null) = (self.complaints.count(), self.is_null(name));
         let value = self.get(name, parse);
         if value.is_none() && self.complaints.count() == before {
-            let detail =
-                if is_null { "must not be null, which is as if it were left out; it is needed" } else { "is needed" };
+            let detail = if is_null { "is needed and must not be null" } else { "is needed" };
             self.complain(name, detail.to_owned());
         }
         value
     }
 
-    /// Fields of the API that this version does not know what to do with. `null` and `false` ask
-    /// for nothing and pass.
+    /// Refuses planned fields that this version does not support. `null` and `false` request nothing and pass.
     pub(crate) fn not_built(&mut self, names: &[&'static str]) {
         for name in names {
-            let asked = self.get(name, |raw| Ok(raw.get() != "false")).unwrap_or(false);
-            if asked {
+            let is_requested = self.get(name, |raw| Ok(raw.get() != "false")).unwrap_or(false);
+            if is_requested {
                 self.cannot_yet(name, "this version cannot do that yet; leave it out".to_owned());
             }
         }
-        // Not to be suggested for a slip of the finger: it would be refused as well.
+        // These are not suggested for a misspelt field: they would be refused as well.
         self.not_built.extend_from_slice(names);
     }
 
-    /// Adds a complaint about a field whose value will mean something in a later version.
+    /// Adds a complaint about a value that only a later version supports; the refusal's code is then `not_built_yet`.
     pub(crate) fn cannot_yet(&mut self, name: &str, detail: String) {
         self.complain(name, detail);
-        self.asks_too_much = true;
+        self.needs_later_version = true;
     }
 
     /// Adds a complaint about a field.
@@ -201,15 +201,15 @@ impl<'a> Object<'a> {
         self.complaints.add(|| Complaint { pointer: format!("{}/{name}", self.pointer), detail });
     }
 
-    /// Ends the reading: everything was fine, or everything that was not.
+    /// Ends the reading: fails with all complaints, those about unknown fields included.
     pub(crate) fn finish(self) -> Result<(), Problem> {
-        let asks_too_much = self.asks_too_much;
+        let needs_later_version = self.needs_later_version;
         let complaints = self.into_complaints();
         if complaints.is_empty() {
             return Ok(());
         }
-        let code = if asks_too_much { Code::NotBuiltYet } else { Code::InvalidBody };
-        Err(Problem::of_body(code, complaints))
+        let code = if needs_later_version { Code::NotBuiltYet } else { Code::InvalidBody };
+        Err(Problem::with_complaints(code, complaints))
     }
 
     fn into_complaints(self) -> Complaints {
@@ -229,7 +229,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// A name as a JSON pointer has it, and no longer than a person reads.
+/// A name escaped for a JSON pointer, cut to 64 characters.
 pub(crate) fn escaped(name: &str) -> String {
     name.chars().take(64).collect::<String>().replace('~', "~0").replace('/', "~1")
 }
@@ -241,13 +241,13 @@ fn not_an_object(error: &serde_json::Error) -> Problem {
     Problem::new(Code::InvalidJson, error.to_string())
 }
 
-/// Whether brackets nest deeper than allowed. Brackets within strings do not count.
+/// Whether brackets nest deeper than [`DEPTH_MAX`]. Brackets within strings do not count.
 fn is_too_deep(json: &[u8]) -> bool {
-    // Nearly always there are too few for that, and many bytes are counted at once.
+    // Mostly there are too few brackets for that, and counting them is cheap.
     opening(json) > DEPTH_MAX && nests_too_deep(json)
 }
 
-/// How many brackets open, also within strings. Counted in bytes, of which a processor adds many at a time.
+/// The number of opening brackets, also within strings. Summed in bytes, which vectorises.
 fn opening(json: &[u8]) -> usize {
     let count = |part: &[u8]| part.iter().map(|byte| u8::from(matches!(byte, b'{' | b'['))).sum::<u8>();
     json.chunks(usize::from(u8::MAX)).map(|part| usize::from(count(part))).sum()
@@ -280,7 +280,7 @@ fn nests_too_deep(json: &[u8]) -> bool {
     false
 }
 
-/// An object's fields as they were written, each value as its text.
+/// The fields of an object in their order, each value as raw JSON text.
 struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 #[derive(Deserialize)]
@@ -322,14 +322,14 @@ mod tests {
         inner.get("ttl", value::duration);
         object.absorb(inner);
         object.not_built(&["later"]);
-        object.into_complaints().told().iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
+        object.into_complaints().listed().iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once_with_its_place() {
-        let told = complaints(r#"{"nane": 1, "inner": {"ttl": "soon", "tll": "1s"}, "later": 1, "inner": {}}"#);
+    fn every_fault_is_listed_with_its_pointer() {
+        let complaints = complaints(r#"{"nane": 1, "inner": {"ttl": "soon", "tll": "1s"}, "later": 1, "inner": {}}"#);
         assert_eq!(
-            told,
+            complaints,
             [
                 "/name is needed",
                 "/inner/ttl must be a duration such as \"500ms\", \"30s\", \"5m\", \"2h\" or \"7d\", or whole seconds",
@@ -342,27 +342,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_list_or_with_a_name_of_the_caller_s_own_is_told_at_its_place() {
+    fn faults_in_lists_and_maps_have_the_pointer_of_their_entry() {
         let body = r#"{"tags": ["a", 1, "b", {}], "headers": {"x": 1, "a/b": true, "y": "z", "y": "z"}}"#;
         let mut fields = Object::read(body.as_bytes()).expect("an object");
         assert_eq!(fields.list("tags", crate::value::text), None);
         assert_eq!(fields.texts("headers"), None);
         let complaints = fields.into_complaints();
-        let pointers: Vec<&str> = complaints.told().iter().map(|one| one.pointer.as_str()).collect();
+        let pointers: Vec<&str> = complaints.listed().iter().map(|one| one.pointer.as_str()).collect();
         assert_eq!(pointers, ["/tags/1", "/tags/3", "/headers/x", "/headers/a~1b", "/headers/y"]);
     }
 
     #[test]
     fn null_is_the_same_as_leaving_it_out() {
         assert_eq!(complaints(r#"{"name": "a", "inner": null, "later": false}"#), Vec::<String>::new());
-        assert_eq!(
-            complaints(r#"{"name": null}"#),
-            ["/name must not be null, which is as if it were left out; it is needed"]
-        );
+        assert_eq!(complaints(r#"{"name": null}"#), ["/name is needed and must not be null"]);
     }
 
     #[test]
-    fn depth_counts_brackets_outside_strings_alone() {
+    fn depth_counts_only_brackets_outside_strings() {
         let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         assert!(!is_too_deep(nested(64).as_bytes()));
         assert!(is_too_deep(nested(65).as_bytes()));
@@ -371,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_told_from_what_is_no_json() {
+    fn a_body_that_is_no_object_and_one_that_is_no_json_have_different_codes() {
         let code = |body: &str| Object::read(body.as_bytes()).err().expect("refused").code();
         assert_eq!(code("[1]"), Code::InvalidBody);
         assert_eq!(code("{\"a\": }"), Code::InvalidJson);

@@ -1,10 +1,9 @@
-//! `/openapi.json`: every route, what it takes and what it answers, for people and for programs that
-//! make clients of it.
+//! `/openapi.json`: the OpenAPI document of every route, for people and for client generators.
 //!
-//! What is said of a route stands in the file here that is named like its handlers' in [`api`](crate::api), in the
-//! form of [`shape`]. It cannot drift unseen: the tests below fail where a route of [`ROUTES`] is not
-//! told of, and where a handler asks a body for a field that is not; the tests of the API fail where an
-//! answer has a field that is not, and where a route asks for another scope than is told.
+//! The documentation of a route stands in the file here that has the same name as its handlers' file in
+//! [`api`](crate::api), in the form of [`shape`]. Tests keep it in step with the code: those below fail where a route
+//! of [`ROUTES`] is missing here, and where a handler reads a body's field that is not documented; those of the API
+//! fail where an answer has an undocumented field, and where a route needs another scope than the documented one.
 
 mod audit;
 mod batch;
@@ -33,71 +32,71 @@ use serde_json::Value;
 use crate::api::ROUTES;
 use shape::{Field, Shape};
 
-/// What is said of a route.
+/// The documentation of one route and method.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     /// The method, as [`ROUTES`] has it.
     pub method: &'static str,
     /// The path, as [`ROUTES`] has it.
     pub path: &'static str,
-    /// What it does, in a line.
+    /// What the route does, in one line.
     pub summary: &'static str,
-    /// The scope a caller's key needs; `None` where nobody needs a key.
+    /// The scope that the caller's key needs; `None` if the route needs no key.
     pub scope: Option<&'static str>,
-    /// The scope that a tenant's own key needs instead, to speak of itself.
+    /// The scope that a tenant's key needs instead, for requests about its own tenant.
     pub own_scope: Option<&'static str>,
-    /// The parameters it takes.
+    /// The query parameters.
     pub parameters: &'static [Field],
-    /// The body it takes.
+    /// The request body.
     pub takes: Option<Body>,
-    /// What it answers when all goes well.
+    /// The answers on success.
     pub answers: &'static [Answered],
     /// Whether it takes an `Idempotency-Key`.
     pub is_keyed: bool,
-    /// Whether a tenant's quota bounds it.
+    /// Whether the tenant's message quota applies (429).
     pub is_limited: bool,
-    /// Whether only so many of a tenant's go on at once.
+    /// Whether a tenant may have only a fixed number of them running at once (429).
     pub is_bounded: bool,
-    /// Whether what is there may stand in its way.
+    /// Whether it can be refused with 409 because of the state that its subject is in.
     pub may_conflict: bool,
 }
 
-/// A body that a route takes.
+/// A request body.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
-    /// What is in it.
+    /// The shape of the body, or of each of its lines.
     pub shape: &'static Shape,
-    /// What it is declared as.
+    /// The `content-type` to declare.
     pub media_type: &'static str,
-    /// Whether there may be none.
+    /// Whether the body may be left out.
     pub is_optional: bool,
 }
 
-/// What a route answers.
+/// An answer on success.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// What it says, in a line.
+    /// What the answer means, in one line.
     pub says: &'static str,
-    /// What is in its body, and what that is declared as.
+    /// The shape and the media type of the body, if it has one.
     pub body: Option<(&'static Shape, &'static str)>,
 }
 
 const JSON: &str = "application/json";
 
 impl Operation {
-    /// A route that is read.
+    /// Documents a GET route.
     pub const fn get(path: &'static str, summary: &'static str) -> Self {
         Self::new("GET", path, summary)
     }
 
-    /// A route that does something, or makes something.
+    /// Documents a POST route.
     pub const fn post(path: &'static str, summary: &'static str) -> Self {
         Self::new("POST", path, summary)
     }
 
-    /// A route of any method.
+    /// Documents a route of any method.
     pub const fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
         Self {
             method,
@@ -115,57 +114,57 @@ impl Operation {
         }
     }
 
-    /// For callers whose key has this scope.
+    /// Sets the scope that the caller's key needs.
     pub const fn scope(self, scope: &'static str) -> Self {
         Self { scope: Some(scope), ..self }
     }
 
-    /// And for a tenant that speaks of itself, with this one.
+    /// Sets the scope that a tenant's key needs for its own tenant.
     pub const fn or_own(self, scope: &'static str) -> Self {
         Self { own_scope: Some(scope), ..self }
     }
 
-    /// With these parameters.
+    /// Sets the query parameters.
     pub const fn parameters(self, parameters: &'static [Field]) -> Self {
         Self { parameters, ..self }
     }
 
-    /// With this body, which must be there.
+    /// Sets a required JSON body.
     pub const fn takes(self, shape: &'static Shape) -> Self {
         Self { takes: Some(Body { shape, media_type: JSON, is_optional: false }), ..self }
     }
 
-    /// With this body, or none.
+    /// Sets an optional JSON body.
     pub const fn may_take(self, shape: &'static Shape) -> Self {
         Self { takes: Some(Body { shape, media_type: JSON, is_optional: true }), ..self }
     }
 
-    /// With a body of lines, each of this shape.
+    /// Sets a required body of JSON lines, each of this shape.
     pub const fn takes_lines(self, shape: &'static Shape) -> Self {
         Self { takes: Some(Body { shape, media_type: "application/x-ndjson", is_optional: false }), ..self }
     }
 
-    /// And these answers.
+    /// Sets the answers on success.
     pub const fn answers(self, answers: &'static [Answered]) -> Self {
         Self { answers, ..self }
     }
 
-    /// It makes something, so that it takes an `Idempotency-Key`.
+    /// Marks a route that takes an `Idempotency-Key`.
     pub const fn keyed(self) -> Self {
         Self { is_keyed: true, ..self }
     }
 
-    /// It is refused beyond a tenant's quota.
+    /// Marks a route that is refused (429) beyond the tenant's quota.
     pub const fn limited(self) -> Self {
         Self { is_limited: true, ..self }
     }
 
-    /// It is refused while as many of a tenant's go on as may.
+    /// Marks a route that is refused (429) while the tenant has the most running that it may have.
     pub const fn bounded(self) -> Self {
         Self { is_bounded: true, ..self }
     }
 
-    /// It is refused where what is there stands in its way.
+    /// Marks a route that is refused (409) in some states of its subject.
     pub const fn conflicts(self) -> Self {
         Self { may_conflict: true, ..self }
     }
@@ -186,7 +185,7 @@ pub const fn no_answer(status: u16, says: &'static str) -> Answered {
     Answered { status, says, body: None }
 }
 
-/// Everything that is said, by the file that says it: each is named like the handlers' file.
+/// The operations by the file that documents them, which has the name of the handlers' file.
 const BY_FILE: &[(&str, &[Operation])] = &[
     ("messages", messages::OPERATIONS),
     ("batch", batch::OPERATIONS),
@@ -205,32 +204,33 @@ const BY_FILE: &[(&str, &[Operation])] = &[
     ("health", health::OPERATIONS),
 ];
 
-/// What is said of each route, in the order of the document.
+/// The documentation of each route, in the order of the document.
 pub fn operations() -> impl Iterator<Item = &'static Operation> {
     BY_FILE.iter().flat_map(|(_, operations)| operations.iter())
 }
 
-/// The document.
+/// The OpenAPI document.
 pub fn document() -> Value {
     document::of(BY_FILE)
 }
 
-/// The document as it is served.
+/// The OpenAPI document as serialised bytes, made once.
 pub(crate) fn served() -> Bytes {
     static SERVED: LazyLock<Bytes> =
         LazyLock::new(|| serde_json::to_vec(&document()).expect("our own answers always serialise").into());
     SERVED.clone()
 }
 
-/// Whether every route is told of, and no other.
+/// Differences between [`ROUTES`] and the documentation: routes not documented exactly once, and operations that are
+/// no route.
 #[cfg(test)]
-fn untold() -> Vec<String> {
-    let told = |method: &str, path: &str| operations().filter(|one| (one.method, one.path) == (method, path)).count();
+fn mismatches() -> Vec<String> {
+    let count = |method: &str, path: &str| operations().filter(|one| (one.method, one.path) == (method, path)).count();
     let is_route = |one: &&Operation| ROUTES.iter().any(|route| (route.method, route.path) == (one.method, one.path));
-    let missing = ROUTES.iter().filter(|route| told(route.method, route.path) != 1);
+    let missing = ROUTES.iter().filter(|route| count(route.method, route.path) != 1);
     let others = operations().filter(|one| !is_route(one));
     missing
-        .map(|route| format!("{} {} is not told of once", route.method, route.path))
+        .map(|route| format!("{} {} is not documented exactly once", route.method, route.path))
         .chain(others.map(|one| format!("{} {} is no route", one.method, one.path)))
         .collect()
 }
@@ -242,16 +242,16 @@ mod tests {
 
     use super::*;
 
-    /// The fields that a handlers' file asks bodies for: each is asked for by its name.
-    fn asked_for(source: &str) -> BTreeSet<String> {
+    /// The body fields that a handlers' file reads, found by the calls that read a field by name.
+    fn fields_read(source: &str) -> BTreeSet<String> {
         let handlers = source.split("#[cfg(test)]").next().unwrap_or_default();
-        let mut asked = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for verb in [".get(\"", ".need(\"", ".object(\"", ".list(\"", ".some(\"", ".texts(\""] {
             for behind in handlers.split(verb).skip(1) {
-                asked.extend(behind.split('"').next().map(str::to_owned));
+                names.extend(behind.split('"').next().map(str::to_owned));
             }
         }
-        asked
+        names
     }
 
     fn source(file: &str) -> String {
@@ -259,32 +259,32 @@ mod tests {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/api/{file}.rs"));
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
         };
-        // What a message says is read in a file of its own, for one and for many.
+        // A message's fields are parsed in a file of their own, for a single message and for a batch.
         if file == "messages" || file == "batch" { read("new_message") + &read(file) } else { read(file) }
     }
 
     #[test]
-    fn every_route_is_told_of_once_and_nothing_else_is() {
-        assert_eq!(untold(), Vec::<String>::new());
+    fn every_route_is_documented_exactly_once_and_nothing_else_is() {
+        assert_eq!(mismatches(), Vec::<String>::new());
     }
 
     #[test]
-    fn every_field_that_a_handler_asks_a_body_for_is_told_of() {
+    fn every_body_field_that_a_handler_reads_is_documented() {
         for (file, operations) in BY_FILE {
-            let mut told = BTreeSet::new();
+            let mut documented = BTreeSet::new();
             for body in operations.iter().filter_map(|one| one.takes) {
                 body.shape.each_field(&mut |field| {
-                    told.insert(field.name.to_owned());
+                    documented.insert(field.name.to_owned());
                 });
             }
-            let asked = asked_for(&source(file));
-            let untold: Vec<_> = asked.difference(&told).collect();
-            assert!(untold.is_empty(), "api/{file}.rs asks for {untold:?}, of which openapi/{file}.rs does not tell");
+            let read = fields_read(&source(file));
+            let missing: Vec<_> = read.difference(&documented).collect();
+            assert!(missing.is_empty(), "api/{file}.rs reads {missing:?}, which openapi/{file}.rs does not document");
         }
     }
 
     #[test]
-    fn every_file_of_handlers_that_reads_bodies_has_one_here() {
+    fn every_handler_file_that_reads_bodies_is_documented() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
         for entry in std::fs::read_dir(folder).expect("the handlers' folder") {
             let name = entry.expect("an entry").file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_and_no_handler_asks_for_is_found() {
+    fn every_documented_body_field_is_read_by_a_handler() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
         let files = std::fs::read_dir(folder).expect("the handlers' folder");
         let files = files.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
@@ -302,14 +302,14 @@ mod tests {
         for body in operations().filter_map(|one| one.takes) {
             body.shape.each_field(&mut |field| {
                 let is_tier = posthaste_core::Tier::ALL.iter().any(|tier| tier.name() == field.name);
-                assert!(is_tier || sources.contains(&format!("\"{}\"", field.name)), "nobody asks for {}", field.name);
+                assert!(is_tier || sources.contains(&format!("\"{}\"", field.name)), "no handler reads {}", field.name);
             });
         }
     }
 
     #[test]
-    fn the_look_through_a_handler_finds_what_it_asks_for() {
+    fn fields_read_finds_the_fields_read_outside_tests() {
         let source = "fields.get(\"a\", x); fields.need(\"b\", y); fields.object(\"c\"); #[cfg(test)] .get(\"d\"";
-        assert_eq!(asked_for(source).into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(fields_read(source).into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 }

@@ -1,4 +1,6 @@
-//! A refusal as the API tells it: `application/problem+json` with a stable code.
+//! Refusals of the API: `application/problem+json` with a stable code.
+//!
+//! [`Code`] lists every code; `docs/errors.md` says what a client does about each, and a test keeps the two in step.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -18,7 +20,7 @@ use crate::request_id;
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:ident $title:literal;)*) => {
-        /// Every code there is: what happened, in a word that never changes.
+        /// The code of a refusal. A code never changes its meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Code {
             $(#[doc = $title] $name,)*
@@ -33,12 +35,12 @@ macro_rules! codes {
                 match self { $(Self::$name => $code,)* }
             }
 
-            /// The status it is answered with.
+            /// The HTTP status of the answer.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)* }
             }
 
-            /// What it means, in a line.
+            /// What the code means, in one line; also the problem document's `title`.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
             }
@@ -48,105 +50,105 @@ macro_rules! codes {
 
 codes! {
     InvalidJson "invalid_json" BAD_REQUEST "the body is not JSON";
-    InvalidBody "invalid_body" BAD_REQUEST "the body does not say what is needed";
-    UnknownParameter "unknown_parameter" BAD_REQUEST "a parameter is not known";
-    InvalidParameter "invalid_parameter" BAD_REQUEST "a parameter has no usable value";
+    InvalidBody "invalid_body" BAD_REQUEST "a field of the body is missing or not valid";
+    UnknownParameter "unknown_parameter" BAD_REQUEST "a query parameter is unknown";
+    InvalidParameter "invalid_parameter" BAD_REQUEST "the value of a query parameter is not valid";
     NotBuiltYet "not_built_yet" BAD_REQUEST "this version cannot do that yet";
-    InvalidIdempotencyKey "invalid_idempotency_key" BAD_REQUEST "the idempotency key is not one";
-    TargetRefused "target_refused" BAD_REQUEST "the URL is not one we may send to";
+    InvalidIdempotencyKey "invalid_idempotency_key" BAD_REQUEST "the idempotency key is not valid";
+    TargetRefused "target_refused" BAD_REQUEST "messages may not be sent to the URL";
     EndpointUnknown "endpoint_unknown" BAD_REQUEST "a named endpoint does not exist";
-    TooManyEndpoints "too_many_endpoints" BAD_REQUEST "more endpoints than one message may go to";
-    TenantRequired "tenant_required" BAD_REQUEST "the request does not say whose things it is about";
-    Unauthorized "unauthorized" UNAUTHORIZED "there is no key, or none that is known";
-    ScopeMissing "scope_missing" FORBIDDEN "the key may not do that";
-    ForbiddenOrigin "forbidden_origin" FORBIDDEN "the request comes from where none may";
-    NotFound "not_found" NOT_FOUND "there is no such thing";
+    TooManyEndpoints "too_many_endpoints" BAD_REQUEST "the message is for more endpoints than one message may have";
+    TenantRequired "tenant_required" BAD_REQUEST "the request does not name a tenant";
+    Unauthorized "unauthorized" UNAUTHORIZED "the API key is missing or unknown";
+    ScopeMissing "scope_missing" FORBIDDEN "the API key does not allow the request";
+    ForbiddenOrigin "forbidden_origin" FORBIDDEN "the request's Origin or Host is not allowed";
+    NotFound "not_found" NOT_FOUND "the route or the object does not exist";
     MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED "the route does not take this method";
     BodyTooSlow "body_too_slow" REQUEST_TIMEOUT "the body did not arrive in time";
     BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "the body is too large";
     PayloadTooLarge "payload_too_large" PAYLOAD_TOO_LARGE "the payload is too large";
     NotJson "not_json" UNSUPPORTED_MEDIA_TYPE "the body is not declared as JSON";
-    IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the key was used for another request";
+    IdempotencyKeyReused "idempotency_key_reused" UNPROCESSABLE_ENTITY "the idempotency key belongs to another request";
     IdempotencyInProgress "idempotency_in_progress" CONFLICT "the first request with the key is still running";
     DeliveryEnded "delivery_ended" CONFLICT "the delivery has ended";
     ReplayEnded "replay_ended" CONFLICT "the replay has ended";
     NoNewerKey "no_newer_key" CONFLICT "there is no newer master key to rotate to";
-    NameTaken "name_taken" CONFLICT "another one is called so";
-    NotPaused "not_paused" CONFLICT "there is no such pause to end";
-    PresetReadOnly "preset_read_only" CONFLICT "the name is a preset's, which nobody changes";
-    PolicyInUse "policy_in_use" CONFLICT "somebody still goes by the policy";
-    TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as there may be";
+    NameTaken "name_taken" CONFLICT "the name or uid is taken";
+    NotPaused "not_paused" CONFLICT "there is no such pause";
+    PresetReadOnly "preset_read_only" CONFLICT "the policy is a preset, which cannot be changed";
+    PolicyInUse "policy_in_use" CONFLICT "the policy is in use";
+    TooManyPolicies "too_many_policies" CONFLICT "there are as many policies as are allowed";
     EndpointGone "endpoint_gone" CONFLICT "the endpoint is gone";
-    TooManySecrets "too_many_secrets" CONFLICT "as many secrets sign as may";
-    Conflict "conflict" CONFLICT "something else is being done to it";
-    TooManyReplays "too_many_replays" TOO_MANY_REQUESTS "as many replays go on as may at once";
-    QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant sends more than was agreed";
-    Overloaded "overloaded" SERVICE_UNAVAILABLE "the server has too much to do";
+    TooManySecrets "too_many_secrets" CONFLICT "the endpoint already has as many secrets as are allowed";
+    Conflict "conflict" CONFLICT "another change of it is under way";
+    TooManyReplays "too_many_replays" TOO_MANY_REQUESTS "the tenant has as many running replays as are allowed";
+    QuotaExceeded "quota_exceeded" TOO_MANY_REQUESTS "the tenant's quota is exceeded";
+    Overloaded "overloaded" SERVICE_UNAVAILABLE "the server is overloaded";
     StoreUnavailable "store_unavailable" SERVICE_UNAVAILABLE "the store does not answer";
     DiskFull "disk_full" SERVICE_UNAVAILABLE "the disk is full";
-    ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is going down";
+    ShuttingDown "shutting_down" SERVICE_UNAVAILABLE "the server is shutting down";
 }
 
-/// How soon to ask again after a refusal that is the server's own.
+/// `Retry-After` of a 503 that sets none of its own.
 const RETRY_AFTER_SECONDS: u64 = 5;
 
-/// How soon an endpoint that was gone can be enabled: an end is kept in force for ten minutes.
+/// `Retry-After` while an endpoint that was gone cannot be enabled yet: its cut stays in force for ten minutes.
 const STILL_ENDING_SECONDS: u64 = 60;
 
-/// How soon there may be room again for a tenant's deliveries: some of what waits has ended by then, or nothing has.
+/// `Retry-After` when a tenant has the most pending deliveries that it may have.
 const ROOM_AFTER_SECONDS: u64 = 5;
 
-/// How soon one more replay may find room: a small one is done by then.
+/// `Retry-After` when a tenant has the most replays that may run at once: a small replay is done by then.
 const REPLAY_AGAIN_SECONDS: u64 = 60;
 
-/// One thing that is wrong with a body.
+/// One fault of a body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Complaint {
-    /// Where, as a JSON pointer.
+    /// The place in the body, as a JSON pointer.
     pub pointer: String,
-    /// What, and the way out.
+    /// What is wrong, and what to do.
     pub detail: String,
 }
 
-/// As many are told; the rest are counted.
+/// The most complaints that an answer lists; further ones are only counted.
 const COMPLAINTS_MAX: usize = 20;
 
-/// What is wrong with a body: the first complaints, and how many more there are.
+/// The faults of a body: the first 20 as complaints, and the number of further ones.
 #[derive(Debug, Default)]
 pub struct Complaints {
-    told: Vec<Complaint>,
-    untold: usize,
+    listed: Vec<Complaint>,
+    further: usize,
 }
 
 impl Complaints {
     /// Whether nothing is wrong.
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.listed.is_empty()
     }
 
-    /// Those that are put into words.
-    pub fn told(&self) -> &[Complaint] {
-        &self.told
+    /// The first complaints, at most 20.
+    pub fn listed(&self) -> &[Complaint] {
+        &self.listed
     }
 
-    /// How many there are.
+    /// The number of all complaints, listed or not.
     pub fn count(&self) -> usize {
-        self.told.len() + self.untold
+        self.listed.len() + self.further
     }
 
-    /// Adds one, which is only put into words while there is room for it.
+    /// Adds a complaint. `complaint` is called only if the complaint is listed.
     pub fn add(&mut self, complaint: impl FnOnce() -> Complaint) {
-        if self.told.len() < COMPLAINTS_MAX {
-            self.told.push(complaint());
+        if self.listed.len() < COMPLAINTS_MAX {
+            self.listed.push(complaint());
         } else {
-            self.untold += 1;
+            self.further += 1;
         }
     }
 
-    /// Takes over others.
+    /// Adds all complaints of `others`.
     pub fn absorb(&mut self, others: Self) {
-        self.untold += others.untold;
-        others.told.into_iter().for_each(|one| self.add(|| one));
+        self.further += others.further;
+        others.listed.into_iter().for_each(|one| self.add(|| one));
     }
 }
 
@@ -158,7 +160,7 @@ impl FromIterator<Complaint> for Complaints {
     }
 }
 
-/// A refusal: what happened, which thing, and the way out.
+/// A refusal with its code, a detail for people, and headers where they apply.
 #[derive(Debug)]
 pub struct Problem(Box<Inner>);
 
@@ -180,10 +182,10 @@ struct Wire<'a> {
     code: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [Complaint],
-    /// Where no header can say it.
+    /// Set only in a batch's line, which has no headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
-    /// Which line it is about, among many.
+    /// The line of a batch that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
 }
@@ -194,13 +196,12 @@ impl Problem {
         Self(Box::new(Inner { code, detail: detail.into(), errors: Vec::new(), allow: None, retry_after: None }))
     }
 
-    /// Everything that is wrong with a body. Its detail is the first complaint's, so that a reader
-    /// who looks no further still learns something.
-    pub fn of_body(code: Code, complaints: Complaints) -> Self {
-        let Complaints { told: errors, untold } = complaints;
+    /// A refusal for the faults of a body. Its detail is the first complaint, for clients that do not read `errors`.
+    pub fn with_complaints(code: Code, complaints: Complaints) -> Self {
+        let Complaints { listed: errors, further } = complaints;
         let mut detail = errors.first().map(|first| format!("{}: {}", first.pointer, first.detail)).unwrap_or_default();
-        if untold > 0 {
-            detail.push_str(&format!(" (the first of {}; {untold} more are not told)", errors.len() + untold));
+        if further > 0 {
+            detail.push_str(&format!(" (the first of {}; {further} more are not listed)", errors.len() + further));
         }
         Self(Box::new(Inner { code, detail, errors, allow: None, retry_after: None }))
     }
@@ -210,37 +211,36 @@ impl Problem {
         Self::new(Code::NotFound, format!("there is no route {}", uri.path()))
     }
 
-    /// More is asked for than the server can hold.
+    /// A refusal because the server has no capacity for the request now.
     pub(crate) fn overloaded() -> Self {
-        Self::new(Code::Overloaded, "the server has too much to do; nothing was stored; send it again in a second")
-            .after(1)
+        Self::new(Code::Overloaded, "the server is overloaded; nothing was stored; send it again in a second").after(1)
     }
 
-    /// An id that names nothing of this kind; the same for one that never was.
+    /// An unknown id. The answer is the same for another tenant's id and for one that never existed.
     pub fn no_such(kind: &str) -> Self {
         Self::new(Code::NotFound, format!("there is no {kind} with that id"))
     }
 
-    /// A route that takes other methods.
+    /// A method that the route does not take.
     pub fn method(uri: &Uri, allow: &'static str) -> Self {
         let mut problem = Self::new(Code::MethodNotAllowed, format!("{} takes {allow}", uri.path()));
         problem.0.allow = Some(allow);
         problem
     }
 
-    /// The same, to be tried again in so many seconds.
+    /// Sets `Retry-After` to this number of seconds.
     #[must_use]
     pub fn after(mut self, seconds: u64) -> Self {
         self.0.retry_after = Some(seconds);
         self
     }
 
-    /// Its code.
+    /// The code of the refusal.
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// In how many seconds to try again, where that makes sense.
+    /// `Retry-After` in seconds: the one set, or the default of a 503.
     fn retry_after(&self) -> Option<u64> {
         let own = (self.0.code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_SECONDS);
         self.0.retry_after.or(own)
@@ -260,7 +260,7 @@ impl Problem {
         }
     }
 
-    /// The refusal of one line among others: what a header says elsewhere stands in it.
+    /// Writes the refusal of a batch's line. `Retry-After` becomes the field `retry_after`.
     pub(crate) fn write_line(&self, number: usize, line: &mut Vec<u8>) {
         let wire = Wire { retry_after: self.retry_after(), line: Some(number), ..self.wire() };
         serde_json::to_writer(line, &wire).expect("texts and numbers always serialise");
@@ -271,11 +271,11 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::error!(
-            { field::REQUEST } = request_id::told(),
+            { field::REQUEST } = request_id::log_field(),
             error = &error as &dyn std::error::Error,
             "the store could not be read"
         );
-        Self::new(Code::StoreUnavailable, "the store could not be read; ask again later")
+        Self::new(Code::StoreUnavailable, "the store could not be read; try again later")
     }
 }
 
@@ -294,32 +294,32 @@ impl From<NotMade> for Problem {
         match error {
             NotMade::Store(error) => not_written(
                 &error,
-                "the endpoint may have been made, nobody can say before the restart; \
-                 look for it in GET /v1/endpoints before you make it again",
+                "the endpoint may have been created, which is known only after a restart; \
+                 look for it in GET /v1/endpoints before you create it again",
             ),
             NotMade::UidTaken => Self::new(Code::NameTaken, error.to_string()),
             NotMade::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotMade::Target(refusal) => {
-                Self::of_body(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
+                Self::with_complaints(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
             }
-            NotMade::Secret(bad) => Self::of_body(Code::InvalidBody, at("/signing/secret", bad.to_string())),
+            NotMade::Secret(bad) => Self::with_complaints(Code::InvalidBody, at("/signing/secret", bad.to_string())),
             NotMade::Header { name, bad } => {
                 let member = name.map(|name| format!("/{}", escaped(&name))).unwrap_or_default();
-                Self::of_body(Code::InvalidBody, at(&format!("/headers{member}"), bad.to_string()))
+                Self::with_complaints(Code::InvalidBody, at(&format!("/headers{member}"), bad.to_string()))
             }
             NotMade::Override { status, bad } => {
                 let pointer = format!("/status_overrides/{}", escaped(&status));
-                Self::of_body(Code::InvalidBody, at(&pointer, bad.to_string()))
+                Self::with_complaints(Code::InvalidBody, at(&pointer, bad.to_string()))
             }
-            NotMade::Zone(unknown) => Self::of_body(Code::InvalidBody, at("/time_zone", unknown.to_string())),
+            NotMade::Zone(unknown) => Self::with_complaints(Code::InvalidBody, at("/time_zone", unknown.to_string())),
             NotMade::Tls(bad) => {
                 let pointer = bad.field().map_or_else(|| "/tls".to_owned(), |field| format!("/tls/{field}"));
-                Self::of_body(Code::InvalidBody, at(&pointer, bad.to_string()))
+                Self::with_complaints(Code::InvalidBody, at(&pointer, bad.to_string()))
             }
             NotMade::TooManySecrets { until, now } => {
                 let at = crate::value::write_time(until);
                 let detail = format!(
-                    "{error}, and the first of them stops at {at}: rotate again then, or end the older ones now with \
+                    "{error}, and the next one stops at {at}: rotate again then, or end the older ones now with \
                      {{\"overlap\": \"0s\"}}"
                 );
                 Self::new(Code::TooManySecrets, detail).after(until.since(now).as_secs() + 1)
@@ -328,9 +328,9 @@ impl From<NotMade> for Problem {
             NotMade::StillEnding => Self::new(Code::Conflict, error.to_string()).after(STILL_ENDING_SECONDS),
             NotMade::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
             NotMade::EventType { index, bad } => {
-                Self::of_body(Code::InvalidBody, at(&format!("/event_types/{index}"), bad.to_string()))
+                Self::with_complaints(Code::InvalidBody, at(&format!("/event_types/{index}"), bad.to_string()))
             }
-            NotMade::Policy(unknown) => Self::of_body(Code::InvalidBody, at("/policy", unknown.to_string())),
+            NotMade::Policy(unknown) => Self::with_complaints(Code::InvalidBody, at("/policy", unknown.to_string())),
         }
     }
 }
@@ -342,7 +342,7 @@ impl From<NotReplayed> for Problem {
             NotReplayed::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotReplayed::Store(error) => not_written(
                 &error,
-                "the replay may have begun, nobody can say before the restart; \
+                "the replay may have begun, which is known only after a restart; \
                  look for it in GET /v1/replays before you begin it again",
             ),
         }
@@ -359,8 +359,8 @@ impl From<NotFiled> for Problem {
             NotFiled::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
             NotFiled::Store(error) => not_written(
                 &error,
-                "it may have been done, nobody can say before the restart; look whether it was before you ask again, \
-                 or ask again with the same Idempotency-Key",
+                "the change may have been made, which is known only after a restart; check before you repeat it, or \
+                 repeat it with the same Idempotency-Key",
             ),
         }
     }
@@ -371,9 +371,9 @@ impl From<NotAccepted> for Problem {
         match error {
             NotAccepted::Store(error) => not_written(
                 &error,
-                "the message may have been stored, nobody can say before the restart; send it again with the same \
-                 Idempotency-Key, or without one with the same correlation_id, so that receivers can tell it if it \
-                 arrives twice",
+                "the message may have been stored, which is known only after a restart; send it again with the same \
+                 Idempotency-Key, or without one with the same correlation_id, so that receivers can recognise a \
+                 duplicate",
             ),
             NotAccepted::TooMany { .. } | NotAccepted::CollapsesTooMany => {
                 Self::new(Code::TooManyEndpoints, error.to_string())
@@ -386,21 +386,21 @@ impl From<NotAccepted> for Problem {
             NotAccepted::NoSuchEndpoints(places) => {
                 let detail = "there is no such endpoint, or it is gone; nothing was accepted";
                 let at = |place| Complaint { pointer: format!("/to/endpoints/{place}"), detail: detail.to_owned() };
-                Self::of_body(Code::EndpointUnknown, places.into_iter().map(at).collect())
+                Self::with_complaints(Code::EndpointUnknown, places.into_iter().map(at).collect())
             }
         }
     }
 }
 
-/// A write that failed. A store that stopped may have stopped after its commit: then `perhaps` says
-/// what the caller can do. Every other refusal came before one.
+/// The answer to a write that failed. A store that stopped may have stopped after its commit: then the detail is
+/// `perhaps`, which says what the caller can do. With every other error nothing was committed.
 pub(crate) fn not_written(error: &StoreError, perhaps: &'static str) -> Problem {
     match error {
-        // Told once by the store: a line for each refusal would only fill the disk further.
+        // The store logs this once: a line for each refusal would only fill the disk further.
         StoreError::Full => tracing::debug!("refused: the disk is full"),
-        StoreError::Busy => tracing::debug!("refused: the store has too much to do"),
+        StoreError::Busy => tracing::debug!("refused: the store is overloaded"),
         _ => tracing::error!(
-            { field::REQUEST } = request_id::told(),
+            { field::REQUEST } = request_id::log_field(),
             error = error as &dyn std::error::Error,
             "the store could not be written"
         ),
@@ -419,7 +419,7 @@ impl IntoResponse for Problem {
         let (code, allow, retry_after) = (self.0.code, self.0.allow, self.retry_after());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = code.status();
-        // For whoever counts what was refused.
+        // `Served::answered` counts refusals by code.
         response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -441,44 +441,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_line_in_the_documentation_and_no_line_is_of_another() {
+    fn docs_errors_md_has_exactly_one_line_for_each_code() {
         let page = include_str!("../../../docs/errors.md");
         for code in Code::ALL {
             let begins = format!("| `{}` | {} | {} | ", code.name(), code.status().as_u16(), code.title());
-            let way_out = page.lines().find_map(|line| line.strip_prefix(&begins));
-            assert!(way_out.is_some_and(|line| line.len() > 10), "docs/errors.md must say what to do after: {begins}");
+            let remedy = page.lines().find_map(|line| line.strip_prefix(&begins));
+            assert!(remedy.is_some_and(|line| line.len() > 10), "docs/errors.md must say what to do after: {begins}");
         }
-        let told = page.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(told, Code::ALL.len(), "docs/errors.md tells of a code that there is not");
+        let lines = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(lines, Code::ALL.len(), "docs/errors.md has a line for a code that does not exist");
     }
 
     #[test]
-    fn no_two_problems_share_a_code() {
+    fn code_names_are_unique() {
         let mut names: Vec<_> = Code::ALL.iter().map(|code| code.name()).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Code::ALL.len());
     }
 
-    fn check(problem: impl Into<Problem>, says: &str) {
+    fn check(problem: impl Into<Problem>, beginning: &str) {
         let problem = problem.into();
         assert_eq!(problem.code(), Code::StoreUnavailable);
-        assert!(problem.0.detail.starts_with(says), "{}", problem.0.detail);
+        assert!(problem.0.detail.starts_with(beginning), "{}", problem.0.detail);
     }
 
     #[test]
-    fn only_what_is_known_of_a_store_that_failed_is_told() {
+    fn a_stopped_store_may_have_written_and_a_fenced_one_has_not() {
         let fenced = || StoreError::Fenced { session: 1 };
         check(NotAccepted::from(StoreError::Stopped), "the message may have been stored");
         check(NotAccepted::from(fenced()), "nothing was stored");
-        check(NotMade::Store(StoreError::Stopped), "the endpoint may have been made");
+        check(NotMade::Store(StoreError::Stopped), "the endpoint may have been created");
         check(NotMade::Store(fenced()), "nothing was stored");
         check(NotDone::Store(StoreError::Stopped), "the store could not be read");
         check(StoreError::Stopped, "the store could not be read");
     }
 
     #[test]
-    fn a_full_disk_is_told_apart_and_says_when_to_ask_again() {
+    fn a_full_disk_has_its_own_code_and_a_retry_after() {
         let problem = Problem::from(NotAccepted::from(StoreError::Full));
         assert_eq!(problem.code(), Code::DiskFull);
         assert!(problem.0.detail.starts_with("nothing was stored"), "{}", problem.0.detail);

@@ -1,4 +1,4 @@
-//! The number of a request: its answer says it, and so do the lines that the log has of it.
+//! Request ids: sent in the header `request-id` of each answer, and in the log lines of the request.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ tokio::task_local! {
     static CURRENT: RequestId;
 }
 
-/// A request, told from all others since the server was started, and from most before.
+/// The id of a request: unique since the server's start, and with high probability across starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
-    /// Of this start of the server.
+    /// Random, one for each start of the server.
     pub(crate) prefix: u32,
     pub(crate) number: u64,
 }
 
 impl RequestId {
-    /// Carries a request out under its number. Not an `async fn`: that would hold the request's future twice, and every
-    /// connection has one.
+    /// Runs a request with this id as the current one. Not an `async fn`: its future would hold the request's future
+    /// twice, for every connection.
     pub(crate) fn scope<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         CURRENT.scope(self, request)
     }
 }
 
-/// The request that is being carried out; nothing elsewhere.
+/// The id of the request that the current task is answering; `None` outside a request.
 pub(crate) fn current() -> Option<RequestId> {
     CURRENT.try_with(|id| *id).ok()
 }
 
-/// The same for a line of the log.
-pub(crate) fn told() -> Option<DisplayValue<RequestId>> {
+/// The current request id as a field of a log line.
+pub(crate) fn log_field() -> Option<DisplayValue<RequestId>> {
     current().map(display)
 }
 
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_request_is_known_by_its_number_while_it_is_carried_out() {
-        let told = || current().map(|id| id.to_string());
-        assert_eq!(told(), None);
+    async fn the_current_request_id_is_set_only_within_its_scope() {
+        let text = || current().map(|id| id.to_string());
+        assert_eq!(text(), None);
         let id = RequestId { prefix: 0xab, number: 7 };
-        assert_eq!(id.scope(async { told() }).await.as_deref(), Some("req_000000ab00000007"));
-        assert_eq!(told(), None);
+        assert_eq!(id.scope(async { text() }).await.as_deref(), Some("req_000000ab00000007"));
+        assert_eq!(text(), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Room for request bodies: how many bytes of them are in the server at once, over all connections (F3).
+//! Bounds the bytes of request bodies that are in memory at once, over all connections (F3).
 //!
-//! A body that says how long it is takes its room before any of it is read, or is refused. One that does not takes
-//! room as it comes. The room is given back once the request is answered: until then its message may wait for the
-//! store in another copy.
+//! A body with a known length reserves its bytes before any of it is read, or is refused. A body without one reserves
+//! bytes as they arrive. They are released once the request is answered: until then its message may wait for the store
+//! in another copy.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,34 +13,34 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// All bodies together, in KiB: 16 MiB, two of the largest batches. With the copies that are sealed, queued and on their
-/// way to the disk that is some 50 MiB.
+/// The bound for all bodies together, in KiB: 16 MiB, two of the largest batches. With the copies that are sealed,
+/// queued and being written that is some 50 MiB.
 const ROOM_KIB: u32 = 16 * 1024;
-/// No body takes more: one that is larger is refused for that.
+/// The most that one body reserves: a larger one is refused for its size.
 const BODY_KIB_MAX: u64 = 8 * 1024;
 
-/// The room.
+/// The free bytes for bodies, as permits of a KiB each.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<Semaphore>);
 
-/// There is none left.
+/// There are not enough free bytes for a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("as many bytes of requests are under way as the server takes at once")]
 pub(crate) struct NoRoom;
 
-/// What a request holds of the room, until it is answered.
+/// The bytes that a request has reserved, until it is answered.
 pub(crate) type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 impl Room {
     pub(crate) fn new() -> Self {
-        Self::of_kib(ROOM_KIB)
+        Self::with_kib(ROOM_KIB)
     }
 
-    fn of_kib(kib: u32) -> Self {
+    fn with_kib(kib: u32) -> Self {
         Self(Arc::new(Semaphore::new(kib as usize)))
     }
 
-    /// A body with what it holds of the room: nothing where there is nothing to read.
+    /// Reserves bytes for a body; `None` for an empty one.
     pub(crate) fn admit(&self, body: Incoming) -> Result<(Body, Option<Held>), NoRoom> {
         match body.size_hint().exact() {
             Some(0) => Ok((Body::new(body), None)),
@@ -61,7 +61,7 @@ impl Room {
     }
 }
 
-/// A body that takes room as it comes.
+/// A body without a known length: reserves bytes for each frame as it arrives.
 struct Metered {
     body: Incoming,
     room: Room,
@@ -113,10 +113,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_until_something_was_answered() {
-        let room = Room::of_kib(10);
+    fn bodies_beyond_the_room_are_refused_until_some_is_released() {
+        let room = Room::with_kib(10);
         let first = room.take(6_000).expect("an empty room");
-        assert!(room.take(4_000).is_ok(), "given back at once");
+        assert!(room.take(4_000).is_ok(), "released at once");
         assert_eq!(room.take(5_000).map(drop), Err(NoRoom));
         drop(first);
         assert!(room.take(10_240).is_ok());

@@ -1,5 +1,6 @@
-//! Runs the server: the engine's loop and the connections, each a task that is owned and awaited
-//! here. Ends in order: stop accepting, let requests end, then let the engine end what it sent.
+//! Runs the server: the dispatch loop and the connections, each a task that is owned and awaited here.
+//!
+//! Shutdown has an order: stop accepting connections, let requests end, then let attempts in flight end.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,63 +28,60 @@ use crate::api::Api;
 use crate::api::caller::Door;
 use crate::api::routes::Routes;
 
-/// More connections wait to be accepted. What their bodies take is bounded by `room`.
+/// The most open connections; further ones wait to be accepted. `room` bounds the memory of their bodies.
 const CONNECTIONS_MAX: usize = 1_024;
-/// The same where metrics are read: a collector or two, and somebody who is curious.
+/// The most open connections of the metrics listener: enough for a few collectors.
 const WATCHERS_MAX: usize = 16;
-/// A request's head must come within this time, or its connection is closed; so is one that is
-/// idle for as long.
+/// A connection is closed if the head of its next request has not arrived within this time.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// The most a connection buffers before a handler reads on; heads must fit.
+/// The read buffer of a connection. The head of a request must fit.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// How long requests may take to end once the server stops. They wait for a commit, not for a
-/// receiver.
+/// How long requests may take to end during shutdown. They wait for a commit, not for a receiver.
 const REQUESTS_END_WITHIN: Duration = Duration::from_secs(5);
-/// How long the engine may take to end what is in flight: the longest attempt, and time to record
-/// it.
+/// How long attempts in flight may take to end during shutdown: the longest attempt, and time to record it.
 const DRAIN_WITHIN: Duration = Duration::from_secs(35);
-/// How long an attempt may take: one that begins just before the stop ends before the drain does.
+/// The longest attempt timeout: an attempt that begins just before the stop ends within `DRAIN_WITHIN`.
 pub const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(30);
 const _: () = assert!(ATTEMPT_TIMEOUT_MAX.as_secs() < DRAIN_WITHIN.as_secs());
-/// How long [`run`] may take to end once it was asked to: a supervisor must grant more.
+/// The most time that [`run`] takes to end after `stop`. A supervisor must wait longer before it kills the process.
 pub const STOP_WITHIN: Duration = REQUESTS_END_WITHIN.saturating_add(DRAIN_WITHIN);
-/// After a failed accept, usually for want of file descriptors.
+/// The wait after a failed accept, which usually means that file descriptors have run out.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// The server could not do its own work.
+/// Why the server ended, other than by `stop`.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The store failed: nothing more may be promised or sent.
+    /// The store failed: nothing more may be accepted or sent.
     #[error("the store failed; what it acknowledged is safe, restart to go on")]
     Store(#[from] StoreError),
     /// The engine's loop panicked.
     #[error("the engine's loop ended unexpectedly")]
     Loop(#[from] JoinError),
-    /// What was in flight did not end in time. It may arrive twice after the restart.
+    /// Attempts in flight did not end in time. Their messages may arrive twice after the restart.
     #[error("attempts in flight did not end within {} s", DRAIN_WITHIN.as_secs())]
     Undrained,
-    /// Nobody could call it.
+    /// No operator key could be made, so no client could call the server.
     #[error(transparent)]
     OperatorKey(#[from] NoOperatorKey),
-    /// The listener is no more.
-    #[error("cannot tell where the server listens")]
+    /// The address of a listener cannot be read.
+    #[error("cannot read the address that the server listens on")]
     Listener(#[from] io::Error),
 }
 
-/// Where the server meets its callers.
+/// The listeners of a server, and whether its callers need keys.
 #[derive(Debug)]
 pub struct Front {
-    /// Where it listens.
+    /// The listener of the API.
     pub listener: TcpListener,
-    /// Where metrics are read without a key, if anywhere.
+    /// The listener that serves metrics without a key, if there is one.
     pub metrics: Option<TcpListener>,
-    /// Whether they need a key.
+    /// Whether callers of the API need a key.
     pub door: Door,
-    /// The folder that the first operator key is written to.
+    /// The folder that the first operator key is written to; `None` writes none.
     pub data: Option<PathBuf>,
 }
 
-/// Serves until `stop`, then ends everything in order.
+/// Serves until `stop` is cancelled, then shuts down in order.
 pub async fn run<S: Store, C: Clock>(
     store: Arc<S>,
     clock: C,
@@ -102,7 +100,7 @@ pub async fn run<S: Store, C: Clock>(
     if let (Door::Locked, Some(data)) = (door, data)
         && let Some(path) = engine.first_operator_key(&data).await?
     {
-        tracing::info!(path = %path.display(), "the first operator key is there; keep it, and remove the file");
+        tracing::info!(path = %path.display(), "the first operator key was written; store it elsewhere and remove the file");
     }
     let api = Arc::new(Api::new(engine, door));
     let mut connections = JoinSet::new();
@@ -119,7 +117,7 @@ pub async fn run<S: Store, C: Clock>(
     }
     let ending = async { tokio::join!(all(&mut connections), all(&mut watchers)) };
     if timeout(REQUESTS_END_WITHIN, ending).await.is_err() {
-        tracing::warn!(open = connections.len(), "requests did not end in time; their connections are cut");
+        tracing::warn!(open = connections.len(), "requests did not end in time; their connections are closed");
         connections.shutdown().await;
         watchers.shutdown().await;
     }
@@ -131,7 +129,7 @@ pub async fn run<S: Store, C: Clock>(
     }
 }
 
-/// Accepts connections until `stop`; answers with the engine's end if that comes first.
+/// Accepts connections until `stop`. Returns the dispatch loop's result if that ends first.
 async fn accept<S: Store, C: Clock>(
     api: &Arc<Api<S, C>>,
     listener: &TcpListener,
@@ -142,7 +140,7 @@ async fn accept<S: Store, C: Clock>(
     let routes = Arc::new(Routes::new(api));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        // The place first: what we accept we can serve.
+        // A free place first: an accepted connection is always served.
         let place = tokio::select! {
             biased;
             () = stop.cancelled() => return None,
@@ -164,14 +162,14 @@ async fn accept<S: Store, C: Clock>(
                 connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; trying again");
+                tracing::warn!(%error, "cannot accept a connection, retrying");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
     }
 }
 
-/// Accepts those who read metrics, until `stop`.
+/// Accepts connections of the metrics listener until `stop`.
 async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener, stop: CancellationToken) {
     let routes = Arc::new(Routes::for_watchers(&api));
     let places = Arc::new(Semaphore::new(WATCHERS_MAX));
@@ -195,7 +193,7 @@ async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener,
                 connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
             }
             (_, Err(error)) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics; trying again");
+                tracing::warn!(%error, "cannot accept a connection for metrics, retrying");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
             (Err(_), _) => break,
@@ -204,14 +202,14 @@ async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener,
     all(&mut connections).await;
 }
 
-/// One connection's life. After `stop` the request under way is the last one.
+/// Serves one connection. After `stop` it ends with the request under way.
 async fn serve<S: Store, C: Clock>(
     stream: TcpStream,
     routes: Arc<Routes<S, C>>,
     stop: CancellationToken,
     _place: OwnedSemaphorePermit,
 ) {
-    // Answers are one small write each: waiting to fill a packet only delays them.
+    // Each answer is one small write: Nagle's algorithm would only delay it.
     let _ = stream.set_nodelay(true);
     let _open = routes.opened();
     let service = service_fn(|request: hyper::Request<Incoming>| {
@@ -230,7 +228,7 @@ async fn serve<S: Store, C: Clock>(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended badly");
+        tracing::debug!(%error, "a connection ended with an error");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What was answered so far: counted as answers leave, told in metrics.
+//! Counts requests, refusals and connections for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,12 +7,12 @@ use posthaste_engine::metrics::{self, Page};
 
 use crate::problem::Code;
 
-/// What was answered since the start.
+/// The counters since the start.
 #[derive(Debug)]
 pub(crate) struct Served {
     begun: AtomicU64,
     requests: AtomicU64,
-    /// By the order of [`Code::ALL`].
+    /// One counter for each code, in the order of [`Code::ALL`].
     refusals: Vec<AtomicU64>,
     connections: AtomicU64,
 }
@@ -24,7 +24,7 @@ impl Default for Served {
     }
 }
 
-/// A connection, for as long as it is open.
+/// Counts a connection as open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Open<'a>(&'a Served);
 
@@ -35,12 +35,12 @@ impl Drop for Open<'_> {
 }
 
 impl Served {
-    /// A request has come: gives its number.
+    /// Counts a new request and returns its number, from 0.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An answer leaves.
+    /// Counts an answer, and its code if it is a refusal.
     pub(crate) fn answered(&self, response: &Response) {
         if let Some(code) = response.extensions().get::<Code>() {
             self.refusals[*code as usize].fetch_add(1, Ordering::Relaxed);
@@ -48,13 +48,13 @@ impl Served {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection was accepted.
+    /// Counts a connection as open until the returned value is dropped.
     pub(crate) fn opened(&self) -> Open<'_> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         Open(self)
     }
 
-    /// Writes every metric of the server.
+    /// Writes the metrics of the HTTP server to a page.
     pub(crate) fn tell(&self, page: &mut Page) {
         page.one(&metrics::CONNECTIONS_IN, self.connections.load(Ordering::Relaxed));
         page.one(&metrics::REQUESTS, self.requests.load(Ordering::Relaxed));

@@ -1,4 +1,6 @@
-//! Single values of a body: from JSON text to what the engine takes, or what is wrong with it.
+//! Parsers for single values of a body, and the texts for those that are not valid.
+//!
+//! Each takes raw JSON and returns the value, or a complaint that follows the field's name ("must be a string").
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +70,7 @@ pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
     })
 }
 
-/// One of a few words.
+/// Parses one of these words.
 pub(crate) fn one_of<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Result<T, String> {
     let written = text(raw)?;
     let found = words.iter().find(|(word, _)| *word == written);
@@ -79,16 +81,16 @@ pub(crate) fn one_of<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Re
     })
 }
 
-/// The longest name of the caller's own: it travels in a header.
+/// The longest name that a caller chooses: names are sent in headers.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A name of the caller's own, such as a correlation id.
+/// Parses a name that the caller chooses, such as a correlation id.
 pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_name(&written).map(|()| written)
 }
 
-/// What an owner calls something, wherever its id is taken: it must not be taken for one.
+/// Parses a uid: a name that is accepted in place of an id, so it must not look like one.
 pub(crate) fn uid(raw: &RawValue) -> Result<String, String> {
     let written = name(raw)?;
     match [Kind::Endpoint, Kind::Tenant].map(Kind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
@@ -97,7 +99,7 @@ pub(crate) fn uid(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-/// Whether a text is one.
+/// Checks that a text is a name.
 pub(crate) fn checked_name(text: &str) -> Result<(), String> {
     let form = || format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes");
     if is_name(text) { Ok(()) } else { Err(form()) }
@@ -108,27 +110,27 @@ fn is_name(text: &str) -> bool {
     fits && (1..=NAME_BYTES_MAX).contains(&text.len())
 }
 
-/// The longest subject: a mail address, or whatever else names a person.
+/// The longest subject: enough for a mail address or another identifier of a person.
 const SUBJECT_BYTES_MAX: usize = 256;
 
-/// Whose data something is, or whose endpoint.
+/// Parses a subject: the person or thing whose data a message is, or that an endpoint belongs to.
 pub(crate) fn subject(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_subject(&written).map(|()| written)
 }
 
-/// Whether a text is one.
+/// Checks that a text is a subject.
 pub(crate) fn checked_subject(text: &str) -> Result<(), String> {
     let fits = (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
     let form = || format!("must be 1 to {SUBJECT_BYTES_MAX} bytes without control characters");
     if fits { Ok(()) } else { Err(form()) }
 }
 
-/// The most labels of a message, and the longest of them: they ride with every delivery.
+/// The most labels of a message, and the longest value: every delivery carries them.
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 128;
 
-/// Labels by name.
+/// Parses labels: values by name.
 pub(crate) fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
     let form =
         || format!("must be an object of at most {LABELS_MAX} names with texts of at most {LABEL_BYTES_MAX} bytes");
@@ -137,7 +139,7 @@ pub(crate) fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
     if read.len() <= LABELS_MAX && read.iter().all(fits) { Ok(read.into_iter().collect()) } else { Err(form()) }
 }
 
-/// A time as the API writes it.
+/// Writes a time as RFC 3339 in UTC with milliseconds.
 pub(crate) fn write_time(at: Timestamp) -> String {
     jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| format!("{at:.3}")).unwrap_or_default()
 }
@@ -175,8 +177,8 @@ mod tests {
         assert_eq!(tier(&raw("1")), Ok(Tier::Transactional));
         assert_eq!(tier(&raw("3.0")), Ok(Tier::Engagement));
         for bad in ["\"1\"", "1.5", "0", "true", "[1]", "\"\""] {
-            let told = tier(&raw(bad)).expect_err(bad);
-            assert_eq!(told, "must be 1, 2, 3 or one of transactional, promotional, engagement", "{bad}");
+            let complaint = tier(&raw(bad)).expect_err(bad);
+            assert_eq!(complaint, "must be 1, 2, 3 or one of transactional, promotional, engagement", "{bad}");
         }
         assert_eq!(tier(&raw("\"engagement\"")), Ok(Tier::Engagement));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What a collapse key costs a delivery: writer's CPU for accept and settle without a key, with a key
-//! of its own, and with a key that takes another's place, with few and with many rows behind.
+//! Measures what a collapse key costs per delivery: the writer thread's CPU time for accept and settle without a key,
+//! with a unique key, and with a key that supersedes a waiting delivery, with few and with many pending rows.
 //!
 //! `cargo run --release -p posthaste-store --example collapse_cost [ROWS_BEHIND…]`
 
@@ -32,12 +32,12 @@ fn main() {
     behind.into_iter().for_each(|rows| runtime.block_on(measure(rows)));
 }
 
-/// Which key the `n`th delivery has.
+/// The kind of key the deliveries have.
 #[derive(Clone, Copy)]
 enum Keys {
     None,
     Own,
-    /// The key of a row that waits behind.
+    /// The key of one of the `behind` pending rows.
     Taken {
         behind: u64,
     },
@@ -53,8 +53,7 @@ async fn measure(behind: u64) {
         let count = 4_096.min(behind - group * 4_096);
         work.accept(count, |n| Some(CollapseKey(mixed(group * 4_096 + n)))).await;
     }
-    for (name, keys) in
-        [("no key", Keys::None), ("a key of its own", Keys::Own), ("another's place", Keys::Taken { behind })]
+    for (name, keys) in [("no key", Keys::None), ("unique key", Keys::Own), ("superseding key", Keys::Taken { behind })]
     {
         // The first round warms up.
         let mut each: Vec<f64> = Vec::new();
@@ -73,7 +72,7 @@ async fn measure(behind: u64) {
         }
         each.remove(0);
         each.sort_by(f64::total_cmp);
-        println!("{behind} behind, {name}: {:.1} µs of the writer's CPU a delivery", each[each.len() / 2]);
+        println!("{behind} pending, {name}: {:.1} µs of the writer's CPU a delivery", each[each.len() / 2]);
     }
     work.store.close().await;
 }
@@ -94,7 +93,7 @@ impl Work {
         made
     }
 
-    /// Equal keys are of one lane.
+    /// Equal keys get the same lane.
     fn message(&mut self, collapse: Option<CollapseKey>) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, self.next));
         self.next += 2;
@@ -124,13 +123,13 @@ impl Work {
     }
 }
 
-/// Numbers as good as random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 fn mixed(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB)
 }
 
-/// Nanoseconds the writer was on a CPU.
+/// CPU time of the writer thread in nanoseconds.
 fn writer_cpu() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux has /proc").flatten();
     let writer = tasks

@@ -1,4 +1,4 @@
-//! What is kept of messages and deliveries, for whoever looks them up, and how it is let go in the end.
+//! Read access to messages, deliveries, counts and the journal, and the retention that removes them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::row::{
 };
 use crate::{JournalRow, StoreError};
 
-/// Shows what is kept. Readers wait for nobody; whatever was answered before they began, they see.
+/// Reads what is stored. Reads do not wait for writers, and they see every write that returned before they began.
 pub trait Archive: Send + Sync + 'static {
-    /// A message with its payload, while it is kept.
+    /// A message with its payload, as long as it is retained.
     fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
 
-    /// When these messages were accepted, as far as they are kept: a part of every id they are known by.
+    /// When these messages were accepted; `None` for those no longer retained. The time is part of a public id.
     fn accepted_at(
         &self,
         messages: Vec<MessageId>,
@@ -32,11 +32,11 @@ pub trait Archive: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
 
-    /// How receivers' answers to a delivery's attempts begin, by the attempt's number, as far as they are kept.
+    /// The stored beginnings of the receiver's responses to a delivery's failed attempts, with the attempt's number.
     fn excerpts(&self, id: DeliveryId) -> impl Future<Output = Result<Vec<(u16, Bytes)>, StoreError>> + Send;
 
-    /// Deliveries of a message as a reader sees them at `now`, by id, from behind one. A page that is
-    /// not full is the last.
+    /// Deliveries of a message as a reader sees them at `now`, by id, after `after`. A page with fewer than `limit`
+    /// deliveries is the last.
     fn deliveries(
         &self,
         message: MessageId,
@@ -45,8 +45,8 @@ pub trait Archive: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
 
-    /// Messages that match, by id, without their payloads. A page may be short and still have a next: one request
-    /// looks at a bounded number of rows.
+    /// Messages that match, by id, without their payloads. One request reads a bounded number of rows, so a page may
+    /// have fewer than `limit` messages and still have a next one.
     fn messages(
         &self,
         filter: MessageFilter,
@@ -55,8 +55,8 @@ pub trait Archive: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<MessagePage, StoreError>> + Send;
 
-    /// Deliveries that match, by id. A page may be short and still have a next: one
-    /// request looks at a bounded number of rows.
+    /// Deliveries that match, by id. One request reads a bounded number of rows, so a page may have fewer than `limit`
+    /// deliveries and still have a next one.
     fn history(
         &self,
         filter: HistoryFilter,
@@ -66,7 +66,7 @@ pub trait Archive: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send;
 
-    /// A tenant's messages that have this name, by id.
+    /// A tenant's messages with this subject or correlation id, by id.
     fn named(
         &self,
         tenant: TenantId,
@@ -76,7 +76,7 @@ pub trait Archive: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send;
 
-    /// What happened to a tenant in these hours, the last one not included.
+    /// A tenant's counts for the hours from `since` up to, but not including, `until`.
     fn tallies(
         &self,
         tenant: TenantId,
@@ -84,16 +84,17 @@ pub trait Archive: Send + Sync + 'static {
         until: Hour,
     ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send;
 
-    /// How much is pending in a lane.
+    /// The number of pending deliveries in a lane.
     fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send;
 
-    /// How much is pending in all lanes together, however many there are.
+    /// The number of pending deliveries in all lanes; the cost does not depend on the number of lanes.
     fn pending(&self) -> impl Future<Output = Result<Pending, StoreError>> + Send;
 
-    /// The journal's rows behind the `after`th, as many as `limit`.
+    /// Up to `limit` rows of the journal with numbers above `after`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
 
-    /// Says in the journal that somebody asked for a delivery to be sent now; whose turn it is, its owner's memory knows.
+    /// Records in the journal that a caller asked for a delivery to be retried now. The schedule itself is in the
+    /// dispatch loop's memory.
     fn note_hurry(
         &self,
         session: Session,
@@ -101,9 +102,8 @@ pub trait Archive: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes over what was agreed with tenants on how long their things are kept; says with how many it is another
-    /// than before. It holds for what is there already. An audit believes that things are gone by it once it is
-    /// signed for.
+    /// Sets the retention overrides of tenants and returns how many tenants' overrides changed. They apply to existing
+    /// data too. An audit accepts a removal made under an override only once a checkpoint covers the override's entry.
     fn agree(
         &self,
         session: Session,
@@ -111,9 +111,9 @@ pub trait Archive: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Lets go of what was kept for long enough: one small step of a run, which says what the next one
-    /// is. What was pending all that time ends as dead, unless the caller has it `under_way`: that ends by itself, or the
-    /// next run meets it. A payload that somebody needs stays.
+    /// Deletes expired data: one small step of a retention run, which returns the next step. A delivery that was
+    /// pending for the whole retention time ends as dead; one in `under_way` is skipped, because its attempt will
+    /// settle it or the next run finds it again. A payload that a pending delivery or a dead letter needs is kept.
     fn retain(
         &self,
         session: Session,

@@ -1,12 +1,11 @@
-//! Whether a journal is what was written: the check behind `audit verify`.
+//! Verification that a journal was not altered: the check behind `audit verify`.
 //!
-//! It reads rows in order, in bounded memory, and says everything that does not fit: a row that is
-//! missing, moved, changed or added, a checkpoint that names another row, an outcome that is not the
-//! one the journal tells of. What retention has let go or somebody had erased is announced by an entry; only
-//! what is missing beyond that is a finding.
+//! It reads rows in order, in bounded memory, and reports everything that does not fit: a row that is missing, moved,
+//! changed or added, a checkpoint for a different row, an outcome that differs from the journal. Deletions by
+//! retention and erasure are announced by entries; only data missing beyond that is a finding.
 //!
-//! What it cannot see: rows behind the last checkpoint that the reader of a report trusts can be taken
-//! away, or made anew from there on, by whoever can write the file. So checkpoints are exported.
+//! Limit: an attacker who can write the file can remove or rewrite the rows after the last checkpoint that the reader
+//! of the report trusts. That is why checkpoints are exported.
 
 mod agreed;
 mod erased;
@@ -24,21 +23,21 @@ use crate::row::{OwnRetention, Retention, RetentionPhase};
 pub use erased::ErasedHint;
 pub use finding::{Finding, Kept, Report};
 
-/// While a store runs, its last rows are signed for within a minute; this much later they should be.
+/// A running store signs a checkpoint within a minute of its last rows. Rows not covered this long after are suspect.
 const SIGNED_WITHIN_MS: i64 = 5 * 60 * 1_000;
 
-/// What the file has of a delivery that an entry tells of.
+/// The comparison of an entry with the stored outcome or attempt of its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Archived {
-    /// As the journal says.
+    /// The stored record matches the entry.
     Fits,
-    /// It says something else.
+    /// The stored record differs from the entry, in this way.
     Differs(&'static str),
-    /// There is nothing of that delivery, which was this tenant's; 0 when nobody knows.
+    /// There is no stored record. Holds the tenant of the delivery, 0 if it is unknown.
     Missing(TenantId),
 }
 
-/// How much the tables hold that the journal tells of.
+/// The number of records in the tables that the audit compares with the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Outcomes.
@@ -47,41 +46,43 @@ pub struct Counts {
     pub attempts: u64,
 }
 
-/// Reads a journal row by row.
+/// Verifies a journal row by row.
 #[derive(Debug)]
 pub struct Audit {
-    /// When it is made: what happens later has not happened.
+    /// The time of the audit; entries from later times are suspect.
     now: Timestamp,
     retention: Retention,
     report: Report,
     head: Option<Head>,
-    /// Row to hash, of those that are still to come.
+    /// The signed hashes of rows not read yet, by row.
     checkpoints: BTreeMap<u64, Vec<(Digest, Kept)>>,
     first_at: Timestamp,
-    /// The highest row of the journal that was announced to be gone, and up to which time.
+    /// The highest row of the journal that an entry announces as deleted.
     announced: u64,
+    /// The retention limit of that announcement.
     announced_before: Option<Timestamp>,
-    /// The first row that announces more than it may, among those that nobody has signed for.
+    /// The first row, among those no checkpoint covers yet, that announces more than retention allows.
     overdone: Option<u64>,
-    /// Outcomes announced to be gone, and up to which end.
+    /// The number of outcomes that entries announce as deleted.
     outcomes_announced: u64,
+    /// The latest retention limit announced for outcomes of tenants without an override.
     outcomes_before: Option<Timestamp>,
     outcomes_missing: u64,
-    /// Whose they are, and what was agreed with whom.
+    /// Retention overrides and missing outcomes, by tenant.
     agreed: agreed::Agreements,
-    /// What is missing because somebody was erased.
+    /// Erasures, and the outcomes missing because of them.
     erased: erased::Erased,
-    /// Attempts that are as the journal says.
+    /// The number of attempts that match the journal.
     attempts: u64,
-    /// The first row that nobody has signed for, and since when somebody could have.
+    /// The first row that no checkpoint covers, and since when the running store could have signed one.
     unsigned: Option<(u64, Timestamp)>,
-    /// Whether this row tells of a session that began.
+    /// Whether the current row has the entry of a new session.
     begun: bool,
     last_at: Option<Timestamp>,
 }
 
 impl Audit {
-    /// An audit that is made now, of a store that keeps things for so long.
+    /// An audit at `now` of a store with these default retention times.
     pub fn new(now: Timestamp, retention: Retention) -> Self {
         Self {
             now,
@@ -105,28 +106,28 @@ impl Audit {
         }
     }
 
-    /// Takes a checkpoint whose signature is good, before the row it names.
+    /// Adds a checkpoint with a valid signature. Must be called before the row it covers is read.
     pub fn checkpoint(&mut self, row: u64, hash: Digest, kept: Kept) {
         self.checkpoints.entry(row).or_default().push((hash, kept));
     }
 
-    /// Takes an erasure that the file tells of, before the first row.
+    /// Adds an erasure that is recorded in the file. Must be called before the first row is read.
     pub fn erased(&mut self, hint: ErasedHint) {
         self.erased.add(hint);
     }
 
-    /// Takes note of what does not fit outside of the journal's rows.
+    /// Adds a finding from outside the journal's rows.
     pub fn find(&mut self, finding: Finding) {
         self.report.find(finding);
     }
 
-    /// Takes note of a row that cannot be read at all.
+    /// Adds a finding for the next row, which cannot be read at all.
     pub fn unreadable(&mut self, why: String) {
         let row = self.report.last + 1;
         self.report.find(Finding::Unreadable { row, why });
     }
 
-    /// Takes the next row. `archived` says what the file has of a delivery that was tried or has ended.
+    /// Verifies the next row. `archived` compares an entry with the stored outcome or attempt of its delivery.
     pub fn row(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&Entry) -> Archived) {
         self.place(row);
         self.begun = false;
@@ -142,7 +143,7 @@ impl Audit {
         self.report.last = row.number;
     }
 
-    /// Whether it is the one that follows.
+    /// Checks the row's number and its link to the row before.
     fn place(&mut self, row: &JournalRow) {
         let Some(head) = self.head else {
             self.report.first = row.number;
@@ -167,7 +168,7 @@ impl Audit {
         for entry in row.entries() {
             self.report.entries += 1;
             match entry {
-                // A row is not earlier than what it tells.
+                // A row has the time of its latest entry.
                 Ok(entry) if entry.at() > row.at => self.report.find(Finding::Changed { row: row.number }),
                 Ok(entry) => self.entry(row.number, &entry, archived),
                 Err(error) => self.report.find(Finding::Unreadable { row: row.number, why: error.to_string() }),
@@ -195,7 +196,7 @@ impl Audit {
                     None => self.outcomes_before = self.outcomes_before.max(Some(*before)),
                 }
             }
-            Entry::Agreed { tenant, own, .. } => self.agreed.tell(row, *tenant, *own),
+            Entry::Agreed { tenant, own, .. } => self.agreed.set(row, *tenant, *own),
             Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => match archived(entry) {
                 Archived::Fits => self.attempts += 1,
                 Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
@@ -217,9 +218,9 @@ impl Audit {
         }
     }
 
-    /// Anybody who can write the file can add a row that announces something. Until it is signed for, it is
-    /// believed where retention would have done the same: by then what is not later than `old` had been kept for long
-    /// enough.
+    /// Checks an announced retention limit (`before`) against the one that applied at the time `at` (`old`). An
+    /// attacker who can write the file can append a row with any announcement. So one above the limit, or with a time
+    /// in the future, is accepted only once a checkpoint covers its row.
     fn may_announce(&mut self, row: u64, old: Timestamp, before: Timestamp, at: Timestamp) {
         if before > old || at.as_millis() > self.now.as_millis() + SIGNED_WITHIN_MS {
             self.overdone.get_or_insert(row);
@@ -229,7 +230,8 @@ impl Audit {
     /// Compares the row with the checkpoints that name it.
     fn signed(&mut self, row: &JournalRow) {
         let hash = row.hash();
-        // Of rows before this one, which are missing: that was said, or they were let go.
+        // Checkpoints of earlier rows that were not read: those rows were reported as missing, or retention deleted
+        // them.
         while let Some(before) = self.checkpoints.first_entry().filter(|entry| *entry.key() < row.number) {
             let is_past = *before.key() < self.report.first;
             let lines = before.remove().len() as u64;
@@ -237,7 +239,7 @@ impl Audit {
         }
         let Some(signed) = self.checkpoints.remove(&row.number) else {
             let (_, since) = self.unsigned.get_or_insert((row.number, row.at));
-            // What the session before did not get signed is signed by this one, in its own time.
+            // A new session signs the rows that the session before left unsigned, so its time starts here.
             if self.begun {
                 *since = row.at;
             }
@@ -258,7 +260,7 @@ impl Audit {
         }
     }
 
-    /// The end of the journal, beside what the tables hold.
+    /// Ends the audit after the last row, and compares it with the number of records in the tables.
     pub fn finish(mut self, counts: Counts) -> Report {
         self.beginning();
         let last = self.report.last;
@@ -284,7 +286,7 @@ impl Audit {
         self.report
     }
 
-    /// Whether the rows before the first were let go, and no others.
+    /// Checks that exactly the rows announced as deleted are missing before the first row.
     fn beginning(&mut self) {
         let first = self.report.first;
         self.report.let_go = self.announced;
@@ -294,16 +296,15 @@ impl Audit {
         if first > self.announced + 1 {
             self.report.find(Finding::Missing { from: self.announced + 1, to: first - 1 });
         } else if first <= self.announced {
-            // They went with the commit that announced it.
+            // Announced rows are deleted in the commit that announces them, so this one was put back.
             self.report.find(Finding::Misplaced { row: first });
         } else if self.announced > 0 && !self.is_first_old() {
-            // A row goes when the one behind it is old enough.
+            // Retention deletes a row only when the row after it has expired too.
             self.report.find(Finding::Missing { from: 1, to: first - 1 });
         }
     }
 
-    /// Whether the first row is as old as those were announced to be that went before it. One without a time is not: nobody
-    /// knows when it was.
+    /// Whether the first row is within the announced retention limit. A row without a time is not.
     fn is_first_old(&self) -> bool {
         self.first_at > Timestamp::default() && Some(self.first_at) <= self.announced_before
     }
@@ -312,12 +313,12 @@ impl Audit {
         let (missing, announced) = (self.outcomes_missing, self.outcomes_announced);
         self.report.ends_let_go = missing;
         self.report.ends_erased = self.erased.excused;
-        // What ended before the first row that is left may have been let go too.
+        // The announcements also cover outcomes whose end is in a row that is no longer there, so fewer may be missing.
         let too_many = missing > announced || self.agreed.are_late(self.outcomes_before);
         if too_many {
             self.report.find(Finding::OutcomesMissing { missing, announced });
         }
-        // Of a row that is gone or cannot be read, nobody knows what it told of.
+        // If rows are deleted or unreadable, the number of ends in the journal is not known.
         if self.announced > 0 || self.report.found > 0 {
             return;
         }

@@ -1,5 +1,5 @@
-//! Signed words on how the journal ended, so that whoever keeps one elsewhere can tell later whether
-//! anything up to there was changed, removed or cut off (H3). Read next: [`audit`](crate::audit).
+//! Checkpoints: signed statements of the journal's last row at a moment. An operator who keeps one elsewhere can verify
+//! later that nothing up to that row was changed or removed (H3). Read next: [`audit`](crate::audit).
 
 use std::future::Future;
 
@@ -9,22 +9,22 @@ use posthaste_crypto::checkpoint::PublicKey;
 use crate::StoreError;
 use crate::row::Session;
 
-/// A checkpoint as it is kept and exported.
+/// A checkpoint as it is stored and exported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The row it vouches for, and all before it.
+    /// The last row of the journal it covers.
     pub row: u64,
     /// The line; see [`posthaste_crypto::checkpoint`].
     pub line: String,
 }
 
-/// Signs for the journal.
+/// Signs checkpoints of the journal.
 pub trait Checkpoints: Send + Sync + 'static {
-    /// What the lines are verified with: one key for the life of the store.
+    /// The key that verifies the lines; it never changes during the life of a store.
     fn public_key(&self) -> PublicKey;
 
-    /// Signs for the journal's end of this moment, if it has grown by so many rows, and at least by one,
-    /// since the last checkpoint. `at` is when, and goes into the line.
+    /// Signs a checkpoint for the journal's current last row, if the journal has grown by at least `grown` rows (and at
+    /// least one) since the last checkpoint. `at` is the time written into the line.
     fn sign(
         &self,
         session: Session,
@@ -32,11 +32,11 @@ pub trait Checkpoints: Send + Sync + 'static {
         at: Timestamp,
     ) -> impl Future<Output = Result<Option<Signed>, StoreError>> + Send;
 
-    /// The checkpoint of the highest row that has one.
+    /// The checkpoint that covers the highest row.
     fn last_checkpoint(&self) -> impl Future<Output = Result<Option<Signed>, StoreError>> + Send;
 
-    /// A checkpoint for the journal's end of this moment or a later one: signed now, unless there is one. None where
-    /// nothing has happened yet.
+    /// A checkpoint that covers the journal's current last row: an existing one, or one signed now. `None` if the
+    /// journal is empty.
     fn sign_now(
         &self,
         session: Session,
@@ -50,6 +50,6 @@ pub trait Checkpoints: Send + Sync + 'static {
         }
     }
 
-    /// Checkpoints of rows behind the `after`th, as many as `limit`.
+    /// Up to `limit` checkpoints of rows with numbers above `after`.
     fn checkpoints(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<Signed>, StoreError>> + Send;
 }

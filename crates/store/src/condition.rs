@@ -1,42 +1,42 @@
-//! How a store is, for whoever watches it. Asking costs nothing and waits for nobody.
+//! The health of a store, for metrics and readiness checks. Reading it is cheap and never waits.
 
 use std::time::Duration;
 
-/// How a store is.
+/// The health and counters of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether it works.
+    /// Whether it can read and write.
     pub state: StoreState,
     /// Transactions since it was opened.
     pub commits: u64,
-    /// Rows they changed: deliveries accepted and settled.
+    /// Rows changed by these transactions: deliveries accepted and settled.
     pub rows: u64,
-    /// What half of them took at most.
+    /// The median duration of a commit.
     pub commit_p50: Duration,
-    /// What 99 of 100 took at most.
+    /// The 99th percentile of the duration of a commit.
     pub commit_p99: Duration,
-    /// Retry tokens that were late and verified once more.
+    /// Retry tokens that had passed their lifetime and were verified again.
     pub tokens_renewed: u64,
-    /// Retry tokens that were forged or altered: never sent.
+    /// Retry tokens that were forged or altered; their deliveries are never sent.
     pub tokens_rejected: u64,
-    /// Rows read to find the endpoints of messages: of the indexes by subject and tag, and of endpoints.
+    /// Rows read to find the endpoints of messages, from endpoints and their subject and tag indexes.
     pub recipient_rows: u64,
 }
 
-/// Whether a store works.
+/// Whether a store can read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreState {
-    /// It does.
+    /// It reads and writes.
     #[default]
     Well,
-    /// The disk is full: it reads, and writes again when there is room.
+    /// The disk is full: it reads, and resumes writing when there is space.
     Full,
-    /// It has stopped: the process ends.
+    /// It has stopped for good: the process must end.
     Stopped,
 }
 
 impl StoreState {
-    /// Every one.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Well, Self::Full, Self::Stopped];
 
     /// Its name in metrics and `/readyz`.
@@ -51,6 +51,6 @@ impl StoreState {
 
 /// A store that can be watched.
 pub trait Watchable: Send + Sync + 'static {
-    /// How it is now.
+    /// The store's health now.
     fn condition(&self) -> Condition;
 }

@@ -1,4 +1,4 @@
-//! What was given up: listed, counted, and taken back without looking at each.
+//! Dead letters: deliveries that were given up. They can be listed, counted, and purged without visiting each one.
 
 use std::future::Future;
 
@@ -7,11 +7,11 @@ use posthaste_core::id::TenantId;
 use crate::StoreError;
 use crate::row::{Act, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept};
 
-/// Remembers dead letters. They are filed by what ends a delivery, and replayed by
-/// [`Jobs::start_replay`](crate::Jobs::start_replay).
+/// Stores dead letters. The write that ends a delivery as dead files its dead letter;
+/// [`Jobs::start_replay`](crate::Jobs::start_replay) replays them.
 pub trait DeadLetters: Send + Sync + 'static {
-    /// Dead letters that match, by the time of their end. A page may be short and still have a
-    /// next: one request looks at a bounded number of rows.
+    /// Dead letters that match, by the time they ended. One request reads a bounded number of rows, so a page may have
+    /// fewer than `limit` letters and still have a next one.
     fn dead_letters(
         &self,
         filter: DeadLetterFilter,
@@ -20,12 +20,12 @@ pub trait DeadLetters: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send;
 
-    /// How many dead letters match, as far as it is worth counting.
+    /// How many dead letters match; counting stops at a bound (see [`Count`]).
     fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send;
 
-    /// Takes back every dead letter of a tenant that matches and is filed by now: from the answer on it is
-    /// not listed and not replayed. What became of its delivery stays in the history. Its rows go at once
-    /// where they are few, otherwise by [`DeadLetters::sweep_dead_letters`].
+    /// Purges every dead letter of a tenant that matches now: once the call returns they are neither listed nor
+    /// replayed. Their deliveries stay in the history. If there are few, their rows are removed at once, otherwise
+    /// [`DeadLetters::sweep_dead_letters`] removes them.
     fn purge_dead_letters(
         &self,
         session: Session,

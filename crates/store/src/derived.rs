@@ -1,6 +1,6 @@
-//! What follows from the journal: indexes and counts that can be thrown away and made again.
+//! Data derived from the journal: indexes and counts that can be dropped and rebuilt.
 //!
-//! Pure: entries in, rows out, sorted so that whoever writes them touches each page once.
+//! Pure functions from entries to rows. The rows are sorted, so that writing them touches each database page once.
 
 use std::collections::BTreeMap;
 
@@ -12,60 +12,60 @@ use posthaste_core::time::Timestamp;
 use crate::journal::{Entry, Hidden};
 use crate::row::{Attempt, Counted, Hour};
 
-/// One row of what is derived.
+/// One row of derived data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
     /// A delivery goes to this endpoint.
     Delivery(EndpointId, DeliveryId),
-    /// A message has this name.
+    /// A message has this subject or correlation id.
     Named(NameKind, Hidden, MessageId),
-    /// So many more, or fewer, are pending in this queue.
+    /// Change of the number of pending deliveries in this queue.
     Pending(LaneId, Tier, i64),
-    /// So many more, or fewer, are pending in all queues together.
+    /// Change of a count over all queues.
     Depth(Depth, i64),
-    /// So many more of this in this hour.
+    /// Increase of a tenant's counter for this hour.
     Tally(TenantId, Hour, Counted, i64),
 }
 
-/// What is counted of all queues together.
+/// A count over all queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// What is pending in a tier.
+    /// Pending deliveries of a tier.
     Tier(Tier),
-    /// What was never tried, of all tiers.
+    /// Pending deliveries of any tier without an attempt.
     Untried,
 }
 
 impl Depth {
-    /// Each, in the order of its number in the store.
+    /// All counts, in the order of their numbers in the store.
     pub(crate) const ALL: [Self; 4] =
         [Self::Tier(Tier::Transactional), Self::Tier(Tier::Promotional), Self::Tier(Tier::Engagement), Self::Untried];
 }
 
-/// What a name is a name of.
+/// The kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameKind {
     Subject,
     Correlation,
 }
 
-/// Which part of it is asked for. A question about one lane reads as many entries as one about all lanes, and does
-/// not keep what follows from the rest.
+/// The part of the derived data to compute. A query about one lane reads as many entries as one about all lanes, but
+/// drops the data derived for the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Only {
     #[default]
     Everything,
-    /// How much is pending in all queues together.
+    /// The counts over all queues.
     Depth,
     /// The history of one endpoint.
     Endpoint(EndpointId),
-    /// How much is pending in one lane.
+    /// The pending counts of one lane.
     Lane(LaneId),
     Name(NameKind, Hidden),
     Tenant(TenantId),
 }
 
-/// What follows from some entries.
+/// The data derived from some entries.
 #[derive(Debug, Default)]
 pub(crate) struct Derived {
     only: Only,
@@ -77,12 +77,12 @@ pub(crate) struct Derived {
 }
 
 impl Derived {
-    /// That part of it.
+    /// Empty derived data that collects only this part.
     pub(crate) fn of(only: Only) -> Self {
         Self { only, ..Self::default() }
     }
 
-    /// Adds what follows from an entry. `owner` says whose an endpoint is, or why it cannot.
+    /// Adds the data derived from an entry. `owner` returns the tenant of an endpoint.
     pub(crate) fn add<E>(
         &mut self,
         entry: &Entry,
@@ -155,7 +155,7 @@ impl Derived {
         Ok(())
     }
 
-    /// Deliveries were made whose ids begin with this one.
+    /// Adds new deliveries with consecutive ids from `first`.
     fn made(&mut self, first: DeliveryId, queues: &[(EndpointId, LaneId, Tier)]) {
         for (n, (endpoint, lane, tier)) in (0..).zip(queues) {
             if self.has_history(*endpoint) {
@@ -173,7 +173,7 @@ impl Derived {
         self.depth(Depth::Tier(tier), more);
     }
 
-    /// The first attempt at a delivery makes one of those that were tried of it.
+    /// Counts an attempt: after its first, a delivery is no longer untried.
     fn tried(&mut self, attempt: Attempt) {
         if attempt.number == 1 {
             self.depth(Depth::Untried, -1);
@@ -187,12 +187,12 @@ impl Derived {
     }
 
     fn tally(&mut self, tenant: TenantId, at: Timestamp, counted: Counted, count: usize) {
-        let is_asked = match self.only {
+        let is_included = match self.only {
             Only::Everything => true,
             Only::Tenant(of) => of == tenant,
             Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Name(..) => false,
         };
-        if count > 0 && is_asked {
+        if count > 0 && is_included {
             *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
                 i64::try_from(count).unwrap_or(i64::MAX);
         }
@@ -226,7 +226,7 @@ impl Derived {
         matches!(self.only, Only::Everything | Only::Tenant(_))
     }
 
-    /// Everything as rows, in the order of their tables' keys. The same entries give the same rows.
+    /// All derived data as rows, in the order of their tables' keys. The same entries give the same rows.
     pub(crate) fn into_facts(self) -> Vec<Fact> {
         let deliveries = self.deliveries.into_iter().map(|(endpoint, id)| Fact::Delivery(endpoint, id));
         let names = self.names.into_iter().map(|(kind, hidden, message)| Fact::Named(kind, hidden, message));
@@ -241,7 +241,7 @@ impl Derived {
     }
 }
 
-/// How a delivery's end is counted, and when it was.
+/// The counter for a delivery's end, and the time of the end.
 fn end(state: State) -> Option<(Counted, Timestamp)> {
     match state {
         State::Delivered { at } => Some((Counted::Delivered, at)),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_what_everything_says_of_it() {
+    fn each_part_equals_the_same_part_of_everything() {
         let all = derived(Only::Everything);
         assert_eq!((all.deliveries.len(), all.names.len()), (6, 6));
         let lane = LaneId::from_raw(1);
@@ -315,8 +315,8 @@ mod tests {
         let endpoint = EndpointId::from_raw(1);
         let part = derived(Only::Endpoint(endpoint));
         assert!(part.names.is_empty() && part.tallies.is_empty() && part.pending.is_empty());
-        let of_endpoint = all.deliveries.iter().copied().filter(|(of, _)| *of == endpoint);
-        assert_eq!(part.deliveries, of_endpoint.collect::<Vec<_>>());
+        let endpoint_deliveries = all.deliveries.iter().copied().filter(|(of, _)| *of == endpoint);
+        assert_eq!(part.deliveries, endpoint_deliveries.collect::<Vec<_>>());
         let name = (NameKind::Correlation, Hidden([2; 16]));
         let part = derived(Only::Name(name.0, name.1));
         assert!(part.deliveries.is_empty() && part.pending.is_empty() && part.tallies.is_empty());

@@ -8,13 +8,13 @@ use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use crate::StoreError;
 use crate::row::{Act, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session};
 
-/// Endpoints of one tenant that are listed at once, and kept in memory: about 10 MiB.
+/// Maximum number of endpoints of one tenant that are listed at once and cached in memory, about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
 
-/// Remembers endpoints.
+/// Stores endpoints.
 pub trait Directory: Send + Sync + 'static {
-    /// Makes an endpoint, whose version is 0, or changes the one of the version before; unless this was done
-    /// before under the same key.
+    /// Creates an endpoint (version 0) or changes the one whose version is one less. Does nothing if the same call was
+    /// made before under the same idempotency key.
     fn put_endpoint(
         &self,
         session: Session,
@@ -23,7 +23,8 @@ pub trait Directory: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
-    /// Changes an endpoint in the same way, whose newest secret is another from now on.
+    /// Changes an endpoint like [`put_endpoint`](Self::put_endpoint), and records in the journal that its secret was
+    /// rotated.
     fn rotate_secret(
         &self,
         session: Session,
@@ -32,7 +33,7 @@ pub trait Directory: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
-    /// Notes that somebody is about to see an endpoint's secrets.
+    /// Records in the journal that a caller is about to be shown an endpoint's secrets.
     fn note_secret_shown(
         &self,
         session: Session,
@@ -41,26 +42,26 @@ pub trait Directory: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// One endpoint, also one that was deleted.
+    /// One endpoint, including a deleted one.
     fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// The endpoint that has this lane, also one that was deleted.
+    /// The endpoint that has this lane, including a deleted one.
     fn endpoint_of_lane(&self, lane: LaneId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// Which endpoint of a tenant has this uid.
+    /// The id of the tenant's endpoint with this uid.
     fn endpoint_named(
         &self,
         tenant: TenantId,
         uid: String,
     ) -> impl Future<Output = Result<Option<EndpointId>, StoreError>> + Send;
 
-    /// A tenant's endpoints by id, without those that were deleted: the first [`ENDPOINTS_LISTED_MAX`] and one more, where there are
-    /// more. Kept in memory, since every accept asks for them.
+    /// A tenant's endpoints by id, without deleted ones: at most [`ENDPOINTS_LISTED_MAX`], plus one more if there are
+    /// more than that. Cached in memory, because every accept needs them.
     fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Arc<Vec<Arc<Endpoint>>>, StoreError>> + Send;
 
-    /// A page of a tenant's endpoints that a selector means, from behind one, without those that were deleted. Reads
-    /// in proportion to the subjects and tags that are named and to `limit`, however many endpoints the tenant has.
-    /// Where both are named, `limit` counts the endpoints of the subjects, before tags are compared.
+    /// A page of a tenant's endpoints that match a selector, by id, after `after`, without deleted ones. The number of
+    /// rows read depends on the subjects and tags named and on `limit`, not on how many endpoints the tenant has. If
+    /// both subjects and tags are named, `limit` counts the endpoints of the subjects before tags are compared.
     fn endpoints_matching(
         &self,
         tenant: TenantId,
@@ -69,7 +70,7 @@ pub trait Directory: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<MatchedEndpoints, StoreError>> + Send;
 
-    /// Endpoints of a tenant or of everybody, from behind one, without those that were deleted: for lists.
+    /// Endpoints of one tenant or of all tenants, after `after`, without deleted ones. For lists.
     fn list_endpoints(
         &self,
         tenant: Option<TenantId>,
@@ -78,7 +79,7 @@ pub trait Directory: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// A tenant's by id, from behind one: for whoever walks all of them, however many.
+    /// A tenant's endpoints by id, after `after`. For callers that page through all of them, however many there are.
     fn endpoints_after(
         &self,
         tenant: TenantId,

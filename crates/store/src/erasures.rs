@@ -1,8 +1,8 @@
-//! Erasing a subject or a tenant (L5): the key goes first, with one commit, and with it everything that was
-//! sealed under it, wherever copies of that are; then the rows, a few at a time.
+//! Erasing a subject or a tenant (L5). The first commit destroys the key, which makes everything sealed under it
+//! unreadable, in every copy. The rows are removed afterwards, a few at a time.
 //!
-//! What is accepted after the answer is new: it gets a new key. So does what was on its way when the key went, and
-//! became durable after that. Read next: `docs/erasure.md`.
+//! Data accepted after `erase` returns is not part of the erasure: it gets a new key. The same holds for data that was
+//! being accepted when the key was destroyed and became durable afterwards. Read next: `docs/erasure.md`.
 
 use std::future::Future;
 
@@ -12,17 +12,16 @@ use posthaste_core::time::Timestamp;
 use crate::StoreError;
 use crate::row::{Erase, Erasure, ErasureStep, ExportAsked, Session};
 
-/// Rows that a step of an erasure removes at most, so that nobody's commit waits long for it.
+/// Maximum number of rows that one step of an erasure removes, so that other commits do not wait long.
 pub const ERASURE_STEP_MAX: u32 = 500;
 
-/// Forgets people and tenants, and takes note of who asks what is held about somebody.
+/// Erases subjects and tenants, and records who exports a subject's data.
 pub trait Erasures: Send + Sync + 'static {
-    /// Begins to erase: from the answer on nothing of it can be read or sent, and it is written down beside the
-    /// data, for whoever restores an older copy of them.
+    /// Begins an erasure. Once the call returns, the erased data can be neither read nor sent, and the erasure is
+    /// listed in a file beside the database, so that it is repeated when an older backup is restored.
     fn erase(&self, session: Session, erase: Erase) -> impl Future<Output = Result<Erasure, StoreError>> + Send;
 
-    /// One small step of an erasure; nothing of what is `under_way` is touched. `None` when there is no such
-    /// erasure.
+    /// One small step of an erasure; deliveries in `under_way` are not touched. `None` if there is no such erasure.
     fn erase_step(
         &self,
         session: Session,
@@ -31,15 +30,15 @@ pub trait Erasures: Send + Sync + 'static {
         under_way: Vec<DeliveryId>,
     ) -> impl Future<Output = Result<Option<ErasureStep>, StoreError>> + Send;
 
-    /// One erasure, while the journal has the row that announced it.
+    /// One erasure, as long as the journal has the row that announced it.
     fn erasure(&self, number: u64) -> impl Future<Output = Result<Option<Erasure>, StoreError>> + Send;
 
-    /// Erasures that are not done, by number.
+    /// Up to `limit` erasures that are not done, by number.
     fn unfinished_erasures(&self, limit: u32) -> impl Future<Output = Result<Vec<Erasure>, StoreError>> + Send;
 
-    /// Writes into the journal that somebody asks what is held about a subject: before anything of it is told.
+    /// Records in the journal that a caller exports a subject's data. Called before any of the data is handed out.
     fn note_export(&self, session: Session, asked: ExportAsked) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// How many of these messages are there and were erased.
+    /// How many of these messages are still stored and were erased.
     fn count_erased(&self, messages: Vec<MessageId>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }

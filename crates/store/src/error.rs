@@ -1,73 +1,72 @@
-//! What a caller can do about a store that could not do its work.
+//! The errors of a store, by what a caller can do about them.
 
-/// A store could not do its work. Nothing was promised, and unless the call says otherwise nothing
-/// was changed. After [`StoreError::Stopped`] nobody knows: what was asked for may be on the disk
-/// or not, and the next start shows which.
+/// A call to the store failed. Unless the call says otherwise, nothing was changed. The exception is
+/// [`StoreError::Stopped`]: the change may or may not be on disk, and only the next start shows which.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another session owns the store by now: this one must stop.
+    /// A newer session owns the store; the caller's session must stop.
     #[error("session {session} was taken over by a newer one and can change nothing")]
     Fenced {
         /// The session that lost its shards.
         session: u64,
     },
-    /// The store stopped: it was closed, or a write or sync failed, after which nothing is
-    /// acknowledged until a restart. A change that was under way then may have become durable.
+    /// The store stopped: it was closed, or a write or sync failed, after which nothing is acknowledged until a
+    /// restart. A change in progress at that moment may have become durable.
     #[error("the store has stopped writing; restart to recover")]
     Stopped,
-    /// The disk is full: nothing was written, and nothing is accepted until space is freed. The
-    /// store goes on by itself then.
+    /// The disk is full: nothing was written, and nothing is accepted until space is freed. The store then resumes by
+    /// itself.
     #[error("the disk is full: nothing was accepted; free some space, or ask again later")]
     Full,
-    /// More was asked for than the store can take in time: nothing was written.
+    /// The store is overloaded: nothing was written.
     #[error("the store has too much to do: nothing was accepted; ask again in a moment")]
     Busy,
-    /// The database refused.
+    /// SQLite returned an error.
     #[error("cannot {doing}")]
     Database {
-        /// What was tried.
+        /// The operation that failed, as a verb phrase.
         doing: &'static str,
-        /// What it said.
+        /// SQLite's error.
         #[source]
         source: rusqlite::Error,
     },
-    /// As much is under way as may be at once.
+    /// The limit on concurrent work of this kind is reached.
     #[error("{limit} {what} are under way already; ask again when one of them is done")]
     TooMany {
-        /// Of what.
+        /// The kind of work, in the plural.
         what: &'static str,
-        /// How many may be.
+        /// How many may be under way at once.
         limit: usize,
     },
     /// The data folder cannot be used.
     #[error("cannot use the data folder {folder}: {reason}")]
     Folder {
-        /// Which.
+        /// The path of the folder.
         folder: String,
-        /// Why, and what to do.
+        /// Why it cannot be used, and what to do.
         reason: String,
     },
-    /// The system refused a thread.
+    /// The operating system could not start a thread.
     #[error("cannot start a thread of the store")]
     Thread {
-        /// What it said.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// What was read is not what was sealed for this place: somebody else wrote it.
+    /// A sealed value does not open in its place: it was altered or moved by another program.
     #[error("{what} does not open ({why}): it was altered or moved, and is not used")]
     Altered {
-        /// What it is.
+        /// The kind of value, such as a payload.
         what: &'static str,
         /// Why it does not open.
         why: String,
     },
-    /// What was read is not what was written.
+    /// A stored value is not one this program writes.
     #[error("{what} holds {found}: the file is damaged or from another program")]
     Damaged {
-        /// Which column or field.
+        /// The column or field.
         what: &'static str,
-        /// What stood there.
+        /// The value found there.
         found: String,
     },
 }

@@ -10,12 +10,13 @@ use crate::row::{
     Session,
 };
 
-/// Remembers jobs and how far they are. A large fan-out begins by [`Outbox::accept`](crate::Outbox::accept).
+/// Stores jobs and their progress. A large fan-out begins with [`Outbox::accept`](crate::Outbox::accept).
 ///
-/// A [`Chunk`] names where its job's cursor stood: of two made from the same place one is taken, the other is
-/// [`Chunked::Stale`].
+/// A [`Chunk`] names the cursor position it was built from. If two chunks were built from the same position, one is
+/// applied and the other is [`Chunked::Stale`].
 pub trait Jobs: Send + Sync + 'static {
-    /// Begins a replay by somebody's word, which takes what matches and is filed by now.
+    /// Begins a replay of what matches now; deliveries that end later are not part of it. `by` is the API key that
+    /// asked for it.
     fn start_replay(
         &self,
         session: Session,
@@ -23,7 +24,7 @@ pub trait Jobs: Send + Sync + 'static {
         by: Option<By>,
     ) -> impl Future<Output = Result<Job, StoreError>> + Send;
 
-    /// The same under a key, unless this was begun before under it.
+    /// Like [`start_replay`](Self::start_replay), unless the replay was begun before under the same idempotency key.
     fn start_replay_once(
         &self,
         session: Session,
@@ -32,10 +33,10 @@ pub trait Jobs: Send + Sync + 'static {
         by: Option<By>,
     ) -> impl Future<Output = Result<Begun, StoreError>> + Send;
 
-    /// One job.
+    /// The job with this id.
     fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send;
 
-    /// Jobs by id, from behind one.
+    /// Jobs that match the query, by id, after `after`.
     fn jobs(
         &self,
         query: JobQuery,
@@ -43,7 +44,7 @@ pub trait Jobs: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send;
 
-    /// Pauses, resumes or cancels a job; `false` when it has ended, or is in that state already.
+    /// Pauses, resumes or cancels a job; `false` if it has ended or is in that state already.
     fn change_job(
         &self,
         session: Session,
@@ -52,11 +53,11 @@ pub trait Jobs: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// What a replay deals with next, behind its cursor; `None` when there is no such replay.
+    /// The next items of a replay, after its cursor; `None` if there is no such replay.
     fn replay_page(&self, id: JobId, limit: u32)
     -> impl Future<Output = Result<Option<ReplayPage>, StoreError>> + Send;
 
-    /// What a replay would deal with from there on, were it begun now.
+    /// The items a replay would process after `from` if it were begun now. For dry runs.
     fn would_replay(
         &self,
         replay: NewReplay,
@@ -64,12 +65,12 @@ pub trait Jobs: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<ReplayPage, StoreError>> + Send;
 
-    /// Makes a chunk of a job's deliveries and moves its cursor, both or neither. What is no longer to
-    /// be replayed is passed over: it was replayed or purged since, or its message is being cut.
+    /// Creates a chunk of a job's deliveries and advances its cursor in one transaction. Items that can no longer be
+    /// replayed are skipped: they were replayed or purged since, or a cut covers their message.
     ///
-    /// Their rows come out of [`Outbox::arrivals`](crate::Outbox::arrivals) as those of an accept do.
+    /// The new deliveries come out of [`Outbox::arrivals`](crate::Outbox::arrivals), like those of an accept.
     fn spread(&self, session: Session, chunk: Chunk) -> impl Future<Output = Result<Chunked, StoreError>> + Send;
 
-    /// The lives before and after these deliveries, one answer for each.
+    /// The replay links of these deliveries, one [`Lives`] each, in the given order.
     fn lives(&self, ids: Vec<DeliveryId>) -> impl Future<Output = Result<Vec<Lives>, StoreError>> + Send;
 }

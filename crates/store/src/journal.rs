@@ -1,12 +1,11 @@
-//! The journal: what happened, in the order in which it became durable.
+//! The journal: a log of every change, in the order in which the changes became durable.
 //!
-//! Each group commit appends one [`JournalRow`]: packed [`Entry`]s, the root of a Merkle tree over
-//! them, and the hash of the row before. It is the audit trail, and what everything derived is made
-//! from: whoever follows it can be thrown away and made again.
+//! Each group commit appends one [`JournalRow`]: packed [`Entry`]s, the root of a Merkle tree over them, and the hash
+//! of the row before. The journal is the audit trail, and the source of all derived data, which can be dropped and
+//! rebuilt from it.
 //!
-//! Invariant: whatever changes a delivery's state, or what is sent, leaves an entry in the commit
-//! that changed it. An entry holds no payload, no address and no name: ids, times and fingerprints. Each says when
-//! it happened, so that no row is without a time.
+//! Invariant: every change of a delivery's state, or of what is sent, writes an entry in the same commit. An entry
+//! holds ids, times and fingerprints, but no payload, address or name. Every entry has a time, so every row has one.
 
 mod entry;
 mod merkle;
@@ -23,54 +22,54 @@ pub use entry::{Entry, ErasedWhom, Kind, SpreadDelivery};
 use crate::StoreError;
 use crate::row::Settlement;
 
-/// Keeps the hash of a row apart from those of a tree's leaves and nodes.
+/// Domain prefix for the hash of a row; leaves and nodes of the tree have others.
 const ROW: &[u8] = &[2];
 
-/// What an entry of one delivery takes at most.
+/// Upper bound for the packed size of an entry about one delivery.
 const ENTRY_BYTES: usize = 112;
 
-/// What stands where there is nothing to hash.
+/// The digest used where there is nothing to hash: the root of no entries, the row before the first.
 const NO_DIGEST: Digest = [0; 32];
 
-/// A name as an entry holds it: whoever has the name and the store's key finds it, nobody else does.
+/// A name as an entry holds it: a keyed hash. Only a holder of both the name and the store's key can find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hidden(pub [u8; 16]);
 
 impl Hidden {
-    /// Hides a tenant's name; `of` says what it is a name of.
+    /// Hashes a tenant's name under the key; `of` says what kind of name it is, such as `subject`.
     pub fn new(lookup: &LookupKey, of: &'static str, tenant: TenantId, name: &str) -> Self {
         let hash = lookup.hash(of, tenant.raw(), name.as_bytes());
         Self(*hash.first_chunk().expect("a digest is longer"))
     }
 }
 
-/// What the entry of an accept says of what its store keeps under seal: whoever has the key can tell that
-/// it fits.
+/// Keyed fingerprints of a message's sealed fields, as the entry of its accept holds them. A holder of the key can
+/// verify that the sealed fields match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Of the payload.
+    /// The fingerprint of the payload.
     pub payload: Digest,
-    /// Of whose data it is.
+    /// The hidden subject, if the message has one.
     pub subject: Option<Hidden>,
-    /// Of what ties everything about it together, if its caller named it.
+    /// The hidden correlation id, if the producer gave one.
     pub correlation: Option<Hidden>,
 }
 
-/// Entries on their way into a row: packed, with the leaves of their tree.
+/// Entries to be written as one row: packed, with the leaves of their Merkle tree.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// The offset in `bytes` at which each entry ends.
     ends: Vec<usize>,
     leaves: Vec<Digest>,
-    /// What each [weighs](Entry::weight).
+    /// The [weight](Entry::weight) of each entry.
     weights: Vec<usize>,
-    /// The latest time one of them names.
+    /// The latest time of any entry.
     at: Option<Timestamp>,
 }
 
 impl Entries {
-    /// Room for so many.
+    /// An empty list with room for `count` entries.
     pub fn with_capacity(count: usize) -> Self {
         Self {
             bytes: Vec::with_capacity(count * ENTRY_BYTES),
@@ -81,7 +80,7 @@ impl Entries {
         }
     }
 
-    /// Adds one.
+    /// Packs and appends an entry.
     pub fn push(&mut self, entry: &Entry) {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
         self.leaves.push(merkle::leaf(&self.bytes[from..]));
@@ -90,7 +89,7 @@ impl Entries {
         self.at = self.at.max(Some(entry.at()));
     }
 
-    /// Adds one that was packed elsewhere: the `index`th of `others`.
+    /// Appends the `index`th entry of `others`, which is packed already.
     pub fn push_from(&mut self, others: &Self, index: usize) {
         let from = if index == 0 { 0 } else { others.ends[index - 1] };
         self.bytes.extend_from_slice(&others.bytes[from..others.ends[index]]);
@@ -100,7 +99,7 @@ impl Entries {
         self.at = self.at.max(others.at);
     }
 
-    /// Takes back all but the first `length`.
+    /// Removes all but the first `length` entries.
     pub fn truncate(&mut self, length: usize) {
         self.ends.truncate(length);
         self.leaves.truncate(length);
@@ -113,7 +112,7 @@ impl Entries {
         self.ends.len()
     }
 
-    /// What they weigh together.
+    /// The sum of the entries' weights.
     pub fn weight(&self) -> usize {
         self.weights.iter().sum()
     }
@@ -123,7 +122,7 @@ impl Entries {
         self.ends.is_empty()
     }
 
-    /// Makes room for the next row.
+    /// Removes all entries and keeps the allocations for the next row.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -133,35 +132,35 @@ impl Entries {
     }
 }
 
-/// What settlements leave if they take effect: one entry for each that [leaves any](leaves_entry).
-pub fn of_settle(settlements: &[Settlement]) -> Entries {
+/// The entries that settlements write when applied: one for each that [writes any](leaves_entry).
+pub fn settle_entries(settlements: &[Settlement]) -> Entries {
     let mut entries = Entries::with_capacity(settlements.len());
     settlements.iter().filter_map(Entry::settled).for_each(|entry| entries.push(&entry));
     entries
 }
 
-/// Whether a settlement that takes effect leaves an entry: one that only moves a row does not.
+/// Whether a settlement writes an entry when it is applied. One that only moves a row does not.
 pub fn leaves_entry(settlement: &Settlement) -> bool {
     settlement.attempt.is_some() || settlement.record.delivery.state.is_terminal()
 }
 
-/// One row: what one group commit did.
+/// One row: the entries of one group commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalRow {
-    /// Its place, from 1, without gaps.
+    /// The row's number: consecutive, from 1.
     pub number: u64,
-    /// When, by what it holds; never before the row before.
+    /// The latest time of its entries, and never before the time of the row before.
     pub at: Timestamp,
     /// The packed entries.
     pub packed: Bytes,
-    /// The root of the tree over them.
+    /// The root of the Merkle tree over the entries.
     pub root: Digest,
     /// The hash of the row before.
     pub before: Digest,
 }
 
 impl JournalRow {
-    /// The row's own hash, which the next one names.
+    /// The row's own hash, which the next row holds as `before`.
     pub fn hash(&self) -> Digest {
         let (number, at) = (self.number.to_le_bytes(), self.at.as_millis().to_le_bytes());
         sha256(&[ROW, &number, &at, &self.root, &self.before])
@@ -172,14 +171,14 @@ impl JournalRow {
         pack::frames(&self.packed).map(|frame| Entry::unpack(frame?))
     }
 
-    /// Whether the entries are those the root was made over.
+    /// Whether the entries match the root.
     pub fn is_sound(&self) -> Result<bool, StoreError> {
         let leaves = pack::frames(&self.packed).map(|frame| frame.map(merkle::leaf)).collect::<Result<Vec<_>, _>>()?;
         Ok(merkle::root(leaves) == self.root)
     }
 }
 
-/// The end of the chain: what the next row is linked to.
+/// The end of the hash chain, to which the next row is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     number: u64,
@@ -194,12 +193,12 @@ impl Default for Head {
 }
 
 impl Head {
-    /// The end of a chain whose last row is this one.
+    /// The end of a chain whose last row is `row`.
     pub fn behind(row: &JournalRow) -> Self {
         Self { number: row.number, at: row.at, hash: row.hash() }
     }
 
-    /// The next row. It is the end of the chain once it is durable.
+    /// Builds the next row. The caller makes it the new end of the chain once it is durable.
     pub fn next(&self, entries: &Entries) -> JournalRow {
         JournalRow {
             number: self.number + 1,
@@ -210,7 +209,7 @@ impl Head {
         }
     }
 
-    /// Whether this row is the next one.
+    /// Whether `row` is the direct successor: its number, link and time fit.
     pub fn is_followed_by(&self, row: &JournalRow) -> bool {
         row.number == self.number + 1 && row.before == self.hash && row.at >= self.at
     }

@@ -1,26 +1,26 @@
-//! The promise on disk.
+//! Durable storage of messages, deliveries and everything the engine must remember.
 //!
-//! [`Store`] is the contract between the engine and whatever remembers; [`Memory`] and
-//! [`sqlite::Sqlite`] keep it. It is made of small ones, by who needs them:
+//! [`Store`] is the contract between the engine and its storage; [`Memory`] and [`sqlite::Sqlite`] implement it.
+//! It is composed of small traits, one per kind of caller:
 //!
-//! | trait | who asks |
+//! | trait | used by |
 //! |---|---|
 //! | [`Outbox`] | the accept path and the dispatch loop |
-//! | [`Directory`] | whoever needs to know where a message goes |
-//! | [`Register`] | whoever makes, names and changes tenants, API keys and policies |
-//! | [`Jobs`] | what carries out large fan-outs and replays |
-//! | [`Archive`] | whoever shows what became of things, and retention |
-//! | [`DeadLetters`] | whoever looks through what was given up |
-//! | [`Checkpoints`] | what signs for the journal |
-//! | [`Erasures`] | whoever must forget somebody, or say what is held about them |
-//! | [`MasterKeys`] | what rotates the master key |
-//! | [`Watchable`] | whoever watches how the store is |
+//! | [`Directory`] | code that finds or changes the endpoints a message goes to |
+//! | [`Register`] | the API for tenants, API keys and retry policies |
+//! | [`Jobs`] | the tasks that carry out large fan-outs and replays |
+//! | [`Archive`] | the API for messages, deliveries and counts; the retention task |
+//! | [`DeadLetters`] | the API for dead letters |
+//! | [`Checkpoints`] | the task that signs checkpoints of the journal |
+//! | [`Erasures`] | erasure of subjects and tenants, and data export |
+//! | [`MasterKeys`] | rotation of the master key |
+//! | [`Watchable`] | metrics and readiness checks |
 //!
-//! Every call is one transaction, but for a count in [`Outbox::cut`]. What changes a delivery carries the
-//! session's epoch and the attempts the caller counts: a caller that no longer owns the delivery is
-//! told so and changes nothing but its history.
+//! Every call is one transaction, except for the count in [`Outbox::cut`]. A call that changes a delivery carries
+//! the session's epoch and the number of attempts the caller has counted. If the caller no longer owns the delivery,
+//! the call reports that and only adds the attempt to the history.
 //!
-//! Read [`row`] for what is kept, then [`memory`], which is the contract in its plainest form.
+//! Read [`row`] for the stored records, then [`memory`] for the simplest implementation of the contract.
 
 mod archive;
 pub mod audit;
@@ -74,14 +74,13 @@ pub use row::{Document, DocumentKind, Filed, OPERATOR};
 pub use row::{EndpointSelector, MatchedEndpoints};
 pub use row::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
 
-/// Deliveries that an accept makes of one message at most: their ids are the next after its own. More
-/// are made by a job, in chunks.
+/// Maximum number of deliveries that one accept creates for a message; their ids directly follow the message's id. A
+/// message with more recipients gets its deliveries from a job, in chunks.
 pub const DELIVERIES_MAX: u64 = 1_000;
 
-/// Remembers messages, deliveries and what became of them: all that an engine needs.
+/// The full storage contract that an engine needs.
 ///
-/// The futures are cancel-safe to wait for, not to drop half-way: a call that has begun is
-/// carried out whether or not its answer is awaited.
+/// Dropping a future does not cancel its call: a call that has begun is carried out, and only its result is lost.
 pub trait Store:
     Outbox + Directory + Register + Jobs + Archive + DeadLetters + Checkpoints + Erasures + MasterKeys + Watchable
 {

@@ -1,5 +1,5 @@
-//! The master key, rotated while everything else goes on (L3): a newer one is offered, what the older wraps
-//! is wrapped anew in small steps, and when nothing is left the older is no longer needed.
+//! Online rotation of the master key (L3). A newer key is offered; the keys that the older one wraps are rewrapped in
+//! small steps; when none is left, the older key is no longer needed.
 
 use std::future::Future;
 
@@ -9,23 +9,23 @@ use posthaste_crypto::master::{MasterKey, MasterKeyId};
 use crate::StoreError;
 use crate::row::{By, Session};
 
-/// Which master keys a store needs, and how far a rotation is.
+/// The master keys a store needs, and the progress of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// The one that wraps.
+    /// The key that new keys are wrapped under.
     pub newest: MasterKeyId,
-    /// Those that still wrap something, or may: they must be kept.
+    /// Keys that still wrap something, or may: the operator must keep them.
     pub older: Vec<MasterKeyId>,
-    /// A newer one that was offered and wraps nothing yet.
+    /// A newer key that was offered and wraps nothing yet.
     pub offered: Option<MasterKeyId>,
-    /// Keys that this rotation, or the last one, has wrapped anew.
+    /// Keys that this rotation, or the last one, has rewrapped.
     pub rewrapped: u64,
-    /// Keys it has yet to wrap anew.
+    /// Keys that remain to be rewrapped.
     pub left: u64,
 }
 
 impl Rotation {
-    /// Whether there is something to do.
+    /// Whether a rotation is offered or unfinished.
     pub fn is_under_way(&self) -> bool {
         !self.older.is_empty() || self.offered.is_some()
     }
@@ -33,15 +33,16 @@ impl Rotation {
 
 /// Rotates the master key.
 pub trait MasterKeys: Send + Sync + 'static {
-    /// Offers a newer master key by somebody's word, which [`MasterKeys::rotate`] takes up once no other rotation is under way. Where
-    /// it comes from must keep it already: a crash right after the first step needs it.
+    /// Offers a newer master key; `by` is the API key that asked for it. [`MasterKeys::rotate`] begins to use it once
+    /// no other rotation is under way. The source of master keys must hold the newer key before this call, because a
+    /// restart after a crash needs it as soon as the first step has run.
     fn offer(&self, newer: MasterKey, by: Option<By>);
 
-    /// One step of the rotation that is under way, or the first of one to the key that was offered. Each is
-    /// small, and durable when it is answered; what a crash interrupts goes on from there. Does nothing when
-    /// there is nothing to do.
+    /// Runs one step of the rotation under way, or the first step of a rotation to the offered key. A step is small and
+    /// durable when the call returns; a restart after a crash continues from there. Does nothing if no rotation is
+    /// offered or unfinished.
     fn rotate(&self, session: Session, at: Timestamp) -> impl Future<Output = Result<Rotation, StoreError>> + Send;
 
-    /// How far it is.
+    /// The progress of the rotation, without a step.
     fn rotation(&self) -> impl Future<Output = Result<Rotation, StoreError>> + Send;
 }

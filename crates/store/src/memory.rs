@@ -1,7 +1,7 @@
-//! The contract in its plainest form: maps in memory, one call after the other.
+//! The simplest implementation of the contract: maps in memory, one call after the other.
 //!
-//! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its
-//! answer arrives; [`MemoryStore`] puts it behind the [`crate::Store`] trait.
+//! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its result arrives;
+//! [`MemoryStore`] wraps it as a [`crate::Store`].
 
 mod collapse;
 mod dead_letter;
@@ -42,7 +42,7 @@ use dead_letter::DeadLetters;
 use journal::marks;
 pub use store::MemoryStore;
 
-/// Everything a store keeps, in maps.
+/// All content of a store, in maps.
 #[derive(Debug, Default)]
 pub struct Memory {
     sessions: u64,
@@ -60,13 +60,13 @@ pub struct Memory {
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
     keys: idempotency::Keys,
     dead: DeadLetters,
-    /// What each call did.
+    /// The journal: the entries of each call.
     happened: Vec<Vec<Entry>>,
     collapsing: collapse::Collapsing,
     jobs: job::Jobs,
     documents: document::Documents,
     gone: retention::Gone,
-    /// What was agreed with tenants on how long their things are kept.
+    /// Retention overrides, by tenant.
     own: BTreeMap<TenantId, OwnRetention>,
     erasures: erasure::Erasures,
     signed: signed::Lines,
@@ -93,18 +93,14 @@ impl Memory {
 
     fn session(&self) -> Session {
         let writer = u32::try_from(self.sessions).ok().and_then(WriterId::new);
-        Session {
-            id: self.sessions,
-            writer: writer.expect("no test opens a store eight million times"),
-            epoch: self.sessions,
-        }
+        Session { id: self.sessions, writer: writer.expect("fewer sessions than writer ids"), epoch: self.sessions }
     }
 
     fn guard(&self, session: Session) -> Result<(), StoreError> {
         if session == self.session() { Ok(()) } else { Err(StoreError::Fenced { session: session.id }) }
     }
 
-    /// See [`crate::Outbox::accept`]; what arrives comes along.
+    /// See [`crate::Outbox::accept`]. Also returns the arrivals.
     pub fn accept(
         &mut self,
         session: Session,
@@ -146,8 +142,8 @@ impl Memory {
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
-        let asked = |one: &Settlement| one.asked_to_disable().map(|at| (one.record.delivery.endpoint, at));
-        let disabled: Vec<(EndpointId, Timestamp)> = settlements.iter().filter_map(asked).collect();
+        let disable = |one: &Settlement| one.asked_to_disable().map(|at| (one.record.delivery.endpoint, at));
+        let disabled: Vec<(EndpointId, Timestamp)> = settlements.iter().filter_map(disable).collect();
         let settled = settlements.into_iter().map(|settlement| self.settle_one(session, settlement, &mut happened));
         let settled = settled.collect();
         for (endpoint, at) in disabled {
@@ -162,7 +158,7 @@ impl Memory {
         let mut late = Entry::late(&settlement);
         if let Some(attempt) = settlement.attempt {
             let attempts = self.attempts.entry(id).or_default();
-            // A settle that is made again because its answer was lost is not another attempt.
+            // If the caller retries a settle whose result was lost, its attempt is already recorded.
             if attempts.contains(&attempt) {
                 late = None;
             } else {
@@ -239,7 +235,7 @@ impl Memory {
 
     fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: Span, limit: usize) -> Vec<DeliveryId> {
         let queue = |tier| {
-            // A span that ends before it begins has no rows; a range like that would panic.
+            // A span may end before it begins and then has no rows. `range` would panic on it.
             let below = span.below.max(span.from);
             self.spilled.range((lane, tier, span.from)..(lane, tier, below)).map(|(_, _, id)| *id)
         };
@@ -262,7 +258,7 @@ impl Memory {
         if let Some((endpoint, change)) = cut.endpoint {
             happened.extend(self.turn_endpoint(endpoint, change.into(), Act { at: cut.at, by }));
         }
-        // Done with the cut: what a restart finds says nothing of it.
+        // The endpoint is changed already, so the stored cut must not repeat the change after a restart.
         let cut = Cut { endpoint: None, ..cut };
         self.note(happened);
         if let Scope::Message(message) = cut.scope {
@@ -322,7 +318,7 @@ impl Memory {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
     }
 
-    /// Makes or changes a lane without an endpoint, for tests that need no URL.
+    /// Creates or changes a lane without an endpoint, for tests that need no URL.
     pub fn put_lane(&mut self, settings: Arc<LaneSettings>) {
         self.lanes.insert(settings.lane, settings);
     }
@@ -354,7 +350,7 @@ impl Memory {
         Some(Shown { delivery, place: Some(row.place), attempts })
     }
 
-    /// How many deliveries are pending.
+    /// The number of pending deliveries.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -364,7 +360,7 @@ impl Memory {
         match row.place {
             Place::Ready => {}
             Place::Delayed => {
-                let due = row.delivery.state.due().expect("a pending delivery is due at some time");
+                let due = row.delivery.state.due().expect("a pending delivery has a due time");
                 self.delayed.insert((due, id));
             }
             Place::Spilled => {

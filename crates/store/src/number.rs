@@ -1,6 +1,5 @@
-//! The numbers that are on people's disks: what stands for a state, a cause, a tier. A number, once
-//! released, keeps its meaning. What is read is checked: a number nobody wrote is
-//! [`StoreError::Damaged`].
+//! The numbers that stand for states, causes, tiers and the like on disk. A number, once released, keeps its meaning.
+//! Reading checks them: a number that this program does not write is [`StoreError::Damaged`].
 
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use crate::row::{
     Counted, Deed, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct,
 };
 
-/// A key as a signed column. Keys above the signed range are never minted; in a question they
-/// mean "everything".
+/// A key as a signed column. Keys above the signed range are never minted; as the upper bound of a query they mean
+/// "everything".
 pub(crate) fn key(key: Key) -> i64 {
     i64::try_from(key.raw()).unwrap_or(i64::MAX)
 }
@@ -30,7 +29,7 @@ pub(crate) fn stored_key(column: i64) -> Result<Key, StoreError> {
     u64::try_from(column).map(Key::from_raw).map_err(|_| damaged("a key", column))
 }
 
-/// A duration in whole microseconds, as fine as waits are drawn.
+/// A duration in whole microseconds, the resolution of retry waits.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -89,7 +88,7 @@ pub(crate) fn stored_expiry(number: i64, at: Option<i64>) -> Result<Expiry, Stor
     }
 }
 
-/// The number of what is done about a payload that is too large.
+/// The number that says whether there is a compact payload and whether it is in use.
 pub(crate) fn compact_number(compact: Compact) -> u8 {
     match compact {
         Compact::None => 0,
@@ -160,7 +159,7 @@ pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
     one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
 }
 
-/// The number of what was done with a secret.
+/// The number of an act on a secret.
 pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
     match act {
         SecretAct::Shown => 0,
@@ -168,12 +167,12 @@ pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
     }
 }
 
-/// What was done with a secret.
+/// The act on a secret in a column.
 pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
     one_of("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
 }
 
-/// The number of what was done with something that people make.
+/// The number of a change: made, changed or removed.
 pub(crate) fn deed_number(deed: Deed) -> u8 {
     match deed {
         Deed::Made => 0,
@@ -182,7 +181,7 @@ pub(crate) fn deed_number(deed: Deed) -> u8 {
     }
 }
 
-/// What was done with something that people make.
+/// The change in a column: made, changed or removed.
 pub(crate) fn stored_deed(number: i64) -> Result<Deed, StoreError> {
     one_of("what was done", number, &[Deed::Made, Deed::Changed, Deed::Removed])
 }
@@ -215,7 +214,7 @@ pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
     one_of("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
 }
 
-/// The number of what is counted.
+/// The number of a counter.
 pub(crate) fn counted_number(counted: Counted) -> u8 {
     match counted {
         Counted::Messages => 0,
@@ -228,7 +227,7 @@ pub(crate) fn counted_number(counted: Counted) -> u8 {
     }
 }
 
-/// What is counted, in a column.
+/// The counter in a column.
 pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
     use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
     one_of("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
@@ -268,7 +267,7 @@ pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
     one_of("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
 }
 
-/// What a cut ends, as two columns.
+/// The scope of a cut, as two columns.
 pub(crate) fn scope_columns(scope: Scope) -> (u8, i64) {
     match scope {
         Scope::Message(message) => (0, key(message.0)),
@@ -276,7 +275,7 @@ pub(crate) fn scope_columns(scope: Scope) -> (u8, i64) {
     }
 }
 
-/// What a cut ends, in two columns.
+/// The scope of a cut, in two columns.
 pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<Scope, StoreError> {
     let scope = stored_key(scope)?;
     match kind {
@@ -286,18 +285,18 @@ pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<Scope, StoreError> {
     }
 }
 
-/// What is paused, as two columns.
+/// The scope of a pause, as two columns.
 pub(crate) fn pause_columns(scope: PauseScope) -> (u8, i64) {
     match scope {
         PauseScope::All => (0, 0),
         PauseScope::Tenant(tenant) => (1, key(tenant.0)),
         PauseScope::Lane(lane) => (2, key(lane.0)),
-        // A hash, which needs all of its bits.
+        // The id is a hash and needs all 64 bits, which `key` would clamp.
         PauseScope::Origin(origin) => (3, origin.raw().cast_signed()),
     }
 }
 
-/// What is paused, in two columns.
+/// The scope of a pause, in two columns.
 pub(crate) fn stored_pause_scope(kind: i64, scope: i64) -> Result<PauseScope, StoreError> {
     match kind {
         0 => Ok(PauseScope::All),
@@ -308,8 +307,8 @@ pub(crate) fn stored_pause_scope(kind: i64, scope: i64) -> Result<PauseScope, St
     }
 }
 
-/// Whose breaker it is, as two columns. Origins are known by a hash that needs all 64 bits, which
-/// [`key`] would cut.
+/// The lane or shared gate of a breaker, as two columns. The id of an origin is a hash and needs all 64 bits, which
+/// [`key`] would clamp.
 pub(crate) fn breaker_columns(of: BreakerOf) -> (u8, i64) {
     match of {
         BreakerOf::Lane(lane) => (0, lane.raw().cast_signed()),
@@ -320,7 +319,7 @@ pub(crate) fn breaker_columns(of: BreakerOf) -> (u8, i64) {
     }
 }
 
-/// Whose breaker it is, in two columns.
+/// The lane or shared gate of a breaker, in two columns.
 pub(crate) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError> {
     let id = Key::from_raw(id.cast_unsigned());
     match kind {
@@ -333,7 +332,7 @@ pub(crate) fn stored_breaker(kind: i64, id: i64) -> Result<BreakerOf, StoreError
     }
 }
 
-/// Causes by their number. New ones go to the end; none ever moves or leaves.
+/// Causes by their number. New causes are added at the end; no cause is ever moved or removed.
 const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::Ok,
     Cause::RequestTimeout,
@@ -390,13 +389,13 @@ const CAUSES: [Cause; Cause::ALL.len()] = [
     Cause::DisableAsked,
 ];
 
-/// Numbers by cause: [`CAUSES`] turned round, which also proves that every cause stands in it.
+/// Numbers by cause: the inverse of [`CAUSES`]. Building it also checks at compile time that each cause is listed once.
 const CAUSE_NUMBERS: [u8; CAUSES.len()] = {
     let mut numbers = [u8::MAX; CAUSES.len()];
     let mut number = 0;
     while number < CAUSES.len() {
         let cause = CAUSES[number] as usize;
-        assert!(numbers[cause] == u8::MAX, "a cause stands twice in the list");
+        assert!(numbers[cause] == u8::MAX, "a cause is listed twice");
         #[expect(clippy::cast_possible_truncation, reason = "a cause is a u8 itself")]
         {
             numbers[cause] = number as u8;
@@ -430,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_keeps_its_number_for_ever() {
+    fn cause_numbers_never_change() {
         let codes: Vec<&str> = CAUSES.iter().map(|cause| cause.code()).collect();
         assert_eq!(
             codes.join(" "),
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_comes_back_as_it_was_stored() {
+    fn every_cause_survives_a_round_trip() {
         for entry in Cause::ALL {
             let stored = stored_cause(i64::from(cause_number(entry.cause))).expect("its own number");
             assert_eq!(stored, entry.cause);
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_nobody_wrote_is_damage_and_says_where() {
+    fn unknown_number_is_reported_as_damage_with_its_column() {
         let damage = stored_cause(200).expect_err("there are not that many causes");
         assert_eq!(damage.to_string(), "cause holds 200: the file is damaged or from another program");
         assert!(stored_place(-1).is_err());

@@ -1,5 +1,5 @@
-//! What the accept path and the dispatch loop ask of a store: the two durable writes in the life of a
-//! delivery, and what is in force around them.
+//! The part of the store that the accept path and the dispatch loop use: the two durable writes in the life of a
+//! delivery, and the cuts, pauses and breakers in force.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,69 +15,72 @@ use crate::row::{
     SweptRows,
 };
 
-/// Remembers what is to be sent and what became of it.
+/// Stores pending deliveries and records their outcomes.
 ///
-/// No store reads a clock: whatever goes into the journal says when it was done.
+/// A store reads no clock: the caller passes the time of every change that goes into the journal.
 ///
-/// The guards are in what a call carries. Every write names its [`Session`]: one of an older session
-/// is refused and changes nothing. A [`Settlement`] names the epoch and the attempts its caller
-/// counted: one that counts otherwise is [`Settled::Stale`]. An [`Accepted`] may name a key: what is
-/// known under it is [`Acceptance::Replayed`]. A sweep names what its caller has under way.
+/// Each write carries the data it is checked against:
+/// - Every write names its [`Session`]. A write from an older session is refused and changes nothing.
+/// - A [`Settlement`] names the caller's epoch and the attempts it has counted. If either does not match the store,
+///   the result is [`Settled::Stale`].
+/// - An [`Accepted`] may name an idempotency key. If the key is known, the result is [`Acceptance::Replayed`].
+/// - A sweep names the deliveries its caller has in flight.
 pub trait Outbox: Send + Sync + 'static {
-    /// Begins a session: takes every shard under a new epoch and a new writer. Whoever held them
-    /// before can change nothing from here on.
+    /// Begins a session: takes every shard under a new epoch and a new writer. From then on, writes of earlier sessions
+    /// are refused.
     fn open(&self, at: Timestamp) -> impl Future<Output = Result<Start, StoreError>> + Send;
 
-    /// Makes messages and their deliveries durable, all or none. Returning is the promise. Says of
-    /// each, in their order, whether it is new: one whose key is known leaves nothing and arrives nowhere. Where the
-    /// first answer of such a one cannot be read it is [`Acceptance::Unanswered`], and the others are accepted.
+    /// Writes messages and their deliveries in one transaction, all or none. They are durable when the call returns.
+    /// The result has one [`Acceptance`] per message, in the given order. A message whose idempotency key is known is
+    /// not stored and yields no arrival; if its first answer cannot be read, it gets [`Acceptance::Unanswered`] and the
+    /// other messages are still accepted.
     ///
-    /// What waits in the same lane under the same collapse key ends with it, unless a cut has ended it
-    /// already. Their rows come out of [`Outbox::arrivals`] of the same store, whether or not the caller is
-    /// still there to hear the answer.
+    /// A delivery that waits in the same lane under the same collapse key is superseded in the same transaction, unless
+    /// a cut has already ended it. The new deliveries come out of [`Outbox::arrivals`] of the same store, even if the
+    /// caller has stopped waiting for the result.
     fn accept(
         &self,
         session: Session,
         messages: Vec<Accepted>,
     ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send;
 
-    /// What was accepted since the last call, in the order of its commits. Waits for something; an
-    /// empty answer means that the store has stopped and nothing will come. Whatever an accept has
-    /// answered for is there without waiting.
+    /// The deliveries accepted since the last call, in commit order. Waits until there is at least one; an empty result
+    /// means that the store has stopped and no more will come. Deliveries of an accept that has returned are available
+    /// without waiting.
     fn arrivals(&self) -> impl Future<Output = Vec<Arrival>> + Send;
 
-    /// Records what became of deliveries; each is done or stale, on its own.
+    /// Records the results of attempts. Each settlement is applied or reported as stale independently of the others.
     fn settle(
         &self,
         session: Session,
         settlements: Vec<Settlement>,
     ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send;
 
-    /// Moves waiting rows behind the window of their queues.
+    /// Marks waiting deliveries as spilled: they leave the window and are read again by queue.
     fn spill(
         &self,
         session: Session,
         deliveries: Vec<DeliveryId>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Reads pending rows at `now`; see [`Query`] for which. Each row says by its
-    /// [`Token`](crate::Token) whether it may be sent.
+    /// Reads the pending rows that [`Query`] selects, as of `now`. Each row's [`Token`](crate::Token) says whether it
+    /// may be sent.
     fn page(&self, query: Query, limit: u32, now: Timestamp) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// The settings of lanes, those that exist.
+    /// The settings of these lanes; lanes that do not exist are left out.
     fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;
 
-    /// Puts a cut in force, by somebody's word or by the loop's own, merged with one of the same scope (see
-    /// [`Cut::merge`]), and says how many pending deliveries have ended by it.
+    /// Puts a cut in force and returns how many pending deliveries it ends. A cut of the same scope is merged with it
+    /// (see [`Cut::merge`]). `by` is the API key that asked for the cut, `None` if the dispatch loop made it.
     ///
-    /// A message's are counted as it is made. A lane's may be counted just after: what is settled
-    /// in between is missing from their number, and where they cannot be counted the cut is in
-    /// force all the same and says 0. Of what jobs made of a message, counting stops at 20,000.
+    /// Deliveries of a message are counted in the same transaction. Those of a lane may be counted just after it:
+    /// deliveries settled in between are not counted, and if counting fails the cut is in force and the result is 0.
+    /// For deliveries that jobs made of a message, counting stops at 20,000.
     fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// Ends rows that a cut covers or whose time to live is over, as readers have seen them since:
-    /// a bounded number of them, whatever waits. Those that the caller has `under_way` are left: they
-    /// end by themselves. What a cut spared is ended once its owner has it under way no more.
+    /// Records the end of a bounded number of deliveries that a cut covers or whose TTL is over; readers already see
+    /// them as ended. Deliveries in `under_way` are skipped because their attempt will settle them. Deliveries that a
+    /// cut spared are ended once their owner no longer has them in flight.
     fn sweep(
         &self,
         session: Session,
@@ -85,7 +88,7 @@ pub trait Outbox: Send + Sync + 'static {
         under_way: Vec<DeliveryId>,
     ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send;
 
-    /// Forgets a cut whose rows are all swept.
+    /// Removes a cut whose rows are all swept.
     fn uncut(
         &self,
         session: Session,
@@ -101,7 +104,7 @@ pub trait Outbox: Send + Sync + 'static {
         at: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Ends a pause, by somebody's word.
+    /// Ends a pause; `act` says when and with which API key.
     fn resume(
         &self,
         session: Session,
@@ -109,7 +112,8 @@ pub trait Outbox: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Says in the journal that somebody reset a breaker: what holds and what does not is in its owner's memory.
+    /// Records in the journal that an operator reset a breaker. The breaker's state itself is only in its owner's
+    /// memory.
     fn reset(
         &self,
         session: Session,
@@ -118,8 +122,8 @@ pub trait Outbox: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Remembers the breakers that are not closed in place of those remembered before: the next
-    /// session finds them in its [`Start`], and probes first.
+    /// Replaces the stored set of breakers that are not closed. The next session gets them in its [`Start`] and probes
+    /// before it sends.
     fn remember(
         &self,
         session: Session,

@@ -1,4 +1,4 @@
-//! What people make, name and change: tenants, API keys, policies.
+//! Storage of tenants, API keys and retry policies.
 
 use std::future::Future;
 
@@ -7,10 +7,10 @@ use posthaste_core::id::{Key, TenantId};
 use crate::StoreError;
 use crate::row::{Act, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
-/// Remembers documents. There are few of them, and nothing here is on the way of a message.
+/// Stores documents. There are few of them, and delivering a message does not depend on any call here.
 pub trait Register: Send + Sync + 'static {
-    /// Makes or changes a document, unless its name is another's, or this was done before under the same
-    /// key.
+    /// Creates or changes a document, unless another document has its name or the same call was made before under the
+    /// same idempotency key.
     fn file(
         &self,
         session: Session,
@@ -19,7 +19,7 @@ pub trait Register: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<Filed, StoreError>> + Send;
 
-    /// Removes one; `false` when there is none.
+    /// Removes a document; `false` if there is none.
     fn unfile(
         &self,
         session: Session,
@@ -28,14 +28,14 @@ pub trait Register: Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// One by its id.
+    /// The document with this id.
     fn document(
         &self,
         kind: DocumentKind,
         id: Key,
     ) -> impl Future<Output = Result<Option<Document>, StoreError>> + Send;
 
-    /// One by its name.
+    /// The document with this name.
     fn document_named(
         &self,
         kind: DocumentKind,
@@ -43,7 +43,7 @@ pub trait Register: Send + Sync + 'static {
         name: String,
     ) -> impl Future<Output = Result<Option<Document>, StoreError>> + Send;
 
-    /// Those of a kind by id, from behind one: a tenant's, or everybody's.
+    /// Documents of a kind by id, after `after`: those of one tenant, or of all tenants if `tenant` is `None`.
     fn documents(
         &self,
         kind: DocumentKind,

@@ -1,4 +1,4 @@
-//! What is kept, as plain records.
+//! The stored records, as plain data types.
 
 pub(crate) mod collapse;
 mod dead_letter;
@@ -52,76 +52,76 @@ pub use replay::{
 pub use retention::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
-/// Who may write: the writer keys are minted under, and the epoch its shards are held at.
+/// Identifies the process that may write to the store. A newer session fences all older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// The session's number, higher than every one before it.
+    /// The session's number, higher than that of every earlier session.
     pub id: u64,
-    /// Mints keys; never used by another session.
+    /// The writer id that new keys are minted under; no other session uses it.
     pub writer: WriterId,
-    /// At which it holds its shards. On one node all shards share it.
+    /// The epoch at which the session owns its shards. On one node all shards have the same epoch.
     pub epoch: u64,
 }
 
-/// What a session finds when it begins.
+/// The state a session finds when it begins.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The session.
+    /// The new session.
     pub session: Session,
     /// Cuts whose rows are not all swept.
     pub cuts: Vec<Cut>,
     /// Pauses in force.
     pub pauses: Vec<Pause>,
-    /// Queues with rows behind the window.
+    /// Queues that have spilled rows.
     pub spilled: Vec<(LaneId, Tier)>,
-    /// Breakers that were not closed, as they were remembered last; lanes first, then by id.
+    /// Breakers that were not closed when last stored; lanes first, then by id.
     pub breakers: Vec<SoftBreaker>,
 }
 
-/// What a producer sent, with its payload.
+/// A message from a producer, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its id.
+    /// The message's id.
     pub id: MessageId,
-    /// Whose.
+    /// The tenant that owns the message.
     pub tenant: TenantId,
     /// When it was accepted.
     pub at: Timestamp,
-    /// What happened.
+    /// The event type, such as `order.paid`.
     pub event_type: Option<String>,
-    /// Whose data it is, for export and erasure.
+    /// The person or account the message is about, for export and erasure.
     pub subject: Option<String>,
-    /// The caller's; without one the message's own public id takes its place (A4).
+    /// The producer's correlation id; without one the message's own public id is used (A4).
     pub correlation_id: Option<String>,
     /// The payload, byte for byte.
     pub body: Bytes,
-    /// A smaller variant for receivers that refuse the payload's size.
+    /// A smaller payload for receivers that reject the size of `body`.
     pub compact: Option<Bytes>,
-    /// How urgent it is.
+    /// The tier, which is its urgency.
     pub tier: Tier,
-    /// What else its producer said of it.
+    /// Further fields that the producer set.
     pub details: Option<Box<Details>>,
 }
 
-/// What a producer may say of a message: carried along and shown, and for large fan-outs whom it is for.
+/// Optional fields of a message. They are stored and shown; a large fan-out also uses the audience.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// For compliance, by name.
+    /// Labels for compliance, as name and value.
     pub labels: Vec<(String, String)>,
-    /// Where it belongs.
+    /// The region, as the producer names it.
     pub region: Option<String>,
-    /// Who pays for it.
+    /// The cost center, as the producer names it.
     pub cost_center: Option<String>,
-    /// Whom it is for.
+    /// The endpoints the message is for.
     pub audience: Audience,
-    /// Not before this.
+    /// Its deliveries are not sent before this time.
     pub deliver_at: Option<Timestamp>,
-    /// How long it is worth sending.
+    /// How long it is worth sending, from its birth.
     pub ttl: Option<Duration>,
 }
 
 impl Message {
-    /// One that says nothing of itself but its body.
+    /// A message with a payload and default values for everything else.
     pub fn new(id: MessageId, tenant: TenantId, at: Timestamp, body: impl Into<Bytes>) -> Self {
         Self {
             id,
@@ -143,16 +143,16 @@ impl Message {
 pub struct Accepted {
     /// The message.
     pub message: Arc<Message>,
-    /// Its deliveries: ids follow the message's.
+    /// Its deliveries; their ids directly follow the message's id.
     pub deliveries: Vec<NewDelivery>,
-    /// The key it was sent with, if its producer gave one.
+    /// The idempotency key, if the producer gave one.
     pub idempotency: Option<Idempotency>,
-    /// Whether its deliveries are made by a job instead, for want of room in one transaction.
+    /// Set if a job makes the deliveries, because they are too many for one transaction.
     pub fan_out: Option<FanOut>,
 }
 
 impl Accepted {
-    /// A message with these deliveries and no key.
+    /// A message with these deliveries and no idempotency key.
     pub fn new(message: impl Into<Arc<Message>>, deliveries: Vec<NewDelivery>) -> Self {
         Self { message: message.into(), deliveries, idempotency: None, fan_out: None }
     }
@@ -163,29 +163,29 @@ impl Accepted {
 pub struct NewDelivery {
     /// The delivery, queued.
     pub delivery: Delivery,
-    /// Where its row goes.
+    /// The place its row is stored under.
     pub place: Place,
-    /// Its lane's settings, carried along so that nobody has to look them up again.
+    /// The settings of its lane, included so that they need not be looked up again.
     pub lane: Arc<LaneSettings>,
-    /// Whose place it takes in its lane.
+    /// Waiting deliveries of its lane with the same key are superseded.
     pub collapse: Option<CollapseKey>,
 }
 
 impl NewDelivery {
-    /// One that takes nobody's place.
+    /// A delivery without a collapse key.
     pub fn new(delivery: Delivery, place: Place, lane: Arc<LaneSettings>) -> Self {
         Self { delivery, place, lane, collapse: None }
     }
 }
 
-/// A delivery that became durable, on its way into the window.
+/// A delivery that became durable and is to enter the dispatch loop's window.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     /// The delivery.
     pub new: NewDelivery,
-    /// What it carries.
+    /// Its message.
     pub message: Arc<Message>,
-    /// Those whose place it took: their rows have ended with its commit.
+    /// Deliveries it superseded: they ended in the same commit.
     pub superseded: Vec<DeliveryId>,
 }
 
@@ -194,51 +194,51 @@ pub struct Arrival {
 pub struct Row {
     /// The delivery.
     pub delivery: Delivery,
-    /// Where its row is.
+    /// The place its row is stored under.
     pub place: Place,
     /// Whether it may be sent.
     pub token: Token,
 }
 
-/// What a pending row's token says: whether the row is as the store wrote it.
+/// The result of verifying a pending row's retry token, which shows whether the store wrote the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// It is.
+    /// The token is valid.
     Valid,
-    /// It is, and was due long ago: what else is known of the delivery fits it.
+    /// The token is valid but past its lifetime; the delivery's history is consistent with the row.
     Renewed,
-    /// It is not, or its delivery has ended or moved on since: it is never sent.
+    /// The token is invalid, or the delivery has ended or changed since. The delivery must not be sent.
     Rejected,
 }
 
-/// Which pending rows to read. Delayed and spilled rows come in the order they would be sent in,
-/// all others by id, which is the order they were accepted in.
+/// Selects pending rows. Delayed and spilled rows come in the order in which they would be sent, all others by id,
+/// which is the order in which they were accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Ready rows of earlier sessions' writers, by id: what a crash left behind. A page looks at a
-    /// bounded part of the table: it may be short or empty and have more behind it.
+    /// Ready rows of earlier sessions' writers, by id: the rows a crash left behind. One page reads a bounded part of
+    /// the table, so it may be short or empty although more rows follow.
     Left {
-        /// Only what comes after this one.
+        /// Only rows after this one.
         after: Option<DeliveryId>,
-        /// Only what was minted before this writer.
+        /// Only rows minted by writers before this one.
         before: WriterId,
     },
     /// Delayed rows by (due, id).
     Delayed {
-        /// Only what comes after this one.
+        /// Only rows after this one.
         after: Option<(Timestamp, DeliveryId)>,
-        /// Only what is due until then.
+        /// Only rows due at this time or earlier.
         until: Timestamp,
     },
-    /// Spilled rows of one queue: the first ones, in its order. A strict lane's are of all tiers.
+    /// The first spilled rows of one queue, in the queue's order. For a strict lane they are of all tiers.
     Spilled {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
-        /// Which tier; a strict lane has one queue for all.
+        /// The tier; ignored for a strict lane, which has one queue for all tiers.
         tier: Tier,
         /// Lowest id first, or highest.
         order: Order,
-        /// From which id to which.
+        /// The range of ids.
         span: Span,
     },
     /// One row.
@@ -250,64 +250,64 @@ pub enum Query {
 pub struct Page {
     /// The rows.
     pub rows: Vec<Row>,
-    /// Whether there may be more of the same.
+    /// Whether there may be more rows that match.
     pub more: bool,
-    /// For [`Query::Left`]: the next page goes on after this one; nothing when all were looked at.
+    /// For [`Query::Left`]: the id after which the next page begins; `None` if the whole table was read.
     pub looked: Option<DeliveryId>,
     /// For [`Query::Delayed`]: when the first row beyond `until` is due.
     pub next_due: Option<Timestamp>,
 }
 
-/// What is kept of an answer: a receiver says in its first lines what it did not like.
+/// Maximum size of the stored beginning of a receiver's response. Error messages usually fit in it.
 pub const EXCERPT_BYTES_MAX: usize = 1_024;
 
-/// What became of a delivery, to be recorded.
+/// A delivery's new state, to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The change.
     pub record: Record,
-    /// At which epoch the caller holds the delivery's shard.
+    /// The epoch at which the caller owns the delivery's shard.
     pub epoch: u64,
-    /// The attempt that led to it, if one did.
+    /// The attempt that led to the change, if one did.
     pub attempt: Option<Attempt>,
-    /// How the receiver's answer to it begins, where that is worth keeping; at most [`EXCERPT_BYTES_MAX`].
+    /// The beginning of the receiver's response, if it is worth storing; at most [`EXCERPT_BYTES_MAX`] bytes.
     pub excerpt: Option<Bytes>,
 }
 
 impl Settlement {
-    /// When its receiver asked for nothing more, if it did.
+    /// The time of the attempt by whose response the receiver asked to be disabled, if it did.
     pub(crate) fn asked_to_disable(&self) -> Option<Timestamp> {
         let disables = self.record.endpoint_change == Some(EndpointChange::Disabled);
         self.attempt.filter(|_| disables).map(|attempt| attempt.at)
     }
 }
 
-/// One attempt, as history keeps it.
+/// One attempt, as stored in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which, from 1.
+    /// The attempt's number, from 1.
     pub number: u16,
     /// When it ended.
     pub at: Timestamp,
     /// How long it took.
     pub took: Duration,
-    /// What happened.
+    /// Its result.
     pub cause: Cause,
-    /// The answer's status, where there was one.
+    /// The status of the response, if there was one.
     pub status: Option<u16>,
 }
 
-/// Whether a settlement took effect.
+/// Whether a settlement was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// It did.
+    /// It was applied.
     Done,
-    /// It did not: the delivery has ended, moved on, or belongs to somebody else. Its attempt is
-    /// in the history all the same.
+    /// It was not applied: the delivery has ended, has changed, or is owned by another session. Its attempt is
+    /// recorded in the history all the same.
     Stale,
 }
 
-/// What somebody paused.
+/// What a pause covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseScope {
     /// Everything.
@@ -316,58 +316,58 @@ pub enum PauseScope {
     Tenant(TenantId),
     /// A lane.
     Lane(LaneId),
-    /// Every lane that sends there.
+    /// All lanes that send to this origin.
     Origin(OriginId),
 }
 
 /// A pause in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// Of what.
+    /// What is paused.
     pub scope: PauseScope,
-    /// Until when; `None` until somebody resumes it.
+    /// When the pause ends by itself; `None` if it lasts until it is resumed.
     pub until: Option<Timestamp>,
-    /// The origin as it is written, where one is paused: its id is a hash.
+    /// The text of the origin, if one is paused: its id is only a hash.
     pub origin: Option<String>,
-    /// Why, in the words of whoever paused it.
+    /// The reason that the operator gave.
     pub reason: Option<String>,
-    /// Who paused it, where that is known.
+    /// The API key that asked for the pause, where that is known.
     pub by: Option<By>,
 }
 
 impl Pause {
-    /// One that nobody has said anything about.
+    /// A pause without a reason or an API key.
     pub const fn new(scope: PauseScope, until: Option<Timestamp>) -> Self {
         Self { scope, until, origin: None, reason: None, by: None }
     }
 }
 
-/// Who did something: the API key they showed. Its public id is made of both, also when the key is no more.
+/// The API key that made a change. Both fields form its public id, which is valid even after the key is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct By {
     /// The key's id.
     pub key: Key,
-    /// When it was made.
+    /// When the key was made.
     pub made: Timestamp,
 }
 
-/// When something was done, and who did it.
+/// The time of a change, and the API key that made it: what the audit trail records of every change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Act {
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who; nobody where the server did it by itself, or asked nobody who they are.
+    /// The API key; `None` if the server made the change by itself or does not ask for API keys.
     pub by: Option<By>,
 }
 
 impl Act {
-    /// One that nobody in particular did.
+    /// A change without an API key.
     pub const fn at(at: Timestamp) -> Self {
         Self { at, by: None }
     }
 }
 
-/// What was done with something that people make, change and remove.
+/// The kind of a change to an endpoint or document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// It was made.
@@ -381,10 +381,10 @@ pub enum Deed {
 /// A delivery as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// The delivery; a cut or a TTL that is over shows at once.
+    /// The delivery. If a cut covers it or its TTL is over, its state already says so, even before the sweep.
     pub delivery: Delivery,
-    /// Where its row is; `None` when it has ended.
+    /// The place its row is stored under; `None` if the delivery has ended.
     pub place: Option<Place>,
-    /// Every attempt in the order they were made.
+    /// All attempts, in the order in which they were made.
     pub attempts: Vec<Attempt>,
 }

@@ -1,25 +1,25 @@
-//! The promise in one SQLite file: the default store.
+//! The default store: one SQLite file.
 //!
-//! Nothing touches the file on a runtime thread: a call is prepared where it comes in, asked of a thread, and answered
-//! by one. Where to read:
+//! No async runtime thread touches the file: a call is prepared in the caller's task, sent to one of the store's
+//! threads, and answered by one. The modules:
 //!
-//! - **The threads.** `writer` takes what is asked (`request`, `work`) and runs it in one transaction (`group`); `answers`
-//!   tells everybody, and hands what was accepted to the loop (`arrivals`); `log` empties the log behind the writer;
-//!   `follower` keeps what is derived from the journal; `reader` has those that look; `sealer` seals batches. Each is
-//!   a `thread`.
-//! - **What is written.** `accept` (`idempotency`, `collapse`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
+//! - **Threads.** `writer` takes requests (`request`, `work`) and runs a group of them in one transaction (`group`);
+//!   `answers` replies to the callers after the commit, and hands accepted deliveries to the dispatch loop
+//!   (`arrivals`); `log` copies the write-ahead log into the database; `follower` updates the tables derived from the
+//!   journal; `reader` runs reads; `sealer` encrypts batches. Each is a `thread`.
+//! - **Writes.** `accept` (`idempotency`, `collapse`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
 //!   `breaker`, `endpoint`, `document`, `dead_letter`, `job` and `replay`, `retention`, `erasure` (`erasures_file`,
 //!   `scrub`), and with each commit the `journal`.
-//! - **What is read.** `page` for the loop, `show` and `list` for people, `archive` and `derived` for what was, `signed`
-//!   and `audit` for who wants proof, `backup` for a copy (`reading`).
-//! - **Secrets.** `vault` has the keys, `rotation` the one above them; `sealed` and `seals` say what is under which,
-//!   `token` what a row says of itself.
-//! - **The file.** `folder`, `header`, `schema` and `renew` open it; `column` says how fields stand in its tables, which
-//!   are in `sqlite/migrations/`; `low` saves a start from looking at everything; `reserve`, `fault` and `commits` know
-//!   how the disk is.
+//! - **Reads.** `page` for the dispatch loop, `show` and `list` for the API, `archive` and `derived` for history and
+//!   counts, `signed` and `audit` for the audit trail, `backup` for a copy of the file (`reading`).
+//! - **Secrets.** `vault` holds the data keys, `rotation` replaces the master key that wraps them; `sealed` and `seals`
+//!   define which value is sealed under which key, `token` the MAC that each delivery's row carries.
+//! - **The file.** `folder`, `header`, `schema` and `renew` open it; `column` maps fields to columns of the tables,
+//!   which are in `sqlite/migrations/`; `low` spares a start a scan of all pending rows; `reserve`, `fault` and
+//!   `commits` deal with a full, failing or slow disk.
 //!
-//! Invariants: an answer is given after its commit is on the disk; a read that begins after an
-//! answer sees what was answered; the folder belongs to one process at a time.
+//! Invariants: a write is answered after its commit is on the disk; a read that begins after an
+//! answer sees that write; the folder belongs to one process at a time.
 
 mod accept;
 mod answers;
@@ -119,7 +119,7 @@ use writer::Writer;
 /// without holding up the runtime.
 #[derive(Debug)]
 pub struct Sqlite {
-    // In this order: the writer's connection closes last and tidies the file up.
+    // The order of the fields matters: the writer's connection closes last and empties the log.
     sealer: Sealer,
     readers: Readers,
     writer: Writer,
@@ -129,7 +129,7 @@ pub struct Sqlite {
     folder: Mutex<Option<Folder>>,
 }
 
-/// What the writer shares with its callers.
+/// The state that the writer shares with its callers.
 #[derive(Debug)]
 struct Shared {
     vault: Arc<Vault>,
@@ -145,7 +145,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Remembers why nothing may be written any more; the first reason stands.
+    /// Stops all writing for good, with the reason; later calls do not replace the first reason.
     fn fail(&self, error: &StoreError) {
         let reason = fault::chain(error);
         if self.stopped.set(reason.clone()).is_ok() {
@@ -154,20 +154,20 @@ impl Shared {
     }
 }
 
-/// Bounds on what the store takes of the disk, and how patient it is with a full one. Tests have
-/// smaller ones.
+/// Limits on the store's disk use, and intervals of its upkeep. Tests set smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Room held in reserve so that what was sent can be settled on a full disk.
+    /// Size of the reserve file, which is given up on a full disk so that sent deliveries can still be settled.
     pub reserve_bytes: u64,
-    /// The log beside the database; a commit that is larger than an eighth of it may exceed it.
+    /// Size limit of the write-ahead log; a commit that is larger than an eighth of it may exceed it.
     pub log_bytes: u64,
-    /// How often it is tried to write on a full disk.
+    /// How long to wait between two attempts to write on a full disk.
     pub again_after: Duration,
-    /// How many rows are written between two looks at how old the oldest ready one is; a start looks at
-    /// about twice as many in vain.
+    /// How many rows are written before the low-water mark is raised again; a start scans about twice as many rows
+    /// that are not ready.
     pub low_every: usize,
-    /// How long after it is due a row is sent for its MAC alone; a later one is looked at twice.
+    /// A row that is overdue by no more than this is sent if its MAC is valid; one that is overdue by more is also
+    /// checked against the history.
     pub retry_token_ttl: Duration,
 }
 
@@ -184,19 +184,20 @@ impl Default for Bounds {
 }
 
 impl Sqlite {
-    /// Opens the store in a folder, which is made if it is missing, with the master key it is sealed
-    /// under. Blocks while an older file is brought up to date.
+    /// Opens the store in a folder, which is created if it is missing, with the master key it is sealed
+    /// under. Blocks while an older file is migrated.
     pub fn open_folder(path: &Path, masters: Masters) -> Result<Self, StoreError> {
         Self::open_bounded(path, masters, Bounds::default())
     }
 
-    /// The same with other bounds.
+    /// Like [`Self::open_folder`], with other bounds.
     pub fn open_bounded(path: &Path, masters: Masters, bounds: Bounds) -> Result<Self, StoreError> {
         Self::open_asking(path, bounds, |_| Ok(masters))
     }
 
-    /// The same with a master key that is asked for once the folder is ours: `ask` is told which keys it is
-    /// sealed under, none where nothing is sealed yet, and gives them or says why it cannot.
+    /// Like [`Self::open_bounded`], but gets the master keys from `ask` once the folder is locked. `ask` is called with
+    /// the checks of the keys that the store is sealed under (none for a new store) and returns the keys, or the
+    /// reason why it cannot.
     pub fn open_asking(
         path: &Path,
         bounds: Bounds,
@@ -231,48 +232,48 @@ impl Sqlite {
         })
     }
 
-    /// The tables of this build as SQL, for whoever keeps a file and must know whether it still fits.
+    /// The tables of this build as SQL; a cached database file is out of date when this text differs.
     pub fn schema() -> String {
         schema::MIGRATIONS.concat()
     }
 
-    /// What public ids are made with: random, made once for the life of the store.
+    /// The key that public ids are encrypted with: random, created with the store and never changed.
     pub fn id_key(&self) -> [u8; 16] {
         self.own.id_key
     }
 
-    /// What names are hashed with that are only looked up: made once for the life of the store.
+    /// The key of the hashes by which names are looked up; created with the store and never changed.
     pub fn lookups(&self) -> LookupKey {
         self.shared.vault.lookups().clone()
     }
 
-    /// What API keys are hashed with.
+    /// The hasher for API keys.
     pub fn api_keys(&self) -> ApiKeyHasher {
         self.shared.vault.api_keys()
     }
 
-    /// What tells it from every other store: random, made once for its life.
+    /// The id of this store: random, created with the store and never changed.
     pub fn store_id(&self) -> [u8; 16] {
         self.own.store_id
     }
 
-    /// The commits so far, and how long they took.
+    /// The commits since the store was opened, and how long they took.
     pub fn commits(&self) -> Commits {
         self.shared.commits.read()
     }
 
-    /// What rows said of themselves when they were read back.
+    /// The results of checking rows' MACs since the store was opened.
     pub fn tokens(&self) -> Tokens {
         self.shared.tokens.read()
     }
 
-    /// Sends whatever rows there are, whoever wrote them: for the control of a proof.
+    /// Turns the check of rows' MACs off: for the control run of a proof.
     #[cfg(any(test, feature = "conformance"))]
     pub fn trust_every_row(&self) {
         self.shared.tokens.trust();
     }
 
-    /// Leaves in the file what is deleted from it: for the control of a proof.
+    /// Turns `secure_delete` off, so that deleted bytes stay in the file: for the control run of a proof.
     #[cfg(any(test, feature = "conformance"))]
     pub async fn leave_what_is_deleted(&self, session: Session) -> Result<(), StoreError> {
         let leave = |conn: &Connection| {
@@ -281,21 +282,21 @@ impl Sqlite {
         self.work(session, 1, leave).await
     }
 
-    /// Why nothing is written any more, if a commit has failed.
+    /// Why the store stopped writing, if a commit has failed.
     pub fn stopped(&self) -> Option<&str> {
         self.shared.stopped.get().map(String::as_str)
     }
 
-    /// Finishes what is queued, closes the file and leaves the folder. Every later call is
-    /// answered with [`StoreError::Stopped`].
+    /// Finishes what is queued, closes the file and releases the folder's lock. Every later call
+    /// gets [`StoreError::Stopped`].
     pub async fn close(&self) {
         self.readers.stop().await;
         self.writer.stop().await;
         drop(self.folder.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Brings everything derived from the journal up to date, for whoever measures or compares it:
-    /// lists and counts are right without.
+    /// Brings everything derived from the journal up to date, for measurements and comparisons:
+    /// lists and counts are exact without it.
     pub async fn catch_up(&self) -> Result<(), StoreError> {
         let (reply, done) = oneshot::channel();
         self.writer.send(Request::CatchUp(reply)).await?;
@@ -306,7 +307,7 @@ impl Sqlite {
         self.writer.ask(|reply| Request::Change { session, change, reply }).await
     }
 
-    /// Has the writer run something that changes about this many rows.
+    /// Has the writer run a function that changes about `rows` rows.
     async fn work<T: Send + 'static>(
         &self,
         session: Session,
@@ -316,7 +317,7 @@ impl Sqlite {
         self.noted_work(session, rows, move |conn, _| run(conn)).await
     }
 
-    /// The same for something that leaves entries in the journal.
+    /// Like [`Self::work`], for a function that also adds entries to the journal.
     async fn noted_work<T: Send + 'static>(
         &self,
         session: Session,
@@ -326,8 +327,8 @@ impl Sqlite {
         self.writer.ask(|reply| Request::work(session, rows, Asker::Within, Asked::new(run, reply))).await
     }
 
-    /// The same for something that a caller asks for, who can ask again: it is refused where not even settles find room,
-    /// and not begun when the caller has left.
+    /// Like [`Self::noted_work`], for a call of the API, which can be repeated: refused when the disk is full even for
+    /// settles, and not begun when the caller has hung up.
     async fn asked_work<T: Send + 'static>(
         &self,
         session: Session,
@@ -338,7 +339,7 @@ impl Sqlite {
     }
 }
 
-/// Says what was being done when the database refused.
+/// Makes a [`StoreError`] that says what was being done when SQLite returned an error.
 fn failed(doing: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Database { doing, source }
 }
@@ -370,25 +371,25 @@ impl Outbox for Sqlite {
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
-        // The writer would say the same, once keys were made and everything was sealed.
+        // The writer would refuse it too, but only after keys were made and everything was sealed.
         if self.shared.reserve.is_given_up() && self.stopped().is_none() {
             return Err(StoreError::Full);
         }
         let room = arrivals::room(messages.iter());
         let keyed = seals::keys_given(&messages);
-        // The room first: what waits for it is not there twice.
+        // Take the room before sealing: a message that waits for room is not yet in memory twice.
         let permit = self.shared.arrivals.make_room_soon(room).await?;
         let (messages, sealed, entries) = self.seal(messages).await?;
-        let told = self
+        let reply = self
             .writer
             .ask_soon(|reply| {
-                // From here on the writer answers for the room, whether or not we still wait.
+                // From here on the writer gives the room back, whether or not this caller still waits.
                 permit.forget();
                 Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }
             })
             .await?;
-        // From here on it is done, whatever cannot be read.
-        Ok(Box::pin(self.open_answers(told.pass_on(), keyed)).await)
+        // The messages are committed: a stored answer that cannot be read must not make this an error.
+        Ok(Box::pin(self.open_answers(reply.pass_on(), keyed)).await)
     }
 
     async fn arrivals(&self) -> Vec<Arrival> {
@@ -396,19 +397,19 @@ impl Outbox for Sqlite {
     }
 
     async fn settle(&self, session: Session, mut settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
-        // What went well has none: it is not kept waiting.
-        let said = excerpt::take(&mut settlements);
-        if !said.is_empty() {
+        // Successful attempts have no excerpt, and do not wait for a reader.
+        let excerpts = excerpt::take(&mut settlements);
+        if !excerpts.is_empty() {
             let vault = Arc::clone(&self.shared.vault);
-            match self.readers.read_again(move |conn| excerpt::seal(conn, &vault, &said)).await {
+            match self.readers.read_again(move |conn| excerpt::seal(conn, &vault, &excerpts)).await {
                 Ok(sealed) => sealed.into_iter().for_each(|(at, excerpt)| settlements[at].excerpt = Some(excerpt)),
-                // What became of deliveries must not be lost for it.
-                Err(error) => tracing::warn!(%error, "how some answers began could not be sealed, and is not kept"),
+                // The outcomes of the deliveries are recorded all the same.
+                Err(error) => tracing::warn!(%error, "excerpts of receivers' answers could not be sealed; dropped"),
             }
         }
         let settled = Vec::with_capacity(settlements.len());
-        let entries = crate::journal::of_settle(&settlements);
-        let macs = token::of_settle(self.shared.vault.row_macs(), &settlements);
+        let entries = crate::journal::settle_entries(&settlements);
+        let macs = token::macs_of_settle(self.shared.vault.row_macs(), &settlements);
         let suspects = token::suspects(&settlements);
         let settle = |reply| Request::Settle { session, settlements, entries, macs, settled, reply };
         let settled = self.writer.ask(settle).await?;
@@ -443,9 +444,10 @@ impl Outbox for Sqlite {
         match self.writer.ask(|reply| Request::Cut { session, cut, by, ended: None, reply }).await? {
             Some(ended) => Ok(ended),
             None => match self.readers.read(move |conn| page::count_ended(conn, scope)).await {
-                // Whoever asked must not take it for a failed write: a long look may be ended by the log.
+                // The cut is committed: the caller must not take a failed count for a failed write. A long read may
+                // have been interrupted to keep the log within its bound.
                 Err(error @ StoreError::Database { .. }) => {
-                    tracing::warn!(%error, "a cut is in force, and what it ended could not be counted");
+                    tracing::warn!(%error, "a cut is in force, but the deliveries it ended could not be counted");
                     Ok(0)
                 }
                 counted => counted,

@@ -1,4 +1,4 @@
-//! Runs the simulator until the oracle complains. Only a copy of the sources has this program, see
+//! Runs the simulator until the oracle reports a violation. Only the patched copy of the sources has this program; see
 //! `planted/README.md` of the testkit.
 
 fn main() {

@@ -1,8 +1,8 @@
-//! The proof `api`: every route that the server tells of in `/openapi.json`, over real HTTP, good and bad.
+//! The proof `api`: good and bad requests to every route of `/openapi.json`, over real HTTP.
 //!
-//! The routes come from the server itself, and its own tests hold that document to its router: a route without a
-//! case here is a figure that falls short. What is refused in the same way everywhere (a parameter nobody knows, a
-//! key nobody has, a body that is no JSON, an id that never was) is tried on every route that it applies to.
+//! The routes come from the server itself, whose own tests compare that document with its router. A route without a
+//! case here fails the proof. Requests that every route must refuse in the same way (an unknown parameter, an unknown
+//! key, a body that is not JSON, an id that does not exist) are tried on every route that they apply to.
 
 mod cases;
 pub(crate) mod routes;
@@ -18,7 +18,7 @@ use crate::prove::{Figure, Findings, Options};
 use cases::{CASES, Case};
 use routes::{Route, World};
 
-/// Runs the proof. It takes seconds: the short form is the whole.
+/// Runs the proof. It takes seconds, so there is no shorter form.
 pub fn run(_: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -29,7 +29,7 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
     let mut world = World::begin(server.address).await?;
-    let routes = routes::told(&mut world.line).await?;
+    let routes = routes::documented(&mut world.line).await?;
     let mut trial = Trial::default();
     let mut untried = 0;
     for route in &routes {
@@ -40,7 +40,7 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
         }
         trial.bad(&mut world, route).await?;
     }
-    // In the order of the list: what ends something comes after what needs it.
+    // In the order of the list: a request that ends an object comes after those that need it.
     for case in CASES {
         if let Some(route) = routes.iter().find(|route| case.is_of(route)) {
             trial.good(&mut world, route, case).await?;
@@ -58,7 +58,7 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     ])
 }
 
-/// What was tried, and how often the answer was another one.
+/// Counts of the requests tried, and of those answered wrongly.
 #[derive(Debug, Default)]
 struct Trial {
     good: usize,
@@ -76,13 +76,13 @@ impl Trial {
         Ok(())
     }
 
-    /// What is refused everywhere.
+    /// Tries the requests that every route must refuse.
     async fn bad(&mut self, world: &mut World, route: &Route) -> io::Result<()> {
         for bad in refused(route, &world.path(&route.path))? {
             let Bad { what, method, path, head, declared, body, status, code } = bad;
             let answer = world.line.call_as(method, &path, head, declared, body).await?;
             self.bad += 1;
-            self.check(&format!("{route}: {what} that is wrong"), is_problem(&answer, status, code), &answer);
+            self.check(&format!("{route}: wrong {what}"), is_problem(&answer, status, code), &answer);
         }
         Ok(())
     }
@@ -90,13 +90,13 @@ impl Trial {
     fn check(&mut self, what: &str, holds: bool, answer: &Answer) {
         if !holds {
             self.wrong += 1;
-            eprintln!("answered otherwise: {what}: {} {}", answer.status, answer.body);
+            eprintln!("unexpected answer: {what}: {} {}", answer.status, answer.body);
         }
     }
 
-    /// Checks that must not hold do not.
+    /// The control: counts 1 if the checks accept a `404` as what it is, and not as a success or as another problem.
     async fn control(&self, world: &mut World) -> io::Result<usize> {
-        let answer = world.line.call(Method::GET, "/v1/messages/nobody-has-this-id", &[], "").await?;
+        let answer = world.line.call(Method::GET, "/v1/messages/no-such-id", &[], "").await?;
         let caught = !is_good(&answer, 200) && !is_problem(&answer, 404, "another_code");
         Ok(usize::from(caught && is_problem(&answer, 404, "not_found")))
     }
@@ -114,32 +114,32 @@ struct Bad {
     code: &'static str,
 }
 
-/// What a route refuses, of what every route like it must; `path` is a good one.
+/// The bad requests that apply to a route; `path` is a valid path of it.
 fn refused(route: &Route, path: &str) -> io::Result<Vec<Bad>> {
     let usual = |what, status, code| {
         let (path, declared) = (path.to_owned(), route.declared());
         Ok::<_, io::Error>(Bad { what, method: method(route)?, path, head: &[], declared, body: "", status, code })
     };
-    let mut all = vec![Bad { method: Method::TRACE, ..usual("a method", 405, "method_not_allowed")? }];
+    let mut all = vec![Bad { method: Method::TRACE, ..usual("method", 405, "method_not_allowed")? }];
     if route.is_guarded {
         let head: &'static [_] = &[("authorization", "Bearer ph_tn_nobody")];
-        all.push(Bad { head, ..usual("a key", 401, "unauthorized")? });
+        all.push(Bad { head, ..usual("key", 401, "unauthorized")? });
         let path = format!("{path}?no_such_parameter=1");
-        all.push(Bad { path, ..usual("a parameter", 400, "unknown_parameter")? });
+        all.push(Bad { path, ..usual("parameter", 400, "unknown_parameter")? });
     }
     if route.names_subjects() {
         let path = routes::with_names(&route.path, "%00");
-        all.push(Bad { path, ..usual("a subject", 400, "invalid_parameter")? });
+        all.push(Bad { path, ..usual("subject", 400, "invalid_parameter")? });
     } else if route.path.contains('{') && !route.takes_put_names() {
-        let path = routes::with_names(&route.path, "nobody-has-this-id");
-        all.push(Bad { path, body: route.least(), ..usual("an id", 404, "not_found")? });
+        let path = routes::with_names(&route.path, "no-such-id");
+        all.push(Bad { path, body: route.least(), ..usual("id", 404, "not_found")? });
     }
     if route.takes_body {
-        all.push(Bad { declared: "text/plain", body: "a=1", ..usual("a form", 415, "not_json")? });
+        all.push(Bad { declared: "text/plain", body: "a=1", ..usual("content type", 415, "not_json")? });
     }
     if route.takes_body && !route.is_lines() {
-        all.push(Bad { body: "{", ..usual("a body", 400, "invalid_json")? });
-        all.push(Bad { body: r#"{"no_such_field": 1}"#, ..usual("a field", 400, "invalid_body")? });
+        all.push(Bad { body: "{", ..usual("body", 400, "invalid_json")? });
+        all.push(Bad { body: r#"{"no_such_field": 1}"#, ..usual("field", 400, "invalid_body")? });
     }
     Ok(all)
 }
@@ -152,7 +152,7 @@ fn is_good(answer: &Answer, status: u16) -> bool {
     let declared = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_declared = match status {
         204 => answer.body.is_empty(),
-        // Where what is there cannot be done any more, that is the right answer.
+        // The right answer where the object is in a state that no longer allows the request.
         409 => declared == "application/problem+json",
         _ => !declared.is_empty() && declared != "application/problem+json",
     };
@@ -161,11 +161,11 @@ fn is_good(answer: &Answer, status: u16) -> bool {
 
 fn is_problem(answer: &Answer, status: u16, code: &str) -> bool {
     let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
-    let says = |name: &str| body[name].as_str().is_some_and(|text| !text.is_empty());
+    let has_text = |name: &str| body[name].as_str().is_some_and(|text| !text.is_empty());
     answer.status == status
         && answer.headers.get("content-type").is_some_and(|declared| declared == "application/problem+json")
         && answer.headers.contains_key("request-id")
         && body["status"] == status
         && body["code"] == code
-        && ["type", "title", "detail"].into_iter().all(says)
+        && ["type", "title", "detail"].into_iter().all(has_text)
 }

@@ -1,12 +1,12 @@
-//! The proof `audit-tamper`: whoever has the file and an old checkpoint, but no key, cannot change the
-//! past without an audit seeing it.
+//! The proof `audit-tamper`: an attacker with the database file and an old checkpoint, but without the store's key,
+//! cannot change the past undetected by an audit.
 //!
-//! The attacker is a program of its own, `tamper`. Each time it gets a fresh copy of one small store; the
-//! verifier has the file and one exported checkpoint from its middle. Copies that nobody touched, but that
-//! retention has worked on, or in which somebody was erased, must give no alarm.
+//! The attacker is a separate program, `tamper`. Each attack gets a fresh copy of one small store; the verifier has the
+//! file and one checkpoint that was exported half-way through its history. Copies that were not tampered with, but on
+//! which retention or an erasure has run, must not raise an alarm.
 //!
-//! The controls: a verifier that looks at rows and tables and not at links and checkpoints, and one that
-//! was given no checkpoint, must each miss something.
+//! The controls: a verifier that checks rows and tables but neither links nor checkpoints, and a verifier without a
+//! checkpoint, must each miss at least one attack.
 
 mod attacker;
 mod chain;
@@ -28,10 +28,10 @@ use world::World;
 const FULL: u64 = 2_000;
 const QUICK: u64 = 200;
 
-/// Days after which retention is run over untouched copies: before and behind each of its times.
+/// Days after which retention runs on untouched copies: before and after each of its limits.
 const DAYS: &[u64] = &[1, 8, 29, 31, 32, 45, 200, 399, 400, 401, 500, 800];
 
-/// Plays the attacker, as `tamper` was told to.
+/// The program `tamper`: runs one attack. Its arguments are a folder, a checkpoint and a seed.
 pub fn main(args: &[&str]) -> ExitCode {
     let done = match args {
         [folder, checkpoint, seed] => match seed.parse() {
@@ -72,8 +72,8 @@ pub fn run(options: &Options) -> Findings {
             }
         }
     }
-    for (report, when) in runtime.block_on(forgotten(&world))? {
-        tally.untouched(&report, &format!("while somebody is erased, {when}"));
+    for (report, when) in runtime.block_on(during_erasures(&world))? {
+        tally.untouched(&report, &format!("during an erasure, {when}"));
     }
     eprintln!("{} audits of untouched copies; seen, by what was done: {:#?}", tally.untouched, tally.seen);
     Ok(vec![
@@ -112,7 +112,7 @@ impl Tally {
         if !report.findings.iter().any(is_of_rows_or_tables) {
             self.missed_without_links += 1;
         }
-        if what == attacker::SIGNED_ANEW && audit(copy.path(), &Trust::nobody(world.ended()))?.is_clean() {
+        if what == attacker::SIGNED_ANEW && audit(copy.path(), &Trust::without_checkpoints(world.ended()))?.is_clean() {
             self.missed_without_checkpoint += 1;
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Tally {
     }
 }
 
-/// What a verifier could find that reads every row by itself and holds it against the tables.
+/// Whether a verifier would make this finding that checks each row alone and compares it with the tables.
 fn is_of_rows_or_tables(finding: &Finding) -> bool {
     matches!(
         finding,
@@ -144,7 +144,7 @@ fn audit(folder: &Path, trust: &Trust) -> Result<Report, CannotRun> {
     Ok(verify(folder, trust, |_| {})?.report)
 }
 
-/// Lets the attacker loose on a copy; what it did.
+/// Runs the attacker on a copy. Returns the attack's description.
 fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRun> {
     let program: PathBuf = std::env::current_exe()?.with_file_name("tamper");
     if !program.exists() {
@@ -159,7 +159,7 @@ fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRu
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Audits of a copy that retention has worked on: before somebody signs for that, and after.
+/// Audits of a copy on which retention has run: before a checkpoint is signed for that, after, and once it is closed.
 async fn retained(world: &World, day: u64, agreed: Agreed) -> Result<Vec<(Report, &'static str)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(day * 24 * 60 * 60);
@@ -173,8 +173,8 @@ async fn retained(world: &World, day: u64, agreed: Agreed) -> Result<Vec<(Report
     Ok(reports)
 }
 
-/// Audits of a copy on which a subject and then its tenant are erased: after each step.
-async fn forgotten(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
+/// Audits of a copy on which a subject and then its tenant are erased: one after each step.
+async fn during_erasures(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(60);
     let mut reports = Vec::new();
@@ -186,7 +186,7 @@ async fn forgotten(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
         loop {
             let step = store.erase_step(session, erasure.number, now, Vec::new()).await?;
             reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, {step:?}")));
-            let step = step.ok_or_else(|| CannotRun("an erasure is not known".to_owned()))?;
+            let step = step.ok_or_else(|| CannotRun("the store does not know the erasure".to_owned()))?;
             if step.erasure.done.is_some() {
                 if step.erasure.deliveries == 0 {
                     return Err(CannotRun(format!("nothing was erased: {step:?}")));

@@ -1,4 +1,4 @@
-//! A certificate authority of a proof's own, for receivers that speak TLS on loopback.
+//! A certificate authority for proofs, for receivers that speak TLS on loopback.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// An authority that nobody believes who was not told to.
+/// A certificate authority that is trusted only through [`Authority::roots`].
 #[derive(Debug)]
 pub struct Authority {
     certificate: CertificateDer<'static>,
@@ -17,10 +17,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority with a key of its own.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// If no key can be generated.
     pub fn new() -> io::Result<Self> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let mut params = CertificateParams::default();
@@ -29,18 +29,18 @@ impl Authority {
         Ok(Self { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// Believes this authority alone.
+    /// Root certificates with this authority alone.
     ///
     /// # Errors
-    /// When its certificate cannot be used.
+    /// If its certificate cannot be used.
     pub fn roots(&self) -> io::Result<Roots> {
         Roots::none().with(self.certificate.clone()).map_err(io::Error::other)
     }
 
-    /// A receiver's side of TLS, valid for this name or address.
+    /// A TLS acceptor for a receiver, with a certificate for this name or address.
     ///
     /// # Errors
-    /// When the name cannot stand in a certificate.
+    /// If the name is not valid in a certificate.
     pub fn acceptor(&self, name: &str) -> io::Result<TlsAcceptor> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let params = CertificateParams::new(vec![name.to_owned()]).map_err(io::Error::other)?;

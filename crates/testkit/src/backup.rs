@@ -1,13 +1,11 @@
-//! The proof `backup`: copies are made of a process under load and restored elsewhere, where they are another
-//! process's data. Everything that was acknowledged before a backup began is in it and reads as it was handed in,
-//! the database and its journal are sound, nothing is sent until it is released, and everything that waits then
-//! arrives.
+//! The proof `backup`: backups are made of a process under load, and restored as the data of another process.
+//! Everything that was acknowledged before a backup began is in it and can be read, the database and its journal pass
+//! their checks, nothing is sent until the restored copy is released, and everything pending arrives afterwards.
 //!
-//! A large store is copied beside a producer, who must hardly notice ([`beside`]).
+//! A backup of a large store must hardly slow down a producer ([`beside`]).
 //!
-//! Copies that were cut short or altered, and a wrong key, are refused. The controls are a database that was
-//! copied without its log, which must be missing something, and a restored copy whose pause was taken away, which
-//! must be caught sending.
+//! Backups that are incomplete or altered, and a wrong key, are refused. The controls are a database copied without its
+//! log, in which messages must be missing, and a restored copy whose pause was removed, which must send.
 
 mod beside;
 
@@ -33,12 +31,12 @@ use crate::rotation::{Heard, until};
 use crate::seeder;
 use crate::store_kill9::record::{self, Record};
 
-/// How long a restored copy is watched: without a pause it sends within a few milliseconds.
+/// How long a restored copy is observed: without a pause it would send within a few milliseconds.
 const WATCHED: Duration = Duration::from_millis(400);
-/// What has not come by then is not on its way: retries come sooner.
+/// The longest wait for the pending deliveries of a released copy.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
-/// An accept of less than this is quick, however quick it is alone.
+/// The least time of an accept alone to compare with, so that a fast disk does not make the bar too strict.
 const ANY_DISK: Duration = Duration::from_millis(5);
 
 /// Runs the proof.
@@ -75,7 +73,7 @@ pub fn run(options: &Options) -> Findings {
     ])
 }
 
-/// What was seen of the restored copies.
+/// The results of the restored copies.
 #[derive(Debug, Default)]
 struct Found {
     before: usize,
@@ -99,7 +97,7 @@ impl Found {
     }
 }
 
-/// A backup, and what was acknowledged before it began.
+/// A backup, and the messages that were acknowledged before it began.
 struct Made {
     path: PathBuf,
     before: Vec<Record>,
@@ -122,7 +120,7 @@ impl World {
         Ok(Self { program, folder, node })
     }
 
-    /// What is acknowledged so far.
+    /// The messages acknowledged so far.
     fn acknowledged(&self) -> Result<Vec<Record>, CannotRun> {
         let mut all = record::read(&record::ledger(self.folder.path(), DELIVERED))?;
         all.extend(record::read(&record::ledger(self.folder.path(), BARE))?);
@@ -138,7 +136,7 @@ impl World {
         Ok(Made { path, before })
     }
 
-    /// Restores a backup with the key that it needs.
+    /// Restores a backup into a new folder with its master key.
     fn restored(&self, made: &Made, name: &str) -> Result<(PathBuf, Restored), CannotRun> {
         let elsewhere = self.folder.path().join(name);
         let data = keyed::data(&elsewhere);
@@ -148,7 +146,7 @@ impl World {
         Ok((elsewhere, restored))
     }
 
-    /// Restores a backup, looks at it, and lets it go.
+    /// Restores a backup, checks it before and after its release, and removes it.
     fn examine(&self, number: u32, made: &Made) -> Result<Found, CannotRun> {
         let (elsewhere, restored) = self.restored(made, &format!("restored-{number}"))?;
         let data = keyed::data(&elsewhere);
@@ -158,18 +156,18 @@ impl World {
         let waits: u64 = restored.would_send.iter().map(|one| one.pending).sum();
         found.pending = pending(&data)?;
         found.unsound += u32::from(waits != found.pending);
-        let (mut node, mut heard) = start(&self.program, &elsewhere)?;
+        let (mut node, mut output) = start(&self.program, &elsewhere)?;
         thread::sleep(WATCHED);
         let arrivals = record::arrivals(&elsewhere);
         found.sent_early = record::count(&arrivals);
         node.tell("release")?;
-        until(&mut heard, |line| line == RELEASED)?;
+        until(&mut output, |line| line == RELEASED)?;
         let began = Instant::now();
         while pending(&data)? > 0 && began.elapsed() < ARRIVES_WITHIN {
             thread::sleep(Duration::from_millis(50));
         }
         found.left = pending(&data)?;
-        // It was told to go on, and mints ids meanwhile, as the original does.
+        // The released copy accepts new messages; their ids must differ from those of the original.
         node.tell("load")?;
         thread::sleep(Duration::from_millis(50));
         node.kill()?;
@@ -181,7 +179,8 @@ impl World {
     }
 
     /// How many messages are missing from a database that was copied without its log. Right after a checkpoint none is
-    /// missing, so up to ten copies are made. A copy made during a checkpoint cannot be opened: all its messages are missing.
+    /// missing, so up to ten copies are made. A copy made during a checkpoint cannot be opened: all its messages count
+    /// as missing.
     fn without_its_log(&self) -> Result<usize, CannotRun> {
         for _ in 0..10 {
             let missing = self.copied_without_its_log()?;
@@ -206,7 +205,7 @@ impl World {
         Ok(missing)
     }
 
-    /// How many of the bad backups and keys are refused with a sentence.
+    /// How many of the bad backups and keys are refused with the right reason.
     fn refused(&self, made: &Made) -> Result<u32, CannotRun> {
         let key = fs::read_to_string(keyed::data(self.folder.path()).join(FILE))?;
         let wrong = format!("{}\n", MasterKey::generate().reveal().expose());
@@ -220,7 +219,7 @@ impl World {
             }),
         ];
         let mut refused = 0;
-        for (name, key, says, spoil) in cases {
+        for (name, key, reason, spoil) in cases {
             let copy = self.folder.path().join(name);
             crate::rotation::copied(&made.path, &copy)?;
             spoil(fs::OpenOptions::new().write(true).open(copy.join("posthaste.db"))?)?;
@@ -229,7 +228,7 @@ impl World {
             fs::write(data.join(FILE), key)?;
             fs::set_permissions(data.join(FILE), std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
             match restored(&copy, &data) {
-                Err(why) if why.contains(says) => refused += 1,
+                Err(why) if why.contains(reason) => refused += 1,
                 Err(why) => eprintln!("{name} was refused with {why:?}"),
                 Ok(_) => eprintln!("{name} was restored"),
             }
@@ -237,29 +236,29 @@ impl World {
         Ok(refused)
     }
 
-    /// How much a restored copy sends whose pause was taken away.
+    /// The control: how many attempts a restored copy makes whose pause was removed.
     fn unpaused(&self, made: &Made) -> Result<u64, CannotRun> {
         let (elsewhere, _) = self.restored(made, "unpaused")?;
         let conn = Connection::open(keyed::data(&elsewhere).join("posthaste.db"));
         conn.and_then(|conn| conn.execute("DELETE FROM pause", []))
-            .map_err(|error| CannotRun(format!("cannot take the pause away: {error}")))?;
-        let (_node, _heard) = start(&self.program, &elsewhere)?;
+            .map_err(|error| CannotRun(format!("cannot remove the pause: {error}")))?;
+        let (_node, _output) = start(&self.program, &elsewhere)?;
         thread::sleep(WATCHED);
         Ok(record::count(&record::arrivals(&elsewhere)))
     }
 }
 
-/// Backups that must be refused.
+/// How many bad backups and keys there are.
 const BAD: u32 = 3;
 
-/// What is done to a copy.
+/// A change that spoils a backup's database file.
 type Spoil = fn(fs::File) -> std::io::Result<()>;
 
 fn start(program: &Path, folder: &Path) -> Result<(Part, Heard), CannotRun> {
     let mut node = Part::start(program, ["keyed".as_ref(), folder.as_os_str()])?;
-    let mut heard = node.says()?.lines();
-    until(&mut heard, |line| line == READY)?;
-    Ok((node, heard))
+    let mut output = node.says()?.lines();
+    until(&mut output, |line| line == READY)?;
+    Ok((node, output))
 }
 
 fn restored(from: &Path, data: &Path) -> Result<Restored, String> {
@@ -269,12 +268,12 @@ fn restored(from: &Path, data: &Path) -> Result<Restored, String> {
     runtime.block_on(restore(from, data, &[], now, ask, |_| {})).map_err(|why| why.to_string())
 }
 
-/// Whether SQLite and the audit find nothing wrong.
+/// Whether a copy passes SQLite's integrity check and the audit.
 fn is_sound(data: &Path) -> Result<bool, CannotRun> {
     let checked = Connection::open(data.join("posthaste.db"))
         .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)))
         .map_err(|error| CannotRun(format!("a restored copy cannot be read: {error}")))?;
-    let verified = verify(data, &Trust::nobody(SystemClock::new().now()), |_| {})?;
+    let verified = verify(data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?;
     verified.report.findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(checked == "ok" && verified.report.is_clean())
 }
@@ -298,5 +297,5 @@ fn unreadable(data: &Path, records: &[Record]) -> Result<usize, CannotRun> {
 fn pending(data: &Path) -> Result<u64, CannotRun> {
     let conn = Connection::open(data.join("posthaste.db"));
     let counted = conn.and_then(|conn| conn.query_row("SELECT count(*) FROM delivery", [], |row| row.get::<_, u32>(0)));
-    counted.map(u64::from).map_err(|error| CannotRun(format!("what waits cannot be counted: {error}")))
+    counted.map(u64::from).map_err(|error| CannotRun(format!("pending deliveries cannot be counted: {error}")))
 }

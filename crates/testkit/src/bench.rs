@@ -1,10 +1,10 @@
-//! The proof `bench`: what `posthaste bench` measures on this machine, held against bars.
+//! The proof `bench`: compares the figures of `posthaste bench` on this machine with bars.
 //!
-//! The binary measures, in processes of its own, and tells its figures as one object; here they are only judged.
-//! What is bound to the machine is judged as a ratio of what the same machine did in the same rounds without us: a
-//! bare client at the same receiver, a file that is appended to and synced, a server without a backlog.
+//! The binary measures in processes of its own and prints its figures as one JSON object; this module only judges
+//! them. Figures that depend on the machine are judged as ratios to a baseline from the same rounds on the same
+//! machine: a bare client with the same receiver, a file that is appended to and synced, a server without a backlog.
 //!
-//! With `--against` it measures something else: whether a delivery became dearer than in another build ([`against`]).
+//! With `--against` it checks instead whether a delivery costs more CPU than in another build ([`against`]).
 
 pub mod against;
 pub mod comparison;
@@ -18,12 +18,12 @@ use crate::idle;
 use crate::posthaste::binary;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
-/// What a bare client may take: above it, the machine does other work and nothing can be said.
+/// The most CPU time of the bare client, in µs per request: above it the machine is too busy to measure.
 const BARE_CPU_US_MAX: f64 = 15.0;
-/// What may be added to the disk's own time, where that is less than the factor allows.
+/// The time that may be added to the disk's own time, where this allows more than the factor does.
 const ADDED_MS: f64 = 3.0;
 
-/// Scenarios with a bar for their CPU and for their share of the bare limit.
+/// Scenarios with their bars: CPU in µs per delivery, and throughput as a share of the bare client's.
 const COSTS: &[(&str, Option<f64>, f64)] =
     &[("single", Some(66.0), 0.25), ("batch", Some(44.0), 0.40), ("fan-out", Some(38.0), 0.45), ("https", None, 0.35)];
 
@@ -44,9 +44,9 @@ pub fn run(options: &Options) -> Findings {
     }
     let caught = CONTROLS.iter().filter(|control| is_caught(&report, control, options)).count();
     let control = Figure::at_least("control_caught", count(caught), "reports", count(CONTROLS.len()));
-    // What a server takes that does nothing, or has ten million deliveries waiting, is measured there.
+    // The proof `idle` measures CPU and memory of an idle server, and of one with ten million pending deliveries.
     let idle = if options.quick { Vec::new() } else { idle::run(options)? };
-    // Whether a comparison works at all, the build is asked to compare itself with itself.
+    // To check that a comparison works, the build is compared with itself.
     let compared = if options.quick { against::run(&binary()?, options)? } else { Vec::new() };
     let compared =
         compared.into_iter().map(|figure| Figure { name: format!("against_itself_{}", figure.name), ..figure });
@@ -57,9 +57,9 @@ fn measured(binary: &Path, args: &[&str]) -> Result<Value, CannotRun> {
     let mut bench = Command::new(binary);
     bench.args(["bench", "--json"]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let output = bench.spawn()?.wait_with_output()?;
-    // It also ends badly when something was lost, and says so in its figures.
+    // The exit status is not checked: it is an error too if deliveries were lost, which the figures show.
     serde_json::from_slice(&output.stdout)
-        .map_err(|error| CannotRun(format!("the bench ended with {} and told no figures: {error}", output.status)))
+        .map_err(|error| CannotRun(format!("the bench ended with {} and printed no figures: {error}", output.status)))
 }
 
 fn judged(report: &Value, options: &Options) -> Vec<Figure> {
@@ -99,7 +99,7 @@ fn judged(report: &Value, options: &Options) -> Vec<Figure> {
     figures
 }
 
-/// What is made worse in the first scenario, and the figure that must then fall short.
+/// The controls: a field of the first scenario, a worse value, and the figure that must then miss its bar.
 const CONTROLS: &[(&str, f64, &str)] = &[
     ("lost", 1.0, "lost"),
     ("duplicates", 1.0, "duplicates"),
@@ -113,7 +113,7 @@ fn is_caught(report: &Value, (field, worse, figure): &(&str, f64, &str), options
     judged(&report, options).iter().any(|judged| judged.name == *figure && !judged.is_ok())
 }
 
-/// A figure of the report; one that is not there is no number, and never passes.
+/// A figure of the report. A missing one is NaN, and never passes.
 fn number(of: &Value, name: &str) -> f64 {
     of[name].as_f64().unwrap_or(f64::NAN)
 }

@@ -1,8 +1,8 @@
-//! The proof `breakers`: a breaker does what is written of it, and no more.
+//! The proof `breakers`: the core's breaker follows its rules exactly.
 //!
-//! Random sequences of events are done to the core's breaker and to a slow, obvious model of the same
-//! rules (`breakers/model.rs`, `breakers/sequences.rs`); a healthy receiver must never open it, and one
-//! that flaps must be left alone (`breakers/receivers.rs`).
+//! Random sequences of events are applied to the core's breaker and to a slow, obvious model of the same rules
+//! (`breakers/model.rs`, `breakers/sequences.rs`). A healthy receiver must never open the breaker, and a flapping one
+//! must get few requests (`breakers/receivers.rs`).
 
 mod model;
 mod receivers;
@@ -16,10 +16,10 @@ use self::model::Slip;
 use self::sequences::Reached;
 use crate::prove::{Figure, Findings, Options};
 
-/// A wrong model must differ within so many sequences.
+/// The sequences within which a wrong model must differ.
 const CONTROL_SEQUENCES: u64 = 20_000;
-/// How many differences are told.
-const TOLD_MAX: usize = 10;
+/// How many differences are printed.
+const PRINTED_MAX: usize = 10;
 
 /// Runs the sequences, the controls and both receivers.
 pub fn run(options: &Options) -> Findings {
@@ -37,11 +37,11 @@ fn sequence_figures(first: u64, sequences: u64) -> Vec<Figure> {
     let (reached, different) = run_all(first, first.saturating_add(sequences));
     let took = began.elapsed();
     eprintln!("  {reached:?}");
-    for (seed, difference) in different.iter().take(TOLD_MAX) {
+    for (seed, difference) in different.iter().take(PRINTED_MAX) {
         eprintln!("sequence {seed}: {difference}");
         eprintln!("    repeat it with: cargo xtask prove breakers --seeds 1 --first {seed}");
     }
-    // A few sequences may well be quiet ones.
+    // With few sequences some transitions may not occur.
     let enough = if sequences >= 10_000 { sequences as f64 / 100.0 } else { 0.0 };
     vec![
         Figure::at_least("events", reached.events as f64, "events", 20.0 * sequences as f64),
@@ -51,7 +51,7 @@ fn sequence_figures(first: u64, sequences: u64) -> Vec<Figure> {
     ]
 }
 
-/// Two threads, each taking the next seed; the sum does not depend on who took which.
+/// Runs sequences on two threads, each taking the next seed. The sum does not depend on which thread runs which seed.
 fn run_all(first: u64, end: u64) -> (Reached, Vec<(u64, String)>) {
     let next = AtomicU64::new(first);
     let work = || {
@@ -80,8 +80,8 @@ fn control_figure() -> Figure {
     let caught = Slip::ALL.into_iter().filter(|slip| {
         let differs = first_difference(*slip, CONTROL_SEQUENCES);
         match &differs {
-            Some((seed, difference)) => eprintln!("wrong on purpose, {slip:?}: sequence {seed}: {difference}"),
-            None => eprintln!("wrong on purpose and not caught: {slip:?}"),
+            Some((seed, difference)) => eprintln!("control, a wrong model, {slip:?}: sequence {seed}: {difference}"),
+            None => eprintln!("control, a wrong model, is not detected: {slip:?}"),
         }
         differs.is_some()
     });
@@ -94,7 +94,7 @@ fn first_difference(slip: Slip, sequences: u64) -> Option<(u64, String)> {
 
 fn receiver_figures() -> Vec<Figure> {
     let trips = |rule| (1..=5).map(|seed| receivers::false_trips(&rule, seed)).sum::<u64>();
-    // A rule of which it is known that chance alone trips it, about 120 times a day.
+    // The control: a rule that is known to open by chance, about 120 times a day.
     let twitchy = Rule { share_milli: 50, in_a_row: 0, ..Rule::ENDPOINT };
     let mut figures = vec![
         Figure::at_most("false_trips", trips(Rule::ENDPOINT) as f64, "in 5 days", 0.0),
@@ -105,7 +105,7 @@ fn receiver_figures() -> Vec<Figure> {
         let worst = |of: fn(&receivers::Flapping) -> f64| found.iter().map(of).fold(0.0, f64::max);
         let name = |what: &str| format!("flapping_at_{per_second}_{what}");
         figures.push(Figure::at_most(&name("sent"), 100.0 * worst(|found| found.share), "% of offered", 5.0));
-        // One that gives up for good would send least of all.
+        // A breaker that never closes again would send least, so silence has a bar too.
         figures.push(Figure::at_most(&name("silence"), worst(|found| found.silence.as_secs_f64()), "s", 61.0));
     }
     figures
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_breaker_and_its_model_agree() {
+    fn breaker_and_model_agree() {
         for seed in 1..=2_000 {
             let (_, difference) = sequences::run(seed, Slip::None);
             assert_eq!(difference, None, "sequence {seed}");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_wrong_on_purpose_differs() {
+    fn wrong_models_differ_from_the_breaker() {
         for slip in Slip::ALL {
             assert!(first_difference(slip, CONTROL_SEQUENCES).is_some(), "{slip:?}");
         }

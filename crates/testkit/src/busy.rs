@@ -1,4 +1,4 @@
-//! The store under load: many callers accept one message each, one loop settles what has arrived.
+//! A store under load: many callers accept one message at a time, and a loop settles all arrivals.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::seeder::{Mint, THEN, put_endpoints};
 
 const BODY_BYTES: usize = 1024;
 const LANES: u64 = 1_000;
-/// What must be remembered of a delivery from its accept to its end: the body and its event type (12
-/// bytes), the ids and times of message, delivery and outcome (eight each).
+/// The bytes that must be stored for a delivery from its accept to its end: the body, its event type (12 bytes), and
+/// the ids and times of message, delivery and outcome (eight each).
 pub(crate) const LOGICAL_BYTES: u64 = BODY_BYTES as u64 + 12 + 11 * 8;
 const NOW: Timestamp = THEN;
 
-/// What one slice came to.
+/// The results of a slice.
 pub(crate) struct Slice {
     pub(crate) deliveries: u64,
     pub(crate) took: Duration,
@@ -44,7 +44,7 @@ impl Slice {
     }
 }
 
-/// A store with its callers, who work while a slice lasts.
+/// A store with its callers, which work during slices only.
 pub(crate) struct Busy {
     store: Arc<Sqlite>,
     settled: Arc<AtomicU64>,
@@ -69,7 +69,7 @@ impl Busy {
         Ok(Self { store, settled, works, tasks })
     }
 
-    /// Lets everybody work for so long; ends when all that was accepted is settled.
+    /// Lets the callers work for this long, then waits until everything accepted is settled.
     pub(crate) async fn slice(&mut self, slice: Duration) -> Result<Slice, CannotRun> {
         let (began, before) = (Instant::now(), self.settled.load(Ordering::Relaxed));
         self.works.send_replace(true);
@@ -78,9 +78,9 @@ impl Busy {
         let took = began.elapsed();
         self.works.send_replace(false);
         if let Some(ended) = self.tasks.try_join_next() {
-            return Err(CannotRun(format!("somebody stopped working: {ended:?}")));
+            return Err(CannotRun(format!("a caller stopped: {ended:?}")));
         }
-        // The rest is not counted and does not disturb what is measured next.
+        // Waits for the rest, which does not count, so that it does not disturb the next measurement.
         let mut last = settled;
         loop {
             tokio::time::sleep(Duration::from_millis(30)).await;
@@ -123,7 +123,7 @@ async fn settle_all(store: Arc<Sqlite>, session: Session, settled: Arc<AtomicU64
     }
 }
 
-/// What sealing costs a delivery: its payload, and what is under seal beside it. Nothing else runs meanwhile.
+/// The CPU time for sealing the payload and head of a message. Nothing else must run in this process meanwhile.
 pub(crate) fn sealing() -> Result<Duration, CannotRun> {
     const TIMES: u32 = 20_000;
     let tenant = TenantKey::generate(KeyId(2), 1);
@@ -138,11 +138,11 @@ pub(crate) fn sealing() -> Result<Duration, CannotRun> {
     Ok(Cpu::now()?.since(&before).all() / TIMES)
 }
 
-/// What hashing costs a delivery, from its accept to its end: payload, names and entries. Nothing else
-/// runs meanwhile.
+/// The CPU time for hashing payload and journal entries of a delivery, from its accept to its end. Nothing else must
+/// run in this process meanwhile.
 pub(crate) fn hashing() -> Result<Duration, CannotRun> {
     const TIMES: u32 = 2_000;
-    /// Enough for the look at the clock not to count.
+    /// Enough to make the cost of reading the clock negligible.
     const ROUNDS: u32 = 10;
     let session = Session { id: 1, writer: WriterId::new(1).expect("a small number"), epoch: 1 };
     let mint = Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES);
@@ -165,12 +165,12 @@ pub(crate) fn hashing() -> Result<Duration, CannotRun> {
             let payload = lookup.hash("payload", 1, &message.body);
             entries.push(&Entry::accepted(accepted, &Marks { payload, subject: None, correlation: None }));
         }
-        std::hint::black_box((entries, journal::of_settle(&settlements)));
+        std::hint::black_box((entries, journal::settle_entries(&settlements)));
     }
     Ok(Cpu::now()?.since(&before).all() / (TIMES * ROUNDS))
 }
 
-/// It went well at the first attempt.
+/// A settlement of a delivery that was delivered at its first attempt.
 fn delivered(session: Session, arrival: &Arrival) -> Settlement {
     let mut delivery = arrival.new.delivery.clone();
     let shard = Shard::of(delivery.lane);

@@ -1,4 +1,4 @@
-//! Calls an HTTP API over a real socket, the way a producer without a library would.
+//! A small HTTP client for calls to the API over real sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,32 +14,32 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// No answer of a server on this machine takes longer unless something is wrong.
+/// The timeout of a call.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// An answer.
+/// An HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
+    /// The status code.
     pub status: StatusCode,
-    /// Its head's fields.
+    /// The headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body, decoded as UTF-8 with replacements.
     pub body: String,
 }
 
 impl Answer {
-    /// The first text field of that name. Not a JSON parser: our answers write a field as
-    /// `"name":"value"`, and the values looked for hold no quotes.
+    /// The first text field of that name in the body. Not a JSON parser: the server writes a field as `"name":"value"`,
+    /// and the values read with this have no quotes.
     pub fn text(&self, name: &str) -> Option<&str> {
         let (_, behind) = self.body.split_once(&format!("\"{name}\":\""))?;
         behind.split('"').next()
     }
 
-    /// Complains unless it has this status.
+    /// Returns the answer if it has this status.
     ///
     /// # Errors
-    /// When it has another one.
+    /// If it has another status.
     pub fn expect(self, status: StatusCode) -> io::Result<Self> {
         if self.status == status {
             return Ok(self);
@@ -48,44 +48,44 @@ impl Answer {
     }
 }
 
-/// Calls `http://address/path` over a connection of its own.
+/// Calls `http://address/path` over a new connection.
 ///
 /// # Errors
-/// When there is no answer.
+/// If there is no answer within ten seconds.
 pub async fn call(address: SocketAddr, method: Method, path: &str, json: &str) -> io::Result<Answer> {
     Line::open(address).await?.call(method, path, &[], json.to_owned()).await
 }
 
-/// A connection for one call after the other.
+/// A connection for successive calls.
 #[derive(Debug)]
 pub struct Line {
     address: SocketAddr,
     sender: SendRequest<Full<Bytes>>,
-    /// Ends with the line.
+    /// Drives the connection; ends when this is dropped.
     _connection: JoinSet<()>,
 }
 
 impl Line {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// If the connection is refused, or times out.
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = timeout(WITHIN, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let mut driven = JoinSet::new();
         driven.spawn(async {
-            // Whoever waits for an answer hears of its end.
+            // An error is reported to the caller that waits for an answer.
             let _ = connection.await;
         });
         Ok(Self { address, sender, _connection: driven })
     }
 
-    /// Calls a path, with more fields in its head.
+    /// Calls a path with a JSON body and these headers.
     ///
     /// # Errors
-    /// When there is no answer: the line is of no use any more.
+    /// If there is no answer. The connection cannot be used any more then.
     pub async fn call(
         &mut self,
         method: Method,
@@ -96,10 +96,10 @@ impl Line {
         self.call_as(method, path, fields, "application/json", json).await
     }
 
-    /// The same with a body that is declared as something else.
+    /// Calls a path with a body of the given content type and these headers.
     ///
     /// # Errors
-    /// When there is no answer: the line is of no use any more.
+    /// If there is no answer. The connection cannot be used any more then.
     pub async fn call_as(
         &mut self,
         method: Method,

@@ -1,8 +1,8 @@
-//! Many clients want to change one row: the textbook model of what backoff and jitter are worth.
+//! A simulation of many clients that change one row: the textbook model for comparing backoff and jitter.
 //!
-//! Each client reads the row's version and then tries a write that fails when the version has moved
-//! on; a client that lost waits by its policy and reads again. Every leg over the network takes about
-//! 10 ms. The waits come from the policies the engine uses, rolls and all.
+//! Each client reads the row's version and then tries a write, which fails if the version has changed. A client whose
+//! write failed waits by its policy and reads again. Every trip over the network takes about 10 ms. The waits come from
+//! the policies that the engine uses, with their random rolls.
 //!
 //! The model's figures are known ([`REFERENCE`]), so that a wrong jitter shows as a wrong figure.
 
@@ -13,43 +13,43 @@ use std::time::Duration;
 use posthaste_core::policy::{JitterSpec, PolicySpec};
 use posthaste_core::{Policy, Roll, Tier};
 
-/// What the clients do after losing.
+/// A way of waiting after a failed write.
 pub struct Contender {
     /// Its name in the tables.
     pub name: &'static str,
-    /// `None` reads again at once.
+    /// The policy of the waits; with `None` clients read again at once.
     policy: Option<Policy>,
 }
 
-/// What came of one run.
+/// The results of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// Writes tried, by all clients.
+    /// Writes tried by all clients.
     pub calls: u64,
-    /// Until the last client knew that its write had held.
+    /// The time until the last client knew that its write had succeeded.
     pub took: Duration,
 }
 
-/// What came of many runs, on average.
+/// The average results of many runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Average {
-    /// Writes tried, by all clients.
+    /// Writes tried by all clients.
     pub calls: f64,
-    /// Milliseconds until the last client was done.
+    /// The time until the last client was done, in milliseconds.
     pub millis: f64,
 }
 
-/// What is known of a contender with 100 clients.
+/// The known average results of a contender with 100 clients.
 pub struct Reference {
-    /// Whose figures they are.
+    /// The contender's name.
     pub name: &'static str,
-    /// Writes tried, on average.
+    /// Writes tried by all clients.
     pub calls: f64,
-    /// Milliseconds until all were done, on average.
+    /// The time until all clients were done, in milliseconds.
     pub millis: f64,
 }
 
-/// The known figures with 100 clients, fewest calls first: calls and milliseconds on average.
+/// The known figures with 100 clients, fewest calls first.
 pub const REFERENCE: [Reference; 6] = [
     known("full", 796.0, 4_920.0),
     known("equal", 813.0, 6_605.0),
@@ -64,8 +64,8 @@ const fn known(name: &'static str, calls: f64, millis: f64) -> Reference {
 }
 
 impl Contender {
-    /// The six of the reference table, in its order: base 5 ms, doubled from the first retry on, cap
-    /// 2 s.
+    /// The six contenders of [`REFERENCE`], in its order. Their base is 5 ms, doubled from the first retry on; their
+    /// cap is 2 s.
     pub fn all() -> [Self; 6] {
         let doubled = Duration::from_millis(10);
         [
@@ -89,13 +89,13 @@ impl Contender {
         Self { name, policy: Some(Policy::build(&spec).expect("a valid policy")) }
     }
 
-    /// Lets that many clients contend, with the dice of this seed.
+    /// Runs this many clients with the random numbers of this seed.
     pub fn run(&self, clients: usize, seed: u64) -> Outcome {
         let mut dice = fastrand::Rng::with_seed(seed);
         let mut crowd = vec![Client::default(); clients];
         let mut version = 0;
         let mut outcome = Outcome { calls: 0, took: Duration::ZERO };
-        // The number breaks ties the same way in every run.
+        // Ties are broken by the client's number, so that a seed always gives the same run.
         let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> =
             (0..clients).map(|client| Reverse((leg(&mut dice), client, Arrival::Read))).collect();
         while let Some(Reverse((now, number, arrival))) = arrivals.pop() {
@@ -103,8 +103,8 @@ impl Contender {
             match arrival {
                 Arrival::Read => {
                     client.read = version;
-                    let there = now + leg(&mut dice) + leg(&mut dice);
-                    arrivals.push(Reverse((there, number, Arrival::Write)));
+                    let write_at = now + leg(&mut dice) + leg(&mut dice);
+                    arrivals.push(Reverse((write_at, number, Arrival::Write)));
                 }
                 Arrival::Write => {
                     outcome.calls += 1;
@@ -122,7 +122,7 @@ impl Contender {
         outcome
     }
 
-    /// The average of that many runs with seeds of their own.
+    /// The average of this many runs with successive seeds.
     pub fn average(&self, clients: usize, runs: u32, first_seed: u64) -> Average {
         let mut sum = Average { calls: 0.0, millis: 0.0 };
         for run in 0..runs {
@@ -138,17 +138,17 @@ impl Contender {
             return Duration::ZERO;
         };
         client.lost += 1;
-        // Promotional: the waits as written.
+        // In the promotional tier waits are unchanged.
         let wait = policy
             .wait(client.lost, Tier::Promotional, client.previous, Roll(dice.u64(..)))
-            .expect("nobody loses a thousand times");
+            .expect("no client fails a thousand times");
         client.previous = Some(wait);
         wait
     }
 }
 
-/// Which of the orderings that must hold from some fifty clients on do not, given the averages in
-/// the order of [`REFERENCE`].
+/// The orderings between contenders that do not hold for these averages, which are in the order of [`REFERENCE`]. With
+/// some fifty clients or more all of them must hold.
 pub fn broken_orderings(averages: &[Average; 6]) -> Vec<String> {
     let [full, equal, spread, decorrelated, exponential, none] = averages;
     let calls = |average: &Average| average.calls;
@@ -170,7 +170,7 @@ pub fn broken_orderings(averages: &[Average; 6]) -> Vec<String> {
     orderings.into_iter().filter(|(_, holds)| !holds).map(|(ordering, _)| ordering.to_owned()).collect()
 }
 
-/// What reaches the server.
+/// A request that reaches the server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Arrival {
     Read,
@@ -184,7 +184,7 @@ struct Client {
     previous: Option<Duration>,
 }
 
-/// One way over the network: normally distributed, 10 ms with a deviation of 2 ms.
+/// The time of one trip over the network: normally distributed, 10 ms with a deviation of 2 ms.
 fn leg(dice: &mut fastrand::Rng) -> Duration {
     let radius = (-2.0 * (1.0 - dice.f64()).ln()).sqrt();
     let normal = radius * (std::f64::consts::TAU * dice.f64()).cos();
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_alone_writes_once_and_waits_for_nobody() {
+    fn single_client_writes_once_without_waiting() {
         for contender in Contender::all() {
             let outcome = contender.run(1, 7);
             assert_eq!(outcome.calls, 1, "{}", contender.name);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_run() {
+    fn same_seed_gives_the_same_run() {
         let [full, ..] = Contender::all();
         assert_eq!(full.run(50, 3), full.run(50, 3));
         assert_ne!(full.run(50, 3), full.run(50, 4));
@@ -217,7 +217,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
         #[test]
-        fn the_orderings_hold_whatever_the_seed(first_seed in any::<u64>()) {
+        fn orderings_hold_for_every_seed(first_seed in any::<u64>()) {
             let averages = Contender::all().map(|contender| contender.average(50, 60, first_seed));
             prop_assert_eq!(broken_orderings(&averages), Vec::<String>::new(), "{:?}", averages);
         }

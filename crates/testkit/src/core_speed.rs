@@ -1,16 +1,14 @@
-//! The proof `core-speed`: what the queue costs a delivery, in instructions and in memory, and that a
-//! million more waiting in the store make it hardly dearer.
+//! The proof `core-speed`: the core scheduler's cost of a delivery, in instructions and in memory, and that it hardly
+//! grows with a million more rows in the store.
 //!
-//! Everything is measured in fresh processes of the binary `core_speed` (`task.rs`), so that no
-//! measurement sees what another left in the heap or the caches. CPU time, by the scheduler's count,
-//! is printed and has no bar: the same build takes from 1.4 to 4.2 µs a delivery on machines whose
-//! caches others use as well. Instructions are counted by valgrind, as the difference of two runs that
-//! differ in nothing but the deliveries measured. Memory is what a process with one full window of
-//! the default size has written to, the allocator's own share and half-empty tables included: that
-//! is what an operator pays for.
+//! Everything is measured in fresh processes of the binary `core_speed` (`task.rs`), so that no measurement depends on
+//! the heap or the caches of another. CPU time, as the operating system counts it, is printed and has no bar: the same
+//! build takes from 1.4 to 4.2 µs per delivery on machines whose caches are shared. Instructions are counted by
+//! valgrind, as the difference of two runs that differ only in the deliveries measured. Memory is what a process with
+//! one full window of the default size has written to, including the allocator's overhead and half-empty tables.
 //!
-//! Where valgrind is missing the figures that need it are left out, loudly; with `CI=true` the
-//! proof cannot be run then. The load is `owner.rs`'s.
+//! If valgrind is missing, the figures that need it are left out with a message; with `CI=true` the proof cannot be run
+//! then. The load is in `owner.rs`.
 
 mod gauge;
 mod heap;
@@ -31,20 +29,20 @@ use window::Kept;
 
 pub use task::main;
 
-/// What c29efb6 takes (6,505), and 8 % more.
+/// The figure of commit c29efb6 (6,505) plus 8 %.
 const INSTRUCTIONS_BAR: f64 = 7_000.0;
 const BEHIND_BAR: f64 = 1.25;
 const DELIVERY_BYTES_BAR: f64 = 200.0;
 const LANE_BYTES_BAR: f64 = 256.0;
 
 const RUNS: usize = 5;
-/// Before anything is timed, so that every lane was served and retries are under way.
+/// Deliveries before the timed ones, so that every lane was served and retries are under way.
 const WARM_UP: u64 = 50_000;
-/// Counted work is some fifty times slower; it needs to be past the filling of the window, no more.
+/// Deliveries before the counted ones. Fewer, because valgrind is some fifty times slower: enough to fill the window.
 const WARM_UP_COUNTED: u64 = 10_000;
-/// So much dearer in CPU time cannot be [`BEHIND_BAR`] in instructions: counting would only take long.
+/// If the CPU time grows by this factor, the instructions exceed [`BEHIND_BAR`] too, and counting them would take long.
 const HOPELESS: f64 = 5.0;
-/// What looks at every lane is slow: a few show it.
+/// Deliveries of the negative control, which reads every lane and is slow.
 const CONTROL_DELIVERIES: u64 = 512;
 
 /// Runs the proof.
@@ -79,12 +77,12 @@ fn behind_figure(ratio: f64) -> Figure {
     Figure::at_most("instructions_with_a_million_behind", ratio, "×", BEHIND_BAR)
 }
 
-/// How much is measured.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     /// Deliveries of a timed run.
     timed: u64,
-    /// Deliveries of a counted one.
+    /// Deliveries of a counted run.
     counted: u64,
 }
 
@@ -93,11 +91,11 @@ impl Size {
     const FULL: Self = Self { timed: 1_000_000, counted: 100_000 };
 }
 
-/// What CPU time says.
+/// The results of the timed runs.
 struct Speed {
-    /// How much dearer a delivery is with a million behind the window.
+    /// The CPU time of a delivery with a million rows in the store, as a multiple of that without.
     behind_over_front: f64,
-    /// The fewer of both loads: a queue that leaves lanes alone is not fast.
+    /// The number of lanes served, the lower of both loads: a scheduler that skips lanes would only seem fast.
     lanes_served: f64,
 }
 
@@ -124,17 +122,17 @@ impl Speed {
 }
 
 fn median(what: &str, micros: &mut [f64]) -> f64 {
-    let middle = statistics::median(micros);
+    let median = statistics::median(micros);
     let all: Vec<String> = micros.iter().map(|micros| format!("{micros:.3}")).collect();
-    eprintln!("cpu: {what}: {middle:.3} µs a delivery, the median of {}", all.join(" "));
-    middle
+    eprintln!("cpu: {what}: {median:.3} µs a delivery, the median of {}", all.join(" "));
+    median
 }
 
-/// What valgrind counts: instructions a delivery.
+/// The results of the counted runs: instructions per delivery.
 struct Counts {
     front: f64,
     behind: f64,
-    /// The negative control looks at every lane before every pick.
+    /// The negative control, which reads every lane before every pick.
     scan: f64,
 }
 
@@ -144,7 +142,7 @@ impl Counts {
         let heap = bench.counted(Load::Heap, size.counted)?;
         eprintln!("instructions: {front:.0} a delivery, {heap:.0} with a plain heap of due times");
         let behind = if speed.behind_over_front > HOPELESS {
-            eprintln!("instructions: not counted with a million behind, CPU time says it all");
+            eprintln!("instructions: not counted with a million behind, because the CPU time is far above the bar");
             front * speed.behind_over_front
         } else {
             let behind = bench.counted(Load::Behind, size.counted)?;
@@ -155,7 +153,7 @@ impl Counts {
     }
 }
 
-/// What the memory of a full window comes to.
+/// The memory of a full window, in bytes.
 struct Memory {
     a_delivery: f64,
     a_lane: f64,
@@ -163,8 +161,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// A delivery's share is the dearer of ready and waiting for its due time. A lane's is what
-    /// the same deliveries cost more when each has a lane of its own.
+    /// Measures all kinds of windows. The share of a delivery is the larger of a ready and a waiting one; the share of
+    /// a lane is the difference between deliveries in lanes of their own and the same deliveries in one lane.
     fn measure(bench: &Bench) -> Result<Self, CannotRun> {
         let ready = bench.bytes(Kept::ReadyInOneLane)?;
         let waiting = bench.bytes(Kept::WaitingInOneLane)?;
@@ -177,15 +175,15 @@ impl Memory {
     }
 }
 
-/// Starts the processes that are measured.
+/// Starts the measured processes.
 struct Bench {
     binary: PathBuf,
 }
 
 impl Bench {
-    /// The binary lies beside the proofs: one command builds them both.
+    /// Finds the binary beside this one; the same command builds both.
     fn find() -> Result<Self, CannotRun> {
-        let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find myself: {error}")))?;
+        let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find this program: {error}")))?;
         let binary = here.with_file_name("core_speed");
         if !binary.exists() {
             return Err(CannotRun(format!("{} is not built; use `cargo xtask prove core-speed`", binary.display())));
@@ -195,17 +193,17 @@ impl Bench {
 
     fn timed(&self, load: Load, deliveries: u64) -> Result<Timed, CannotRun> {
         let task = Task::Time { load, warm_up: WARM_UP, deliveries };
-        let said = said(&mut self.command(&task))?.out;
-        Timed::read(&said).ok_or_else(|| CannotRun(format!("{task:?} said {said:?} and not how long it took")))
+        let line = output_of(&mut self.command(&task))?.out;
+        Timed::read(&line).ok_or_else(|| CannotRun(format!("{task:?} printed {line:?} and not its time")))
     }
 
     fn bytes(&self, kept: Kept) -> Result<f64, CannotRun> {
         let task = Task::Keep { kept };
-        let said = said(&mut self.command(&task))?.out;
-        said.trim().parse().map_err(|_| CannotRun(format!("{task:?} said {said:?} and not how many bytes")))
+        let line = output_of(&mut self.command(&task))?.out;
+        line.trim().parse().map_err(|_| CannotRun(format!("{task:?} printed {line:?} and not a number of bytes")))
     }
 
-    /// Instructions a delivery: what a run takes more than one that ends after the warm-up.
+    /// Instructions per delivery: the difference to a run that ends after the warm-up.
     fn counted(&self, load: Load, deliveries: u64) -> Result<f64, CannotRun> {
         let count = |deliveries| self.instructions(&Task::Work { load, warm_up: WARM_UP_COUNTED, deliveries });
         let (with, without) = thread::scope(|scope| {
@@ -219,8 +217,8 @@ impl Bench {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
         valgrind.arg(&self.binary).args(task.args());
-        let said = said(&mut valgrind)?.err;
-        instructions_in(&said).ok_or_else(|| CannotRun(format!("valgrind counted no instructions: {said}")))
+        let report = output_of(&mut valgrind)?.err;
+        instructions_in(&report).ok_or_else(|| CannotRun(format!("valgrind counted no instructions: {report}")))
     }
 
     fn command(&self, task: &Task) -> Command {
@@ -230,22 +228,23 @@ impl Bench {
     }
 }
 
-/// What a process said on its way to success.
-struct Said {
+/// The output of a process that succeeded.
+struct TextOutput {
     out: String,
     err: String,
 }
 
-fn said(command: &mut Command) -> Result<Said, CannotRun> {
+fn output_of(command: &mut Command) -> Result<TextOutput, CannotRun> {
     let output = command.output().map_err(|error| CannotRun(format!("cannot start {command:?}: {error}")))?;
-    let said = Said {
+    let text = TextOutput {
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     };
-    if output.status.success() { Ok(said) } else { Err(CannotRun(format!("{command:?} failed: {}", said.err))) }
+    if output.status.success() { Ok(text) } else { Err(CannotRun(format!("{command:?} failed: {}", text.err))) }
 }
 
-/// The count in `==123== I   refs:      183,725,432`; how many blanks depends on the version.
+/// The count in a line such as `==123== I   refs:      183,725,432`. The number of blanks depends on valgrind's
+/// version.
 fn instructions_in(report: &str) -> Option<f64> {
     let count = report.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -254,7 +253,7 @@ fn instructions_in(report: &str) -> Option<f64> {
     count?.replace(',', "").parse().ok()
 }
 
-/// Whether instructions can be counted. On a laptop they need not be.
+/// Whether valgrind is installed. An error in CI if it is not.
 fn valgrind_answers() -> Result<bool, CannotRun> {
     if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(true);
@@ -263,7 +262,7 @@ fn valgrind_answers() -> Result<bool, CannotRun> {
     if std::env::var_os("CI").is_some_and(|value| value == "true") {
         return Err(CannotRun(missing.to_owned()));
     }
-    eprintln!("SKIPPED: {missing}: only memory is measured");
+    eprintln!("SKIPPED: {missing}; only memory is measured");
     Ok(false)
 }
 
@@ -272,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_found_in_what_old_and_new_versions_report() {
+    fn instruction_count_is_read_from_reports_of_old_and_new_versions() {
         let old = "==4910== Events    : Ir\n==4910== \n==4910== I   refs:      183,725,432\n";
         let new = "==77== I refs:        1,002\n";
         assert_eq!(instructions_in(old), Some(183_725_432.0));

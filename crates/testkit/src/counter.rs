@@ -1,8 +1,9 @@
-//! A receiver on a real socket that only counts: how often each message came, in which life of its sender and
-//! when. What it was told is compared with what producers were promised ([`Ledger`](crate::ledger::Ledger)).
+//! An HTTP receiver on a real socket that records every arrival: the message, the life of its sender, and the time.
+//! Proofs compare the arrivals with the messages that were acknowledged to producers
+//! ([`Ledger`](crate::ledger::Ledger)).
 //!
-//! A *life* of the sender ends with its process. A message that comes twice was in flight when a life ended, or
-//! the sender has forgotten what it sent.
+//! A *life* of the sender ends with its process. A message that arrives twice was in flight at the end of a life, or
+//! the sender has lost its outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -27,28 +28,28 @@ use tokio::time::Instant;
 
 use crate::caller::call;
 
-/// Connections of a sender that is dead are closed by the system at once.
+/// The longest wait until the connections of a dead sender are closed, which the operating system does at once.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How a counter answers.
+/// The behaviour of a counter.
 #[derive(Clone, Debug)]
 pub struct Manners {
-    /// How long it takes.
+    /// The time of an answer.
     pub takes: Range<Duration>,
-    /// The first attempt of one in so many messages fails.
+    /// The first attempt of one message in this many fails.
     pub fails_one_in: Option<u64>,
 }
 
-/// One arrival.
+/// An arrival of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// In which life of its sender, from 0.
+    /// The number of the sender's life, from 0.
     pub life: usize,
-    /// When.
+    /// The time at which the request was complete.
     pub at: Instant,
 }
 
-/// Everything that came.
+/// All arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Seens {
     by_message: BTreeMap<String, Vec<Seen>>,
@@ -57,17 +58,17 @@ pub struct Seens {
 }
 
 impl Seens {
-    /// How many different messages came.
+    /// How many different messages have arrived.
     pub fn messages(&self) -> usize {
         self.by_message.len()
     }
 
-    /// How many of these never came.
+    /// How many of these messages have not arrived.
     pub fn lost(&self, promised: &BTreeSet<String>) -> usize {
         self.missing(promised).count()
     }
 
-    /// One of these that never came.
+    /// The first of these messages that has not arrived.
     pub fn first_missing<'a>(&self, promised: &'a BTreeSet<String>) -> Option<&'a str> {
         self.missing(promised).next().map(String::as_str)
     }
@@ -76,29 +77,29 @@ impl Seens {
         promised.iter().filter(|id| !self.by_message.contains_key(*id))
     }
 
-    /// How many came that nobody was promised.
+    /// How many messages have arrived that are not among these.
     pub fn unpromised(&self, promised: &BTreeSet<String>) -> usize {
         self.by_message.keys().filter(|id| !promised.contains(*id)).count()
     }
 
-    /// How many arrivals were of something that had come before.
+    /// How many arrivals were of a message that had arrived before.
     pub fn duplicates(&self) -> usize {
         self.by_message.values().map(|seen| seen.len() - 1).sum()
     }
 
-    /// How many of those came again in the same life: no kill explains them.
+    /// How many of those were in the same life, so that a kill does not explain them.
     pub fn unexplained(&self) -> usize {
         self.repeats().filter(|[first, again]| first.life == again.life).count()
     }
 
-    /// How many came again although they had come so long before the life ended that the sender must have
-    /// written down what became of them.
+    /// How many messages arrived again in another life although they had arrived so long before the end of the first
+    /// that the sender must have recorded their outcome.
     pub fn forgotten(&self, recorded_within: Duration) -> usize {
         let late = |first: &Seen| self.ends.get(first.life).is_some_and(|end| *end - first.at > recorded_within);
         self.repeats().filter(|[first, again]| first.life != again.life && late(first)).count()
     }
 
-    /// The most that came again after one life.
+    /// The most messages that arrived again after the end of one life.
     pub fn most_after_a_life(&self) -> usize {
         let mut after = vec![0; self.ends.len() + 1];
         for [first, _] in self.repeats() {
@@ -107,7 +108,7 @@ impl Seens {
         after.into_iter().max().unwrap_or(0)
     }
 
-    /// The same without one of the messages: a proof that counts must notice.
+    /// A copy without one of the messages, for controls.
     #[must_use]
     pub fn without_one(&self) -> Self {
         let mut seens = self.clone();
@@ -115,7 +116,7 @@ impl Seens {
         seens
     }
 
-    /// The same, and one of the messages came again in the same life.
+    /// A copy in which one of the messages arrived again in the same life, for controls.
     #[must_use]
     pub fn with_one_again(&self) -> Self {
         let mut seens = self.clone();
@@ -131,20 +132,20 @@ impl Seens {
     }
 }
 
-/// A receiver that counts, until it is dropped.
+/// The receiver. It listens on loopback until it is dropped.
 #[derive(Debug)]
 pub struct Counter {
     address: SocketAddr,
-    desk: Arc<Desk>,
+    state: Arc<State>,
     _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct State {
     manners: Mutex<Manners>,
     seens: Mutex<Seens>,
     changed: Notify,
-    /// Connections that are open.
+    /// How many connections are open.
     open: watch::Sender<usize>,
 }
 
@@ -152,57 +153,57 @@ impl Counter {
     /// Listens on a free port.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If it cannot listen.
     pub async fn start(manners: Manners) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let (manners, open) = (Mutex::new(manners), watch::Sender::new(0));
-        let desk = Desk { manners, seens: Mutex::default(), changed: Notify::new(), open };
-        let desk = Arc::new(desk);
+        let state = State { manners, seens: Mutex::default(), changed: Notify::new(), open };
+        let state = Arc::new(state);
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen(listener, Arc::clone(&desk)));
-        Ok(Self { address, desk, _tasks: tasks })
+        tasks.spawn(listen(listener, Arc::clone(&state)));
+        Ok(Self { address, state, _tasks: tasks })
     }
 
-    /// Where it can be reached.
+    /// The URL for an endpoint.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    /// Answers in another way from now on.
+    /// Changes its behaviour.
     pub fn behave(&self, manners: Manners) {
-        *self.desk.manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
+        *self.state.manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
     }
 
-    /// Everything that came so far.
+    /// All arrivals so far.
     pub fn seens(&self) -> Seens {
-        self.desk.seens().clone()
+        self.state.seens().clone()
     }
 
-    /// The sender's process has ended: takes in what it still wrote, so that every arrival is counted in the
-    /// life that sent it.
+    /// Ends a life of the sender, whose process has ended. Reads what it had still written first, so that every
+    /// arrival is counted in the right life.
     ///
     /// # Errors
-    /// When a connection stays open.
+    /// If a connection stays open.
     pub async fn sender_ended(&self, at: Instant) -> io::Result<()> {
-        // Connections are accepted in order: when this call is answered, all of the sender's were.
+        // Connections are accepted in order: when this call is answered, all connections of the sender were accepted.
         call(self.address, Method::GET, "/", "").await?;
-        let mut open = self.desk.open.subscribe();
+        let mut open = self.state.open.subscribe();
         let closed = open.wait_for(|open| *open == 0);
         let closed = tokio::time::timeout(CLOSED_WITHIN, closed).await;
         if closed.is_err() {
             return Err(io::Error::other("a connection of a sender that has ended stays open"));
         }
-        self.desk.seens().ends.push(at);
+        self.state.seens().ends.push(at);
         Ok(())
     }
 
-    /// Waits until what came is as `enough` wants it; false when that took longer than `within`.
+    /// Waits until `enough` holds. Returns `false` after the time `within`.
     pub async fn waits_for(&self, within: Duration, enough: impl Fn(&Seens) -> bool) -> bool {
         let waiting = async {
             loop {
-                let changed = self.desk.changed.notified();
-                if enough(&self.desk.seens()) {
+                let changed = self.state.changed.notified();
+                if enough(&self.state.seens()) {
                     return;
                 }
                 changed.await;
@@ -211,8 +212,8 @@ impl Counter {
         tokio::time::timeout(within, waiting).await.is_ok()
     }
 
-    /// Waits until everything promised has come, as long as anything new comes within `still`; gives how much
-    /// has not.
+    /// Waits until all promised messages have arrived, or no new message has arrived for the time `still`. Returns how
+    /// many are missing.
     pub async fn waits_for_all(&self, promised: &BTreeSet<String>, still: Duration) -> usize {
         loop {
             let seens = self.seens();
@@ -220,13 +221,13 @@ impl Counter {
             if lost == 0 || !self.waits_for(still, |seens| seens.messages() > before).await {
                 return lost;
             }
-            // Looking again for each arrival would be dear.
+            // Counting the missing ones again at each arrival would cost too much.
             self.waits_for(still / 50, |seens| seens.messages() >= before + lost).await;
         }
     }
 }
 
-impl Desk {
+impl State {
     fn seens(&self) -> MutexGuard<'_, Seens> {
         self.seens.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +240,7 @@ impl Desk {
         let (head, body) = request.into_parts();
         let mut response = Response::new(Full::default());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        // Half a request is no arrival: its sender knows that it did not end.
+        // An incomplete request is no arrival: its sender knows that it did not complete.
         let whole = body.collect().await.is_ok();
         let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
         let Some(message) = field("webhook-id").filter(|_| whole) else { return response };
@@ -254,7 +255,7 @@ impl Desk {
         }
         self.changed.notify_waiters();
         let takes = self.manners().takes;
-        // Most answers are quick, some take all the time there is.
+        // Most answers are fast; some take nearly the longest time.
         tokio::time::sleep(takes.start + (takes.end - takes.start).mul_f64(fastrand::f64().powi(3))).await;
         response
     }
@@ -266,24 +267,24 @@ impl Desk {
     }
 }
 
-async fn listen(listener: TcpListener, desk: Arc<Desk>) {
+async fn listen(listener: TcpListener, state: Arc<State>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        desk.open.send_modify(|open| *open += 1);
-        connections.spawn(serve(stream, Arc::clone(&desk)));
+        state.open.send_modify(|open| *open += 1);
+        connections.spawn(serve(stream, Arc::clone(&state)));
     }
 }
 
-async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+async fn serve(stream: TcpStream, state: Arc<State>) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| {
-        let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(desk.answer(request).await) }
+        let state = Arc::clone(&state);
+        async move { Ok::<_, Infallible>(state.answer(request).await) }
     });
-    // A sender that dies in the middle is what the proofs are about.
+    // An error is expected here: the proofs kill the sender.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-    desk.open.send_modify(|open| *open -= 1);
+    state.open.send_modify(|open| *open -= 1);
 }
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_and_what_came_are_held_against_each_other() {
+    fn lost_unpromised_and_duplicate_messages_are_counted() {
         let came = seens(&[("a", 0, 1), ("b", 0, 1), ("a", 1, 12)], &[10]);
         let promised = ["a", "c"].map(str::to_owned).into();
         assert_eq!((came.lost(&promised), came.unpromised(&promised), came.duplicates()), (1, 1, 1));
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_explained_by_an_end_that_came_soon_after() {
+    fn repeats_are_explained_only_by_the_end_of_a_life_soon_after() {
         let came =
             seens(&[("a", 0, 9), ("a", 1, 12), ("b", 0, 1), ("b", 1, 12), ("c", 1, 13), ("c", 1, 14)], &[10, 20]);
         let within = Duration::from_secs(2);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_arrival_is_counted_in_the_life_that_sent_it() {
+    async fn arrival_is_counted_in_the_life_that_sent_it() {
         let manners = Manners { takes: Duration::ZERO..Duration::ZERO, fails_one_in: None };
         let counter = Counter::start(manners).await.expect("a free port");
         for life in 0..2 {

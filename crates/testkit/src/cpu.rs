@@ -1,5 +1,5 @@
-//! CPU time as Linux counts it, by the names of a process's threads: what a proof compares, since
-//! the clock on the wall also counts whatever else the machine does.
+//! CPU time of a process by thread name, as Linux counts it. Proofs compare CPU time because wall-clock time also
+//! depends on other work of the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,32 +7,32 @@ use std::time::Duration;
 
 use crate::prove::CannotRun;
 
-/// What each of a process's threads has spent, added up by name.
+/// The CPU time of a process's threads, summed by thread name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpu(BTreeMap<String, Duration>);
 
 impl Cpu {
-    /// Of this process, as of now.
+    /// The CPU time of this process so far.
     ///
     /// # Errors
-    /// Where there is no `/proc`.
+    /// If there is no `/proc`.
     pub fn now() -> Result<Self, CannotRun> {
-        Self::of_threads_in("/proc/self/task")
+        Self::read("/proc/self/task")
     }
 
-    /// Of another process, as of now.
+    /// The CPU time of another process so far.
     ///
     /// # Errors
-    /// When there is no such process.
-    pub fn of_process(pid: u32) -> Result<Self, CannotRun> {
-        Self::of_threads_in(&format!("/proc/{pid}/task"))
+    /// If there is no such process.
+    pub fn for_process(pid: u32) -> Result<Self, CannotRun> {
+        Self::read(&format!("/proc/{pid}/task"))
     }
 
-    fn of_threads_in(folder: &str) -> Result<Self, CannotRun> {
-        let tasks = fs::read_dir(folder).map_err(|error| CannotRun(format!("no {folder}: {error}")))?;
+    fn read(folder: &str) -> Result<Self, CannotRun> {
+        let tasks = fs::read_dir(folder).map_err(|error| CannotRun(format!("cannot read {folder}: {error}")))?;
         let mut spent = BTreeMap::new();
         for task in tasks.flatten() {
-            // A thread that has just ended has no files any more.
+            // The files of a thread that has just ended are gone.
             let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
             let Ok(stat) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let nanos = stat.split_whitespace().next().and_then(|field| field.parse().ok()).unwrap_or(0);
@@ -41,7 +41,7 @@ impl Cpu {
         Ok(Self(spent))
     }
 
-    /// What was spent since `earlier`.
+    /// The CPU time spent since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let spent = |(name, now): (&String, &Duration)| {
@@ -51,7 +51,7 @@ impl Cpu {
         Self(self.0.iter().map(spent).collect())
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         for (name, spent) in &other.0 {
@@ -60,17 +60,17 @@ impl Cpu {
         self
     }
 
-    /// By threads of this name.
+    /// The CPU time of threads with this name.
     pub fn of(&self, name: &str) -> Duration {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// By each name.
+    /// The CPU time of each thread name.
     pub fn by_name(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.0.iter().map(|(name, spent)| (name.as_str(), *spent))
     }
 
-    /// By all threads.
+    /// The CPU time of all threads.
     pub fn all(&self) -> Duration {
         self.0.values().sum()
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_thread_spends_is_found_under_its_name() {
+    fn cpu_time_of_a_thread_is_found_under_its_name() {
         let before = Cpu::now().expect("Linux");
         let spent = std::thread::scope(|scope| {
             let busy = std::thread::Builder::new().name("busy-one".to_owned()).spawn_scoped(scope, || {
@@ -95,6 +95,6 @@ mod tests {
         });
         assert!(spent.of("busy-one") >= Duration::from_millis(5));
         assert!(spent.all() >= spent.of("busy-one"));
-        assert_eq!(spent.of("nobody"), Duration::ZERO);
+        assert_eq!(spent.of("no-such-thread"), Duration::ZERO);
     }
 }

@@ -1,5 +1,5 @@
-//! The proof `crash-points`: small scenarios, and a crash at every place where one could be: a
-//! store call started, committed, answered; a send started, answered.
+//! The proof `crash-points`: small scenarios, with a crash at every possible point: a store call started, committed,
+//! answered; a send started, answered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::prove::{Figure, Findings, Options};
 use crate::sim::plan::{Plan, Sabotage};
 use crate::sim::world;
 
-/// Seeds from here on, apart from those of `simulation`.
+/// The first seed; other seeds than those of `simulation`.
 const FIRST: u64 = 700_000;
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ fn scenario(seed: u64, tally: &mut Tally) {
         let problem = |found: &_| format!("seed {seed}, crash at point {point}: {found}\n    repeat it with: {repeat}");
         tally.problems.extend(outcome.violations.iter().map(problem));
     }
-    // The same crashes, with producers told "accepted" too early, must be seen as losses.
+    // The control: the same crashes with producers that get "accepted" too early must show losses.
     plan.sabotage = Some(Sabotage::AckBeforeDurable);
     let seen = (1..=points.min(40)).any(|point| {
         plan.crash_at_point = Some(point);

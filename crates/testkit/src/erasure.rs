@@ -1,10 +1,10 @@
-//! The proof `erasure`: who is erased is gone, also for somebody who has the files, the master key and a record of
-//! what stood in them before (L5).
+//! The proof `erasure`: the data of an erased subject cannot be recovered, even with the files, the master key and a
+//! record of the ciphertexts that the files had before (L5).
 //!
-//! People among others, each with messages that wait, were delivered, died, were replayed or are kept past their
-//! time; receivers repeat in their refusals what they were sent. A running engine erases them, while the others' messages go on. Then a program of its own ([`digger`]) looks
-//! for what was recorded: ciphertexts and wrapped keys. An older copy of the data, with the list of erasures applied to
-//! it, is looked through as well.
+//! The subjects have messages that are pending, delivered, dead, replayed, or kept for their dead letters; receivers
+//! quote the payload in their refusals. A running engine erases half of the subjects while messages about the others go
+//! on. Then a separate program ([`digger`]) searches the files for the recorded ciphertexts and wrapped keys. It also
+//! searches an older copy of the data to which the list of erasures was applied.
 //!
 //! The control is the same without `secure_delete`: the digger must find something.
 
@@ -27,7 +27,7 @@ use world::{People, Recorded, World};
 
 const FULL: usize = 100;
 const QUICK: usize = 12;
-/// People of the control.
+/// People to erase in the control.
 const FEW: usize = 6;
 
 /// Runs the proof.
@@ -56,7 +56,7 @@ async fn erased(count: usize) -> Findings {
     let (left, searched) = dig("search", &[&data], &recorded)?;
     let (in_clear, _) = dig("search", &[&data, &running], &canaries)?;
     let (found, opened) = dig("open", &[&copied(&data, &home.path().join("opened"))?], &canaries)?;
-    let findings = verify(&data, &Trust::nobody(SystemClock::new().now()), |_| {})?.report.found;
+    let findings = verify(&data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?.report.found;
     let list = fs::read_to_string(data.join("erasures"))?;
     let (readable, missing) = apply_again(&older, &list, &gone.people).await?;
     let (left_older, _) = dig("search", &[&older], &recorded)?;
@@ -64,7 +64,7 @@ async fn erased(count: usize) -> Findings {
     Ok(vec![
         Figure::at_least("erased_subjects", gone.subjects as f64, "subjects", count as f64),
         Figure::at_least("recorded", recorded.len() as f64, "values", 10.0 * count as f64),
-        // Each has a message that was refused, and one of long ago.
+        // At least two answers quote each of them: one of a refused message, and one of ten days ago.
         Figure::at_least("recorded_answers", quoted as f64, "values", 2.0 * count as f64),
         Figure::at_least("found_before", before as f64, "windows", 1_000.0 * count as f64),
         Figure::at_least("searched", searched as f64 / 1e6, "MB", 0.1),
@@ -82,7 +82,7 @@ async fn erased(count: usize) -> Findings {
     ])
 }
 
-/// Without `secure_delete` something is left.
+/// The control: without `secure_delete` something is left.
 async fn control() -> Result<Figure, CannotRun> {
     let home = tempfile::tempdir_in(crate::seeder::shelf()?)?;
     let data = home.path().join("data");
@@ -93,7 +93,8 @@ async fn control() -> Result<Figure, CannotRun> {
     Ok(Figure::at_least("control_without_secure_delete", left as f64, "windows", 1.0))
 }
 
-/// Applies the list to an older copy; how many of the erased can be read then, and how many of the others cannot.
+/// Applies the list of erasures to an older copy. Returns how many messages about erased people can be read then, and
+/// how many messages about others cannot.
 async fn apply_again(older: &Path, list: &str, people: &People) -> Result<(u64, u64), CannotRun> {
     let store = Sqlite::open_folder(older, master_key())?;
     let now = SystemClock::new().now();
@@ -112,7 +113,7 @@ async fn apply_again(older: &Path, list: &str, people: &People) -> Result<(u64, 
     Ok((readable, missing))
 }
 
-/// The files of a folder as they are now.
+/// Copies the files of a folder as they are now, without the reserve and the lock.
 fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {

@@ -1,8 +1,8 @@
-//! The proof `disk`: the real binary on a disk that is full, or fails.
+//! The proof `disk`: the real binary on a disk that is full or fails.
 //!
-//! Full: producers are refused and told when to come back, what was promised arrives meanwhile, and everything
-//! resumes by itself. Failing: the process ends and says why, and the next start finds everything acknowledged.
-//! The binary is the one that is shipped; its faults happen below it (`shim.c`).
+//! Full: producers are refused with a `Retry-After`, acknowledged messages arrive meanwhile, and the server accepts
+//! again by itself once there is room. Failing: the process exits with the reason, and the next start finds everything
+//! that was acknowledged. The binary is unchanged; the faults are injected below it (`shim.c`).
 
 mod shim;
 
@@ -22,20 +22,21 @@ use crate::served::{Served, count, folder, runtime};
 use shim::{Disk, Shim};
 
 const PRODUCERS: usize = 16;
-/// Attempts under way at once; with what waits for its commit, twice as many are in flight.
+/// Attempts under way at once. Including those that wait for the commit of their outcome, twice as many are in flight.
 const SLOTS: usize = 64;
-/// Promises before each fault, and after it.
+/// Acknowledgements to wait for before each fault, and after it.
 const PROMISES: usize = 400;
-/// Refusals that show that the server has found out, and stays with it.
+/// Refusals to wait for: enough to show that the server has detected the fault and goes on refusing.
 const REFUSALS: u64 = 100;
-/// The server tries about once a second whether there is room.
+/// The bar for accepting again. The server checks for room about once a second.
 const RESUMES_WITHIN: Duration = Duration::from_secs(5);
-/// Far beyond every bar.
+/// The timeout of every wait; far beyond every bar.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What of the promises has not come by then, with nothing else coming, does not come while the disk is full.
+/// If no message has arrived for this long, the acknowledged messages that are missing will not arrive while the disk
+/// is full.
 const STANDS_STILL: Duration = Duration::from_secs(10);
 
-/// Disks fill up and are cleared so often, each way.
+/// How many times each fault occurs.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
@@ -52,46 +53,46 @@ pub fn run(options: &Options) -> Findings {
     })
 }
 
-/// A server on a disk that is well so far.
+/// A server on a disk that can be made to fail.
 struct World {
     served: Served,
     shim: Shim,
-    /// What the server says on stderr.
-    complaints: PathBuf,
+    /// The server's standard error.
+    stderr: PathBuf,
     _tools: TempDir,
 }
 
 impl World {
     async fn begin(binary: &Path) -> Result<Self, CannotRun> {
-        // Apart from each other: the disk of the tools is well.
+        // Two folders: faults must not affect the files of the tools.
         let (folder, tools) = (folder()?, tempfile::tempdir()?);
         let shim = Shim::make(tools.path())?;
-        // As the system writes it: the shim compares names of files.
+        // Canonical, because the shim compares paths.
         let home = folder.path().canonicalize()?;
-        let complaints = tools.path().join("stderr");
+        let stderr = tools.path().join("stderr");
         let launch = Launch::new(binary, &home).with("POSTHASTE_SLOTS", SLOTS.to_string());
-        let launch = shim.below(launch).complaining_to(&complaints);
+        let launch = shim.below(launch).complaining_to(&stderr);
         let manners = Manners { takes: Duration::from_millis(5)..Duration::from_millis(30), fails_one_in: None };
         let served = Served::begin(folder, launch, manners, &Load::of(PRODUCERS)).await?;
-        Ok(Self { served, shim, complaints, _tools: tools })
+        Ok(Self { served, shim, stderr, _tools: tools })
     }
 
-    /// So much more is promised.
+    /// Waits for `PROMISES` more acknowledgements.
     async fn promises_more(&self) -> io::Result<()> {
         self.served.promises(self.served.ledger().count() + PROMISES).await
     }
 
-    /// The disk has no room until something is seen, and then has; gives how soon the server takes messages again,
-    /// and how many of its promises did not come meanwhile.
+    /// Keeps the disk full until the server has refused enough, then makes room. Returns how soon the server accepts
+    /// messages again, and how many acknowledged messages did not arrive meanwhile.
     async fn is_without_room(&self, disk: Disk) -> io::Result<(Duration, usize)> {
         let ledger = self.served.ledger();
         self.shim.is(disk)?;
         let before = ledger.refusals().by_server;
         if !ledger.waits_for(PATIENCE, |_, refusals| refusals.by_server >= before + REFUSALS).await {
-            return Err(io::Error::other("nobody is refused although the disk is full"));
+            return Err(io::Error::other("the server refuses no producer although the disk is full"));
         }
         let promised = ledger.promised();
-        // A disk without a byte records no outcome: what was in flight stays so.
+        // Without any room no outcome is recorded, so the slots stay taken and not everything can arrive.
         let missing = match disk {
             Disk::Crowded => 0,
             _ => self.served.counter().waits_for_all(&promised, STANDS_STILL).await,
@@ -113,7 +114,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
     for _ in 0..rounds {
         for disk in [Disk::Full, Disk::Crowded] {
             let (took, not_come) = world.is_without_room(disk).await?;
-            eprintln!("{disk:?}: taking messages {took:.1?} after there was room");
+            eprintln!("{disk:?}: accepting messages {took:.1?} after there was room");
             (resumed, missing) = (resumed.max(took), missing + not_come);
             world.promises_more().await?;
         }
@@ -135,7 +136,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
         Figure::at_most("full_lost", count(ended.lost), "messages", 0.0),
         Figure::at_most("full_unended", count(ended.unended().await?), "messages", 0.0),
         Figure::at_most("full_duplicates", count(seens.duplicates()), "arrivals", 0.0),
-        // The refusals are the fault's, and the count can fail.
+        // The controls: the refusals are due to the fault, and the count of losses can fail.
         Figure::at_most("control_refused_while_well", refused_while_well as f64, "answers", 0.0),
         Figure::at_least("control_lost", count(seens.without_one().lost(&ended.promised)), "messages", 1.0),
     ])
@@ -143,7 +144,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
 
 async fn fails(binary: &Path, name: &str, fault: Disk, rounds: usize) -> Findings {
     let mut world = World::begin(binary).await?;
-    let (mut ended_badly, mut told) = (0, 0);
+    let (mut exits_with_an_error, mut reasons) = (0, 0);
     for _ in 0..rounds {
         world.promises_more().await?;
         world.shim.is(fault)?;
@@ -151,11 +152,11 @@ async fn fails(binary: &Path, name: &str, fault: Disk, rounds: usize) -> Finding
             return Err(CannotRun(format!("the server goes on after a {name}")));
         };
         world.shim.is(Disk::Well)?;
-        let complaints = fs::read_to_string(&world.complaints)?;
-        // A signal is no exit: it says nothing to whoever supervises the process.
-        ended_badly += usize::from(status.code().is_some_and(|code| code != 0));
-        told += usize::from(complaints.contains("the store stopped: ") && complaints.contains("I/O error"));
-        eprintln!("{name}: {status}: {}", complaints.lines().last().unwrap_or_default());
+        let stderr = fs::read_to_string(&world.stderr)?;
+        // A death by a signal does not count: a supervisor could not tell the reason from it.
+        exits_with_an_error += usize::from(status.code().is_some_and(|code| code != 0));
+        reasons += usize::from(stderr.contains("the store stopped: ") && stderr.contains("I/O error"));
+        eprintln!("{name}: {status}: {}", stderr.lines().last().unwrap_or_default());
         world.served.start()?;
     }
     world.promises_more().await?;
@@ -163,8 +164,8 @@ async fn fails(binary: &Path, name: &str, fault: Disk, rounds: usize) -> Finding
     let seens = ended.counter.seens();
     let figure = |what: &str| format!("{name}_{what}");
     Ok(vec![
-        Figure::at_least(&figure("exits_with_an_error"), count(ended_badly), "exits", count(rounds)),
-        Figure::at_least(&figure("tells_its_reason"), count(told), "exits", count(rounds)),
+        Figure::at_least(&figure("exits_with_an_error"), count(exits_with_an_error), "exits", count(rounds)),
+        Figure::at_least(&figure("tells_its_reason"), count(reasons), "exits", count(rounds)),
         Figure::at_most(&figure("lost"), count(ended.lost), "messages", 0.0),
         Figure::at_most(&figure("unended"), count(ended.unended().await?), "messages", 0.0),
         Figure::at_most(&figure("arrived_unacknowledged"), count(seens.unpromised(&ended.promised)), "messages", 0.0),

@@ -1,11 +1,11 @@
-//! The proof `fairness`: nobody waits because of somebody else, and everybody gets a share.
+//! The proof `fairness`: every tenant and every tier gets its share of the slots, and no tenant delays another.
 //!
-//! A world in milliseconds (`fairness/world.rs`) feeds the core's queue as it ships, with fewer slots
-//! so that they are contended (`fairness/scheduler.rs`). What each tenant and tier got is counted from
-//! outside: slot-time and weights (`fairness/shares.rs`), what quiet tenants notice of a noisy one
-//! (`fairness/neighbours.rs`), the tiers (`fairness/tiers.rs`), and ten thousand small tenants beside a
-//! heavy one (`fairness/crowd.rs`). Schedulers that are unfair on purpose (`fairness/plain.rs`) must
-//! miss the same bars.
+//! A simulation in steps of a millisecond (`fairness/world.rs`) feeds the core's scheduler as it ships, with fewer
+//! slots so that they are scarce (`fairness/scheduler.rs`). The service of each tenant and tier is counted from
+//! outside: slot-time and weights (`fairness/shares.rs`), the effect of a noisy tenant on quiet ones
+//! (`fairness/neighbours.rs`), the tiers (`fairness/tiers.rs`), and ten thousand small tenants beside a heavy one
+//! (`fairness/crowd.rs`). As controls, schedulers that are unfair on purpose (`fairness/plain.rs`) must miss the same
+//! bars.
 
 mod crowd;
 mod neighbours;
@@ -19,23 +19,23 @@ use std::time::Duration;
 
 use crate::prove::{Figure, Findings, Options};
 
-/// A quarter of what ships, so that a few tenants contend for them.
+/// A quarter of the default, so that a few tenants contend for them.
 const SLOTS: u32 = 256;
 
-/// What one part of the proof found.
+/// The figures of one part of the proof.
 #[derive(Default)]
 struct Part {
     figures: Vec<Figure>,
-    /// What is wrong on purpose, judged by the same bars.
+    /// Figures of schedulers that are unfair on purpose, with the same bars.
     controls: Vec<Figure>,
 }
 
-/// Runs all parts side by side.
+/// Runs all parts in parallel.
 pub fn run(options: &Options) -> Findings {
     let parts = [shares::run, neighbours::run, tiers::run, crowd::run];
     let parts: Vec<Part> = std::thread::scope(|scope| {
         let running = parts.map(|part| scope.spawn(move || part(options)));
-        running.into_iter().map(|part| part.join().expect("whoever panics is heard")).collect()
+        running.into_iter().map(|part| part.join().expect("no part panics")).collect()
     });
     let (mut figures, mut controls) = (Vec::new(), Vec::new());
     for part in parts {
@@ -43,14 +43,14 @@ pub fn run(options: &Options) -> Findings {
         controls.extend(part.controls);
     }
     for control in &controls {
-        eprintln!("unfair on purpose: {control}");
+        eprintln!("control, an unfair scheduler: {control}");
     }
     let caught = controls.iter().filter(|control| !control.is_ok()).count();
     figures.push(Figure::at_least("negative_controls_caught", caught as f64, "bars", controls.len() as f64));
     Ok(figures)
 }
 
-/// Jain's index: 1 where all have the same, 1/n where one has all.
+/// Jain's index of fairness: 1 if all values are equal, 1/n if one of n has everything.
 fn jain(values: impl Iterator<Item = u64>) -> f64 {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for value in values {
@@ -68,7 +68,7 @@ const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// As figures have it.
+/// A time as the value of a figure.
 fn in_millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -81,6 +81,6 @@ mod tests {
     fn jain_is_one_for_equals_and_one_in_n_for_a_monopoly() {
         assert!((jain([7, 7, 7, 7].into_iter()) - 1.0).abs() < 1e-9);
         assert!((jain([9, 0, 0].into_iter()) - 1.0 / 3.0).abs() < 1e-9);
-        assert!(jain([0, 0].into_iter()).is_nan(), "nobody got anything: that is no fairness");
+        assert!(jain([0, 0].into_iter()).is_nan(), "an index of nothing is undefined");
     }
 }

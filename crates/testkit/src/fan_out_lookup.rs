@@ -1,12 +1,12 @@
-//! The proof `fan-out-lookup`: a message for one person, or one tag, costs the same however many endpoints its tenant
-//! has.
+//! The proof `fan-out-lookup`: the cost of a message for one subject or one tag does not depend on the number of the
+//! tenant's endpoints.
 //!
-//! Two servers, the real binary over real sockets: one whose tenant has a thousand endpoints, one with a million. A
-//! producer posts to both in turn, so that what else the machine does falls on both; every message names a subject or
-//! a tag that one endpoint has. Measured are the answer, the arrival at the receiver, and the rows that the server
-//! says it read to find the endpoint.
+//! Two servers run the real binary over real sockets: one whose tenant has a thousand endpoints, and one with a
+//! million. A producer posts to both in turn, so that other work of the machine affects both. Every message names a
+//! subject or a tag of one endpoint. The proof measures the time to the answer, the time to the arrival at the
+//! receiver, and the server's metric of rows read to find recipients.
 //!
-//! The negative control is a server whose database has lost both indexes: the bar of rows must fail for every message.
+//! The negative control is a server whose database lacks both indexes: every message must miss the bar of rows.
 
 mod crowd;
 mod receiver;
@@ -30,9 +30,9 @@ const MANY_QUICK: u64 = 50_000;
 /// Messages to each server; every second one names a tag.
 const MESSAGES: usize = 3_000;
 const MESSAGES_QUICK: usize = 400;
-/// Messages to the server without the indexes, each of which looks at every endpoint.
+/// Messages to the server without the indexes, each of which reads every endpoint.
 const MESSAGES_CONTROL: usize = 20;
-/// Before anything is measured: connections are made, and files come into memory.
+/// Messages before the measurement, to open connections and fill caches.
 const WARM_UP: usize = 50;
 
 const TIMES_MAX: f64 = 2.0;
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Findings {
         let control = start(&binary, control_folder.path(), MANY_QUICK, MESSAGES_CONTROL, &receiver).await?;
         let mut control = Measured::new("without indexes", control);
         take_turns(&mut few, &mut control, &mut receiver, MESSAGES_CONTROL).await?;
-        // A message that looked at less than nearly all of them had found an index after all.
+        // A message that reads fewer rows than this has used an index after all.
         let all = 0.9 * MANY_QUICK as f64;
         figures.push(Figure::at_least("negative_control_rows_read", control.rows_each(), "rows/message", all));
         Ok(figures)
@@ -78,7 +78,7 @@ async fn start(
     crowd::start(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
 }
 
-/// Posts to both servers in turn. Only what is posted after the warm-up is measured.
+/// Posts to both servers in turn. Only messages after the warm-up are measured.
 async fn take_turns(
     one: &mut Measured,
     other: &mut Measured,
@@ -99,15 +99,15 @@ async fn take_turns(
     other.end().await
 }
 
-/// What the messages to one server came to.
+/// The measurements of one server.
 struct Measured {
     name: &'static str,
     crowd: Crowd,
     accept_ms: Vec<f64>,
     arrival_ms: Vec<f64>,
-    /// Answers that promised one delivery.
+    /// Answers that reported one delivery.
     single: usize,
-    /// Messages that came to another endpoint than the one they named, or not at all.
+    /// Messages that arrived at another endpoint than the one they named, or not at all.
     astray: usize,
     rows_before: u64,
     rows: u64,
@@ -171,7 +171,7 @@ impl Measured {
         self.rows as f64 / self.accept_ms.len().max(1) as f64
     }
 
-    /// The bars, beside a server with few endpoints.
+    /// The figures of this server, compared with one with few endpoints.
     fn figures(&self, few: &Self, options: &Options) -> Vec<Figure> {
         let posted = count(self.accept_ms.len() + few.accept_ms.len()).max(1.0);
         let single = 100.0 * count(self.single + few.single) / posted;
@@ -190,7 +190,8 @@ impl Measured {
     }
 }
 
-/// What a message to all costs after an endpoint was added: the tenant's list is in memory and stays there.
+/// The figure of rows read for a message to all endpoints after one was added. The tenant's list is in memory, and
+/// adding an endpoint must not make the server read it again.
 async fn added_in_place(crowd: &mut Crowd) -> Result<Figure, CannotRun> {
     crowd.post_to_all().await?;
     let before = crowd.rows_read().await?;

@@ -1,11 +1,10 @@
-//! The proof `idempotency`: every key is sent as twins at once, by a process that is killed in the
-//! middle, again and again.
+//! The proof `idempotency`: every idempotency key is used by several calls at once (its *twins*), in a process that is
+//! killed again and again.
 //!
-//! Each call proposes an answer of its own. This process writes down every answer that was given, over
-//! all the lives of the other one, and looks at the store only at the end: one message for each key,
-//! and every answer of a key the one that names it.
+//! Each call proposes a different answer. This process records every answer, over all lives of the other one, and reads
+//! the store only at the end: it must have one message for each key, and all answers of a key must name that message.
 //!
-//! The control is the same process leaving the keys out: it must be caught.
+//! The control is the same process without the keys, in which the proof must find differences.
 
 mod twins;
 
@@ -24,15 +23,15 @@ use crate::part::{self, Part};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use twins::{Answer, Keys};
 
-/// Said to the binary to play the other part.
+/// The first argument with which this binary starts itself as the process that is killed.
 pub const FLAG: &str = "--twins";
 
 /// Rows read from the store at a time.
 const PAGE: u32 = 2_000;
-/// Keys that show the control's fault.
+/// Keys of the control.
 const CONTROL_KEYS: u64 = 200;
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     keys: u64,
@@ -42,7 +41,7 @@ struct Size {
 const FULL: Size = Size { keys: 10_000, kills: 12 };
 const QUICK: Size = Size { keys: 1_000, kills: 4 };
 
-/// Plays the part that is killed.
+/// The process that is killed. The arguments are the data folder, the number of keys, a seed, and `kept` or `stripped`.
 pub fn main(args: &[&str]) -> ExitCode {
     part::end_with_input();
     let ended = match args {
@@ -51,9 +50,9 @@ pub fn main(args: &[&str]) -> ExitCode {
                 let with = if *with == "kept" { Keys::Kept } else { Keys::Stripped };
                 twins::run(Path::new(folder), keys, seed, with)
             }
-            _ => Err(CannotRun("how many keys, and which seed?".to_owned())),
+            _ => Err(CannotRun("the number of keys and the seed must be numbers".to_owned())),
         },
-        _ => Err(CannotRun("this is one part of the proof idempotency, which starts it".to_owned())),
+        _ => Err(CannotRun("this program is a part of the proof idempotency, which starts it".to_owned())),
     };
     part::ended("twins", ended)
 }
@@ -79,7 +78,7 @@ pub fn run(options: &Options) -> Findings {
     ])
 }
 
-/// What everybody was answered, in every life.
+/// All answers, in every life of the process.
 #[derive(Default)]
 struct Ledger {
     /// The answers given to the twins of each key.
@@ -90,7 +89,7 @@ struct Ledger {
     kills: usize,
 }
 
-/// How many keys have something wrong with them.
+/// How many keys have a fault, by kind.
 #[derive(Debug)]
 struct Verdict {
     not_one: usize,
@@ -104,7 +103,7 @@ impl Ledger {
                 self.answers += 1;
                 self.given.entry(key).or_default().insert(body);
             }
-            // The first request of a key that is refused is one that nobody answers for.
+            // The first request of a key must not be refused: counts as a different answer.
             Some((key, 1, Answer::Reused)) => _ = self.given.entry(key).or_default().insert("reused".to_owned()),
             Some((_, _, Answer::Reused)) => self.refused += 1,
             Some(_) => self.taken += 1,
@@ -112,7 +111,7 @@ impl Ledger {
         }
     }
 
-    /// Compares with the messages the store has of each key.
+    /// Compares the answers with the messages that the store has for each key.
     fn judge(&self, keys: u64, found: &BTreeMap<u64, Vec<String>>) -> Verdict {
         let none = Vec::new();
         let of = |key: u64| found.get(&key).unwrap_or(&none);
@@ -127,15 +126,15 @@ impl Ledger {
     }
 }
 
-/// Kills the other process so often, then lets it finish; and what the store has then: of each key the
-/// answers that name its messages.
+/// Starts and kills the other process several times, then lets it finish. Returns all answers, and for each key the
+/// answers that name its messages in the store.
 fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec<String>>), CannotRun> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut ledger = Ledger::default();
     for life in 0..size.kills {
-        // Five twins and one other request a key, on average: somewhere along the way.
+        // A random point in the first part of the calls: each key has five twins and one other request, on average.
         let upto = dice.u64(1..size.keys * 5 * (life + 1) / size.kills);
         let mut process = Process::start(&data, size.keys, dice.u64(..), with)?;
         ledger.kills += usize::from(process.kill_after(upto, &mut ledger)?);
@@ -145,7 +144,7 @@ fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec
     Ok((ledger, found))
 }
 
-/// The other process.
+/// The process that is killed.
 struct Process {
     part: Part,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -159,14 +158,14 @@ impl Process {
         Ok(Self { lines: part.says()?.lines(), part })
     }
 
-    /// Kills it once it has given so many answers; `false` when it had ended before.
+    /// Kills it after this many answers. Returns `false` if it had ended before.
     fn kill_after(&mut self, answers: u64, ledger: &mut Ledger) -> Result<bool, CannotRun> {
         for line in self.lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
             ledger.note(&line?);
         }
         let runs = self.part.runs()?;
         self.part.kill()?;
-        // What it had said before it died was said.
+        // Answers that it had printed before it died count.
         self.lines.by_ref().map_while(Result::ok).for_each(|line| ledger.note(&line));
         Ok(runs)
     }
@@ -180,7 +179,7 @@ impl Process {
     }
 }
 
-/// Of each key the answers that name its messages, as the store has them.
+/// For each key the answers that name its messages in the store.
 fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {

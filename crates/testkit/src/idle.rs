@@ -1,5 +1,5 @@
-//! The proof `idle`: what a server takes of the machine that has nothing to do, and one that has millions of
-//! deliveries waiting. `bench` measures with the same code.
+//! The proof `idle`: CPU and memory of a server that is idle, and of one with millions of pending deliveries. `bench`
+//! measures with the same code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,39 +16,39 @@ use crate::seeder::{self, Of, Shape};
 use crate::served::{folder, runtime};
 use crate::{MASTER_KEY, rss};
 
-/// What a server does when it starts is over by then.
+/// How long the work of a server's start may take.
 const SETTLES: Duration = Duration::from_secs(2);
 const WATCHED: Duration = Duration::from_secs(60);
 const WATCHED_QUICK: Duration = Duration::from_secs(4);
-/// Long enough to tell a busy server from an idle one.
+/// The length of the control's measurement: long enough to distinguish a busy server from an idle one.
 const WATCHED_BUSY: Duration = Duration::from_secs(1);
 
 const IDLE_RSS_MIB_MAX: f64 = 40.0;
 const IDLE_CPU_PERCENT_MAX: f64 = 0.1;
 const PENDING: Shape = Shape { rows: 10_000_000, lanes: 1_000, of: Of::Messages };
 const PENDING_RSS_MIB_MAX: f64 = 256.0;
-/// Deliveries until the server with a long queue has met everything it keeps in memory.
+/// Deliveries after which the server with a long backlog has filled its memory.
 const DELIVERED: usize = 20_000;
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a process took while it was watched.
+/// The memory and CPU time of a process during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken {
-    /// The most memory, in MiB.
+    /// The peak of its memory, in MiB.
     pub rss_mib: f64,
-    /// Processor time, in percent of one.
+    /// Its CPU time, in percent of one processor.
     pub cpu_percent: f64,
 }
 
-/// Watches a process for so long.
+/// Measures a process for this long.
 ///
 /// # Errors
-/// Where there is no `/proc`, or no such process.
+/// If there is no `/proc`, or no such process.
 pub async fn watch(pid: u32, lasts: Duration) -> Result<Taken, CannotRun> {
     rss::forget_peak_of(pid)?;
-    let (before, began) = (Cpu::of_process(pid)?, Instant::now());
+    let (before, began) = (Cpu::for_process(pid)?, Instant::now());
     tokio::time::sleep(lasts).await;
-    let spent = Cpu::of_process(pid)?.since(&before).all();
+    let spent = Cpu::for_process(pid)?.since(&before).all();
     let cpu_percent = 100.0 * spent.as_secs_f64() / began.elapsed().as_secs_f64();
     Ok(Taken { rss_mib: rss::peak_of(pid)? as f64 / 1_024.0, cpu_percent })
 }
@@ -87,7 +87,7 @@ async fn with_nothing_to_do(binary: &Path, options: &Options) -> Findings {
     Ok(vec![
         Figure::at_most("idle_rss", idle.rss_mib, "MiB", IDLE_RSS_MIB_MAX),
         Figure::at_most("idle_cpu", idle.cpu_percent, "%", IDLE_CPU_PERCENT_MAX).by_the_clock(options),
-        // Whoever has something to do is seen to do it.
+        // The control: the CPU time of a busy server must show.
         Figure::at_least("control_busy_cpu", busy.cpu_percent, "%", IDLE_CPU_PERCENT_MAX),
     ])
 }
@@ -100,7 +100,7 @@ async fn with_millions_waiting(binary: &Path, folder: &Path) -> Findings {
     let server = launch.start()?;
     let pid = server.pid();
     if !counter.waits_for(PATIENCE, |seens| seens.messages() >= DELIVERED).await {
-        return Err(CannotRun(format!("only {} of the queue came", counter.seens().messages())));
+        return Err(CannotRun(format!("only {} deliveries of the backlog arrived", counter.seens().messages())));
     }
     let rss_mib = rss::peak_of(pid)? as f64 / 1_024.0;
     Ok(vec![Figure::at_most("rss_with_10_million_pending", rss_mib, "MiB", PENDING_RSS_MIB_MAX)])

@@ -1,9 +1,10 @@
-//! The proof `isolation`: every route that names something, asked by one tenant for what another has.
+//! The proof `isolation`: a tenant cannot read, change or detect another tenant's objects through any route.
 //!
-//! The routes come from the server's own `/openapi.json`. Each is asked twice with a tenant's key: with the id of
-//! something another tenant has, and with one that never was. Both answers must be the same, byte for byte and head
-//! for head, but for the request's own id and the date. A subject is anybody: one of another tenant's is answered as one
-//! that never was, with nothing held and nothing gone. The other tenant's things are looked at before and after.
+//! The routes come from the server's own `/openapi.json`. Every route with an id in its path is called twice with a
+//! tenant's key: with the id of an object of another tenant, and with an id that does not exist. Both answers must have
+//! the same body and headers, except for the request id and the date. Any subject is a valid name, so another tenant's
+//! subject must be answered like one without data: nothing exported, nothing erased. The other tenant's objects are
+//! compared before and after.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,13 +21,13 @@ use crate::caller::{Answer, Line};
 use crate::posthaste::{self, Launch};
 use crate::prove::{Figure, Findings, Options};
 
-/// What a tenant's key may do at most.
+/// All scopes that a tenant's key can have.
 const SCOPES: &str = r#"{"scopes": ["send", "read", "manage", "replay", "secrets", "privacy"]}"#;
 
-/// How soon a replay of nothing is done, on a machine that does other work.
+/// The longest wait for an empty replay to be done, on a busy machine.
 const SETTLES_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the proof. It takes seconds: the short form is the whole.
+/// Runs the proof. It takes seconds, so there is no shorter form.
 pub fn run(_: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -40,7 +41,7 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     let ours = Tenant::make(&mut line, "ours").await?;
     let theirs = Tenant::make(&mut line, "theirs").await?;
     let before = theirs.looks(&mut line).await?;
-    let routes = routes::told(&mut line).await?;
+    let routes = routes::documented(&mut line).await?;
     let mut tally = Tally::default();
     for route in routes.iter().filter(|route| route.is_guarded && route.path.contains('{')) {
         tally.ask(&mut line, route, &ours, &theirs).await?;
@@ -50,15 +51,15 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     }
     let after = theirs.looks(&mut line).await?;
     for (before, after) in before.iter().zip(&after).filter(|(before, after)| before != after) {
-        eprintln!("another tenant's things changed: {before} is now {after}");
+        eprintln!("another tenant's objects changed: {before} is now {after}");
     }
     let stays = after == before;
-    // What somebody has is told from what never was: the comparison must see that.
+    // The control: the comparison must tell a tenant's own object from one that does not exist.
     let own = Method::GET;
     let path = |id: &str| format!("/v1/endpoints/{id}");
     let known = ours.call(&mut line, own.clone(), &path(&ours.ids["endpoints"]), "").await?;
     let never = ours.call(&mut line, own, &path(&never("ep_", 26)), "").await?;
-    let caught = usize::from(told_apart(&known, &never).is_some());
+    let caught = usize::from(difference(&known, &never).is_some());
     let count = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     Ok(vec![
         Figure::at_least("routes", count(tally.routes), "routes", 12.0),
@@ -71,7 +72,7 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     ])
 }
 
-/// Ids that stand elsewhere than in a path: `ID` is one.
+/// Requests with an id, written `ID`, in the query or the body: the kind of id, the route, the body.
 fn elsewhere() -> [(&'static str, &'static str, &'static str); 7] {
     [
         ("endpoints", "GET /v1/deliveries?endpoint=ID", ""),
@@ -84,7 +85,7 @@ fn elsewhere() -> [(&'static str, &'static str, &'static str); 7] {
     ]
 }
 
-/// A tenant with one of everything.
+/// A tenant with one object of every kind.
 struct Tenant {
     key: String,
     ids: BTreeMap<&'static str, String>,
@@ -102,8 +103,8 @@ impl Tenant {
         let mut ours = Self { key, ids: BTreeMap::from([("tenants", tenant), ("keys", key_id)]) };
         let bearer = ours.bearer();
         let head: &[(&str, &str)] = &[("authorization", &bearer)];
-        let endpoint = r#"{"url": "http://127.0.0.1:9999/nobody-listens"}"#;
-        // Under a name of its own: names are what policies are asked for by.
+        let endpoint = r#"{"url": "http://127.0.0.1:9999/not-listening"}"#;
+        // Policies are looked up by name, so each tenant's policy has a different one.
         let policy = r#"{"strategy": "fixed", "base": "9s"}"#;
         line.call(Method::PUT, &format!("/v1/policies/{uid}"), head, policy).await?.expect(StatusCode::OK)?;
         ours.ids.insert("policies", uid.to_owned());
@@ -113,12 +114,12 @@ impl Tenant {
         ours.ids.insert("subjects", format!("{uid}-customer"));
         ours.ids.insert("messages", made(line, "/v1/messages", head, &waits).await?);
         let replay = made(line, "/v1/replays", head, r#"{"select": {}}"#).await?;
-        // What changes by itself must have done so before anybody compares.
+        // The replay changes by itself until it is done, which must be before the first comparison.
         let path = format!("/v1/replays/{replay}");
         let until = Instant::now() + SETTLES_WITHIN;
         while line.call(Method::GET, &path, head, "").await?.text("state") != Some("done") {
             if Instant::now() > until {
-                return Err(io::Error::other("a replay of nothing is not done"));
+                return Err(io::Error::other("an empty replay is not done in time"));
             }
         }
         ours.ids.insert("replays", replay);
@@ -136,7 +137,7 @@ impl Tenant {
         line.call(method, path, &[("authorization", &self.bearer())], body.to_owned()).await
     }
 
-    /// Everything of this tenant's, as it sees it.
+    /// All objects of this tenant, as the API shows them to it.
     async fn looks(&self, line: &mut Line) -> io::Result<Vec<String>> {
         let mut seen = Vec::new();
         for path in ["/v1/endpoints", "/v1/messages", "/v1/deliveries", "/v1/replays", "/v1/policies"] {
@@ -157,7 +158,7 @@ async fn made(line: &mut Line, path: &str, head: &[(&str, &str)], body: &str) ->
     id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
 }
 
-/// What was asked, and what was seen.
+/// Counts of the pairs of requests compared, and of their differences.
 #[derive(Default)]
 struct Tally {
     routes: usize,
@@ -168,18 +169,18 @@ struct Tally {
 }
 
 impl Tally {
-    /// Asks a route for what another tenant has, and for what never was.
+    /// Calls a route with an id of another tenant's object, and with one that does not exist.
     async fn ask(&mut self, line: &mut Line, route: &Route, ours: &Tenant, theirs: &Tenant) -> io::Result<()> {
         self.routes += 1;
         let kind = route.path.split('/').nth(2).unwrap_or_default();
-        // A breaker is an endpoint's.
+        // Breakers are named by the id of their endpoint.
         let id = match kind {
             "breakers" => theirs.ids.get("endpoints").map(String::as_str),
             kind => theirs.ids.get(kind).map(String::as_str),
         };
         let Some(id) = id else {
             self.untried += 1;
-            eprintln!("nothing of another tenant's to ask {route} for");
+            eprintln!("no object of another tenant for {route}");
             return Ok(());
         };
         if route.takes_put_names() {
@@ -215,7 +216,7 @@ impl Tally {
         for id in [id.clone(), alike(id)] {
             answers.push(ours.call(line, method.clone(), &path.replace("ID", &id), &body.replace("ID", &id)).await?);
         }
-        // What is named in a body or a filter may be answered otherwise, but never differently.
+        // The status depends on the route, but must be the same for both ids.
         let status = answers[1].status.as_u16();
         self.compare(route, &answers[0], &answers[1], status);
         Ok(())
@@ -223,9 +224,9 @@ impl Tally {
 
     fn compare(&mut self, what: &str, known: &Answer, never: &Answer, status: u16) {
         self.pairs += 1;
-        if let Some(difference) = told_apart(known, never) {
+        if let Some(difference) = difference(known, never) {
             self.told_apart += 1;
-            eprintln!("told apart: {what}: {difference}");
+            eprintln!("answers differ: {what}: {difference}");
         }
         if known.status != status {
             self.not_404 += 1;
@@ -234,8 +235,8 @@ impl Tally {
     }
 }
 
-/// What tells two answers apart, but for the request's own id and the date.
-fn told_apart(one: &Answer, other: &Answer) -> Option<String> {
+/// The difference between two answers, if there is any beside the request id and the date.
+fn difference(one: &Answer, other: &Answer) -> Option<String> {
     let head = |answer: &Answer| {
         let mut fields: Vec<(String, Vec<u8>)> = answer
             .headers
@@ -249,20 +250,20 @@ fn told_apart(one: &Answer, other: &Answer) -> Option<String> {
     if one.status != other.status {
         return Some(format!("{} and {}", one.status, other.status));
     }
-    if without_when(&one.body) != without_when(&other.body) {
+    if without_times(&one.body) != without_times(&other.body) {
         return Some(format!("{} and {}", one.body, other.body));
     }
     (head(one) != head(other)).then(|| format!("{:?} and {:?}", one.headers, other.headers))
 }
 
-/// A body without what tells of the moment and nothing else: when something was erased, and by which row.
-fn without_when(body: &str) -> String {
+/// A body without the fields that depend on the time of the request alone: the times of an erasure, and its audit row.
+fn without_times(body: &str) -> String {
     let Ok(Value::Object(mut fields)) = serde_json::from_str(body) else { return body.to_owned() };
     ["erased_at", "swept_at", "audit_row"].into_iter().for_each(|name| _ = fields.remove(name));
     Value::Object(fields).to_string()
 }
 
-/// An id that never was, of the same form.
+/// An id of the same form that does not exist.
 fn alike(id: &str) -> String {
     match id.split_once('_') {
         Some((prefix, rest)) => never(&format!("{prefix}_"), rest.len()),
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_that_never_was_looks_like_one_that_is() {
+    fn unknown_id_has_the_form_of_a_known_one() {
         let never = alike("msg_0123456789abcdef");
         assert!(never.starts_with("msg_") && never.len() == 20, "{never}");
         assert_ne!(never, alike("msg_0123456789abcdef"));

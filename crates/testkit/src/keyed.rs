@@ -1,8 +1,8 @@
-//! A process with a store under load and its master key in a file, for proofs that do something to a store
-//! while it serves: the production driver over SQLite, a receiver that writes down what it took, and producers
-//! that write down what was acknowledged. It is told what to do line by line, and ends with its input.
+//! The program `store_node` with its master key in a file: a store under load, for proofs that rotate, back up or kill
+//! it meanwhile. It runs the production driver over SQLite, a receiver that records what it took, and producers that
+//! record what was acknowledged. It reads commands from its standard input, one a line, and exits at end of input.
 //!
-//! Nobody asks the store what was acknowledged or has arrived: both are files of
+//! Proofs do not ask the store what was acknowledged or has arrived: both are in files of
 //! [records](crate::store_kill9).
 
 use std::fs::{File, OpenOptions};
@@ -37,17 +37,17 @@ use crate::prove::CannotRun;
 use crate::seeder::{Target, put_endpoints};
 use crate::store_kill9::record::{self, Record};
 
-/// Said once everything runs.
+/// The line printed once everything runs.
 pub const READY: &str = "ready";
-/// Said when a rotation has ended.
+/// The line printed when a rotation has ended.
 pub const ROTATED: &str = "rotated";
 
-/// Said when a backup is made.
+/// The line printed when a backup is complete.
 pub const BACKED_UP: &str = "backed up";
-/// Said when everything may be sent again.
+/// The line printed when the pause of everything is lifted.
 pub const RELEASED: &str = "released";
 
-/// Who writes down what: messages with a delivery, and messages of new tenants without one.
+/// The two ledgers, by index: messages with a delivery, and messages of new tenants without one.
 pub(crate) const DELIVERED: usize = 0;
 pub(crate) const BARE: usize = 1;
 
@@ -55,26 +55,26 @@ const LANES: u64 = 16;
 const PRODUCERS: u64 = 8;
 /// Tenants of the first start: more than a few steps of a rotation.
 const FIRST_TENANTS: u64 = 300;
-/// One message of so many is a new tenant's.
+/// One message in this many belongs to a new tenant.
 const NEW_TENANT: u64 = 32;
-/// Between two messages of a producer.
+/// The time between two messages of a producer.
 const PACE: Duration = Duration::from_millis(2);
-/// Long enough that some are under way at any time.
+/// How long an attempt takes: long enough that some are in flight at any time.
 const ATTEMPT: Duration = Duration::from_millis(40);
 const BODY_BYTES: usize = 200;
 
-/// Where the store is.
+/// The store's data folder.
 pub(crate) fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
-/// The store in a folder, with the key beside it.
+/// Opens the store of a data folder with the master key file beside it.
 pub(crate) fn open(data: &Path) -> Result<Sqlite, StoreError> {
     let ask = |needed: &[_]| master_key::load(&Source::Folder, data, needed).map_err(|why| why.to_string());
     Sqlite::open_asking(data, Bounds { reserve_bytes: 0, ..Bounds::default() }, ask)
 }
 
-/// How many of the messages that were written down cannot be read as they were handed in.
+/// How many of the recorded messages cannot be read with the body that was handed in.
 pub(crate) async fn unreadable(store: &Sqlite, records: &[Record]) -> usize {
     let mut count = 0;
     for record in records {
@@ -85,7 +85,7 @@ pub(crate) async fn unreadable(store: &Sqlite, records: &[Record]) -> usize {
     count
 }
 
-/// Plays the part.
+/// Runs the program in this folder.
 pub fn main(folder: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let ended = runtime.map_err(CannotRun::from).and_then(|runtime| runtime.block_on(serve(Path::new(folder))));
@@ -119,9 +119,9 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
     }
     let mut tasks = JoinSet::new();
     tasks.spawn(async { driver.run(CancellationToken::new()).await.map_err(CannotRun::from) });
-    let (says, mut told) = mpsc::unbounded_channel();
+    let (sender, mut commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        io::stdin().lines().map_while(Result::ok).for_each(|line| _ = says.send(line));
+        io::stdin().lines().map_while(Result::ok).for_each(|line| _ = sender.send(line));
         std::process::exit(0);
     });
     say(READY)?;
@@ -129,7 +129,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
         tokio::select! {
             biased;
             Some(ended) = tasks.join_next() => return ended.map_err(|error| CannotRun(error.to_string()))?,
-            Some(line) = told.recv() => match line.split_once(' ').unwrap_or((&line, "")) {
+            Some(line) = commands.recv() => match line.split_once(' ').unwrap_or((&line, "")) {
                 ("load", _) => for producer in 0..PRODUCERS {
                     let producers = Arc::clone(&producers);
                     tasks.spawn(async move { producers.produce(producer).await });
@@ -153,7 +153,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
                     released.map_err(|why| CannotRun(why.to_string()))?;
                     say(RELEASED)?;
                 }
-                _ => return Err(CannotRun(format!("nobody knows what {line:?} means"))),
+                _ => return Err(CannotRun(format!("unknown command {line:?}"))),
             },
         }
     }
@@ -164,23 +164,23 @@ fn say(line: &str) -> Result<(), CannotRun> {
     Ok(io::stdout().flush()?)
 }
 
-/// One rotation after the other.
+/// Rotates the master key again and again.
 async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: Keeper) -> Result<(), CannotRun> {
     loop {
-        let told = |now: &posthaste_store::Rotation| {
+        let report = |now: &posthaste_store::Rotation| {
             let _ = say(&format!("step {} {}", now.older.len(), now.left));
         };
-        rotate_now(store, session, clock, keeper.clone(), told).await.map_err(|why| CannotRun(why.to_string()))?;
+        rotate_now(store, session, clock, keeper.clone(), report).await.map_err(|why| CannotRun(why.to_string()))?;
         say(ROTATED)?;
     }
 }
 
-/// Writes down what arrives, and takes it.
+/// A receiver that records each message that arrives, and accepts it.
 fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send, &Message) -> Verdict {
     move |send, message| {
         let token = message.body.first_chunk().map_or(0, |token| u64::from_be_bytes(*token));
         let record = Record { token, id: send.start.delivery.raw() };
-        arrivals.write_all(&record.to_bytes()).expect("what has arrived can be written down");
+        arrivals.write_all(&record.to_bytes()).expect("the file of arrivals can be written");
         taken()
     }
 }
@@ -191,7 +191,7 @@ fn body(token: u64) -> Vec<u8> {
     body
 }
 
-/// Hand in messages and write down what was acknowledged.
+/// Producers that hand in messages and record those that were acknowledged.
 struct Producers {
     store: Arc<Sqlite>,
     session: Session,
@@ -211,7 +211,7 @@ impl Producers {
         Ok(())
     }
 
-    /// Hands one message in, and writes it down once it is acknowledged.
+    /// Hands in one message, and records it once it is acknowledged.
     async fn hand_in(&self, ledger: usize) -> Result<(), CannotRun> {
         let token = self.session.id << 40 | self.next.fetch_add(1, Ordering::Relaxed);
         let accepted = if ledger == BARE { self.bare(token) } else { self.delivered(token) };
@@ -220,10 +220,10 @@ impl Producers {
         Ok(self.ledgers[ledger].lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)?)
     }
 
-    /// A message of a tenant that nobody has heard of, about somebody.
+    /// A message of a new tenant, with a subject.
     fn bare(&self, token: u64) -> Accepted {
         let tenant = TenantId::from_raw(1 << 50 | token & 0xffff_ffff_ffff);
-        let message = Message { subject: Some("somebody".to_owned()), ..self.message(token, tenant) };
+        let message = Message { subject: Some("subject-1".to_owned()), ..self.message(token, tenant) };
         Accepted::new(message, Vec::new())
     }
 

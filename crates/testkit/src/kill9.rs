@@ -1,7 +1,7 @@
-//! The proof `kill9`: the real binary, killed again and again under producers that call its API.
+//! The proof `kill9`: the real binary is killed again and again while producers call its API.
 //!
-//! Producers write down what was answered with `202`, a receiver counts what came, and the two are compared.
-//! A message may come twice only where a kill found it in flight: sent, and its outcome not yet on disk.
+//! Producers record the messages that were answered with `202`, a receiver records arrivals, and the two are compared.
+//! A message may arrive twice only if it was in flight at a kill: sent, with its outcome not yet on disk.
 
 use std::io;
 use std::path::Path;
@@ -18,20 +18,20 @@ use crate::served::{Served, count, folder, runtime};
 const PRODUCERS: usize = 32;
 /// Attempts under way at once.
 const SLOTS: usize = 64;
-/// In flight is what is being sent, and what was answered and waits for the commit that says so: while one
-/// lasts, no more than the slots are answered, since a receiver takes longer.
+/// The most deliveries in flight at a kill: those that are being sent, and those whose outcome waits for a commit.
+/// During one commit no more attempts than slots can end, because a receiver takes longer.
 const IN_FLIGHT_MAX: usize = 2 * SLOTS;
-/// A receiver's answer, against a commit of some milliseconds.
+/// The time of a receiver's answer; longer than a commit of some milliseconds.
 const TAKES: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_millis(40);
-/// An outcome is on disk by then, also on a machine that does much else.
+/// The longest time until an outcome is on disk, on a busy machine.
 const RECORDED_WITHIN: Duration = Duration::from_secs(5);
-/// Promises between two kills.
+/// Acknowledgements between two kills.
 const PROMISES: usize = 400;
-/// Every so many cycles the server is killed while it starts.
+/// One cycle in this many also kills the server while it starts.
 const IN_THE_START: u32 = 5;
-/// A kill comes at any moment of a start, or soon after it.
+/// The range of the time from a start to such a kill: the start and a little more.
 const START_MICROS: u64 = 150_000;
-/// A kill comes at any moment of a few commits.
+/// The range of the time to the other kills: a few commits.
 const KILL_MICROS: u64 = 40_000;
 
 const CYCLES: u32 = 60;
@@ -47,9 +47,9 @@ pub fn run(options: &Options) -> Findings {
 async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Result<Vec<Figure>> {
     let folder = folder()?;
     let launch = Launch::new(binary, folder.path()).with("POSTHASTE_SLOTS", SLOTS.to_string());
-    // One in twenty is tried twice: a kill also finds deliveries that wait for a retry.
+    // One message in twenty fails at first, so that there are deliveries that wait for a retry at a kill.
     let manners = Manners { takes: TAKES, fails_one_in: Some(20) };
-    // Its first retry comes within a second.
+    // In this tier the first retry comes within a second.
     let load = Load { tier: "transactional", ..Load::of(PRODUCERS) };
     let mut served = Served::begin(folder, launch, manners, &load).await?;
     for cycle in 0..cycles {
@@ -64,7 +64,7 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Resul
         }
         served.start()?;
         if (cycle + 1) % 10 == 0 {
-            eprintln!("killed {} times, {} messages promised", cycle + 1, served.ledger().count());
+            eprintln!("killed {} times, {} messages acknowledged", cycle + 1, served.ledger().count());
         }
     }
     let ended = served.ends().await;
@@ -72,7 +72,7 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Resul
     let seens = ended.counter.seens();
     let promised = &ended.promised;
     eprintln!(
-        "{} promised, {} came, {} of them twice or more, at most {} after one kill; {} calls were not answered",
+        "{} acknowledged, {} arrived, {} duplicates, at most {} after one kill; {} calls were not answered",
         promised.len(),
         seens.messages(),
         seens.duplicates(),
@@ -91,13 +91,13 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Resul
         Figure::at_most("repeated_without_a_kill", count(seens.unexplained()), "arrivals", 0.0),
         Figure::at_most("repeated_after_its_record", count(seens.forgotten(RECORDED_WITHIN)), "arrivals", 0.0),
         Figure::at_most("unexpected_answers", count(ended.surprises), "answers", 0.0),
-        // The count itself must be able to fail.
+        // The controls: the counts must be able to fail.
         Figure::at_least("control_lost", count(seens.without_one().lost(promised)), "messages", 1.0),
         Figure::at_least("control_repeated", count(seens.with_one_again().unexplained()), "arrivals", 1.0),
     ])
 }
 
-/// Passes some part of that time.
+/// Waits for a random part of this time.
 async fn moment(dice: &mut fastrand::Rng, micros: u64) {
     tokio::time::sleep(Duration::from_micros(dice.u64(..micros))).await;
 }

@@ -1,9 +1,9 @@
-//! What producers were promised, kept outside of the process that promised it; and the producers who keep it.
+//! Producers that call a real server, and the ledger of messages that it acknowledged to them. The ledger is outside
+//! the server's process, so it survives the server's death.
 //!
-//! A producer hands in one message after the other, each under an idempotency key of its own, and sends
-//! it again under the same key until it is promised: a connection that was refused or broke promised nothing,
-//! and neither did a refusal. So every message that exists is in the ledger in the end, whatever became of
-//! the answers.
+//! A producer hands in one message after the other, each under an idempotency key of its own, and sends it again under
+//! the same key until it is acknowledged: a refused or broken connection acknowledges nothing, and neither does a
+//! refusal. So in the end every message that the server has is in the ledger, even if the first answer was lost.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caller::{Answer, Line};
 
-/// How soon a server that is not there is looked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Different answers that nobody expects are kept for a reader; this many are enough.
+/// The pause before a producer tries again to connect.
+const RECONNECT_AFTER: Duration = Duration::from_millis(5);
+/// How many different unexpected answers are kept.
 const SURPRISES_KEPT: usize = 20;
 
-/// What was promised, and what was refused.
+/// The acknowledged messages, and counts of refusals.
 #[derive(Debug, Default)]
 pub struct Ledger {
     pages: Mutex<Pages>,
@@ -42,13 +42,13 @@ struct Pages {
 /// How often messages were refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
-    /// With 429.
+    /// Refusals with 429.
     pub by_quota: u64,
-    /// With 503.
+    /// Refusals with 503.
     pub by_server: u64,
-    /// Of both, those that did not say when to come back.
+    /// Refusals of both kinds without a valid `Retry-After`.
     pub without_retry_after: u64,
-    /// Calls that were not answered: nobody listened, or the connection broke.
+    /// Calls that were not answered: the connection was refused, or broke.
     pub unanswered: u64,
 }
 
@@ -57,27 +57,28 @@ impl Ledger {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ids of everything that was promised.
+    /// The ids of all acknowledged messages.
     pub fn promised(&self) -> BTreeSet<String> {
         self.pages().promised.clone()
     }
 
-    /// How much was promised.
+    /// How many messages were acknowledged.
     pub fn count(&self) -> usize {
         self.pages().promised.len()
     }
 
-    /// How often something was refused.
+    /// The counts of refusals.
     pub fn refusals(&self) -> Refusals {
         self.pages().refusals
     }
 
-    /// Answers that are neither a promise nor a refusal: there should be none.
+    /// Answers that are neither an acknowledgement nor a refusal. There should be none.
     pub fn surprises(&self) -> BTreeSet<String> {
         self.pages().surprises.clone()
     }
 
-    /// Waits until `enough` says so; false when that took longer than `within`.
+    /// Waits until `enough` holds for the number of acknowledged messages and the refusals. Returns `false` after the
+    /// time `within`.
     pub async fn waits_for(&self, within: Duration, enough: impl Fn(usize, Refusals) -> bool) -> bool {
         let waiting = async {
             loop {
@@ -91,7 +92,7 @@ impl Ledger {
         tokio::time::timeout(within, waiting).await.is_ok()
     }
 
-    /// Writes an answer down; says whether it is a promise.
+    /// Records an answer. Returns whether the message is not to be sent again.
     fn note(&self, answer: &Answer) -> bool {
         let mut pages = self.pages();
         let refusals = &mut pages.refusals;
@@ -118,7 +119,7 @@ impl Ledger {
         }
         drop(pages);
         self.changed.notify_waiters();
-        // What surprised us once would do so again.
+        // After an unexpected answer too: sending the message again would get the same answer.
         true
     }
 
@@ -128,26 +129,26 @@ impl Ledger {
     }
 }
 
-/// What producers hand in, and how.
+/// The messages that producers hand in, and their pace.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// So many producers, each with one message under way.
+    /// The number of producers, each with one message under way.
     pub producers: usize,
     /// How many bytes of text a payload has.
     pub payload_bytes: Range<usize>,
-    /// How long a producer rests after each promise.
+    /// How long a producer pauses after each acknowledgement.
     pub pause: Range<Duration>,
-    /// How urgent it is.
+    /// The tier of the messages.
     pub tier: &'static str,
-    /// How long a producer waits after a refusal, however long it was told to: they are to meet the end of
-    /// the trouble.
+    /// How long a producer waits after a refusal. It ignores `Retry-After`, in order to notice at once when the server
+    /// accepts again.
     pub patience: Duration,
-    /// More fields of a request's head.
+    /// Further request headers.
     pub fields: Vec<(&'static str, String)>,
 }
 
 impl Load {
-    /// So many producers with small events, each handing in the next as soon as the last is promised.
+    /// Producers of small events without pauses.
     pub fn of(producers: usize) -> Self {
         Self {
             producers,
@@ -170,7 +171,7 @@ pub struct Producers {
 }
 
 impl Producers {
-    /// Begins to hand messages in at this address.
+    /// Starts to hand in messages at this address.
     pub fn start(load: &Load, address: SocketAddr) -> Self {
         let ledger = Arc::new(Ledger::default());
         let (address, found_at) = watch::channel(address);
@@ -191,17 +192,18 @@ impl Producers {
         Self { ledger, address, stop, tasks }
     }
 
-    /// Where the server is found from now on.
+    /// Sets the server's address for new connections.
     pub fn look_at(&self, address: SocketAddr) {
         self.address.send_replace(address);
     }
 
-    /// What they write down.
+    /// The producers' ledger.
     pub fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// Lets everybody end with a promise for what is under way; gives how many could not.
+    /// Stops the producers once their messages under way are acknowledged. Returns how many were still waiting after
+    /// the time `within`.
     pub async fn stop(mut self, within: Duration) -> usize {
         self.stop.cancel();
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -239,11 +241,11 @@ impl Producer {
         }
     }
 
-    /// Says whether the message needs no other try.
+    /// Sends the message. Returns whether it is not to be sent again.
     async fn hands_in(&mut self, key: &str, body: &Bytes) -> bool {
         match self.call(key, body).await {
             Ok(answer) => {
-                if answer.headers.get(CONNECTION).is_some_and(|said| said == "close") {
+                if answer.headers.get(CONNECTION).is_some_and(|value| value == "close") {
                     self.line = None;
                 }
                 let done = self.ledger.note(&answer);
@@ -255,7 +257,7 @@ impl Producer {
             Err(_) => {
                 self.line = None;
                 self.ledger.note_unanswered();
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(RECONNECT_AFTER).await;
                 false
             }
         }
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_written_down_once_however_often_it_is_told() {
+    fn repeated_acknowledgement_is_recorded_once() {
         let ledger = Ledger::default();
         let promised = answer(StatusCode::ACCEPTED, r#"{"id":"msg_1"}"#);
         assert!(ledger.note(&promised) && ledger.note(&promised));
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_no_promise_and_must_say_when_to_come_back() {
+    fn refusals_are_counted_by_kind_and_by_missing_retry_after() {
         let ledger = Ledger::default();
         let mut polite = answer(StatusCode::SERVICE_UNAVAILABLE, "");
         polite.headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_nobody_expects_is_kept() {
+    fn unexpected_answers_are_kept() {
         let ledger = Ledger::default();
         assert!(ledger.note(&answer(StatusCode::ACCEPTED, "{}")));
         assert!(ledger.note(&answer(StatusCode::NOT_FOUND, "there is no such route")));

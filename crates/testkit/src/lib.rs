@@ -61,7 +61,8 @@ pub mod store_kill9;
 pub mod store_speed;
 pub mod thread;
 
-/// The master key of the stores that proofs make: what one process leaves behind, the next one opens.
+/// The master key of the stores that proofs make. It is fixed, so that a later process can open a store that an earlier
+/// one left behind.
 pub const MASTER_KEY: &str = "eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=";
 
 /// [`MASTER_KEY`], parsed.

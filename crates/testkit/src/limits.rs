@@ -1,9 +1,8 @@
-//! The proof `limits`: a token bucket lets through what its limit allows, no more and no less,
-//! whatever the clock does.
+//! The proof `limits`: a token bucket allows exactly as many sends as its limit, also when the clock jumps.
 //!
-//! Senders that always want more ask it: every millisecond, at the moments it promises, and after
-//! pauses. Their sends are counted in every sliding second. The limiters of `wrong.rs` are wrong on
-//! purpose and must be caught by the same measurements.
+//! Senders with more messages than the limit call it every millisecond, at the times that it promises, and after
+//! pauses. Their sends are counted in every sliding second. As controls, the same measurements must detect the
+//! limiters of `wrong.rs`, which are wrong on purpose.
 
 mod wrong;
 
@@ -15,7 +14,7 @@ use crate::prove::{Figure, Findings, Options};
 const ABOVE_BAR_PERCENT: f64 = 1.0;
 const REACHED_BAR: f64 = 0.98;
 
-/// A moment like any other, not at the start of a second.
+/// The start of the measurement, not at the start of a second.
 const START: i64 = 1_700_000_000_377;
 const SECOND: i64 = 1_000;
 const HOUR: i64 = 3_600 * SECOND;
@@ -29,7 +28,7 @@ pub fn run(options: &Options) -> Findings {
     let caught = wrong::LIMITERS.iter().filter(|limiter| {
         let caught = (limiter.shows)(&Measured::of(limiter.make, 20_000));
         if !caught {
-            eprintln!("  wrong on purpose and not caught: {}", limiter.name);
+            eprintln!("  control, a wrong limiter, is not detected: {}", limiter.name);
         }
         caught
     });
@@ -59,11 +58,11 @@ pub fn most_in_a_second(times: &[i64]) -> usize {
     counts.max().unwrap_or(0)
 }
 
-/// What is measured.
+/// A limit to measure.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     per_second: u32,
-    /// 0 for the least.
+    /// The burst; 0 for the least possible one.
     burst: u32,
 }
 
@@ -93,67 +92,66 @@ impl Limit {
         Rate::per_second(self.per_second).with_burst(self.burst)
     }
 
-    /// How many may go at once: the least is one, or what two milliseconds bring.
+    /// The most sends at once. The least burst is one, or the tokens of two milliseconds.
     fn at_once(self) -> u32 {
         self.burst.max(self.per_second.div_ceil(500))
     }
 
-    /// How many may go in a second without the tolerance.
+    /// The most sends in a second, without the tolerance.
     fn allowed(self) -> u32 {
         if self.burst == 0 { self.per_second } else { self.per_second + self.burst - 1 }
     }
 
-    /// How long it takes to bring so many, in milliseconds.
+    /// The time in which this many tokens grow, in milliseconds.
     fn time_of(self, sends: u32) -> i64 {
         let millis = (u64::from(sends) * 1_000).div_ceil(self.per_second.into());
         i64::try_from(millis).expect("within weeks")
     }
 }
 
-/// Asked at a millisecond for one send: yes, or when to ask again.
+/// A limiter: called at a millisecond for one send, it allows it or returns when to call again.
 type Limiter = Box<dyn FnMut(i64) -> Result<(), i64>>;
 
-/// The bucket as the queue uses it: some tokens are given back because another gate holds.
+/// The bucket as the scheduler uses it: some tokens are given back, because something else prevents the send.
 fn ours(limit: Limit, start: i64) -> Limiter {
     bucket(limit, start, 1)
 }
 
-/// A bucket whose every third token is first given back so many times.
+/// A bucket in which every third token is first given back this many times.
 fn bucket(limit: Limit, start: i64, times: usize) -> Limiter {
     let rate = limit.rate();
     let mut bucket = Bucket::full(&rate, Timestamp::from_millis(start));
-    let mut asked = 0u32;
+    let mut calls = 0u32;
     Box::new(move |now| {
         let now = Timestamp::from_millis(now);
-        asked = asked.wrapping_add(1);
-        if asked.is_multiple_of(3) && bucket.take(&rate, now).is_ok() {
+        calls = calls.wrapping_add(1);
+        if calls.is_multiple_of(3) && bucket.take(&rate, now).is_ok() {
             (0..times).for_each(|_| bucket.give_back(&rate, now));
         }
         bucket.take(&rate, now).map_err(Timestamp::as_millis)
     })
 }
 
-/// What the senders met.
+/// The measurements of a limiter.
 #[derive(Debug)]
 struct Measured {
     sends: usize,
-    /// The fullest second at the least burst, above the limit.
+    /// With the least burst: the sends of the fullest second above the limit, in percent.
     above_percent: f64,
-    /// The same at larger bursts, above limit and burst.
+    /// With larger bursts: the sends of the fullest second above limit and burst, in percent.
     above_burst_percent: f64,
-    /// The smallest share of its limit that a sender without pauses got.
+    /// The smallest share of the limit that a sender without pauses got.
     reached: f64,
-    /// Sends that a sender asking every millisecond gets and one that keeps to the promises does
-    /// not, or the other way round.
+    /// Sends that differ between a sender that calls every millisecond and one that calls at the promised times.
     broken_promises: usize,
-    /// The most that a jump of the clock added.
+    /// The most sends that a jump of the clock added, in bursts.
     added_bursts: f64,
-    /// How much longer than one token's time nothing went after a jump.
+    /// The longest time without a send after a jump, beyond the time of one token.
     stall_ms: i64,
 }
 
 impl Measured {
-    /// Measures all limits, at the least burst with so many sends in all.
+    /// Measures all limits; those with the least burst with this many sends in all.
     fn of(make: fn(Limit, i64) -> Limiter, sends: u32) -> Self {
         let mut found = Self {
             sends: 0,
@@ -186,8 +184,8 @@ impl Measured {
             self.sends += times.len();
         }
         self.reached = self.reached.min(steady.len() as f64 / (f64::from(limit.per_second) * span as f64 / 1e3));
-        let as_told = steady.iter().zip(&promised).take_while(|(steady, promised)| steady == promised).count();
-        self.broken_promises += steady.len().max(promised.len()) - as_told;
+        let equal = steady.iter().zip(&promised).take_while(|(steady, promised)| steady == promised).count();
+        self.broken_promises += steady.len().max(promised.len()) - equal;
     }
 
     fn jump(&mut self, limit: Limit, jumps: &[Jump], make: fn(Limit, i64) -> Limiter) {
@@ -211,16 +209,16 @@ impl Measured {
     }
 }
 
-/// The clock is set.
+/// A jump of the clock.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
-    /// When, in milliseconds from the start.
+    /// Its time, in milliseconds from the start.
     at: i64,
-    /// By how much from then on.
+    /// Its size, in milliseconds.
     by: i64,
 }
 
-/// Jumps by hours and by moments, at several moments, alone and undone soon after.
+/// Jumps by hours and by milliseconds, at several times, alone and undone soon after.
 fn jumps() -> Vec<Vec<Jump>> {
     let mut all = Vec::new();
     for at in [1_000, 1_001, 1_037, 1_143, 1_500] {
@@ -232,14 +230,14 @@ fn jumps() -> Vec<Vec<Jump>> {
     all
 }
 
-/// When a sender sends that asks every millisecond and always wants more.
+/// The times of the sends of a sender that calls every millisecond.
 fn every_milli(mut limiter: Limiter, span: i64) -> Vec<i64> {
     let mut times = Vec::new();
     (START..START + span).for_each(|now| take_all(&mut limiter, now, &mut times));
     times
 }
 
-/// When one sends that asks only at the moments it was promised something.
+/// The times of the sends of a sender that calls only at the promised times.
 fn as_promised(mut limiter: Limiter, span: i64) -> Vec<i64> {
     let (mut now, mut times) = (START, Vec::new());
     while now < START + span {
@@ -251,7 +249,7 @@ fn as_promised(mut limiter: Limiter, span: i64) -> Vec<i64> {
     times
 }
 
-/// When one sends that pauses now and then and comes back with more.
+/// The times of the sends of a sender with random pauses.
 fn with_pauses(mut limiter: Limiter, span: i64, seed: u64) -> Vec<i64> {
     let mut dice = fastrand::Rng::with_seed(seed);
     let (mut now, mut times) = (START, Vec::new());
@@ -263,7 +261,7 @@ fn with_pauses(mut limiter: Limiter, span: i64, seed: u64) -> Vec<i64> {
     times
 }
 
-/// How many go in each millisecond of a span while the clock jumps.
+/// The number of sends in each millisecond of a span in which the clock jumps.
 fn by_clock(mut limiter: Limiter, span: i64, jumps: &[Jump]) -> Vec<i64> {
     let mut times = Vec::new();
     let each = (0..span).map(|now| {
@@ -276,7 +274,7 @@ fn by_clock(mut limiter: Limiter, span: i64, jumps: &[Jump]) -> Vec<i64> {
 }
 
 fn take_all(limiter: &mut Limiter, now: i64, times: &mut Vec<i64>) {
-    /// A limiter without a limit would be asked for ever.
+    /// A bound, so that a limiter without a limit does not loop for ever.
     const ENOUGH: usize = 50_000;
     times.extend((0..ENOUGH).take_while(|_| limiter(now).is_ok()).map(|_| now));
 }
@@ -286,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_is_half_open_and_may_start_anywhere() {
+    fn fullest_second_is_half_open_and_may_start_anywhere() {
         assert_eq!(most_in_a_second(&[]), 0);
         assert_eq!(most_in_a_second(&[5, 1_005, 2_005]), 1);
         assert_eq!(most_in_a_second(&[5, 1_004, 1_005, 2_003]), 3);
@@ -295,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_keeps_its_limits_and_each_wrong_limiter_is_caught() {
+    fn bucket_keeps_its_limits_and_wrong_limiters_are_detected() {
         let found = Measured::of(ours, 20_000);
         for limiter in &wrong::LIMITERS {
             assert!(!(limiter.shows)(&found), "taken for one that {}: {found:?}", limiter.name);

@@ -1,5 +1,5 @@
-//! A transport that stays in the process: every attempt is shown to somebody, who judges it, and is
-//! reported a moment later. The body comes along or is read from the store, as in production.
+//! A transport inside the process: a function judges every attempt, and the result is reported after a fixed time. The
+//! payload is passed with the attempt or read from the store, as in production.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,23 +19,23 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Message, StoreError};
 use tokio::time::Instant;
 
-/// Sees each attempt as it arrives, and judges it.
+/// The receiver: judges each attempt.
 pub type Receive = Box<dyn FnMut(&Send, &Message) -> Verdict + std::marker::Send>;
 
 type Read = Pin<Box<dyn Future<Output = (Send, Result<Option<Arc<Message>>, StoreError>)> + std::marker::Send>>;
 
-/// A transport that stays in the process.
+/// The transport.
 pub struct Loopback {
     store: Arc<Sqlite>,
     receive: Receive,
-    /// How long an attempt is under way: the same for all, so that they end in order.
+    /// The time of an attempt: the same for all, so that they end in order.
     takes: Duration,
     reads: FuturesUnordered<Read>,
     under_way: VecDeque<(Instant, Finished)>,
 }
 
 impl Loopback {
-    /// Attempts take so long.
+    /// A transport whose attempts take this long.
     pub fn new(store: Arc<Sqlite>, takes: Duration, receive: Receive) -> Self {
         Self { store, receive, takes, reads: FuturesUnordered::new(), under_way: VecDeque::new() }
     }
@@ -72,7 +72,8 @@ impl Transport for Loopback {
             tokio::select! {
                 biased;
                 Some((send, message)) = self.reads.next(), if !self.reads.is_empty() => {
-                    // What could not be read was not sent, and is tried again; what was altered never is.
+                    // As in production: an attempt whose message cannot be read is retried; with an altered or erased
+                    // message it is not.
                     let message = match &message {
                         Ok(Some(message)) => Ok(&**message),
                         Err(StoreError::Altered { .. }) => Err(Cause::TokenRejected),
@@ -94,7 +95,7 @@ impl fmt::Debug for Loopback {
     }
 }
 
-/// The receiver took it.
+/// The verdict of an attempt that the receiver accepted.
 pub fn taken() -> Verdict {
     Verdict { status: Some(204), ..Verdict::of(Cause::Ok) }
 }

@@ -1,9 +1,9 @@
-//! The proof `mass-ends`: what ends millions of deliveries is answered at once, nothing of them is
-//! sent after the answer, and whoever else has work hardly notices that their rows are swept.
+//! The proof `mass-ends`: a request that ends millions of deliveries is answered at once, none of them is sent after
+//! the answer, and the sweep of their rows hardly slows down other tenants.
 //!
-//! By the store's verbs, with the production dispatch loop running on a transport that counts. Four
-//! ends, each with the same number of rows behind it: an unsubscribe, the cancel of one message whose
-//! fan-out is under way, the end of an endpoint, and the purge of the dead letters it left.
+//! The production dispatch loop runs over a store, with a transport that counts. There are four requests, each for the
+//! same number of rows: an unsubscribe, the cancel of one message whose fan-out is under way, the end of an endpoint,
+//! and the purge of the dead letters that it left.
 
 mod world;
 
@@ -25,20 +25,20 @@ const RATE_BAR: f64 = 0.9;
 
 const ROWS: u64 = 5_000_000;
 const ROWS_QUICK: u64 = 100_000;
-/// How long others are watched, each time.
+/// How many slices each measurement of the other tenants has.
 const SLICES: usize = 20;
 const SLICES_QUICK: usize = 6;
 const SLICE: Duration = Duration::from_millis(200);
-/// How often the same is asked, and the median counts: a commit of others may be under way.
+/// How often each request is made. The median of the times counts, because a commit of others may be under way.
 const ASKED: usize = 5;
 
-/// Lanes that one message goes to, each many times over: a lane of its own for each delivery would
-/// be one endpoint each.
+/// The lanes of the one message, each of which gets it many times. A lane for each delivery would need as many
+/// endpoints.
 const CAMPAIGN_LANES: u64 = 100;
 /// Deliveries of a job that the store counts before it answers.
 const COUNTED: u64 = 20_000;
 
-/// What ends.
+/// A request that ends deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Unsubscribe,
@@ -72,8 +72,8 @@ impl End {
         }
     }
 
-    /// How many it has to say that it ended, of so many.
-    fn said(self, rows: u64) -> u64 {
+    /// The least number of ended deliveries that its answer must report.
+    fn min_reported(self, rows: u64) -> u64 {
         let counted = if self == Self::Cancel { COUNTED.min(rows) } else { rows };
         counted * 9 / 10
     }
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> Findings {
     Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
 }
 
-/// An end with so many rows behind it; where that makes dead letters, their purge as well.
+/// Measures a request on this many rows, and the purge of the dead letters if it leaves any.
 async fn ends(rows: u64, slices: usize, what: End) -> Findings {
     let world = World::start(what.shape(rows)).await?;
     let before = median(&mut world.others(slices, SLICE).await?);
@@ -115,7 +115,7 @@ async fn ends(rows: u64, slices: usize, what: End) -> Findings {
     let left = world.left().await? + jobs as u64;
     let mut figures = vec![
         Figure::at_most(&format!("{name}_answered"), median(&mut took), "ms", ANSWER_BAR_MS),
-        Figure::at_least(&format!("{name}_ended"), end.ended as f64, "deliveries", what.said(rows) as f64),
+        Figure::at_least(&format!("{name}_ended"), end.ended as f64, "deliveries", what.min_reported(rows) as f64),
         Figure::at_most(&format!("{name}_sent_after"), beyond as f64, "deliveries", 0.0),
         Figure::at_most(&format!("{name}_left"), left as f64, "rows", 0.0),
     ];
@@ -128,14 +128,15 @@ async fn ends(rows: u64, slices: usize, what: End) -> Findings {
     let after = median(&mut world.others(slices, SLICE).await?);
     world.stop().await?;
     eprintln!("  others: {before:.0} deliveries/s before, {meanwhile:.0} beside the sweep, {after:.0} after");
-    // What else the machine does comes and goes: the slower of the two is what it can do.
+    // Other work of the machine comes and goes: compare with the slower of the two measurements without a sweep.
     let alone = before.min(after);
     figures.push(Figure::at_least(&format!("{name}_others_rate"), meanwhile / alone, "of 1", RATE_BAR));
     figures.extend(purged.map(|rate| Figure::at_least("purge_others_rate", rate / alone, "of 1", RATE_BAR)));
     Ok(figures)
 }
 
-/// Every dead letter of the endpoint, taken back by one filter.
+/// Measures the purge of all dead letters of the endpoint. Returns its figures, and the rate of other tenants
+/// meanwhile.
 async fn purge(world: &World, slices: usize) -> Result<(Vec<Figure>, f64), CannotRun> {
     let target = Target(0);
     let filter = DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) };

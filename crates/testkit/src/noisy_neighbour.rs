@@ -1,12 +1,13 @@
-//! The proof `noisy-neighbour`: a tenant whose receivers never answer takes nothing from the others (G3).
+//! The proof `noisy-neighbour`: a tenant whose receivers never answer does not slow down the others (G3).
 //!
-//! A hundred quiet tenants send ten messages a second each to a receiver that answers at once; one noisy tenant
-//! sends two hundred a second to receivers that read and never answer. The real binary, real sockets. Measured is
-//! the way from a producer's intention to the arrival at the receiver, with and without the noise, each time on a
-//! fresh server; the two take turns, so that whatever else the machine does falls on both.
+//! A hundred quiet tenants send ten messages per second each to a receiver that answers at once; one noisy tenant sends
+//! two hundred per second to receivers that read requests and never answer. The proof runs the real binary over real
+//! sockets. It measures the time from the moment at which a producer should send a message to its arrival, with and
+//! without the noise, each time on a fresh server. The two take turns, so that other work of the machine affects both.
 //!
-//! Where the noise would take every slot, it is given half of them, and the others do not notice. The negative control
-//! is the same with everybody in one tenant, so that there is nobody to be fair to: it must fall short.
+//! With few slots the noisy tenant would take all of them. It must get half of them at most, and the others must not
+//! be affected. The negative control is the same with all endpoints in one tenant, which the server cannot treat
+//! fairly: it must miss the bar.
 
 mod load;
 mod server;
@@ -20,17 +21,17 @@ use crate::statistics;
 use load::{Latencies, Noise};
 use server::Field;
 
-/// Pairs of a quiet and a noisy phase; the middle one counts.
+/// Pairs of a quiet and a noisy phase; the median counts.
 const PAIRS: usize = 3;
 const PHASE: Duration = Duration::from_secs(10);
 const PHASE_QUICK: Duration = Duration::from_secs(2);
-/// What was sent in the last moment may arrive so long after the phase.
+/// The longest wait after a phase for the last messages to arrive.
 const GRACE: Duration = Duration::from_secs(2);
-/// A quiet tenant may wait half as long again, or so much longer.
+/// The latency of quiet tenants may grow by this much, or by half.
 const ADDED_MS_MAX: f64 = 10.0;
-/// In percent.
+/// The least share of accepted messages that must arrive, in percent.
 const ARRIVED_MIN: f64 = 99.0;
-/// Attempts under way at once: as the settings have it, and fewer than the noisy tenant would take.
+/// Attempts under way at once: the default of the settings, and fewer than the noisy tenant could use.
 const SLOTS: u32 = 1_024;
 const SLOTS_TIGHT: u32 = 64;
 
@@ -54,25 +55,25 @@ pub fn run(options: &Options) -> Findings {
     let unknown = runtime.block_on(phase(&binary, length, Noise::Unknown, SLOTS_TIGHT))?;
     eprintln!("{SLOTS_TIGHT} slots, one tenant: {unknown}");
     let control = Figure::at_least("throughput_when_tight", unknown.arrived(), "%", ARRIVED_MIN);
-    eprintln!("unfair on purpose: {control}");
+    eprintln!("control, all in one tenant: {control}");
     let caught = u32::from(!control.is_ok());
     figures.push(Figure::at_least("negative_control_caught", f64::from(caught), "bars", 1.0));
     Ok(figures)
 }
 
-/// What a phase came to.
+/// The results of a phase.
 struct Phase {
     latencies: Latencies,
     /// Messages of quiet tenants that were accepted.
     accepted: usize,
-    /// Messages of the noisy tenant that were accepted, a second.
+    /// Accepted messages of the noisy tenant per second.
     noise: f64,
-    /// The most attempts that hung at the tarpit at once.
+    /// The most attempts that waited for the tarpit's answer at once.
     hanging: usize,
 }
 
 impl Phase {
-    /// What arrived of what was accepted, in percent.
+    /// The share of accepted messages that arrived, in percent.
     fn arrived(&self) -> f64 {
         100.0 * self.latencies.count() as f64 / self.accepted.max(1) as f64
     }
@@ -122,7 +123,7 @@ fn figures(pairs: &[(Phase, Phase)], options: &Options) -> Vec<Figure> {
         Figure::at_least("throughput", throughput, "%", ARRIVED_MIN),
         Figure::at_least("accepted_beside_noise", quiet_rate, "%", 99.0),
         Figure::at_least("noise", noise, "messages/s", 0.9 * load::NOISE_PER_SECOND as f64).by_the_clock(options),
-        // Without attempts that hang there was no noise to bear.
+        // The noise must be real: attempts must wait for an answer.
         Figure::at_least("hanging", hanging as f64, "attempts", 20.0),
     ]
 }

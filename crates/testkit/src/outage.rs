@@ -1,12 +1,11 @@
-//! What an outage does to a receiver, and what retries do to it afterwards.
+//! A model of an outage: the load on a receiver during it, and the load of retries after it.
 //!
-//! A receiver with one server and a small waiting room goes down while messages keep coming, and
-//! comes back. The sender is the production dispatch loop in virtual time, over the store in memory,
-//! either as it ships or as a bare list of retries. [`Scenario`] says what happens, [`Sender`] who
-//! sends, [`Scenario::play`] plays it and gives the [`Outcome`].
+//! A receiver with one server and a short queue goes down while messages keep coming, and comes back. The sender is the
+//! production dispatch loop in virtual time over a memory store, either as it ships or with bare retries.
+//! [`Scenario`] describes the outage, [`Sender`] the sender; [`Scenario::play`] runs them and returns the [`Outcome`].
 //!
-//! The parts: [`world`] moves time on, [`receiver`] answers, [`tally`] counts, [`naive`] has the
-//! retries of senders that know nothing else, and [`proof`] compares it all with known figures.
+//! The parts: [`world`] runs virtual time, [`receiver`] answers, [`tally`] counts, [`naive`] has naive retry policies,
+//! and [`proof`] compares the results with known figures.
 
 pub mod naive;
 pub mod proof;
@@ -26,29 +25,29 @@ use posthaste_core::queue::{LaneSettings, Limits};
 pub use receiver::Down;
 pub use tally::{Outcome, Second};
 
-/// How long after the recovery messages count as fresh, and the load is looked at.
+/// How long after the recovery messages count as fresh, and the load is averaged.
 pub const FRESH: Duration = Duration::from_secs(30 * 60);
 
-/// An outage, and what surrounds it.
+/// An outage, and the load before, during and after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Messages a second, as a Poisson process, from the first moment to the last.
+    /// Messages per second, as a Poisson process, during the whole run.
     pub load: f64,
-    /// Requests a second the receiver can serve, one after the other.
+    /// Requests per second that the receiver can serve, one after the other.
     pub capacity: f64,
-    /// How long all is well before the outage: a sender learns what its receiver takes.
+    /// The time before the outage, in which a sender learns the receiver's capacity.
     pub warm_up: Duration,
     /// How long the receiver is down.
     pub outage: Duration,
-    /// What a request meets while it is.
+    /// How the receiver fails while it is down.
     pub down: Down,
-    /// What turning a request away costs the receiver, as a share of serving it.
+    /// The receiver's time for a `503` of a full queue, as a share of its time to serve a request.
     pub shed_cost: f64,
-    /// How long after the recovery the run goes on, whatever becomes of the messages.
+    /// The least time that the run goes on after the recovery.
     pub watch: Duration,
-    /// How long after the recovery it ends, if something still waits then.
+    /// The longest time that the run goes on after the recovery, if messages are still pending.
     pub horizon: Duration,
-    /// The same seed is the same run.
+    /// The seed; the same seed gives the same run.
     pub seed: u64,
 }
 
@@ -70,7 +69,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// Plays it to its end.
+    /// Runs the scenario to its end.
     pub fn play(&self, sender: &Sender) -> Outcome {
         world::play(self, sender)
     }
@@ -80,26 +79,26 @@ impl Scenario {
         self.load * self.outage.as_secs_f64()
     }
 
-    /// How soon after the recovery they can all be delivered if no new message has to wait for them:
-    /// with what the receiver can take beyond what is new. `None` if that is nothing.
+    /// The shortest time after the recovery in which all held messages can be delivered without delaying new ones, with
+    /// the receiver's capacity beyond the load. `None` if there is none.
     pub fn drained_at_best(&self) -> Option<Duration> {
         let to_spare = self.capacity - self.load;
         (to_spare > 0.0).then(|| Duration::from_secs_f64(self.held() / to_spare))
     }
 
-    /// When the outage begins, counted from the first moment.
+    /// When the outage begins, counted from the start of the run.
     pub fn outage_begins(&self) -> Duration {
         self.warm_up
     }
 
-    /// When it ends.
+    /// When the outage ends, counted from the start of the run.
     pub fn recovers(&self) -> Duration {
         self.warm_up + self.outage
     }
 }
 
-/// Plays scenarios side by side, on as many threads as there are processors; `done` hears of each
-/// by its place in the list.
+/// Runs scenarios in parallel, on as many threads as there are processors. `done` is called for each with its index in
+/// the list.
 pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + Sync) -> Vec<Outcome> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(plays.len());
     let next = AtomicUsize::new(0);
@@ -115,18 +114,18 @@ pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + S
     };
     let mut played: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("whoever panics is heard")).collect()
+        workers.into_iter().flat_map(|worker| worker.join().expect("no run panics")).collect()
     });
     played.sort_unstable_by_key(|(index, _)| *index);
     played.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// Who sends.
+/// The sender of a scenario.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// What is set for the receiver's lane, the retry policy among it.
+    /// The settings of the receiver's lane, with the retry policy.
     pub lane: Arc<LaneSettings>,
-    /// The bounds of the window, and whether receivers are treated with care.
+    /// The bounds of the window, and whether breakers and pacing protect the receiver.
     pub limits: Limits,
 }
 

@@ -1,14 +1,13 @@
-//! The proof `outage-sockets`: a receiver that dies under load and returns is not hammered, and everything
+//! The proof `outage-sockets`: a receiver that dies under load and returns is not flooded with retries, and everything
 //! arrives (E1, E2).
 //!
-//! The real binary sends a steady stream to a receiver on loopback. The receiver dies: whoever connects is reset
-//! at once, and counted. It returns, the breaker finds that out by one probe at a time, and what waited is paced
-//! among what is fresh. Judged is what the receiver saw, second by second; the server is asked nothing but for the
-//! id of its breaker. Time is real. The short form does not wait for the breaker's own 30 s: an operator's reset
-//! lets it probe at once, which is the same way back.
+//! The real binary sends a steady stream to a receiver on loopback. The receiver dies: it resets new connections at
+//! once, and counts them. After its return the breaker finds out by one probe at a time, and the backlog is paced
+//! among fresh messages. The figures come from what the receiver saw, second by second; the server is only asked for
+//! the id of its breaker. Time is real. The quick form does not wait for the breaker's own 30 s: an operator's reset
+//! lets it probe at once, and the recovery is the same from there.
 //!
-//! The negative control is a sender that tries everything again each second, judged by the same bars: it must fall
-//! short of them.
+//! The negative control is a sender that retries every message each second. It must miss the same bars.
 
 mod drawing;
 mod naive;
@@ -28,20 +27,20 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 use drawing::Drawing;
 use receiver::Receiver;
 
-/// How a run goes.
+/// The timing of a run.
 struct Plan {
-    /// Messages a second, all the time.
+    /// Messages per second, during the whole run.
     per_second: u32,
     healthy: Duration,
     outage: Duration,
-    /// How long messages go on after the receiver has returned.
+    /// How long messages are sent after the receiver has returned.
     after: Duration,
-    /// Within which everything has arrived, once no more is sent.
+    /// The longest wait for all messages to arrive, once no more are sent.
     drained_within: Duration,
     back: Back,
 }
 
-/// How the breaker learns that the receiver is back.
+/// How the breaker learns of the receiver's return: by its own probes, or after an operator's reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Back {
     ByItself,
@@ -71,18 +70,19 @@ impl Plan {
         self.healthy + self.outage + self.after
     }
 
-    /// Between two messages.
+    /// The time between two messages.
     fn pause(&self) -> Duration {
         Duration::from_secs(1) / self.per_second
     }
 
-    /// Connections that may be tried while it is down: what was in flight when it died, the failures that open the
-    /// breaker, and a probe now and then. Without a breaker it would be every message and each of its retries.
+    /// The most connections allowed while the receiver is down: for attempts that were in flight when it died,
+    /// failures that open the breaker, and probes. Without a breaker there would be one for every message and each of
+    /// its retries.
     fn tries_max(&self) -> f64 {
         10.0 + 64.0 + self.outage.as_secs_f64() / 10.0
     }
 
-    /// What it got while it was down, and in its first second.
+    /// The figures of the load on the receiver while it was down, and of the peak after its return.
     fn bars(&self, receiver: &Receiver) -> [Figure; 2] {
         let back = (self.healthy + self.outage).as_secs_f64();
         let peak_max = 2.0 * f64::from(self.per_second);
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Findings {
     let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        // The control takes no longer, and a little of one core.
+        // At the same time: the control takes no longer than the proof, and little CPU time.
         let (figures, control) = tokio::join!(prove(&binary, &plan, options), control());
         let mut figures = figures.map_err(|error| CannotRun(error.to_string()))?;
         figures.push(control?);
@@ -107,13 +107,13 @@ pub fn run(options: &Options) -> Findings {
     })
 }
 
-/// The same outage, met by a sender without a breaker.
+/// The control: the quick form's outage with a sender without a breaker.
 async fn control() -> Result<Figure, CannotRun> {
     let (plan, receiver) = (Plan::CONTROL, Receiver::start().await?);
     let began = Instant::now();
     tokio::join!(naive::send(&plan, receiver.address(), began), outage(&plan, &receiver, began));
     let bars = plan.bars(&receiver);
-    bars.iter().for_each(|bar| eprintln!("hammered on purpose: {bar}"));
+    bars.iter().for_each(|bar| eprintln!("control, a sender without a breaker: {bar}"));
     let caught = bars.iter().filter(|bar| !bar.is_ok()).count();
     Ok(Figure::at_least("negative_controls_caught", caught as f64, "bars", bars.len() as f64))
 }
@@ -125,20 +125,20 @@ async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<
     let endpoint = format!("{{\"url\":\"{}\"}}", receiver.url());
     call(server.address, Method::POST, "/v1/endpoints", &endpoint).await?.expect(StatusCode::CREATED)?;
     let began = Instant::now();
-    let story = tell(plan, &receiver, &server, began);
-    let (sent, told) = tokio::join!(produce(plan, &server, began), story);
-    let (sent, back) = (sent?, told?);
-    let all_here = receiver.waits_for(sent.len(), plan.drained_within).await;
+    let recovery = recover(plan, &receiver, &server, began);
+    let (sent, back) = tokio::join!(produce(plan, &server, began), recovery);
+    let (sent, back) = (sent?, back?);
+    let all_arrived = receiver.waits_for(sent.len(), plan.drained_within).await;
     let drained = began.elapsed().saturating_sub(back);
     eprintln!("{} of {} arrived, {} s after the return", receiver.arrived().len(), sent.len(), drained.as_secs());
     draw(plan, &receiver, back)?;
-    if !all_here {
+    if !all_arrived {
         eprintln!("not everything arrived within {:?}", plan.drained_within);
     }
     Ok(figures(plan, options, &receiver, &sent, drained))
 }
 
-/// What happens to the receiver.
+/// Lets the receiver die and return at the plan's times.
 async fn outage(plan: &Plan, receiver: &Receiver, began: Instant) {
     tokio::time::sleep_until(began + plan.healthy).await;
     receiver.die();
@@ -146,8 +146,9 @@ async fn outage(plan: &Plan, receiver: &Receiver, began: Instant) {
     receiver.come_back();
 }
 
-/// The outage, and how the breaker learns of its end. Gives when the receiver returned, counted from the beginning.
-async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+/// Runs the outage, and resets the breaker where the plan says so. Returns the time of the receiver's return, counted
+/// from the beginning.
+async fn recover(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
     outage(plan, receiver, began).await;
     let back = began.elapsed();
     if plan.back == Back::ByReset {
@@ -159,7 +160,7 @@ async fn tell(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Insta
     Ok(back)
 }
 
-/// Sends at a steady pace; the ids of what was accepted.
+/// Sends messages at the plan's rate. Returns the ids of the accepted messages.
 async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<Vec<String>> {
     let mut line = Line::open(server.address).await?;
     let until = began + plan.length();
@@ -179,8 +180,8 @@ fn figures(plan: &Plan, options: &Options, receiver: &Receiver, sent: &[String],
     receiver.arrived().into_iter().for_each(|arrival| *counts.entry(arrival.message).or_default() += 1);
     let lost = sent.iter().filter(|id| !counts.contains_key(*id)).count();
     let duplicates: usize = counts.values().map(|times| times - 1).sum();
-    // What waits when it returns and what is sent until it is gone share one and a half times the rate, after at
-    // most a minute in which the breaker has not looked.
+    // The backlog and the messages that are sent until it is drained share one and a half times the rate. This begins
+    // at the breaker's next probe, at most a minute after the return.
     let waits = if plan.back == Back::ByItself { 66.0 } else { 2.0 };
     let physics = plan.outage.as_secs_f64() + waits;
     let [tries, peak] = plan.bars(receiver);
@@ -209,7 +210,7 @@ fn draw(plan: &Plan, receiver: &Receiver, back: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder that holds the folder this program lies in: cargo's, when cargo built it.
+/// The parent of the folder of this program: cargo's target folder, if cargo built it.
 fn target_folder() -> PathBuf {
     let here = std::env::current_exe().ok();
     here.and_then(|here| here.ancestors().nth(2).map(Path::to_owned)).unwrap_or_else(std::env::temp_dir)

@@ -1,8 +1,8 @@
-//! The proof `overload`: ten times more is handed in than can be delivered, by three crowds at once: one that
-//! sends as fast as it is answered, one far above its tenant's quota, and one with payloads near the limit.
+//! The proof `overload`: three groups of producers hand in ten times more than can be delivered: one as fast as it is
+//! answered, one far above its tenant's quota, and one with payloads near the size limit.
 //!
-//! The server may refuse, and must say when to come back; it may keep what it took on disk, and must not lose it;
-//! its memory is watched from outside.
+//! The server may refuse messages, but with a `Retry-After`; it may keep accepted messages on disk, but must not lose
+//! them. Its memory is measured from outside.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,32 +22,32 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::rss;
 use crate::served::{count, folder, runtime};
 
-/// How long it lasts.
+/// How long the overload lasts.
 const LASTS: Duration = Duration::from_secs(60);
 const LASTS_QUICK: Duration = Duration::from_secs(8);
-/// Times what is delivered meanwhile.
+/// How many times more messages must be offered than are delivered meanwhile.
 const OVERLOAD: f64 = 10.0;
 const RSS_MIB_MAX: f64 = 128.0;
-/// How much more the last quarter may hold than the one before it, as a share: pages come and go.
+/// How much more memory the last quarter of the run may use than the third, as a share.
 const GROWTH_MAX: f64 = 0.05;
-/// Memory is looked at this often.
+/// The interval between two measurements of memory.
 const LOOK: Duration = Duration::from_millis(250);
-/// Four attempts at once, each of some 25 ms: about 160 a second.
+/// Attempts in flight at once to an endpoint, which limits its rate of deliveries.
 const IN_FLIGHT: u32 = 4;
 const TAKES: std::ops::Range<Duration> = Duration::from_millis(20)..Duration::from_millis(40);
-/// Once it is over.
+/// The same after the overload.
 const IN_FLIGHT_AFTER: u32 = 128;
 /// Messages a second that the tenant with a quota may send.
 const QUOTA: u32 = 100;
-/// More than anybody sends here.
+/// A quota that no producer here reaches.
 const NO_QUOTA: u32 = 1_000_000;
-/// Tenants, so that each crowd has an endpoint, and with it a queue, of its own.
+/// The tenants. Each group has its own, so that it has an endpoint, and with it a queue, of its own.
 const GREEDY: &str = "greedy";
 const WITH_QUOTA: &str = "with-quota";
 const LARGE: &str = "large";
-/// Everybody is promised what is under way by then.
+/// The longest wait for acknowledgements of the messages under way.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What has not come by then, with nothing else coming, does not come.
+/// If nothing has arrived for this long, the messages that are missing are lost.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
 /// Runs the proof.
@@ -69,11 +69,11 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     let ledgers = crowds.each_ref().map(|(_, crowd)| Arc::clone(crowd.ledger()));
     let offered: u64 = ledgers.iter().map(|ledger| offered(ledger)).sum();
     for (name, crowd) in &crowds {
-        eprintln!("{name}: {} promised, {:?}", crowd.ledger().count(), crowd.ledger().refusals());
+        eprintln!("{name}: {} acknowledged, {:?}", crowd.ledger().count(), crowd.ledger().refusals());
     }
     eprintln!("{offered} handed in, {delivered} delivered in {lasts:?}; {memory}");
 
-    // The overload is over: receivers are quick again, many at a time, and everything promised has to come.
+    // The overload is over: the receiver is fast now, more attempts are allowed, and everything accepted must arrive.
     widen(&server, &endpoints).await?;
     counter.behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
     let mut unpromised = 0;
@@ -84,13 +84,13 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     let lost = counter.waits_for_all(&promised, STANDS_STILL).await;
     let seens = counter.seens();
     let surprises: BTreeSet<String> = ledgers.iter().flat_map(|ledger| ledger.surprises()).collect();
-    surprises.iter().for_each(|surprise| eprintln!("nobody expects: {surprise}"));
+    surprises.iter().for_each(|surprise| eprintln!("unexpected answer: {surprise}"));
     let sum = |of: fn(&Ledger) -> u64| ledgers.iter().map(|ledger| of(ledger)).sum::<u64>() as f64;
     let refused = sum(|ledger| ledger.refusals().by_quota + ledger.refusals().by_server);
     Ok(vec![
         Figure::at_least("offered_over_delivered", offered as f64 / count(delivered.max(1)), "times", OVERLOAD),
         Figure::at_most("rss_peak", memory.peak(), "MiB", RSS_MIB_MAX),
-        // In a few seconds caches are still filling: the short form's bar is wider.
+        // The quick form has a wider bar: in its few seconds caches are still filling.
         Figure::at_most("rss_growth_in_the_last_quarter", memory.growth(), "share", GROWTH_MAX).by_the_clock(options),
         Figure::at_least("refused", refused, "answers", 1.0),
         Figure::at_most("refused_without_retry_after", sum(|one| one.refusals().without_retry_after), "answers", 0.0),
@@ -102,7 +102,7 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     ])
 }
 
-/// The tenants with what they hand in.
+/// The groups of producers, by tenant.
 fn crowds() -> [(&'static str, Load); 3] {
     let crowd = |tenant: &str, producers| Load {
         patience: Duration::from_millis(10),
@@ -114,17 +114,17 @@ fn crowds() -> [(&'static str, Load); 3] {
     [(GREEDY, crowd(GREEDY, 600)), (WITH_QUOTA, crowd(WITH_QUOTA, 32)), (LARGE, large)]
 }
 
-/// Makes the tenants, each with its endpoint.
+/// Creates the tenants, each with an endpoint.
 async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'static str, String)>> {
     let mut line = Line::open(server.address).await?;
     let mut endpoints = Vec::new();
     let endpoint = format!("{{\"url\":\"{}\",\"max_in_flight\":{IN_FLIGHT}}}", counter.url());
     for (tenant, _) in crowds() {
         let quota = if tenant == WITH_QUOTA { QUOTA } else { NO_QUOTA };
-        let terms = format!("{{\"uid\":\"{tenant}\",\"quota\":{{\"per_second\":{quota},\"burst\":{quota}}}}}");
-        line.call(Method::POST, "/v1/tenants", &[], terms).await?.expect(StatusCode::CREATED)?;
-        let whose = [("posthaste-tenant", tenant)];
-        let made = line.call(Method::POST, "/v1/endpoints", &whose, endpoint.clone()).await?;
+        let settings = format!("{{\"uid\":\"{tenant}\",\"quota\":{{\"per_second\":{quota},\"burst\":{quota}}}}}");
+        line.call(Method::POST, "/v1/tenants", &[], settings).await?.expect(StatusCode::CREATED)?;
+        let head = [("posthaste-tenant", tenant)];
+        let made = line.call(Method::POST, "/v1/endpoints", &head, endpoint.clone()).await?;
         let made = made.expect(StatusCode::CREATED)?;
         let id = made.text("id").ok_or_else(|| io::Error::other("an endpoint without an id"))?;
         endpoints.push((tenant, id.to_owned()));
@@ -132,13 +132,13 @@ async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'sta
     Ok(endpoints)
 }
 
-/// Lets the endpoints take many at a time.
+/// Allows the endpoints many attempts at once.
 async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> io::Result<()> {
     let mut line = Line::open(server.address).await?;
     for (tenant, id) in endpoints {
-        let (path, whose) = (format!("/v1/endpoints/{id}"), [("posthaste-tenant", *tenant)]);
+        let (path, head) = (format!("/v1/endpoints/{id}"), [("posthaste-tenant", *tenant)]);
         let changed =
-            line.call(Method::PATCH, &path, &whose, format!("{{\"max_in_flight\":{IN_FLIGHT_AFTER}}}")).await?;
+            line.call(Method::PATCH, &path, &head, format!("{{\"max_in_flight\":{IN_FLIGHT_AFTER}}}")).await?;
         changed.expect(StatusCode::OK)?;
     }
     Ok(())
@@ -149,7 +149,7 @@ fn offered(ledger: &Ledger) -> u64 {
     ledger.count() as u64 + refusals.by_quota + refusals.by_server + refusals.unanswered
 }
 
-/// What a process held while it was watched, in MiB.
+/// Measurements of a process's memory, in MiB.
 struct Memory(Vec<f64>);
 
 impl Memory {
@@ -167,7 +167,7 @@ impl Memory {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// How much the last quarter holds more than the one before it, as a share.
+    /// How much more memory the last quarter of the measurements has than the third, as a share.
     fn growth(&self) -> f64 {
         self.quarter(3) / self.quarter(2) - 1.0
     }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_flat_when_its_last_quarters_are_alike_however_it_began() {
+    fn growth_compares_only_the_last_two_quarters() {
         let flat = Memory([vec![10.0; 4], vec![100.0; 12]].concat());
         assert!(flat.growth().abs() < 1e-9 && (flat.peak() - 100.0).abs() < 1e-9);
         let grows = Memory((0..100).map(f64::from).collect());

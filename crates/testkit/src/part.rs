@@ -1,7 +1,5 @@
-//! Processes that play a part in a proof: started, listened to, killed, and never left behind.
-//!
-//! Both sides are here: whoever starts one ends it by its id whatever happens to the proof, and one
-//! whose starter was killed ends with its input.
+//! Child processes of proofs. No child process outlives its proof: the parent kills it by its id when it drops it, and
+//! a child whose parent was killed exits at the end of its standard input.
 
 use std::ffi::OsStr;
 use std::io::{self, BufReader, Write};
@@ -11,51 +9,56 @@ use std::thread;
 
 use crate::prove::CannotRun;
 
-/// A process of ours, ended by its id whatever happens to the proof.
+/// A child process, killed by its id when it is dropped.
 #[derive(Debug)]
 pub struct Part {
     child: Child,
 }
 
 impl Part {
-    /// Starts a program that was built beside this one, or this one itself.
+    /// Starts a program with its standard input and output piped.
     pub fn start<A: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = A>) -> Result<Self, CannotRun> {
         let child = Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let child = child.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
         Ok(Self { child })
     }
 
-    /// Tells it something, in one line.
+    /// Writes a line to its standard input.
     pub fn tell(&mut self, line: &str) -> Result<(), CannotRun> {
-        let stdin = self.child.stdin.as_mut().ok_or_else(|| CannotRun("it does not listen any more".to_owned()))?;
+        let stdin =
+            self.child.stdin.as_mut().ok_or_else(|| CannotRun("the child's standard input is closed".to_owned()))?;
         Ok(writeln!(stdin, "{line}")?)
     }
 
-    /// What it says, for whoever asks first.
+    /// Takes its standard output. A second call fails.
     pub fn says(&mut self) -> Result<BufReader<ChildStdout>, CannotRun> {
-        let stdout = self.child.stdout.take().ok_or_else(|| CannotRun("somebody listens to it already".to_owned()))?;
+        let stdout = self
+            .child
+            .stdout
+            .take()
+            .ok_or_else(|| CannotRun("the child's standard output was taken already".to_owned()))?;
         Ok(BufReader::new(stdout))
     }
 
-    /// Whether it has not ended by itself.
+    /// Whether it is still running.
     pub fn runs(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it exits by itself.
     pub fn ends(&mut self) -> io::Result<ExitStatus> {
-        // To wait would end its input.
+        // `wait` would close the standard input first, which ends the child.
         let _open = self.child.stdin.take();
         self.child.wait()
     }
 
-    /// Ends its input, which ends it.
+    /// Closes its standard input, and waits until it has exited.
     pub fn stop(&mut self) -> io::Result<()> {
         drop(self.child.stdin.take());
         self.child.wait().map(drop)
     }
 
-    /// kill -9. Killing it twice is the same as once.
+    /// Sends it `SIGKILL`, and waits until it is gone. May be called again.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
@@ -64,12 +67,12 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Nothing can be done about a process that is already gone.
+        // An error means that the process is gone already.
         let _ = self.kill();
     }
 }
 
-/// Ends this process when its input does: whoever started it has ended, and nobody stays behind.
+/// Exits this process at the end of its standard input: its parent has ended then.
 pub fn end_with_input() {
     thread::spawn(|| {
         io::stdin().lines().for_each(drop);
@@ -77,7 +80,7 @@ pub fn end_with_input() {
     });
 }
 
-/// How a process ends that played this part.
+/// The exit code of a child process. An error is printed after the name of its part.
 pub fn ended(part: &str, ended: Result<(), CannotRun>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,

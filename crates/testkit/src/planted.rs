@@ -1,9 +1,9 @@
-//! The proof `planted-bugs`: an oracle that never complains proves nothing, so it is shown bugs.
+//! The proof `planted-bugs`: the simulator's oracle detects bugs that are planted on purpose.
 //!
-//! The bugs are listed in `planted/README.md`, each with a patch beside it. The proof makes a copy of
-//! the sources in the target folder ([`copy`]), applies every patch, and builds that once. A bug sleeps
-//! until it is chosen by name; [`hunt`] then runs the simulator's seeds, from the first on, until the
-//! oracle complains. With every bug asleep the same copy must break no promise.
+//! The bugs are listed in `planted/README.md`, each with a patch beside it. The proof makes a copy of the sources in
+//! the target folder ([`copy`]), applies every patch, and builds the copy once. A bug is inactive until it is switched
+//! on by name; [`hunt`] then runs seeds of the simulator, from the first on, until the oracle reports a violation.
+//! With all bugs inactive the same copy must break no promise.
 
 mod copy;
 mod patch;
@@ -21,26 +21,26 @@ use crate::sim;
 use crate::sim::plan::{Plan, Sabotage};
 use copy::Replica;
 
-/// The environment variable that wakes a bug, in the copy alone.
+/// The environment variable that switches on a bug in the copy.
 const AWAKE: &str = "PLANTED_BUG";
 
-/// A fault of the world around the engine, not of the engine: it needs no patch.
+/// A fault of the world around the engine. It needs no patch, because the simulator has a switch for it.
 const ACK_BEFORE_DURABLE: &str = "ack_before_durable";
 
-/// Every bug must be caught within so many seeds.
+/// The seeds within which every bug must be detected.
 const SEEDS_MAX: u64 = 500;
-/// The seeds that must break no promise while all bugs sleep.
+/// The seeds that must break no promise while all bugs are inactive.
 const CONTROL_SEEDS: u64 = 100;
-/// A bug that makes the simulator go round in circles is not caught by it.
+/// The timeout of a hunt. A bug that makes the simulator loop for ever counts as not detected.
 const HUNT_MAX: Duration = Duration::from_secs(90);
 
-/// Runs `planted-bugs`. There is no shorter form: what takes time is the build.
+/// Runs `planted-bugs`. There is no shorter form, because the build takes most of the time.
 pub fn run(_: &Options) -> Findings {
     let folder = folder();
     let bugs = listed(&read(&folder.join("README.md"))?);
     let patched: Vec<&str> = bugs.iter().map(String::as_str).filter(|bug| *bug != ACK_BEFORE_DURABLE).collect();
     let copy = Replica::make(&workspace(), &target()?, &folder, &patched)?;
-    eprintln!("planted-bugs: building a copy with {} bugs asleep in it", patched.len());
+    eprintln!("planted-bugs: building a copy with {} inactive bugs", patched.len());
     let began = Instant::now();
     let hunter = copy.build()?;
     eprintln!("planted-bugs: built in {:.0} s", began.elapsed().as_secs_f64());
@@ -68,15 +68,15 @@ fn listed(readme: &str) -> Vec<String> {
     readme.lines().filter_map(name).collect()
 }
 
-/// A run of the copy: one bug, or none where the name is empty, and how far to look.
+/// A run of the copy with one bug, or none if the name is empty, over a number of seeds.
 struct Hunt<'a> {
     bug: &'a str,
     seeds: u64,
 }
 
-/// What a hunt came to.
+/// The result of a hunt.
 struct Found {
-    /// The first seed in which a promise was broken, and which.
+    /// The first seed in which a promise was broken, with that promise.
     first: Option<(u64, String)>,
     took: Duration,
 }
@@ -85,10 +85,10 @@ impl Hunt<'_> {
     fn start(&self, hunter: &Path) -> Result<Found, CannotRun> {
         let began = Instant::now();
         let cannot = |error| CannotRun(format!("cannot start {}: {error}", hunter.display()));
-        // Bugs make the engine panic too, on stderr; that is not what is looked for.
+        // Standard error is ignored: bugs may also make the engine panic, which does not count.
         let ran = Command::new(hunter).arg(self.seeds.to_string()).env(AWAKE, self.bug).output().map_err(cannot)?;
-        let said = String::from_utf8_lossy(&ran.stdout);
-        let first = said.split_once(' ').and_then(|(seed, by)| Some((seed.parse().ok()?, by.trim().to_owned())));
+        let line = String::from_utf8_lossy(&ran.stdout);
+        let first = line.split_once(' ').and_then(|(seed, by)| Some((seed.parse().ok()?, by.trim().to_owned())));
         Ok(Found { first, took: began.elapsed() })
     }
 }
@@ -98,14 +98,15 @@ impl fmt::Display for Found {
         let seconds = self.took.as_secs_f64();
         match &self.first {
             Some((seed, promise)) => write!(f, "{seed:>5} {seconds:>6.1}  {promise}"),
-            None => write!(f, "{:>5} {seconds:>6.1}  nobody", "–"),
+            None => write!(f, "{:>5} {seconds:>6.1}  not detected", "–"),
         }
     }
 }
 
-/// The other side of a hunt, in the copy: runs seeds until the oracle complains and says where.
+/// The process of a hunt, built from the copy: runs seeds until the oracle reports a violation, and prints seed and
+/// promise.
 pub fn hunt() {
-    // Whoever goes round in circles has found nothing.
+    // A simulator that loops for ever has detected nothing.
     std::thread::spawn(|| {
         std::thread::sleep(HUNT_MAX);
         std::process::exit(1);
@@ -117,7 +118,8 @@ pub fn hunt() {
     }
 }
 
-/// Two threads, each taking the next seed; the lowest one that fails does not depend on who was faster.
+/// Runs seeds on two threads, each taking the next one. Returns the lowest seed that fails, which does not depend on
+/// the threads' speed.
 fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'static str)> {
     let next = AtomicU64::new(1);
     let lowest = AtomicU64::new(seeds + 1);
@@ -153,11 +155,11 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("planted")
 }
 
-/// The folder this program was built in: what it shares with the copy need not be built again.
+/// Cargo's target folder of this program. The copy is built in it too, so that common dependencies are not built again.
 fn target() -> Result<PathBuf, CannotRun> {
-    let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find myself: {error}")))?;
+    let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find this program: {error}")))?;
     let target = here.ancestors().nth(2);
-    target.map(Path::to_owned).ok_or_else(|| CannotRun(format!("{} lies in no target folder", here.display())))
+    target.map(Path::to_owned).ok_or_else(|| CannotRun(format!("{} is not in a target folder", here.display())))
 }
 
 fn read(path: &Path) -> Result<String, CannotRun> {
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bug_of_the_list_has_its_patch_and_every_patch_still_fits() {
+    fn every_listed_bug_has_a_patch_that_applies() {
         let bugs = listed(&read(&folder().join("README.md")).unwrap_or_else(|CannotRun(why)| panic!("{why}")));
         assert!(bugs.len() >= 16, "{bugs:?}");
         let patched: Vec<&str> = bugs.iter().map(String::as_str).filter(|bug| *bug != ACK_BEFORE_DURABLE).collect();
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_from_the_first_column() {
+    fn names_are_read_from_the_first_column() {
         assert_eq!(listed("| name | what |\n|---|---|\n| `a_b` | x | A1 |\ntext `c`\n"), ["a_b"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The real binary as a child of a proof: started, asked to stop, killed, and ended by its id whatever
-//! happens to the proof.
+//! The real binary as a child process of a proof: started, stopped or killed. It is killed by its id when its owner is
+//! dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,71 +12,71 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::prove::CannotRun;
 
-/// The binary that was built for the proofs.
+/// The path of the binary that was built for the proofs, from `POSTHASTE_BIN`.
 ///
 /// # Errors
-/// When nobody says where it lies.
+/// If the variable is not set.
 pub fn binary() -> Result<PathBuf, CannotRun> {
     let binary = std::env::var_os("POSTHASTE_BIN");
     let why = "POSTHASTE_BIN does not name the binary; use `cargo xtask prove`";
     binary.map(PathBuf::from).ok_or_else(|| CannotRun(why.to_owned()))
 }
 
-/// How `posthaste serve --dev` is started, as often as a proof likes: over the data in one folder, each time on
-/// a free port.
+/// The settings with which `posthaste serve --dev` is started, any number of times: over the data in one folder, each
+/// time on a free port.
 #[derive(Clone, Debug)]
 pub struct Launch {
     binary: PathBuf,
     folder: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    complaints: Option<PathBuf>,
+    stderr: Option<PathBuf>,
 }
 
 impl Launch {
-    /// Over `data` in this folder.
+    /// A server over the folder `data` in this folder, which logs warnings.
     pub fn new(binary: &Path, folder: &Path) -> Self {
         let environment = vec![("POSTHASTE_LOG".into(), "warn".into())];
-        Self { binary: binary.to_owned(), folder: folder.to_owned(), environment, complaints: None }
+        Self { binary: binary.to_owned(), folder: folder.to_owned(), environment, stderr: None }
     }
 
-    /// The same with a variable of the environment.
+    /// With an environment variable.
     #[must_use]
     pub fn with(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// The same, and what it says on stderr is written to this file, anew with each start.
+    /// With standard error written to this file, which each start truncates.
     #[must_use]
     pub fn complaining_to(self, file: &Path) -> Self {
-        Self { complaints: Some(file.to_owned()), ..self }
+        Self { stderr: Some(file.to_owned()), ..self }
     }
 
-    /// Where its data lies.
+    /// The data folder.
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the server and waits until it listens.
     ///
     /// # Errors
-    /// When it cannot be started, or ends without listening.
+    /// If it cannot be started, or ends without listening.
     pub fn start(&self) -> io::Result<Posthaste> {
         self.begin()?.listens()
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts the server without waiting.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn begin(&self) -> io::Result<Starting> {
-        let stderr = match &self.complaints {
+        let stderr = match &self.stderr {
             Some(file) => File::create(file)?.into(),
             None => Stdio::inherit(),
         };
         let child = Command::new(&self.binary)
             .args(["serve", "--dev", "--listen", "127.0.0.1:0", "--data", "data"])
-            // A file of settings where the proof happens to run is none of its business.
+            // So that a settings file in the folder of the proof has no effect.
             .current_dir(&self.folder)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -92,25 +92,25 @@ impl Launch {
 pub struct Starting(Process);
 
 impl Starting {
-    /// Waits until it listens.
+    /// Waits until the server listens.
     ///
     /// # Errors
-    /// When it ends without listening.
+    /// If it ends without listening.
     pub fn listens(mut self) -> io::Result<Posthaste> {
         let stdout = self.0.0.stdout.take().ok_or_else(|| io::Error::other("its output is not piped"))?;
-        let mut said = String::new();
-        BufReader::new(stdout).read_line(&mut said)?;
-        let address = said.split_once("http://").and_then(|(_, behind)| behind.split([',', '\n']).next());
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.split_once("http://").and_then(|(_, behind)| behind.split([',', '\n']).next());
         let address = address
             .and_then(|address| address.parse().ok())
-            .ok_or_else(|| io::Error::other(format!("the server said {said:?} and not where it listens")))?;
+            .ok_or_else(|| io::Error::other(format!("the server printed {line:?} and not its address")))?;
         Ok(Posthaste { process: self.0, address })
     }
 
-    /// kill -9, wherever it is.
+    /// Kills the server with `SIGKILL`, at any point of its start.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn kill(mut self) -> io::Result<()> {
         self.0.kill()
     }
@@ -120,45 +120,45 @@ impl Starting {
 #[derive(Debug)]
 pub struct Posthaste {
     process: Process,
-    /// Where it listens.
+    /// The address of its API.
     pub address: SocketAddr,
 }
 
 impl Posthaste {
-    /// Its number, as the system counts processes.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// kill -9. Killing it twice is the same as once.
+    /// Kills the server with `SIGKILL`. May be called again.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn kill(&mut self) -> io::Result<()> {
         self.process.kill()
     }
 
-    /// Asks it to stop, as a supervisor does, and waits until it has.
+    /// Stops the server with `SIGTERM`, as a supervisor does, and waits for its exit.
     ///
     /// # Errors
-    /// When it cannot be asked or waited for.
+    /// If it cannot be signalled or waited for.
     pub fn stop(&mut self) -> io::Result<ExitStatus> {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("it has no number"))?;
+        let pid = pid.ok_or_else(|| io::Error::other("the server has no process id"))?;
         kill_process(pid, Signal::TERM)?;
         self.process.0.wait()
     }
 
-    /// How it ended by itself, if it has.
+    /// The exit status, if the server has exited by itself.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// If its state cannot be read.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.process.0.try_wait()
     }
 }
 
-/// A child that does not outlive its owner.
+/// A child process that is killed when this is dropped.
 #[derive(Debug)]
 struct Process(Child);
 
@@ -171,7 +171,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing can be done about a process that is already gone.
+        // An error means that the process is gone already.
         let _ = self.kill();
     }
 }

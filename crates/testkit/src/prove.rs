@@ -1,7 +1,7 @@
-//! What a proof is: a name, what it shows, and figures with their bars.
+//! A proof: a named check of a claim, which returns figures with their bars.
 //!
-//! Every proof ends in lines of one form, `figure NAME VALUE UNIT (bar ≤ BAR) ok|short`, so that a
-//! person and a script read the same thing. The registry is [`PROOFS`].
+//! Every proof ends in lines of one form, `figure NAME VALUE UNIT (bar ≤ BAR) ok|short`, for people and scripts.
+//! The registry is [`PROOFS`].
 
 pub mod command_line;
 
@@ -20,29 +20,29 @@ use crate::{
 #[cfg(feature = "conformance")]
 use crate::{erasure, retry_tokens, ssrf, store_conformance};
 
-/// How a proof is run.
+/// The options with which a proof is run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The short form that `scripts/test` runs.
+    /// Run the quick form, as `scripts/test` does.
     pub quick: bool,
     /// How many seeds, where a proof has seeds.
     pub seeds: Option<u64>,
     /// The first seed.
     pub first: Option<u64>,
-    /// A corpus instead of the one that is kept, where a proof has one.
+    /// A corpus instead of the default one, where a proof has a corpus.
     pub corpus: Option<PathBuf>,
     /// Another build of `posthaste` to compare with, where a proof compares.
     pub against: Option<PathBuf>,
     /// How many pairs to measure with `against`.
     pub pairs: Option<u64>,
-    /// The bar for the ratio that comes of `against`, instead of the proof's own.
+    /// The bar for the ratio of a comparison, instead of the proof's own.
     pub at_most: Option<f64>,
 }
 
-/// How much wider the bar of a time is in the short form.
+/// How much wider the bars of time measurements are in the quick form.
 pub(crate) const QUICK_SLACK: f64 = 3.0;
 
-/// Which side of the bar is good.
+/// The bar of a figure, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bar {
     /// The figure must not be above it.
@@ -56,11 +56,11 @@ pub enum Bar {
 pub struct Figure {
     /// What was measured, in snake case.
     pub name: String,
-    /// The value.
+    /// The measured value.
     pub value: f64,
-    /// Its unit.
+    /// The unit of value and bar.
     pub unit: &'static str,
-    /// What it has to reach.
+    /// The bar that the value has to reach.
     pub bar: Bar,
 }
 
@@ -75,9 +75,8 @@ impl Figure {
         Self { name: name.to_owned(), value, unit, bar: Bar::AtLeast(bar) }
     }
 
-    /// For a figure that a clock or a processor's time tells: in the short form its bar is three times
-    /// as wide. A few seconds on a machine that does other work say whether something is badly wrong,
-    /// and not more; the full form has the bar itself.
+    /// Marks a figure that is a time or a rate: in the quick form its bar is three times as wide. A measurement of a
+    /// few seconds on a busy machine can only show that something is badly wrong; the full form has the real bar.
     #[must_use]
     pub fn by_the_clock(self, options: &Options) -> Self {
         let bar = match self.bar {
@@ -88,7 +87,7 @@ impl Figure {
         Self { bar, ..self }
     }
 
-    /// Whether it reached its bar. A value that is no number never does.
+    /// Whether the value reached its bar. NaN never does.
     pub fn is_ok(&self) -> bool {
         match self.bar {
             Bar::AtMost(bar) => self.value <= bar,
@@ -108,13 +107,13 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Up to three decimals, none where they say nothing.
+/// A value with up to three decimals, without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A proof could not be run at all: not the same as falling short.
+/// The reason why a proof could not be run, as opposed to missing a bar.
 #[derive(Debug)]
 pub struct CannotRun(pub String);
 
@@ -130,21 +129,21 @@ impl From<io::Error> for CannotRun {
     }
 }
 
-/// What a proof found.
+/// The result of a proof.
 pub type Findings = Result<Vec<Figure>, CannotRun>;
 
-/// One of the named proofs.
+/// A named proof.
 #[derive(Clone, Copy)]
 pub struct Proof {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows, in one line.
+    /// The claim that it checks, in one line.
     pub shows: &'static str,
-    /// Runs it, writing progress to stderr as it goes: stdout is for the figures.
+    /// Runs it. Progress goes to stderr; stdout is for the figures.
     pub run: fn(&Options) -> Findings,
 }
 
-/// Every proof there is.
+/// Every proof of this crate.
 pub const PROOFS: &[Proof] = &[
     Proof {
         name: "purity",
@@ -153,10 +152,10 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "schedules",
-        shows: "every jitter by statistics, the presets as written, contention as known",
+        shows: "every jitter by statistics, the presets as documented, contention against known figures",
         run: schedules::run,
     },
-    Proof { name: "limits", shows: "no sliding second above its limit, whatever the clock does", run: limits::run },
+    Proof { name: "limits", shows: "no sliding second above its limit, also when the clock jumps", run: limits::run },
     Proof {
         name: "breakers",
         shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
@@ -164,7 +163,7 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "outage",
-        shows: "twenty minutes down: what reaches the receiver, naive and with all gates",
+        shows: "twenty minutes of outage: the load on the receiver with naive retries, and with Posthaste",
         run: outage::proof::run,
     },
     Proof {
@@ -174,12 +173,12 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "core-speed",
-        shows: "what the queue costs a delivery in instructions and memory, alone and with a million behind it",
+        shows: "the scheduler's cost of a delivery in instructions and memory, also with a million rows in the store",
         run: core_speed::run,
     },
     Proof {
         name: "simulation",
-        shows: "the production loop under faults: no promise broken in any seed",
+        shows: "the production loop under faults: no promise is broken in any seed",
         run: simulation::run,
     },
     Proof { name: "determinism", shows: "a seed gives the same run in every process", run: simulation::determinism },
@@ -190,12 +189,12 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "sealed",
-        shows: "canaries through every field of the store: none in its files or its log, none moved opens",
+        shows: "canaries in every field of the store: none readable in its files or log; moved values do not open",
         run: sealed::run,
     },
     Proof {
         name: "idempotency",
-        shows: "twins of every key at once, across kill -9: one message each, one answer for all",
+        shows: "every idempotency key used many times at once, across kill -9: one message and one answer for each",
         run: idempotency::run,
     },
     #[cfg(feature = "conformance")]
@@ -207,13 +206,13 @@ pub const PROOFS: &[Proof] = &[
     #[cfg(feature = "conformance")]
     Proof {
         name: "erasure",
-        shows: "who is erased is gone for somebody with the files and the master key, and from an older copy as well",
+        shows: "erased data cannot be recovered with the files and the master key, nor from an older copy",
         run: erasure::run,
     },
     #[cfg(feature = "conformance")]
     Proof {
         name: "retry-tokens",
-        shows: "rows forged, moved, back-dated or payload-swapped in the file: none sent, all quarantined; late ones sent",
+        shows: "rows that are forged, moved or back-dated, or have swapped payloads: none is sent, all are quarantined",
         run: retry_tokens::run,
     },
     Proof {
@@ -233,37 +232,37 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "store-backlog",
-        shows: "millions of rows that wait make a delivery hardly dearer, a start no slower and no page long",
+        shows: "with millions of pending rows a delivery costs hardly more, a start takes no longer, no page is slow",
         run: store_backlog::run,
     },
     Proof {
         name: "mass-ends",
-        shows: "what ends millions of deliveries is answered at once, and nothing of them is sent afterwards",
+        shows: "a request that ends millions of deliveries is answered at once, and none of them is sent afterwards",
         run: mass_ends::run,
     },
     Proof {
         name: "store-speed",
-        shows: "accept and settle beside a bare file with the same bytes and syncs, and what they cost in CPU",
+        shows: "throughput of accept and settle beside a bare file with the same bytes and syncs, and their CPU cost",
         run: store_speed::run,
     },
     Proof {
         name: "audit-tamper",
-        shows: "whoever has the file and an old checkpoint changes nothing without being seen; retention is no alarm",
+        shows: "an audit detects every change of the file by an attacker with a checkpoint; retention raises no alarm",
         run: audit_tamper::run,
     },
     Proof {
         name: "planted-bugs",
-        shows: "the oracle complains of every bug on a list, and of nothing while they sleep",
+        shows: "the oracle reports every bug on a list, and nothing while they are switched off",
         run: planted::run,
     },
     Proof {
         name: "api",
-        shows: "every route the server tells of, over real HTTP, with what it takes and with what it refuses",
+        shows: "every documented route over real HTTP, with requests that it accepts and requests that it refuses",
         run: api::run,
     },
     Proof {
         name: "isolation",
-        shows: "every route that names something, asked for another tenant's: the same bytes as for what never was",
+        shows: "every route with an id: another tenant's id gets the same bytes as an id that does not exist",
         run: isolation::run,
     },
     Proof {
@@ -273,22 +272,22 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "restart",
-        shows: "asked to stop under load and started again: nothing lost, nothing twice; back soon with a long queue",
+        shows: "stopped under load and started again: nothing lost or sent twice; a fast start with a long backlog",
         run: restart::run,
     },
     Proof {
         name: "disk",
-        shows: "the real binary on a disk that is full, and on one that fails: it refuses and resumes, or ends and says why",
+        shows: "the real binary on a full disk, and on a failing one: it refuses and resumes, or exits with the reason",
         run: failing_disk::run,
     },
     Proof {
         name: "overload",
-        shows: "ten times more than can be delivered: memory stays small and flat, refusals say when to come back",
+        shows: "ten times more load than can be delivered: memory stays small and flat, refusals have a Retry-After",
         run: overload::run,
     },
     Proof {
         name: "idle",
-        shows: "what a server takes of the machine that has nothing to do, or ten million deliveries waiting",
+        shows: "CPU and memory of a server that is idle, and of one with ten million pending deliveries",
         run: idle::run,
     },
     Proof {
@@ -298,7 +297,7 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "signatures",
-        shows: "what the server signs is verified by the official libraries, and no altered byte is",
+        shows: "the official libraries verify the server's signatures, and reject every altered byte",
         run: signatures::run,
     },
     Proof {
@@ -308,23 +307,23 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof {
         name: "bench",
-        shows: "what a delivery costs and how long it takes, beside a bare client, the bare disk and an empty server",
+        shows: "cost and latency of a delivery, beside a bare client, the bare disk and an empty server",
         run: bench::run,
     },
     #[cfg(feature = "conformance")]
     Proof {
         name: "ssrf",
-        shows: "a corpus of hostile targets ends with the right codes, and no socket opens to a refused address",
+        shows: "a corpus of hostile targets is refused with the right codes, and no socket opens to a refused address",
         run: ssrf::run,
     },
     Proof {
         name: "outage-sockets",
-        shows: "a receiver that dies under load and returns is not hammered, and everything arrives",
+        shows: "a receiver that dies under load and returns is not flooded with retries, and everything arrives",
         run: outage_sockets::run,
     },
     Proof {
         name: "fan-out-lookup",
-        shows: "a message for one subject or tag costs the same with a thousand endpoints and with a million",
+        shows: "a message for one subject or tag costs the same with a thousand endpoints as with a million",
         run: fan_out_lookup::run,
     },
     Proof {

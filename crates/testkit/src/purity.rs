@@ -1,8 +1,8 @@
-//! The proof `purity`: `posthaste-core` is built from its own sources alone, `unsafe` is refused by
-//! the compiler, and nothing in it reads a clock, rolls dice or touches the outside.
+//! The proof `purity`: `posthaste-core` has no dependencies, the compiler refuses `unsafe` in it, and nothing in it
+//! reads a clock, makes random numbers or performs IO.
 //!
-//! The first two are read off the command line cargo gives the compiler; the last is a search for
-//! the words of `xtask/core-must-not-know.txt`. Each search is first shown something it must find.
+//! The first two are read from the command line with which cargo calls the compiler. The last is a search for the words
+//! of `xtask/core-must-not-know.txt`. As a control, each check is first given something that it must find.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
-/// Builds and searches; there is no shorter form.
+/// Runs the proof. There is no shorter form.
 pub fn run(_: &Options) -> Findings {
     let root = root();
     let words = words(&root)?;
@@ -34,15 +34,15 @@ fn root() -> PathBuf {
     testkit.ancestors().nth(2).expect("the testkit is two folders below the workspace").to_owned()
 }
 
-/// Where the builds of this proof go.
+/// The folder for this proof's builds.
 fn scratch(root: &Path) -> PathBuf {
     root.join("target/purity")
 }
 
-/// Whatever cannot find what is there would find nothing anywhere.
+/// The controls: the search must find a clock, and the compiler must refuse `unsafe` code.
 fn controls(root: &Path, words: &[String]) -> Result<(), CannotRun> {
     if search("let now = std::time::SystemTime::now();", words).is_empty() {
-        return Err(CannotRun("the search misses a clock that is there".to_owned()));
+        return Err(CannotRun("the search does not find a clock in its control".to_owned()));
     }
     let folder = scratch(root);
     fs::create_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
@@ -56,14 +56,14 @@ fn controls(root: &Path, words: &[String]) -> Result<(), CannotRun> {
     )?;
     let complaint = String::from_utf8_lossy(&refused.stderr);
     if refused.status.success() || !complaint.contains("unsafe") {
-        return Err(CannotRun(format!("the compiler takes `unsafe` in spite of {UNSAFE_FORBIDDEN}: {complaint}")));
+        return Err(CannotRun(format!("the compiler accepts `unsafe` in spite of {UNSAFE_FORBIDDEN}: {complaint}")));
     }
     Ok(())
 }
 
 const UNSAFE_FORBIDDEN: &str = "--forbid=unsafe_code";
 
-/// Builds the core in a folder of its own, from nothing, and returns how the compiler was called.
+/// Builds the core from scratch in a folder of its own, and returns the compiler's command line.
 fn compile_command(root: &Path) -> Result<String, CannotRun> {
     let target = scratch(root).join("build");
     if target.exists() {
@@ -76,15 +76,15 @@ fn compile_command(root: &Path) -> Result<String, CannotRun> {
             .arg("--target-dir")
             .arg(&target),
     )?;
-    let told = String::from_utf8_lossy(&built.stderr);
+    let log = String::from_utf8_lossy(&built.stderr);
     if !built.status.success() {
-        return Err(CannotRun(format!("posthaste-core does not build alone:\n{told}")));
+        return Err(CannotRun(format!("posthaste-core does not build alone:\n{log}")));
     }
-    let command = told.lines().find(|line| line.contains("--crate-name posthaste_core"));
-    command.map(str::to_owned).ok_or_else(|| CannotRun(format!("cargo did not say how it built the core:\n{told}")))
+    let command = log.lines().find(|line| line.contains("--crate-name posthaste_core"));
+    command.map(str::to_owned).ok_or_else(|| CannotRun(format!("cargo did not print how it built the core:\n{log}")))
 }
 
-/// How many other crates the compiler was given.
+/// How many other crates the compiler's command line names.
 fn dependencies(compile: &str) -> usize {
     compile.split_whitespace().filter(|word| word.starts_with("--extern")).count()
 }
@@ -117,7 +117,7 @@ fn search_folder(folder: &Path, words: &[String]) -> Result<Vec<String>, CannotR
     Ok(found)
 }
 
-/// The lines of a source that hold one of the words outside a comment.
+/// The lines of a source that have one of the words outside a comment.
 fn search(source: &str, words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for (index, line) in source.lines().enumerate() {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_dice_and_the_outside_are_found() {
+    fn search_finds_clocks_randomness_and_io() {
         check("use std::time::{Duration, SystemTime};", &["1: SystemTime"]);
         check("\nlet seen = HashMap::new();", &["2: HashMap::new"]);
         check("use std::{env, fs};", &["1: std::{"]);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_longer_names_are_not() {
+    fn search_ignores_comments_and_longer_names() {
         check("// SystemTime stays outside", &[]);
         check("/// Instantly.\nfn instant_of(now: Timestamp) {}", &[]);
         check("#![forbid(unsafe_code)]", &[]);
@@ -175,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn the_compilers_command_line_tells_what_it_was_given() {
+    fn compiler_command_line_shows_dependencies_and_lints() {
         let alone = "Running `rustc --crate-name posthaste_core src/lib.rs --forbid=unsafe_code -L dependency=deps`";
         assert_eq!((dependencies(alone), forbids_unsafe(alone)), (0, true));
-        let with_a_friend = "Running `rustc --crate-name posthaste_core src/lib.rs --extern serde=libserde.rmeta`";
-        assert_eq!((dependencies(with_a_friend), forbids_unsafe(with_a_friend)), (1, false));
+        let with_dependency = "Running `rustc --crate-name posthaste_core src/lib.rs --extern serde=libserde.rmeta`";
+        assert_eq!((dependencies(with_dependency), forbids_unsafe(with_dependency)), (1, false));
     }
 }

@@ -1,5 +1,5 @@
-//! Receivers on real sockets that behave as they are told and keep a log of what arrived: what a
-//! sender claims is compared with this log, not with the sender's own counts.
+//! HTTP receivers on real sockets with a given behaviour, which verify signatures and log every request. Proofs use
+//! this log and not the sender's own counts.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,41 +21,41 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// How a receiver answers.
+/// The behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
-    /// Takes everything.
+    /// Accepts every request.
     Healthy,
-    /// Fails its first requests, then takes everything.
+    /// Refuses its first requests, then accepts every request.
     FailsFirst {
-        /// How many.
+        /// The number of requests to refuse.
         times: usize,
-        /// With what.
+        /// The status of the refusals.
         status: StatusCode,
     },
-    /// Takes nothing, and repeats in its answer what it was sent.
+    /// Refuses every request, with the request's body in its answer.
     Quotes {
-        /// With what.
+        /// The status of the refusals.
         status: StatusCode,
     },
 }
 
-/// One request that arrived.
+/// A request that arrived.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// `webhook-id`.
+    /// The header `webhook-id`.
     pub message: String,
-    /// `posthaste-delivery`.
+    /// The header `posthaste-delivery`.
     pub delivery: String,
-    /// Every field.
+    /// All headers.
     pub headers: HeaderMap,
-    /// The body as it came.
+    /// The body.
     pub body: Bytes,
-    /// Whether its signature was good and recent.
+    /// Whether its signature was valid and recent.
     pub is_signed: bool,
-    /// When, by the receiver's clock.
+    /// The time of the request, by the receiver's clock.
     pub at: posthaste_core::Timestamp,
-    /// What was answered.
+    /// The status of the answer.
     pub answered: StatusCode,
 }
 
@@ -63,12 +63,12 @@ pub struct Arrival {
 #[derive(Debug)]
 pub struct Receiver {
     address: SocketAddr,
-    desk: Arc<Desk>,
+    state: Arc<State>,
     _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct State {
     behaviour: Behaviour,
     secret: Secret,
     clock: SystemClock,
@@ -82,33 +82,33 @@ struct Log {
 }
 
 impl Receiver {
-    /// Listens on a free port. The clock must run as the sender's does: signatures grow old.
+    /// Listens on a free port. The clock must run like the sender's, because signatures have an age limit.
     pub async fn start(behaviour: Behaviour, secret: Secret, clock: SystemClock) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let desk = Desk { behaviour, secret, clock, log: Mutex::default(), changed: Notify::new() };
-        let desk = Arc::new(desk);
+        let state = State { behaviour, secret, clock, log: Mutex::default(), changed: Notify::new() };
+        let state = Arc::new(state);
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen(listener, Arc::clone(&desk)));
-        Ok(Self { address, desk, _tasks: tasks })
+        tasks.spawn(listen(listener, Arc::clone(&state)));
+        Ok(Self { address, state, _tasks: tasks })
     }
 
-    /// Where it can be reached.
+    /// The URL for an endpoint.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    /// Everything that arrived so far.
+    /// All requests so far.
     pub fn arrivals(&self) -> Vec<Arrival> {
-        self.desk.log().arrivals.clone()
+        self.state.log().arrivals.clone()
     }
 
-    /// Waits until the log is as `enough` wants it; false when that took longer than `within`.
+    /// Waits until `enough` holds for the log. Returns `false` after the time `within`.
     pub async fn waits_for(&self, within: Duration, enough: impl Fn(&[Arrival]) -> bool) -> bool {
         let waiting = async {
             loop {
-                let changed = self.desk.changed.notified();
-                if enough(&self.desk.log().arrivals) {
+                let changed = self.state.changed.notified();
+                if enough(&self.state.log().arrivals) {
                     return;
                 }
                 changed.await;
@@ -118,7 +118,7 @@ impl Receiver {
     }
 }
 
-impl Desk {
+impl State {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,7 +127,7 @@ impl Desk {
         let (head, body) = request.into_parts();
         let mut response = Response::new(Full::default());
         let Ok(body) = body.collect().await else {
-            // Half a request is no arrival: its sender knows that it did not end.
+            // An incomplete request is no arrival: its sender knows that it did not complete.
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return response;
         };
@@ -154,7 +154,7 @@ impl Desk {
         response
     }
 
-    /// What it says to its `nth` request.
+    /// The status of the answer to the `nth` request.
     fn status(&self, nth: usize) -> StatusCode {
         match self.behaviour {
             Behaviour::FailsFirst { times, status } if nth <= times => status,
@@ -164,20 +164,20 @@ impl Desk {
     }
 }
 
-async fn listen(listener: TcpListener, desk: Arc<Desk>) {
+async fn listen(listener: TcpListener, state: Arc<State>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(stream, Arc::clone(&desk)));
+        connections.spawn(serve(stream, Arc::clone(&state)));
     }
 }
 
-async fn serve(stream: TcpStream, desk: Arc<Desk>) {
+async fn serve(stream: TcpStream, state: Arc<State>) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| {
-        let desk = Arc::clone(&desk);
-        async move { Ok::<_, Infallible>(desk.answer(request).await) }
+        let state = Arc::clone(&state);
+        async move { Ok::<_, Infallible>(state.answer(request).await) }
     });
-    // A sender that dies in the middle is what some proofs are about.
+    // An error is expected here: some proofs kill the sender.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }

@@ -1,9 +1,9 @@
-//! The proof `redaction`: canaries in every field that is somebody's secret, the real binary with its log at
-//! `trace`, everything it says collected, and none of them in it (L7).
+//! The proof `redaction`: the real binary, with its log at `trace`, leaks no secret field into logs, metrics, errors or
+//! listings (L7).
 //!
-//! A canary is a text that is nowhere else: where it turns up, the field it was planted in has leaked. Answers
-//! that are made to show a secret to its owner (an endpoint that was just made, a key) are not looked at; whatever
-//! another caller, an operator or a collector of logs and metrics reads is.
+//! Every secret field gets a canary: a unique text that is a leak wherever it appears. Answers that must show a secret
+//! to its owner (a new endpoint, a new key) are not searched; everything that another caller, an operator or a
+//! collector of logs and metrics reads is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,18 +21,18 @@ use crate::caller::{Answer, Line};
 use crate::posthaste::{Launch, Posthaste, binary};
 use crate::prove::{Figure, Findings, Options};
 
-/// What is planted at least: fewer mean that the API has lost a field, or the proof its hands.
+/// The least number of canaries: with fewer, the API has lost a field, or the proof does not fill it.
 const CANARIES_LEAST: usize = 12;
-/// Lines of a log at `trace`: fewer mean that nobody was listening.
+/// The least number of log lines at `trace`: with fewer, the log was not captured.
 const LOG_LINES_LEAST: usize = 20;
-/// How long everything may take to end, one way or the other.
+/// The longest wait for the first attempt.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Both forms of the log; the short form of the proof looks at the one for people alone.
+    // Both log formats; the quick form of the proof checks the text format only.
     let formats: &[&str] = if options.quick { &["text"] } else { &["text", "json"] };
     let mut whole = Collected::default();
     let mut canaries = usize::MAX;
@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> Findings {
     Ok(whole.figures(canaries))
 }
 
-/// What was found, and where.
+/// Counts of canaries found, by place, and of the texts searched.
 #[derive(Debug, Default)]
 struct Collected {
     in_logs: usize,
@@ -77,7 +77,7 @@ impl Collected {
             Figure::at_most("in_listings", count(self.in_listings), "canaries", 0.0),
             Figure::at_least("log_lines", count(self.log_lines), "lines", count(LOG_LINES_LEAST)),
             Figure::at_least("answers_looked_at", count(self.answers), "answers", 20.0),
-            // The search itself must be able to fail: one leak is planted in what was collected.
+            // The control: one leak is planted in the collected log.
             Figure::at_least("control_caught", count(self.control), "canaries", 1.0),
         ]
     }
@@ -88,7 +88,7 @@ impl Collected {
 struct Canaries(Vec<(&'static str, String)>);
 
 impl Canaries {
-    /// One more, for a field.
+    /// A new canary for a field.
     fn plant(&mut self, field: &'static str) -> String {
         let random: [u8; 12] = posthaste_crypto::random::bytes();
         let text: String = random.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
@@ -97,18 +97,18 @@ impl Canaries {
         canary
     }
 
-    /// Those of an endpoint that its owner's keys alone may read; what it is called by, an operator sees too.
-    fn of_endpoints(&self) -> Self {
+    /// The canaries of an endpoint's fields that only its tenant may read. Operators may see its names.
+    fn endpoint_secrets(&self) -> Self {
         let own = ["a URL's path", "a URL's query", "a signing secret", "a custom header"];
         Self(self.0.iter().filter(|(field, _)| own.contains(field)).cloned().collect())
     }
 
-    /// All but that of one field.
+    /// All canaries but that of one field.
     fn but(&self, spared: &str) -> Self {
         Self(self.0.iter().filter(|(field, _)| *field != spared).cloned().collect())
     }
 
-    /// How many of them are in a text; each that is there is named.
+    /// How many of the canaries are in a text. Prints each of them.
     fn found_in(&self, text: &str, place: &str) -> usize {
         let found: Vec<_> = self.0.iter().filter(|(_, canary)| text.contains(canary.as_str())).collect();
         for (field, canary) in &found {
@@ -132,32 +132,32 @@ async fn play(binary: &Path, folder: &Path, format: &str) -> io::Result<(Collect
     let mut collected = world.look().await?;
     let (canaries, _receivers) = (world.canaries, world.receivers);
     ended(server.stop()?.success())?;
-    let said = std::fs::read_to_string(&log)?;
-    collected.in_logs = canaries.found_in(&said, "the log");
-    collected.log_lines = said.lines().count();
+    let log = std::fs::read_to_string(&log)?;
+    collected.in_logs = canaries.found_in(&log, "the log");
+    collected.log_lines = log.lines().count();
     let (field, canary) = &canaries.0[0];
-    eprintln!("a leak of {field} is planted in the log: it must be found");
-    collected.control = canaries.found_in(&format!("{said}\nsomebody said {canary}"), "the log, on purpose");
+    eprintln!("control: a leak of {field} is planted in the log and must be found");
+    collected.control = canaries.found_in(&format!("{log}\nleaked {canary}"), "the log, on purpose");
     Ok((collected, canaries.0.len()))
 }
 
 fn ended(well: bool) -> io::Result<()> {
-    if well { Ok(()) } else { Err(io::Error::other("the server did not end well")) }
+    if well { Ok(()) } else { Err(io::Error::other("the server exited with an error")) }
 }
 
-/// A server, who calls it, and what was planted.
+/// A server, its callers, and the canaries planted through them.
 struct World {
     line: Line,
     canaries: Canaries,
     tenant: String,
     tenant_key: String,
     operator_key: String,
-    /// What callers were answered that is nobody's secret to read.
+    /// The bodies of refusals. They must not contain canaries.
     errors: Vec<String>,
     receivers: JoinSet<()>,
     failing: SocketAddr,
-    /// When the receiver was asked.
-    asked: Arc<Notify>,
+    /// Notified when the receiver has answered a request.
+    requested: Arc<Notify>,
 }
 
 impl World {
@@ -167,14 +167,14 @@ impl World {
         let mut receivers = JoinSet::new();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let failing = listener.local_addr()?;
-        // What a receiver answers is somebody's too: it may say what it was sent.
-        let asked = Arc::new(Notify::new());
-        receivers.spawn(refuses(listener, canaries.plant("a receiver's answer"), Arc::clone(&asked)));
+        // A receiver's answer is secret too: it may repeat the payload.
+        let requested = Arc::new(Notify::new());
+        receivers.spawn(refuses(listener, canaries.plant("a receiver's answer"), Arc::clone(&requested)));
         let [tenant, tenant_key, operator_key] = [const { String::new() }; 3];
-        Ok(Self { line, canaries, tenant, tenant_key, operator_key, errors: Vec::new(), receivers, failing, asked })
+        Ok(Self { line, canaries, tenant, tenant_key, operator_key, errors: Vec::new(), receivers, failing, requested })
     }
 
-    /// Fills every secret field there is, and lets deliveries fail.
+    /// Fills every secret field with a canary, and sends a message whose delivery fails.
     async fn plant(&mut self) -> io::Result<()> {
         let uid = self.canaries.plant("a tenant's uid");
         self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid":"{uid}"}}"#))
@@ -208,7 +208,7 @@ impl World {
         Err(io::Error::other("no message was accepted"))
     }
 
-    /// An endpoint with everything that somebody may put into one; what this version cannot do is left out.
+    /// Creates an endpoint with all fields set, except those that this version refuses.
     async fn endpoint(&mut self) -> io::Result<String> {
         let (path, query) = (self.canaries.plant("a URL's path"), self.canaries.plant("a URL's query"));
         let url = format!("http://{}/{path}?token={query}", self.failing);
@@ -236,20 +236,20 @@ impl World {
             if fields.len() == before {
                 return Err(io::Error::other(format!("no endpoint was made: {}", answer.body)));
             }
-            eprintln!("left out, since this version cannot do that yet: {}", answer.body);
+            eprintln!("left out, since this version refuses it: {}", answer.body);
             self.errors.push(answer.body);
         }
     }
 
-    /// Waits until the receiver was asked, and holds what is left.
+    /// Waits for an attempt, then pauses the endpoint.
     async fn is_tried(&mut self, endpoint: &str) -> io::Result<()> {
-        tokio::time::timeout(ENDS_WITHIN, self.asked.notified()).await?;
+        tokio::time::timeout(ENDS_WITHIN, self.requested.notified()).await?;
         let pause = format!("/v1/endpoints/{endpoint}/pause");
         self.call(Method::POST, &pause, &[], "").await?.expect(StatusCode::OK)?;
         Ok(())
     }
 
-    /// Requests that are refused, each with a canary where a secret would be.
+    /// Makes requests that are refused, each with a canary where a secret would be.
     async fn refuse(&mut self) -> io::Result<()> {
         let token = self.canaries.plant("a URL that is refused");
         let payload = self.canaries.plant("a payload that is no JSON");
@@ -277,13 +277,13 @@ impl World {
     async fn refused(&mut self, path: &str, body: &str) -> io::Result<()> {
         let answer = self.call(Method::POST, path, &[], body).await?;
         if !answer.status.is_client_error() {
-            return Err(io::Error::other(format!("{path} took what it should refuse: {}", answer.body)));
+            return Err(io::Error::other(format!("{path} accepted a bad request: {}", answer.body)));
         }
         self.errors.push(answer.body);
         Ok(())
     }
 
-    /// Everything that somebody else may read.
+    /// Searches everything that others than the owner of a secret can read.
     async fn look(&mut self) -> io::Result<Collected> {
         let mut collected = Collected::default();
         let lists = [
@@ -300,7 +300,7 @@ impl World {
         ];
         let tenant = self.tenant.clone();
         let operator = format!("Bearer {}", self.operator_key);
-        // An operator's eyes: on a server for one person alone, who has no key is the owner of everything.
+        // With an operator's key: without one, the caller would be the owner of everything on a server for one person.
         let named = [("authorization", operator.as_str()), ("posthaste-tenant", tenant.as_str())];
         for path in lists {
             for headers in [&named[..], &named[..1]] {
@@ -309,12 +309,12 @@ impl World {
                 collected.answers += 1;
             }
         }
-        // Whose data a message is, its list is made to show; what is in it, never.
+        // The list of messages shows subjects, but never payloads.
         let messages = self.line.call(Method::GET, "/v1/messages", &named, String::new()).await?;
         collected.in_listings += self.canaries.but("a subject").found_in(&messages.body, "the list of messages");
         let endpoints = self.line.call(Method::GET, "/v1/endpoints", &named, String::new()).await?;
         collected.in_listings +=
-            self.canaries.of_endpoints().found_in(&endpoints.body, "an operator's list of endpoints");
+            self.canaries.endpoint_secrets().found_in(&endpoints.body, "an operator's list of endpoints");
         let metrics =
             self.line.call(Method::GET, "/metrics", &named[..1], String::new()).await?.expect(StatusCode::OK)?;
         collected.in_metrics += self.canaries.found_in(&metrics.body, "the metrics");
@@ -337,18 +337,18 @@ impl World {
     }
 }
 
-/// A receiver that refuses everything, with words of its own.
-async fn refuses(listener: TcpListener, words: String, asked: Arc<Notify>) {
+/// A receiver that answers every request with `500` and this body.
+async fn refuses(listener: TcpListener, body: String, requested: Arc<Notify>) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let mut read = [0; 4096];
         let _ = stream.read(&mut read).await;
         let answer = format!(
-            "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{words}",
-            words.len()
+            "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
         );
         let _ = stream.write_all(answer.as_bytes()).await;
         let _ = stream.shutdown().await;
-        asked.notify_one();
+        requested.notify_one();
     }
 }
 

@@ -1,8 +1,8 @@
-//! The proof `restart`: the real binary, asked to stop and started again under load, as an upgrade does it; and
-//! killed with a long queue, to see how soon it is back.
+//! The proof `restart`: the real binary is stopped and started again under load, as in an upgrade; and it is killed
+//! with a long backlog, to measure how soon it is ready again.
 //!
-//! Whoever is asked to stop lets go of nothing: what is in flight ends and is written down, so that nothing comes
-//! twice. The control is the same with kill -9 instead, which must be seen to send twice.
+//! A shutdown loses nothing and repeats nothing: attempts in flight end and are recorded. The control is the same with
+//! `kill -9` instead, which must cause duplicates.
 
 mod backlog;
 
@@ -18,22 +18,22 @@ use crate::seeder::{Of, Shape};
 use crate::served::{Ended, Served, count, folder, runtime};
 
 const PRODUCERS: usize = 16;
-/// Promises between two restarts.
+/// Acknowledgements between two restarts.
 const PROMISES: usize = 150;
-/// Receivers answer within a second.
+/// The time of a receiver's answer.
 const TAKES: std::ops::Range<Duration> = Duration::from_millis(1)..Duration::from_millis(950);
-/// A stop waits for the slowest receiver, and then for a commit or two.
+/// The bar for a shutdown, which waits for the slowest receiver and then for a commit or two.
 const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
-/// What waits in the short form.
+/// The backlog in the quick form.
 const QUEUE: Shape = Shape { rows: 50_000, lanes: 100, of: Of::Messages };
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     restarts: usize,
     queue: Shape,
-    /// How often the server with the long queue is killed.
+    /// How often the server with the long backlog is killed.
     kills: u32,
 }
 
@@ -64,7 +64,7 @@ async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Resu
     let killed = under_load(binary, CONTROL_RESTARTS, async |served: &mut Served| served.kill().await).await?;
     let seens = ended.counter.seens();
     eprintln!(
-        "{restarts} restarts, {} promised, {} came; the slowest stop took {slowest:.1?}; {} calls were not answered",
+        "{restarts} restarts, {} acknowledged, {} arrived; the slowest stop took {slowest:.1?}; {} calls were not answered",
         ended.promised.len(),
         seens.messages(),
         ended.ledger.refusals().unanswered,
@@ -84,7 +84,7 @@ async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Resu
     ])
 }
 
-/// Ends the server in this way so often under load, each time starting it again.
+/// Ends the server this many times under load in the given way, and starts it again each time.
 async fn under_load(
     binary: &Path,
     times: usize,
@@ -99,7 +99,7 @@ async fn under_load(
         end(&mut served).await?;
         served.start()?;
     }
-    // What waits is not to wait for slow receivers for minutes.
+    // A fast receiver from now on, so that the backlog does not take minutes.
     served.counter().behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
     Ok(served.ends().await)
 }

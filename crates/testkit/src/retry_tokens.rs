@@ -1,11 +1,10 @@
-//! The proof `retry-tokens`: rows that somebody wrote into the file directly are never sent (L2).
+//! The proof `retry-tokens`: rows that an attacker wrote into the database file are never sent (L2).
 //!
-//! A store is filled and closed; a program that has the file and no key forges rows, moves them,
-//! back-dates them and swaps payloads; then the production driver runs over it. Nothing of what was
-//! touched may arrive, all of it must be quarantined, journalled and told of, and everything else must
-//! arrive, however late it is.
+//! A store is filled and closed. A program that has the file but no key forges rows, moves them, back-dates them and
+//! swaps payloads. Then the production driver runs over the store. None of these deliveries may arrive; all of them
+//! must be quarantined, journalled and logged; and all other deliveries must arrive, however late they are.
 //!
-//! The control is the same with the check switched off: what was forged must arrive.
+//! The control is the same with the check switched off: the forged rows must be sent.
 
 pub mod forger;
 mod world;
@@ -20,12 +19,12 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::Target;
 use world::{Filled, LANES, Run};
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
-    /// Rows of each deed.
+    /// Rows of each attack, before its share.
     each: u64,
-    /// Rows that nobody touches.
+    /// Rows that are not attacked.
     late: u64,
 }
 
@@ -53,9 +52,9 @@ async fn attacked(size: Size) -> Findings {
     let store = Sqlite::open_folder(filled.folder.path(), crate::master_key())?;
     let mut quarantined = 0;
     for id in &touched {
-        let shown = store.delivery(*id, filled.now).await?;
+        let found = store.delivery(*id, filled.now).await?;
         let is_so = |state| matches!(state, State::Dead { cause: Cause::TokenRejected, .. });
-        quarantined += u64::from(shown.is_some_and(|shown| is_so(shown.delivery.state)));
+        quarantined += u64::from(found.is_some_and(|found| is_so(found.delivery.state)));
     }
     let (letters, journalled) = (letters(&store).await?, journalled(&store).await?);
     store.close().await;
@@ -75,7 +74,7 @@ async fn attacked(size: Size) -> Findings {
     ])
 }
 
-/// Without the check, what was forged is sent.
+/// The control: without the check, forged rows are sent.
 async fn control(size: Size) -> Result<Figure, CannotRun> {
     let filled = Filled::new(size).await?;
     filled.vandalise()?;
@@ -85,7 +84,7 @@ async fn control(size: Size) -> Result<Figure, CannotRun> {
     Ok(Figure::at_least("control_forged_sent", sent(&run) as f64, "deliveries", forged.len() as f64))
 }
 
-/// Dead letters of the cause, of all tenants.
+/// The number of dead letters with the cause `TokenRejected`, of all tenants.
 async fn letters(store: &Sqlite) -> Result<u64, CannotRun> {
     let mut tenants: Vec<_> = (0..LANES).map(|lane| Target(lane).tenant()).collect();
     tenants.sort_unstable();
@@ -99,7 +98,7 @@ async fn letters(store: &Sqlite) -> Result<u64, CannotRun> {
     Ok(letters)
 }
 
-/// Ends of the cause in the journal.
+/// The number of ends with the cause `TokenRejected` in the journal.
 async fn journalled(store: &Sqlite) -> Result<u64, CannotRun> {
     let (mut after, mut ends) = (0, 0);
     loop {

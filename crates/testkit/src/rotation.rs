@@ -1,10 +1,10 @@
-//! The proof `rotation`: the master key is rotated again and again in a process under load, which is killed at
-//! every step. Nothing that was acknowledged is lost or unreadable, and once a rotation says that it has ended,
-//! nothing that an old master key has wrapped is left in the files.
+//! The proof `rotation`: the master key is rotated again and again in a process under load, which is killed at every
+//! step of a rotation. Nothing that was acknowledged is lost or unreadable, and after the end of a rotation the files
+//! contain nothing that an old master key has wrapped.
 //!
-//! The attacker is a program of its own ([`attacker`]). It has the files as a kill leaves them, every master key
-//! there ever was but the last, and every wrapped key that was ever seen in the files. The control is the same
-//! file with one tenant's key that the rotation has passed over.
+//! The attacker is a separate program ([`attacker`]). It has the files as a kill leaves them, all former master keys,
+//! and every wrapped key that was ever seen in the files. The control is the same database with one tenant's key as
+//! the rotation would leave it if it skipped that key.
 
 pub mod attacker;
 
@@ -26,7 +26,7 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder;
 use crate::store_kill9::record;
 
-/// What has not come by then, with nothing else coming either, is not on its way: retries come sooner.
+/// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
 const STANDS_STILL: Duration = Duration::from_secs(10);
 
 /// Runs the proof.
@@ -58,18 +58,18 @@ pub fn run(options: &Options) -> Findings {
     ])
 }
 
-/// When the process is killed.
+/// The point at which the process is killed.
 #[derive(Clone, Copy)]
 enum When {
-    /// Before it says that it is ready.
+    /// During its start.
     InTheStart,
-    /// While a newer key is made.
+    /// After the rotation was requested, while the new key is made.
     Asked,
-    /// After so many steps.
+    /// After this many steps of the rotation.
     Steps(usize),
-    /// When everything is wrapped anew, and the old table and the log are cleared.
+    /// When everything is wrapped with the new key, while the old table and the log are cleared.
     NothingLeft,
-    /// When it has ended, and the old key is forgotten.
+    /// When the rotation has ended, and the old key is removed.
     Rotated,
 }
 
@@ -78,13 +78,13 @@ impl When {
         [Self::Asked, Self::Steps(2), Self::NothingLeft, Self::Rotated, Self::Steps(4), Self::InTheStart];
 }
 
-/// The process, and what was seen of its keys.
+/// The process under test, and all keys that were seen.
 struct World {
     program: PathBuf,
     folder: tempfile::TempDir,
-    /// Every master key there was.
+    /// Every master key so far.
     keys: BTreeMap<MasterKeyId, String>,
-    /// Every wrapped form there was, with the number of its key.
+    /// Every wrapped key so far, with the id of its data key.
     wrapped: BTreeMap<Vec<u8>, i64>,
     rotations: u32,
 }
@@ -104,56 +104,56 @@ impl World {
 
     fn start(&self) -> Result<(Part, Heard), CannotRun> {
         let mut node = Part::start(&self.program, ["keyed".as_ref(), self.folder.path().as_os_str()])?;
-        let heard = node.says()?.lines();
-        Ok((node, heard))
+        let output = node.says()?.lines();
+        Ok((node, output))
     }
 
     fn cycle(&mut self, when: When, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
-        let (mut node, mut heard) = self.start()?;
+        let (mut node, mut output) = self.start()?;
         let mut delay = Duration::from_micros(dice.u64(..4_000));
         match when {
             When::InTheStart => delay *= 10,
             _ => {
-                until(&mut heard, |line| line == READY)?;
+                until(&mut output, |line| line == READY)?;
                 node.tell("load")?;
-                // The producers get going first.
+                // Lets the producers start first.
                 thread::sleep(Duration::from_millis(dice.u64(20..60)));
                 node.tell("rotate")?;
                 match when {
                     When::InTheStart | When::Asked => {}
                     When::Steps(count) => {
                         let mut seen = 0;
-                        until(&mut heard, |line| {
+                        until(&mut output, |line| {
                             seen += usize::from(line.starts_with("step"));
                             seen == count
                         })?;
                     }
-                    When::NothingLeft => until(&mut heard, |line| line == "step 1 0")?,
-                    When::Rotated => until(&mut heard, |line| line == ROTATED)?,
+                    When::NothingLeft => until(&mut output, |line| line == "step 1 0")?,
+                    When::Rotated => until(&mut output, |line| line == ROTATED)?,
                 }
             }
         }
         thread::sleep(delay);
         node.kill()?;
-        // What it said before it died.
-        self.rotations += heard.map_while(Result::ok).map(|line| u32::from(line == ROTATED)).sum::<u32>();
+        // Rotations that ended before the kill.
+        self.rotations += output.map_while(Result::ok).map(|line| u32::from(line == ROTATED)).sum::<u32>();
         self.rotations += u32::from(matches!(when, When::Rotated));
         self.note()
     }
 
-    /// Lets the rotation that is under way end, and kills the process when it says so.
+    /// Starts the process once more, and kills it when a rotation has ended.
     fn rotates_once_more(&mut self) -> Result<(), CannotRun> {
-        let (mut node, mut heard) = self.start()?;
-        until(&mut heard, |line| line == READY)?;
+        let (mut node, mut output) = self.start()?;
+        until(&mut output, |line| line == READY)?;
         node.tell("load")?;
         node.tell("rotate")?;
-        until(&mut heard, |line| line == ROTATED)?;
+        until(&mut output, |line| line == ROTATED)?;
         node.kill()?;
         self.rotations += 1;
         self.note()
     }
 
-    /// Writes down which keys there are now.
+    /// Records the master keys and wrapped keys in the files.
     fn note(&mut self) -> Result<(), CannotRun> {
         let text = fs::read_to_string(self.data().join(master_key_file())).unwrap_or_default();
         for line in text.lines() {
@@ -169,12 +169,12 @@ impl World {
             sql.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?)))?
                 .collect::<rusqlite::Result<Vec<_>>>()
         });
-        // In its very first start it has no tables yet.
+        // A process killed during its first start may not have made the tables yet.
         self.wrapped.extend(seen.unwrap_or_default());
         Ok(fs::remove_dir_all(copy)?)
     }
 
-    /// The keys that are still in their file.
+    /// The master keys that are in the key file now.
     fn current(&self) -> Result<BTreeSet<MasterKeyId>, CannotRun> {
         let text = fs::read_to_string(self.data().join(master_key_file()))?;
         Ok(text.lines().filter_map(|line| MasterKey::parse(line).ok()).map(|key| key.id()).collect())
@@ -188,10 +188,10 @@ impl World {
         Ok(self.ledger(DELIVERED)?.len() + self.ledger(BARE)?.len())
     }
 
-    /// Lets the process deliver what was acknowledged; gives how many never arrived.
+    /// Starts the process and lets it deliver everything acknowledged. Returns how many messages never arrived.
     fn everything_arrives(&self) -> Result<usize, CannotRun> {
-        let (_node, mut heard) = self.start()?;
-        until(&mut heard, |line| line == READY)?;
+        let (_node, mut output) = self.start()?;
+        until(&mut output, |line| line == READY)?;
         let wanted: BTreeSet<u64> = self.ledger(DELIVERED)?.iter().map(|record| record.token).collect();
         let (mut last, mut moved) = (usize::MAX, Instant::now());
         loop {
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// How many of everything that was acknowledged do not read as they were handed in.
+    /// How many of the acknowledged messages cannot be read with the body that was handed in.
     fn unreadable(&self) -> Result<usize, CannotRun> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -222,9 +222,9 @@ impl World {
     }
 }
 
-/// Reads until it is enough.
-pub(crate) fn until(heard: &mut Heard, mut enough: impl FnMut(&str) -> bool) -> Result<(), CannotRun> {
-    for line in heard {
+/// Reads lines of a child process until `enough` accepts one. Fails if the process ends first.
+pub(crate) fn until(output: &mut Heard, mut enough: impl FnMut(&str) -> bool) -> Result<(), CannotRun> {
+    for line in output {
         if enough(&line?) {
             return Ok(());
         }
@@ -236,7 +236,7 @@ const fn master_key_file() -> &'static str {
     posthaste_engine::master_key::FILE
 }
 
-/// The files as they are now, without the key.
+/// Copies the files of a folder as they are now, without the master key.
 pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
@@ -248,14 +248,14 @@ pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// What the attacker makes of a folder: it is told every key but those that are in use.
+/// Runs the attacker on a folder. It gets all master keys but those that are in use.
 fn attack(folder: &Path, world: &World) -> Result<attacker::Found, CannotRun> {
     let current = world.current()?;
     let is_old = |id: &MasterKeyId| !current.contains(id);
     let program = std::env::current_exe()?.with_file_name("attacker");
     let mut child =
         Command::new(program).arg("unwrap").arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut told = child.stdin.take().ok_or_else(|| CannotRun("the attacker does not listen".to_owned()))?;
+    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the attacker has no standard input".to_owned()))?;
     let mut text = String::new();
     for (_, key) in world.keys.iter().filter(|(id, _)| is_old(id)) {
         text += &format!("key {key}\n");
@@ -266,13 +266,13 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::Found, CannotRun> {
             text += &format!("wrapped {hex}\n");
         }
     }
-    told.write_all(text.as_bytes())?;
-    drop(told);
-    let said = child.wait_with_output()?;
-    attacker::Found::parse(&String::from_utf8_lossy(&said.stdout))
+    input.write_all(text.as_bytes())?;
+    drop(input);
+    let output = child.wait_with_output()?;
+    attacker::Found::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The same on a file whose rotation has passed over one tenant.
+/// The control: runs the attacker on a copy in which one tenant's key is still wrapped by a former master key.
 fn control(world: &World) -> Result<attacker::Found, CannotRun> {
     let copy = world.folder.path().join("control");
     copied(&world.data(), &copy)?;
@@ -284,6 +284,6 @@ fn control(world: &World) -> Result<attacker::Found, CannotRun> {
     let (wrapped, id) = old.next_back().ok_or_else(|| CannotRun("no key was ever rotated".to_owned()))?;
     let conn = Connection::open(copy.join("posthaste.db"));
     conn.and_then(|conn| conn.execute("INSERT OR REPLACE INTO master_wrapped_0 VALUES (?1, ?2)", (id, wrapped)))
-        .map_err(|error| CannotRun(format!("cannot pass over a tenant: {error}")))?;
+        .map_err(|error| CannotRun(format!("cannot restore an old wrapped key: {error}")))?;
     attack(&copy, world)
 }

@@ -1,60 +1,60 @@
-//! Memory as Linux counts it: what of a process is in memory now, and the most there was.
+//! Resident memory of a process as Linux counts it: now, and at its peak.
 
 use std::fs;
 
 use crate::prove::CannotRun;
 
-/// What of this process is in memory now, in KiB.
+/// The resident memory of this process, in KiB.
 ///
 /// # Errors
-/// Where there is no `/proc`.
+/// If there is no `/proc`.
 pub fn now() -> Result<u64, CannotRun> {
     status("self", "VmRSS:")
 }
 
-/// The most of this process since [`forget_peak`], in KiB.
+/// The peak resident memory of this process since [`forget_peak`], in KiB.
 ///
 /// # Errors
-/// Where there is no `/proc`.
+/// If there is no `/proc`.
 pub fn peak() -> Result<u64, CannotRun> {
     status("self", "VmHWM:")
 }
 
-/// Begins to look for the most anew.
+/// Resets the peak of this process.
 ///
 /// # Errors
-/// Where there is no `/proc`.
+/// If there is no `/proc`.
 pub fn forget_peak() -> Result<(), CannotRun> {
-    forget("self")
+    reset("self")
 }
 
-/// What of another process is in memory now, in KiB.
+/// The resident memory of another process, in KiB.
 ///
 /// # Errors
-/// When there is no such process.
+/// If there is no such process.
 pub fn of(pid: u32) -> Result<u64, CannotRun> {
     status(&pid.to_string(), "VmRSS:")
 }
 
-/// The most of another process since [`forget_peak_of`], in KiB.
+/// The peak resident memory of another process since [`forget_peak_of`], in KiB.
 ///
 /// # Errors
-/// When there is no such process.
+/// If there is no such process.
 pub fn peak_of(pid: u32) -> Result<u64, CannotRun> {
     status(&pid.to_string(), "VmHWM:")
 }
 
-/// Begins to look for the most of another process anew.
+/// Resets the peak of another process.
 ///
 /// # Errors
-/// When there is no such process, or it is somebody else's.
+/// If there is no such process, or it belongs to another user.
 pub fn forget_peak_of(pid: u32) -> Result<(), CannotRun> {
-    forget(&pid.to_string())
+    reset(&pid.to_string())
 }
 
-fn forget(process: &str) -> Result<(), CannotRun> {
+fn reset(process: &str) -> Result<(), CannotRun> {
     let path = format!("/proc/{process}/clear_refs");
-    fs::write(path, "5").map_err(|error| CannotRun(format!("cannot forget the peak of {process}: {error}")))
+    fs::write(path, "5").map_err(|error| CannotRun(format!("cannot reset the peak of {process}: {error}")))
 }
 
 fn status(process: &str, name: &str) -> Result<u64, CannotRun> {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_remembers_what_was_given_back() {
+    fn peak_includes_memory_that_was_freed() {
         let before = now().expect("Linux");
         let much = vec![1_u8; 64 << 20];
         assert!(std::hint::black_box(&much).iter().all(|byte| *byte == 1));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_looked_at_by_its_number() {
+    fn memory_of_a_process_is_read_by_its_id() {
         let me = std::process::id();
         assert!(of(me).expect("Linux") > 0 && peak_of(me).expect("Linux") >= of(me).expect("Linux") / 2);
     }

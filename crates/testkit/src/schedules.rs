@@ -1,9 +1,9 @@
-//! The proof `schedules`: retry policies do what is written of them.
+//! The proof `schedules`: retry policies wait as documented.
 //!
-//! Three questions, each in a file of its own: does every jitter spread its waits as its formula
-//! says, by statistics (`spread.rs`); do the presets wait as written, to the microsecond
-//! (`written.rs`); and do the jitters behave as known when clients contend ([`crate::contention`]).
-//! The formulas and the written waits are put down here a second time, independently of the core.
+//! It has three parts, each in a file of its own: every jitter distributes its waits as its formula says, by statistics
+//! (`spread.rs`); the presets wait as documented, to the microsecond (`written.rs`); and the jitters reproduce known
+//! figures of contending clients ([`crate::contention`]). Formulas and documented waits are written here again,
+//! independently of the core.
 
 mod spread;
 mod written;
@@ -11,12 +11,12 @@ mod written;
 use crate::contention::{self, Average, Contender, REFERENCE};
 use crate::prove::{Figure, Findings, Options};
 
-/// How far a measured mean or deviation may be from its formula: with this many draws chance alone
-/// stays below half of it.
+/// How far a measured mean or deviation may be from its formula. With this many draws chance alone stays below half of
+/// it.
 const STATISTICS_BAR_PERCENT: f64 = 1.0;
 const CLIENTS: usize = 100;
 
-/// Runs all three and returns their figures.
+/// Runs all three parts.
 pub fn run(options: &Options) -> Findings {
     let (draws, runs) = if options.quick { (200_000, 40) } else { (500_000, 200) };
     let mut figures = spread_figures(draws);
@@ -37,7 +37,7 @@ fn spread_figures(draws: u32) -> Vec<Figure> {
     let passed = controls.iter().filter(|control| control.measure(draws).is_within(STATISTICS_BAR_PERCENT));
     let passed: Vec<&str> = passed.map(|control| control.name.as_str()).collect();
     for name in &passed {
-        eprintln!("  wrong on purpose and not caught: {name}");
+        eprintln!("  control, a wrong jitter, is not detected: {name}");
     }
     let caught = controls.len() - passed.len();
     vec![
@@ -80,7 +80,7 @@ fn contention_figures(runs: u32) -> Vec<Figure> {
     vec![
         Figure::at_most("contention_calls_error", calls, "%", 3.0),
         Figure::at_most("contention_time_error", time, "%", 8.0),
-        // Without jitter a few unlucky clients decide when it ends.
+        // Without jitter the end depends on a few unlucky clients.
         Figure::at_most("contention_time_error_without_jitter", time_plain, "%", 15.0),
         Figure::at_most("contention_orderings_broken", broken.len() as f64, "orderings", 0.0),
     ]
@@ -95,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_presets_wait_as_written() {
+    fn presets_wait_as_documented() {
         for preset in written::presets() {
             assert_eq!(preset.differences(), Vec::<String>::new(), "{}", preset.name);
         }
     }
 
     #[test]
-    fn a_wrong_jitter_is_caught_by_the_statistics_that_pass_the_right_ones() {
+    fn statistics_accept_right_jitters_and_detect_wrong_ones() {
         for case in spread::cases().iter().step_by(17) {
             let found = case.measure(200_000);
             assert!(found.is_within(STATISTICS_BAR_PERCENT), "{}: {found:?}", case.name);

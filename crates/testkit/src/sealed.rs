@@ -1,12 +1,13 @@
-//! The proof `sealed`: whoever has the files and no key reads nothing that somebody put in.
+//! The proof `sealed`: an attacker who has the files but not the master key can read nothing that a user of the API
+//! stored.
 //!
-//! Canaries go through every field of the store: what a producer, an owner of endpoints or an operator
-//! chooses. The attacker is a program of its own ([`attacker`]), which gets the folder's files as they are
-//! under load and after a stop, a backup, and the log of the process at its most talkative. It looks for each canary
-//! in every form it might have taken. Then it moves sealed values to where others were, in the folder and in the
-//! backup, whose manifest it makes fit; none of them may open, in the folder or after a restore.
+//! Canaries are written into every field that a producer, an owner of endpoints or an operator chooses. The attacker
+//! is a separate program ([`attacker`]), which gets the data folder's files under load and after a stop, a backup, and
+//! the log of the process at level `trace`. It searches for each canary in several encodings. Then it moves sealed
+//! values to other rows, fields and tenants, in the folder and in the backup, whose manifest it adapts; none of them
+//! may open, in the folder or after a restore.
 //!
-//! The control is the same search over a folder in which one canary stands in the clear, in each form.
+//! The control is the same search over a folder in which one canary is stored in each encoding without being sealed.
 
 pub mod attacker;
 
@@ -38,7 +39,7 @@ use posthaste_store::{
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
-/// Tenants that share the store.
+/// How many tenants share the store.
 const TENANTS: u64 = 4;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -81,7 +82,7 @@ async fn prove(messages: u64) -> Findings {
     ])
 }
 
-/// Puts canaries wherever something can be put.
+/// Fills a store with canaries.
 struct Plant {
     store: Sqlite,
     session: Session,
@@ -96,7 +97,7 @@ impl Plant {
         Ok(Self { store, session, next: 0, canaries: Vec::new() })
     }
 
-    /// A text that stands nowhere else, with bytes that every escaping changes.
+    /// A unique text, with characters that every escaping changes.
     fn canary(&mut self, field: &str) -> String {
         let text = format!("{field}-{:032x}-\"é/+%", u128::from_le_bytes(random::bytes()));
         self.canaries.push(text.clone());
@@ -149,7 +150,7 @@ impl Plant {
         endpoint.description = Some(self.canary("description"));
         endpoint.tags = vec![self.canary("tag")];
         endpoint.time_zone = Some(self.canary("zone"));
-        // Some are somebody's.
+        // Half of the endpoints have a subject.
         endpoint.subject = tenant.raw().is_multiple_of(2).then(|| self.canary("subject"));
         endpoint.event_types = vec![self.canary("wants")];
         endpoint.policy = Some(self.canary("policy"));
@@ -163,7 +164,7 @@ impl Plant {
         Idempotency { tenant, key: KeyHash(random::bytes()), digest: random::bytes(), answer, at: NOW }
     }
 
-    /// All that may be said of a message beside what it says itself.
+    /// The optional properties of a message beside its payload.
     fn details(&mut self) -> Details {
         Details {
             labels: vec![(self.canary("label"), self.canary("label"))],
@@ -178,7 +179,7 @@ impl Plant {
         }
     }
 
-    /// A message that is given up: what it says stays for as long as its dead letter.
+    /// A message whose delivery is dead, so that its payload stays as long as the dead letter.
     async fn message(&mut self, number: u64, endpoint: &Endpoint) -> Result<(), CannotRun> {
         let id = MessageId(self.key(2));
         let mut message = Message::new(id, endpoint.tenant, NOW, self.canary("body"));
@@ -193,10 +194,10 @@ impl Plant {
         let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
         let once = self.call(endpoint.tenant);
         let accepted = Accepted { idempotency: Some(once.clone()), ..Accepted::new(message, vec![new]) };
-        let told = self.store.accept(self.session, vec![accepted.clone()]).await?;
+        let first = self.store.accept(self.session, vec![accepted.clone()]).await?;
         let again = self.store.accept(self.session, vec![accepted]).await?;
-        if told != [Acceptance::Fresh] || again != [Acceptance::Replayed(once.answer)] {
-            return Err(CannotRun("a message and its twin were not answered as they should be".to_owned()));
+        if first != [Acceptance::Fresh] || again != [Acceptance::Replayed(once.answer)] {
+            return Err(CannotRun("a message and its repetition were not answered as new and repeated".to_owned()));
         }
         self.store.arrivals().await;
         self.give_up(delivery).await
@@ -221,7 +222,7 @@ impl Plant {
         Ok(())
     }
 
-    /// Lists, replays and purges name an event type.
+    /// Lists, replays and purges dead letters by an event type that is a canary.
     async fn ask_for_dead_letters(&mut self, tenant: TenantId) -> Result<(), CannotRun> {
         let all = DeadLetterFilter::of(tenant);
         let filter = DeadLetterFilter { event_type: Some(self.canary("filter")), ..all.clone() };
@@ -241,7 +242,7 @@ impl Plant {
     }
 }
 
-/// What a process says at its most talkative.
+/// The log of this process at level `trace`.
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
@@ -252,7 +253,7 @@ impl Log {
             .with_max_level(tracing::Level::TRACE)
             .with_writer(move || Kept(Arc::clone(&kept)))
             .finish();
-        // Nobody else in this process logs.
+        // This process has no other subscriber.
         _ = tracing::subscriber::set_global_default(lines);
         tracing::info!("the proof begins");
         log
@@ -278,7 +279,8 @@ impl Write for Kept {
     }
 }
 
-/// The files of a folder as they are now, but for the key, which no attacker has.
+/// Copies the files of a folder as they are now, without the reserve, which holds no data. The master key is not among
+/// them: this process has it in memory only.
 fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
     fs::create_dir_all(to)?;
     for file in fs::read_dir(from)? {
@@ -290,7 +292,7 @@ fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
     Ok(to.to_owned())
 }
 
-/// How often the attacker found something, and how many bytes it read.
+/// Runs the attacker's search. Returns how many canaries it found and how many bytes it read.
 fn search(folders: &[&Path], canaries: &[String]) -> Result<(u64, u64), CannotRun> {
     let mut child = Command::new(attacker::program()?)
         .arg("search")
@@ -298,22 +300,22 @@ fn search(folders: &[&Path], canaries: &[String]) -> Result<(u64, u64), CannotRu
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut told = child.stdin.take().ok_or_else(|| CannotRun("the attacker does not listen".to_owned()))?;
+    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the attacker has no standard input".to_owned()))?;
     for canary in canaries {
-        writeln!(told, "{canary}")?;
+        writeln!(input, "{canary}")?;
     }
-    drop(told);
-    let said = child.wait_with_output()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    drop(input);
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().filter(|line| line.starts_with("found")).take(20).for_each(|line| eprintln!("{line}"));
     let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
     match last[..] {
-        [hits, bytes] if said.status.success() => Ok((hits, bytes)),
-        _ => Err(CannotRun(format!("the attacker said {text:?}"))),
+        [hits, bytes] if output.status.success() => Ok((hits, bytes)),
+        _ => Err(CannotRun(format!("the attacker failed, and printed {text:?}"))),
     }
 }
 
-/// In how many forms the search finds a canary that does stand in the clear.
+/// The control: in how many encodings the search finds a canary that is not sealed.
 fn control(folder: &Path, canary: &String) -> Result<u64, CannotRun> {
     fs::create_dir_all(folder)?;
     for (name, form) in attacker::FORMS {
@@ -322,38 +324,38 @@ fn control(folder: &Path, canary: &String) -> Result<u64, CannotRun> {
     search(&[folder], std::slice::from_ref(canary)).map(|(hits, _)| hits)
 }
 
-/// Has the attacker move sealed values, and counts those that open where they are now.
+/// Has the attacker move sealed values in a data folder. Returns how many were moved and how many of them open.
 async fn moved_values(folder: &Path) -> Result<(u64, u64), CannotRun> {
     let moved = moved(folder)?;
     Ok((moved.len() as u64, opened(folder, &moved).await?))
 }
 
-/// The same in a backup, which is then restored.
+/// The same in a backup that is restored afterwards.
 async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), CannotRun> {
     let altered = copied(backup, &home.join("altered"))?;
     let moved = moved(&altered)?;
     let data = home.join("restored");
     let restored = restore(&altered, &data, &[], NOW, |_| Ok(master_key()), |_| {}).await;
-    restored.map_err(|why| CannotRun(format!("a backup that fits its manifest is not restored: {why}")))?;
+    restored.map_err(|why| CannotRun(format!("a backup that matches its manifest is not restored: {why}")))?;
     Ok((moved.len() as u64, opened(&data, &moved).await?))
 }
 
-/// What the attacker has moved: of which kind, and to which row.
+/// Has the attacker move sealed values. Returns the kind and id of each row that it changed.
 fn moved(folder: &Path) -> Result<Vec<(String, u64)>, CannotRun> {
-    let said = Command::new(attacker::program()?).arg("move").arg(folder.join("posthaste.db")).output()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let output = Command::new(attacker::program()?).arg("move").arg(folder.join("posthaste.db")).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let moved: Vec<(String, u64)> = text
         .lines()
         .filter_map(|line| line.split_once(' ').and_then(|(what, id)| Some((what.to_owned(), id.parse().ok()?))))
         .collect();
-    if !said.status.success() || moved.is_empty() {
-        let why = String::from_utf8_lossy(&said.stderr);
+    if !output.status.success() || moved.is_empty() {
+        let why = String::from_utf8_lossy(&output.stderr);
         return Err(CannotRun(format!("the attacker moved nothing: {why}")));
     }
     Ok(moved)
 }
 
-/// How many of them open.
+/// How many of the moved values the store can open.
 async fn opened(folder: &Path, moved: &[(String, u64)]) -> Result<u64, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let mut opened = 0;

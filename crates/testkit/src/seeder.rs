@@ -1,9 +1,9 @@
-//! Fills a store with pending rows and keeps it for later runs.
+//! Makes stores with many pending rows, and caches them for later runs.
 //!
-//! The rows go in through the front door: a session, endpoints, accepts of the real writer in large
-//! batches. A store of five million is made once and then copied (a filesystem that can share the
-//! blocks does). What is kept lies in the target folder, named by its shape and the schema's hash:
-//! a store of another schema is never taken for this one's.
+//! The rows are written through the store's own interface: a session, endpoints, accepts in large batches. A store of
+//! five million rows is made once and then copied; a file system that can share blocks makes that cheap. The cache is
+//! in cargo's target folder. Its entries are named by shape and schema hash, so that a store of another schema is
+//! never used.
 
 mod mint;
 
@@ -30,43 +30,43 @@ use crate::prove::CannotRun;
 
 pub use mint::{CROWD, CROWD_EVENTS, Mint, THEN, Target, YOUNG, campaign};
 
-/// Messages in one accept, hence in one commit: large enough that the disk's sync is no part of it.
+/// Messages in one accept, and so in one commit: enough to make the cost of the sync negligible.
 const BATCH: u64 = 4_096;
-/// Accepts under way: one is written while the next is made.
+/// Accepts under way at once: one is written while the next is made.
 const BATCHES: usize = 2;
-/// Endpoints written together.
+/// Endpoints written at once.
 const ENDPOINTS: usize = 512;
-/// Progress is told this often.
-const TELL_EVERY: u64 = 500_000;
+/// Rows between two lines of progress.
+const REPORT_EVERY: u64 = 500_000;
 
-/// What a seeded store looks like: rows that wait behind the window of `lanes` lanes, which take turns.
+/// The content of a seeded store: spilled rows of lanes in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Pending deliveries.
+    /// How many deliveries it has.
     pub rows: u64,
-    /// Lanes they are spread over.
+    /// How many lanes they are spread over.
     pub lanes: u64,
-    /// What they are deliveries of.
+    /// The kind of messages they belong to.
     pub of: Of,
 }
 
-/// What the rows of a seeded store are deliveries of.
+/// The kind of messages that the rows of a seeded store belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// Each of a message of its own. The lanes are the [`Target`]s from 0 on.
+    /// Each delivery has a message of its own. The lanes are the [`Target`]s from 0 on.
     Messages,
-    /// All of one message, whose fan-out made them chunk by chunk and is still under way. The lanes are
+    /// All deliveries are of one message, whose fan-out made them chunk by chunk and is still under way. The lanes are
     /// [`Target`]s of its tenant alone.
     OneMessage,
     /// No deliveries at all: each lane is one of [`Target::addressed`], all of the tenant [`CROWD`].
     Endpoints,
-    /// As [`Of::Messages`], and most have ended: what is old is delivered, of what is [`YOUNG`] every
-    /// second one is dead.
+    /// As [`Of::Messages`], but most deliveries have ended: the old ones are delivered, and every second [`YOUNG`] one
+    /// is dead.
     Aged,
 }
 
 impl Shape {
-    /// The lanes.
+    /// The numbers of its [`Target`]s.
     pub fn targets(self) -> impl Iterator<Item = u64> {
         let step = match self.of {
             Of::Messages | Of::Aged => 1,
@@ -75,17 +75,17 @@ impl Shape {
         (0..self.lanes).map(move |lane| lane * step)
     }
 
-    /// What its rows were made with; `session` is that of whoever filled it.
+    /// The mint that makes its rows, for the session that fills the store.
     pub fn mint(self, session: Session) -> Mint {
         Mint::new(session, self.targets(), Place::Spilled).with_young(self.young().start)
     }
 
-    /// The numbers of its messages of the later day: the last fifth.
+    /// The numbers of its [`YOUNG`] messages: the last fifth.
     pub fn young(self) -> Range<u64> {
         1 + self.rows - self.rows / 5..self.rows + 1
     }
 
-    /// The name it is kept under.
+    /// The name of its folder in the cache, without the hash.
     fn name(self) -> String {
         let of = match self.of {
             Of::Messages => "spilled",
@@ -97,36 +97,36 @@ impl Shape {
     }
 }
 
-/// A store of this shape as a folder of one's own: dropped with what it holds.
+/// Copies a store of this shape into a temporary folder.
 ///
 /// # Errors
-/// When the store refuses, or the disk does.
+/// If the store cannot be made or copied.
 pub fn copy(shape: Shape) -> Result<tempfile::TempDir, CannotRun> {
     let folder = tempfile::Builder::new().prefix("run-").tempdir_in(shelf()?)?;
     copy_into(shape, folder.path())?;
     Ok(folder)
 }
 
-/// Copies a store of this shape into a folder that is there and empty.
+/// Copies a store of this shape into a folder that exists and is empty.
 ///
 /// # Errors
-/// When the store refuses, or the disk does.
+/// If the store cannot be made or copied.
 pub fn copy_into(shape: Shape, folder: &Path) -> Result<(), CannotRun> {
     let kept = kept(shape)?;
     for file in fs::read_dir(kept)? {
         let file = file?;
         let copy = folder.join(file.file_name());
         fs::copy(file.path(), &copy)?;
-        // Or the disk would be busy with it while something else is measured.
+        // Otherwise the disk would still be writing it during a measurement.
         File::open(copy)?.sync_all()?;
     }
     Ok(())
 }
 
-/// The kept store of this shape; made if there is none. Never to be opened: it would change.
+/// The folder of the cached store of this shape, made if there is none. It must not be opened: that would change it.
 fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     let shelf = shelf()?;
-    // One process makes it while the others wait for it.
+    // One process makes it while the others wait.
     let lock = File::create(shelf.join("lock"))?;
     lock.lock()?;
     let mut hasher = DefaultHasher::new();
@@ -135,7 +135,7 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     if kept.exists() {
         return Ok(kept);
     }
-    forget_others(&shelf, shape)?;
+    remove_outdated(&shelf, shape)?;
     let begun = shelf.join("begun");
     if begun.exists() {
         fs::remove_dir_all(&begun)?;
@@ -146,30 +146,30 @@ fn kept(shape: Shape) -> Result<PathBuf, CannotRun> {
     Ok(kept)
 }
 
-/// Has every endpoint of a store of this shape deliver to this URL.
+/// Changes the URL of every endpoint of a store of this shape.
 ///
 /// # Errors
-/// When the store refuses.
+/// If the store refuses a change.
 pub async fn send_to(folder: &Path, shape: Shape, url: &str) -> Result<(), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(THEN).await?.session;
     for lane in shape.targets() {
-        // The change after the one that made it: any other would be refused as stale.
+        // The first change after the endpoint was made: any other version would be refused as stale.
         let target = Target(lane);
         let endpoint = Endpoint { version: 1, target: target.target(url.to_owned()), ..target.endpoint() };
         match store.put_endpoint(session, endpoint, None, Act::at(THEN)).await? {
             EndpointPut::Done => {}
-            refused => return Err(CannotRun(format!("endpoint {lane} keeps its address: {refused:?}"))),
+            refused => return Err(CannotRun(format!("endpoint {lane} was not changed: {refused:?}"))),
         }
     }
     store.close().await;
     Ok(())
 }
 
-/// Where stores are kept: in cargo's target folder, which nobody backs up and anybody may delete.
+/// The folder of cached stores, in cargo's target folder, where it may be deleted at any time.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If the folder cannot be made.
 pub fn shelf() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
@@ -179,7 +179,7 @@ pub fn shelf() -> io::Result<PathBuf> {
 }
 
 /// Removes stores of this shape that an older schema left behind.
-fn forget_others(shelf: &Path, shape: Shape) -> io::Result<()> {
+fn remove_outdated(shelf: &Path, shape: Shape) -> io::Result<()> {
     let prefix = format!("{}-", shape.name());
     for file in fs::read_dir(shelf)? {
         let file = file?;
@@ -207,7 +207,8 @@ async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
             age(&store, session, &mint, shape.young()).await?;
         }
     }
-    // Nobody accepts as fast as this: what is measured later must not begin millions of entries behind.
+    // No producer is this fast: a measurement must not begin with a journal follower that is millions of entries
+    // behind.
     store.catch_up().await?;
     store.close().await;
     Ok(())
@@ -216,7 +217,7 @@ async fn make(folder: &Path, shape: Shape) -> Result<(), CannotRun> {
 /// Accepts the messages of these numbers, and settles those of them that have ended.
 ///
 /// # Errors
-/// When the store refuses.
+/// If the store refuses.
 pub async fn age(store: &Sqlite, session: Session, mint: &Mint, numbers: Range<u64>) -> Result<(), StoreError> {
     fill_some(store, session, mint, numbers.clone()).await?;
     in_batches(numbers, |batch| async move {
@@ -227,7 +228,7 @@ pub async fn age(store: &Sqlite, session: Session, mint: &Mint, numbers: Range<u
     store.catch_up().await
 }
 
-/// Accepts one message, and makes its deliveries as its job would.
+/// Accepts one message, and makes its deliveries as its fan-out job would.
 async fn fan_out(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Result<(), StoreError> {
     let campaign = mint.campaign();
     store.accept(session, vec![campaign.clone()]).await?;
@@ -235,8 +236,8 @@ async fn fan_out(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Re
         for n in 0..rows.div_ceil(mint::CHUNK) {
             let made = n * mint::CHUNK;
             let chunk = mint.chunk(&campaign, n, mint::CHUNK.min(rows - made));
-            assert_ne!(store.spread(session, chunk).await?, Chunked::Stale, "nobody else moves the job on");
-            if made.is_multiple_of(TELL_EVERY) && made > 0 {
+            assert_ne!(store.spread(session, chunk).await?, Chunked::Stale, "no other process advances the job");
+            if made.is_multiple_of(REPORT_EVERY) && made > 0 {
                 eprintln!("  {made} rows");
             }
         }
@@ -245,10 +246,10 @@ async fn fan_out(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Re
     while_arrivals_are_dropped(store, all).await
 }
 
-/// Makes the endpoints behind these lanes.
+/// Stores the endpoints of these lanes.
 ///
 /// # Errors
-/// When the store refuses.
+/// If the store refuses.
 pub async fn put_endpoints(
     store: &Sqlite,
     session: Session,
@@ -257,7 +258,7 @@ pub async fn put_endpoints(
     put(store, session, lanes.into_iter().map(|lane| Target(lane).endpoint()).collect()).await
 }
 
-/// Makes a tenant and its endpoints, each with a subject and a tag of its own.
+/// Stores a tenant and its endpoints, each with a subject and a tag of its own.
 async fn put_crowd(store: &Sqlite, session: Session, shape: Shape) -> Result<(), CannotRun> {
     let tenant = Target(0).tenant();
     let document = Document {
@@ -279,7 +280,7 @@ async fn put_crowd(store: &Sqlite, session: Session, shape: Shape) -> Result<(),
             return Err(CannotRun("an endpoint was not made".to_owned()));
         }
         done += 1;
-        if done % TELL_EVERY == 0 {
+        if done % REPORT_EVERY == 0 {
             eprintln!("  {done} endpoints");
         }
     }
@@ -294,18 +295,18 @@ async fn put(store: &Sqlite, session: Session, endpoints: Vec<Endpoint>) -> Resu
     Ok(())
 }
 
-/// Accepts `rows` messages of this mint; nobody takes in what arrives.
+/// Accepts `rows` messages of this mint, and drops their arrivals.
 ///
 /// # Errors
-/// When the store refuses.
+/// If the store refuses.
 pub async fn fill(store: &Sqlite, session: Session, mint: &Mint, rows: u64) -> Result<(), StoreError> {
     fill_some(store, session, mint, 1..rows + 1).await
 }
 
-/// Accepts the messages of these numbers.
+/// Accepts the messages of these numbers, and drops their arrivals.
 ///
 /// # Errors
-/// When the store refuses.
+/// If the store refuses.
 pub async fn fill_some(store: &Sqlite, session: Session, mint: &Mint, numbers: Range<u64>) -> Result<(), StoreError> {
     let all = in_batches(numbers, |batch| async move {
         store.accept(session, batch.map(|number| mint.numbered(number)).collect()).await.map(drop)
@@ -313,10 +314,10 @@ pub async fn fill_some(store: &Sqlite, session: Session, mint: &Mint, numbers: R
     while_arrivals_are_dropped(store, all).await
 }
 
-/// Does something with these numbers in large batches, the next while one is under way.
+/// Calls `each` with these numbers in large batches, two at a time.
 ///
 /// # Errors
-/// The first there is.
+/// The first error of a batch.
 pub async fn in_batches<F: Future<Output = Result<(), StoreError>>>(
     numbers: Range<u64>,
     each: impl Fn(Range<u64>) -> F,
@@ -328,14 +329,14 @@ pub async fn in_batches<F: Future<Output = Result<(), StoreError>>>(
     while let Some(ended) = under_way.next().await {
         ended?;
         done += BATCH;
-        if done % TELL_EVERY < BATCH {
+        if done % REPORT_EVERY < BATCH {
             eprintln!("  {done} rows");
         }
     }
     Ok(())
 }
 
-/// Waits for `work`, and lets go of whatever arrives: an accept waits for room there.
+/// Waits for `work` and drops arrivals meanwhile: an accept waits while the store's queue of arrivals is full.
 async fn while_arrivals_are_dropped<T>(
     store: &Sqlite,
     work: impl Future<Output = Result<T, StoreError>>,
@@ -364,7 +365,7 @@ mod tests {
     use posthaste_store::{JobQuery, Query};
 
     #[tokio::test]
-    async fn a_seeded_store_has_its_rows_behind_the_windows_of_its_lanes() {
+    async fn seeded_store_has_all_rows_spilled_in_its_lanes() {
         for of in [Of::Messages, Of::OneMessage] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let shape = Shape { rows: 9_500, lanes: 3, of };

@@ -1,4 +1,4 @@
-//! A server, its receiver and its producers: what the proofs on the real binary have in common.
+//! A real server with a receiver and producers: the fixture that the proofs on the binary share.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,20 +18,20 @@ use crate::counter::{Counter, Manners};
 use crate::ledger::{Ledger, Load, Producers};
 use crate::posthaste::{Launch, Posthaste};
 
-/// What has not come by then, with nothing else coming either, is not on its way: retries come sooner.
+/// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
 const STANDS_STILL: Duration = Duration::from_secs(15);
-/// A server that takes nothing for so long is not going to.
+/// If the server has accepted nothing for this long, it is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Lines over which the server is asked about messages.
+/// Connections over which the server is queried about messages.
 const LINES: usize = 8;
-/// An outcome is durable a moment after its receiver answered.
+/// How long an outcome may take to be durable after the receiver's answer.
 const RECORDED_AFTER: Duration = Duration::from_secs(5);
 
-/// The proofs' runtime. What a proof waits for without it, such as the end of a process, holds up nobody:
-/// producers and receivers have threads of their own.
+/// The runtime of a proof. A proof may block it, for example while it waits for a process to end: producers and
+/// receivers have threads of their own.
 ///
 /// # Errors
-/// When there are no threads.
+/// If its threads cannot be started.
 pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
@@ -43,15 +43,15 @@ pub struct Served {
     server: Posthaste,
     counter: Counter,
     producers: Producers,
-    /// Behind the server, which it must outlive.
+    /// The server's folder. The last field, so that it is removed after the server has ended.
     folder: TempDir,
 }
 
 impl Served {
-    /// Starts a server with its data in this folder and one endpoint, and producers who call it.
+    /// Starts a server with its data in this folder, a receiver with an endpoint, and producers.
     ///
     /// # Errors
-    /// When one of them does not start.
+    /// If one of them does not start.
     pub async fn begin(folder: TempDir, launch: Launch, manners: Manners, load: &Load) -> io::Result<Self> {
         let server = launch.start()?;
         let counter = Counter::start(manners).await?;
@@ -60,65 +60,65 @@ impl Served {
         Ok(Self { launch, server, counter, producers, folder })
     }
 
-    /// The server as it is now.
+    /// The running server.
     pub fn server(&mut self) -> &mut Posthaste {
         &mut self.server
     }
 
-    /// How it is started.
+    /// The settings with which the server is started.
     pub fn launch(&self) -> &Launch {
         &self.launch
     }
 
-    /// What came.
+    /// The receiver, which counts arrivals.
     pub fn counter(&self) -> &Counter {
         &self.counter
     }
 
-    /// What was promised.
+    /// The ledger of acknowledged messages.
     pub fn ledger(&self) -> &Arc<Ledger> {
         self.producers.ledger()
     }
 
-    /// Waits until so much is promised in all.
+    /// Waits until `enough` messages have been acknowledged in all.
     ///
     /// # Errors
-    /// When the server takes nothing any more.
+    /// If the server accepts nothing for a minute.
     pub async fn promises(&self, enough: usize) -> io::Result<()> {
         if self.ledger().waits_for(PATIENCE, |promised, _| promised >= enough).await {
             return Ok(());
         }
         let ledger = self.ledger();
         let (promised, refusals, surprises) = (ledger.count(), ledger.refusals(), ledger.surprises());
-        Err(io::Error::other(format!("the server stands still at {promised} promises, {refusals:?}, {surprises:?}")))
+        Err(io::Error::other(format!("the server is stuck at {promised} accepts, {refusals:?}, {surprises:?}")))
     }
 
-    /// Asks the server to stop; gives how it ended, and after how long.
+    /// Stops the server with a signal. Returns its exit status, and how long it took.
     ///
     /// # Errors
-    /// When it cannot be asked or waited for.
+    /// If it cannot be signalled or waited for.
     pub async fn stop(&mut self) -> io::Result<(ExitStatus, Duration)> {
-        let asked = Instant::now();
+        let signalled = Instant::now();
         let ended = self.server.stop()?;
         let at = Instant::now();
         self.counter.sender_ended(at).await?;
-        Ok((ended, at - asked))
+        Ok((ended, at - signalled))
     }
 
-    /// Kills the server.
+    /// Kills the server with `SIGKILL`.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub async fn kill(&mut self) -> io::Result<()> {
         let at = Instant::now();
         self.server.kill()?;
         self.counter.sender_ended(at).await
     }
 
-    /// Waits until the server ends by itself; nothing when it goes on for so long.
+    /// Waits until the server exits by itself; `None` if it is still running after the time `within`.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// If its state cannot be read.
     pub async fn ends_by_itself(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
         let began = Instant::now();
         while began.elapsed() < within {
@@ -131,57 +131,57 @@ impl Served {
         Ok(None)
     }
 
-    /// Starts the server again, which must have ended.
+    /// Starts the server again. It must have ended.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If it does not start.
     pub fn start(&mut self) -> io::Result<()> {
         self.server = self.launch.start()?;
         self.producers.look_at(self.server.address);
         Ok(())
     }
 
-    /// Lets the producers end, and everything promised arrive.
+    /// Stops the producers, and waits until all acknowledged messages have arrived or are lost.
     pub async fn ends(self) -> Ended {
         let Self { server, counter, producers, folder, .. } = self;
         let ledger = Arc::clone(producers.ledger());
         let stuck = producers.stop(PATIENCE).await;
         let lost = counter.waits_for_all(&ledger.promised(), STANDS_STILL).await;
         if let Some(missing) = counter.seens().first_missing(&ledger.promised()) {
-            let told = call(server.address, Method::GET, &format!("/v1/messages/{missing}"), "").await;
-            eprintln!("{missing} has not come; the server says {told:?}");
+            let answer = call(server.address, Method::GET, &format!("/v1/messages/{missing}"), "").await;
+            eprintln!("{missing} has not arrived; the server answers {answer:?}");
         }
         let surprises = ledger.surprises();
-        surprises.iter().for_each(|surprise| eprintln!("nobody expects: {surprise}"));
+        surprises.iter().for_each(|surprise| eprintln!("unexpected answer: {surprise}"));
         let (promised, surprises) = (ledger.promised(), surprises.len() + stuck);
         Ended { server, counter, promised, ledger, lost, surprises, _folder: folder }
     }
 }
 
-/// A server whose producers have left and whose queue should be empty.
+/// A server without producers, whose deliveries should all have ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Still there, to be asked.
+    /// The server, still running.
     pub server: Posthaste,
-    /// What came.
+    /// The receiver, with its counts.
     pub counter: Counter,
-    /// What was promised.
+    /// The ids of the acknowledged messages.
     pub promised: BTreeSet<String>,
-    /// The rest of what producers have to tell.
+    /// The ledger, with refusals and unexpected answers.
     pub ledger: Arc<Ledger>,
-    /// How many of the promises never came.
+    /// How many of the acknowledged messages never arrived.
     pub lost: usize,
-    /// Answers that nobody expects, and producers that got none.
+    /// The number of unexpected answers, and of producers that got no answer to their last call.
     pub surprises: usize,
-    /// Behind the server, which it must outlive.
+    /// The server's folder. The last field, so that it is removed after the server has ended.
     _folder: TempDir,
 }
 
 impl Ended {
-    /// How many messages the server itself does not call delivered.
+    /// How many acknowledged messages do not have the state `delivered` at the server.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the server does not answer.
     pub async fn unended(&self) -> io::Result<usize> {
         let ids: Vec<&String> = self.promised.iter().collect();
         let mut lines = JoinSet::new();
@@ -204,8 +204,8 @@ async fn unended_of(address: SocketAddr, ids: Vec<String>) -> io::Result<usize> 
         let path = format!("/v1/messages/{id}");
         let began = Instant::now();
         loop {
-            let shown = line.call(Method::GET, &path, &[], "").await?.expect(StatusCode::OK)?;
-            if shown.text("state") == Some("delivered") {
+            let answer = line.call(Method::GET, &path, &[], "").await?.expect(StatusCode::OK)?;
+            if answer.text("state") == Some("delivered") {
                 break;
             }
             if began.elapsed() > RECORDED_AFTER {
@@ -218,24 +218,24 @@ async fn unended_of(address: SocketAddr, ids: Vec<String>) -> io::Result<usize> 
     Ok(unended)
 }
 
-/// Makes the endpoint that sends everything to the counter.
+/// Creates an endpoint for the counter that receives all messages.
 ///
 /// # Errors
-/// When the server refuses.
+/// If the server refuses.
 pub async fn subscribe(server: SocketAddr, counter: &Counter) -> io::Result<()> {
     let body = format!("{{\"url\":\"{}\",\"max_in_flight\":256}}", counter.url());
     call(server, Method::POST, "/v1/endpoints", &body).await?.expect(StatusCode::CREATED).map(drop)
 }
 
-/// A folder for a proof's data, on the same disk as the build: what is measured is a disk and no memory.
+/// A folder for a proof's data, on the disk of the build: a temporary folder may be in memory.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be made.
 pub fn folder() -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("served-").tempdir_in(crate::seeder::shelf()?)
 }
 
-/// A number of messages as a figure.
+/// A number of messages as the value of a figure.
 #[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
 pub fn count(number: usize) -> f64 {
     number as f64

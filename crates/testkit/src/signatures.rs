@@ -1,10 +1,10 @@
-//! The proof `signatures`: what the real server sends is verified by the official `standardwebhooks` libraries from
-//! npm and PyPI, whatever the payload, before and after a rotation, with secrets that were made here and elsewhere;
-//! and with one byte altered, wherever it is, it is not.
+//! The proof `signatures`: the official `standardwebhooks` libraries from npm and PyPI verify the requests of the real
+//! server: with various payloads, before and after a rotation, and with generated and imported secrets. They reject a
+//! request in which any one byte is altered.
 //!
-//! Neither library knows `v1a`: those are verified by Node's own Ed25519.
+//! Neither library supports `v1a`; those signatures are verified with Node's own Ed25519.
 //!
-//! Where a library is missing its figures are left out, loudly; with `CI=true` the proof then cannot run.
+//! If a library is missing, its figures are left out with a message; with `CI=true` the proof cannot be run then.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ use crate::receiver::{Arrival, Behaviour, Receiver};
 
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
-/// Spaces, numbers that a parser would rewrite, letters of more than one byte, and nothing much.
+/// Payloads with spaces, numbers that a parser would rewrite, and letters of more than one byte; and a minimal one.
 const PAYLOADS: [&str; 4] = [
     r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }"#,
     r#"{"big":12345678901234567890.000,"a":"\u00e9"}"#,
@@ -48,7 +48,7 @@ pub fn run(_: &Options) -> Findings {
     Ok(figures)
 }
 
-/// What a receiver got, and what it verifies it with.
+/// A request as a receiver got it, and the secret or key to verify it with.
 #[derive(Clone)]
 struct Case {
     id: String,
@@ -64,7 +64,7 @@ enum With {
     Public(String),
 }
 
-/// A server, its receiver, and endpoints of every kind.
+/// Runs a server with endpoints of every kind. Returns all requests, with everything that must verify them.
 async fn collect(launch: Launch) -> io::Result<Vec<Case>> {
     let server = launch.start()?;
     let receiver = Receiver::start(Behaviour::Healthy, Secret::generate(), SystemClock::new()).await?;
@@ -101,7 +101,7 @@ async fn rotate(server: &Posthaste, uid: &str, overlap: &str) -> io::Result<()> 
     call(server.address, Method::POST, &path, &body).await?.expect(StatusCode::OK).map(drop)
 }
 
-/// Every payload, as it arrived at the endpoint of this name.
+/// Sends every payload to the endpoint with this uid. Returns the requests that arrived.
 async fn arrivals(server: &Posthaste, receiver: &Receiver, uid: &str) -> io::Result<Vec<Arrival>> {
     let mut sent = Vec::new();
     for payload in PAYLOADS {
@@ -109,20 +109,20 @@ async fn arrivals(server: &Posthaste, receiver: &Receiver, uid: &str) -> io::Res
         let answer = call(server.address, Method::POST, "/v1/messages", &body).await?.expect(StatusCode::ACCEPTED)?;
         sent.push(answer.text("id").unwrap_or_default().to_owned());
     }
-    let all_came = |log: &[Arrival]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
-    if !receiver.waits_for(ARRIVES_WITHIN, all_came).await {
+    let all_arrived = |log: &[Arrival]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
+    if !receiver.waits_for(ARRIVES_WITHIN, all_arrived).await {
         return Err(io::Error::other(format!("not everything arrived at {uid}")));
     }
     Ok(receiver.arrivals().into_iter().filter(|arrival| sent.contains(&arrival.message)).collect())
 }
 
-/// All that a receiver of this endpoint may verify with at present, as the API shows it.
+/// The secrets and public keys with which a receiver of this endpoint can verify now, as the API shows them.
 async fn verified_with(server: &Posthaste, uid: &str) -> io::Result<Vec<With>> {
     let path = format!("/v1/endpoints/{uid}/secret");
-    let shown = call(server.address, Method::GET, &path, "").await?.expect(StatusCode::OK)?;
-    let shown: Value = serde_json::from_str(&shown.body).map_err(io::Error::other)?;
-    let previous = shown["previous"].as_array().into_iter().flatten();
-    let all = std::iter::once(&shown).chain(previous).filter_map(|one| {
+    let answer = call(server.address, Method::GET, &path, "").await?.expect(StatusCode::OK)?;
+    let current: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
+    let previous = current["previous"].as_array().into_iter().flatten();
+    let all = std::iter::once(&current).chain(previous).filter_map(|one| {
         let text = |name: &str| one[name].as_str().map(str::to_owned);
         text("secret").map(With::Secret).or_else(|| text("public_key").map(With::Public))
     });
@@ -141,7 +141,7 @@ impl Case {
         }
     }
 
-    /// The same with one byte altered, once for every byte of everything that is signed or signs.
+    /// Altered copies: one for every byte of the signed data and of the signatures.
     fn tampered(&self) -> Vec<Self> {
         let mut all = Vec::new();
         for place in 0..self.body.len() {
@@ -156,13 +156,14 @@ impl Case {
             all.push(Self { timestamp: other_letter(&self.timestamp, place), ..self.clone() });
         }
         all.extend(self.tampered_signatures());
-        // More or less of it is not the same either.
+        // Bodies that are one byte longer or shorter.
         all.push(Self { body: [&self.body[..], b" "].concat(), ..self.clone() });
         all.push(Self { body: self.body[1..].to_vec(), ..self.clone() });
         all
     }
 
-    /// Every signature in the header with the same byte altered, so that none of them is left whole.
+    /// Copies with the same byte of every signature in the header altered, so that no valid signature is left; and with
+    /// other scheme names.
     fn tampered_signatures(&self) -> Vec<Self> {
         let entries: Vec<(&str, Vec<u8>)> = self
             .signature
@@ -202,7 +203,7 @@ impl Case {
     }
 }
 
-/// The text with another letter or digit at one place.
+/// The text with another letter or digit at this index.
 fn other_letter(text: &str, place: usize) -> String {
     let mut bytes = text.as_bytes().to_vec();
     bytes[place] = match bytes[place] {
@@ -214,7 +215,7 @@ fn other_letter(text: &str, place: usize) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Somebody else's program that verifies.
+/// A library that verifies signatures.
 #[derive(Clone, Copy)]
 enum Verifier {
     Npm,
@@ -239,20 +240,20 @@ impl Verifier {
         let mut command = Command::new(program);
         command.args(args);
         if std::env::var_os(path).is_none() {
-            // Where `scripts/test --install` puts it: beside the build that this program is of.
+            // `scripts/test --install` installs it in the target folder of this program.
             let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.join(folder)));
             command.env(path, target.unwrap_or_default());
         }
         command
     }
 
-    /// Whether the library is there.
+    /// Whether the library is installed. An error in CI if it is not.
     fn answers(self) -> Result<bool, CannotRun> {
-        let look = match self {
+        let import = match self {
             Self::Npm => ["-e", "require('standardwebhooks')"],
             Self::Pypi => ["-c", "import standardwebhooks"],
         };
-        if self.command(&look).output().is_ok_and(|output| output.status.success()) {
+        if self.command(&import).output().is_ok_and(|output| output.status.success()) {
             return Ok(true);
         }
         let missing = format!("standardwebhooks from {} is not installed", self.name());
@@ -269,7 +270,7 @@ impl Verifier {
         let good = self.verified(&known)?;
         let tampered: Vec<Case> = known.iter().flat_map(Case::tampered).collect();
         let believed = self.verified(&tampered)?;
-        // With a secret that is not the endpoint's nothing is good.
+        // The control: with another secret no request must verify.
         let stranger = With::Secret(Secret::generate().reveal().to_string());
         let strange: Vec<Case> = known.iter().map(|case| Case { with: stranger.clone(), ..case.clone() }).collect();
         let strangers = self.verified(&strange)?;
@@ -282,7 +283,7 @@ impl Verifier {
         ])
     }
 
-    /// How many of these the program takes for good.
+    /// How many of these requests the library verifies.
     fn verified(self, cases: &[Case]) -> Result<usize, CannotRun> {
         let script = match self {
             Self::Npm => include_str!("signatures/verify.cjs"),
@@ -294,16 +295,16 @@ impl Verifier {
         };
         let mut child = self.command(&[flag, script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let lines: String = cases.iter().map(|case| case.line() + "\n").collect();
-        let mut stdin = child.stdin.take().expect("it was asked for");
-        // From a thread of its own: the program answers before it has read everything.
+        let mut stdin = child.stdin.take().expect("the input is piped");
+        // In a thread of its own, because the program writes answers before it has read all of its input.
         let writer = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
         let output = child.wait_with_output()?;
         writer.join().map_err(|_| CannotRun("a verifier's input could not be written".to_owned()))??;
         let text = String::from_utf8_lossy(&output.stdout);
         let answers: Vec<&str> = text.lines().collect();
         if !output.status.success() || answers.len() != cases.len() {
-            let said = format!("{} answered {} of {} requests", self.name(), answers.len(), cases.len());
-            return Err(CannotRun(said));
+            let why = format!("{} answered {} of {} requests", self.name(), answers.len(), cases.len());
+            return Err(CannotRun(why));
         }
         Ok(answers.iter().filter(|answer| **answer == "ok").count())
     }

@@ -1,10 +1,8 @@
-//! The simulator: the production dispatch loop under virtual time, with everything around it
-//! made up from a seed.
+//! The simulator: the production dispatch loop under virtual time, in a world drawn from a seed.
 //!
-//! A run breaks things, then heals them and waits until nothing is left to do. [`plan`] turns a
-//! seed into a scenario, [`world`] runs it on an event heap (or [`driven`] through the tokio
-//! driver), [`wire`] is the receivers, [`history`] is what a person outside could have seen, and
-//! [`oracle`] judges that alone.
+//! A run has a time of faults, after which everything works, and ends when no delivery is pending. [`plan`] draws a
+//! scenario from a seed, [`world`] runs it on an event heap (or [`driven`] through the tokio driver), [`wire`] has the
+//! receivers, [`history`] records what an observer outside sees, and [`oracle`] judges that history alone.
 
 pub mod driven;
 pub mod history;
@@ -18,14 +16,14 @@ pub mod world;
 use oracle::{Exercised, Violation};
 use plan::Plan;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The seed it came from.
+    /// The seed of the run.
     pub seed: u64,
-    /// Everything that went wrong.
+    /// All broken promises.
     pub violations: Vec<Violation>,
-    /// The same for the same seed, whatever the machine.
+    /// A hash of the run's events: the same for the same seed on every machine.
     pub trace: u64,
     /// Deliveries that were acknowledged.
     pub deliveries: usize,
@@ -35,9 +33,9 @@ pub struct Outcome {
     pub duplicates: usize,
     /// How often the node crashed.
     pub crashes: usize,
-    /// What was done to the gates.
+    /// How often breakers, limits and so on were observed.
     pub exercised: Exercised,
-    /// How many places a crash could have been at.
+    /// How many crash points the run had.
     pub points: u64,
 }
 

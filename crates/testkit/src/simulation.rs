@@ -1,4 +1,5 @@
-//! The proofs `simulation` and `determinism`: many seeds, no broken promise, the same run twice.
+//! The proofs `simulation`, that no promise is broken in many seeds, and `determinism`, that a seed gives the same run
+//! in every process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,10 +8,10 @@ use crate::sim::oracle::Exercised;
 use crate::sim::plan::{Plan, Sabotage};
 use crate::sim::{self, Outcome};
 
-/// Seeds that once failed: they are run first, for ever.
+/// Seeds that once failed. Every simulation runs them first.
 const KEPT: &str = include_str!("../seeds/kept.txt");
 
-/// Every how many seeds one also goes through the tokio driver.
+/// One seed in this many is also run through the tokio driver.
 const DRIVEN_EVERY: u64 = 20;
 
 /// Runs `simulation`.
@@ -26,7 +27,7 @@ pub fn run(options: &Options) -> Findings {
         keep(*seed, problem);
         eprintln!("seed {seed}: {problem}\n    repeat it with: {}", sim::repeat(*seed));
     }
-    // A run that breaks nothing proves nothing; a handful of seeds may well be quiet ones.
+    // Runs without faults would prove nothing. With few seeds there may be none.
     let enough = |a_seed: f64| if seeds >= 100 { a_seed * seeds as f64 } else { 0.0 };
     let gates = tally.exercised;
     let caught = (1..=20).filter(|seed| !sabotaged(*seed).violations.is_empty()).count();
@@ -47,7 +48,8 @@ pub fn run(options: &Options) -> Findings {
     ])
 }
 
-/// Writes a seed that failed beside the others, for ever; whoever mends it says there what it showed.
+/// Adds a seed that failed to the kept ones. The developer who fixes the fault replaces the problem by a description of
+/// it.
 fn keep(seed: u64, problem: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/kept.txt");
     let Ok(text) = std::fs::read_to_string(path) else { return };
@@ -62,7 +64,9 @@ fn keep(seed: u64, problem: &str) {
 fn kept() -> Result<Vec<u64>, CannotRun> {
     let lines = KEPT.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let seed = |line: &str| line.split_whitespace().next().unwrap_or(line).parse::<u64>();
-    lines.map(|line| seed(line).map_err(|_| CannotRun(format!("seeds/kept.txt: {line:?} is no seed")))).collect()
+    lines
+        .map(|line| seed(line).map_err(|_| CannotRun(format!("seeds/kept.txt: {line:?} does not begin with a seed"))))
+        .collect()
 }
 
 #[derive(Default)]
@@ -94,7 +98,7 @@ impl Tally {
     }
 }
 
-/// Two threads, each taking the next seed; the sum does not depend on who took which.
+/// Runs seeds on two threads, each taking the next one. The sum does not depend on which thread runs which seed.
 fn run_all(seeds: &[u64]) -> Tally {
     let next = AtomicU64::new(0);
     let work = || {
@@ -120,20 +124,20 @@ fn run_all(seeds: &[u64]) -> Tally {
     })
 }
 
-/// A run whose producers are told "accepted" too early: the oracle must see that.
+/// The control: a run whose producers get "accepted" too early. The oracle must detect that.
 fn sabotaged(seed: u64) -> Outcome {
     let mut plan = Plan::from_seed(seed);
     plan.sabotage = Some(Sabotage::AckBeforeDurable);
     sim::world::run(&plan)
 }
 
-/// A panic in the engine is a finding like any other, with its seed.
+/// Runs a seed, and turns a panic of the engine into a violation.
 fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
     std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Outcome {
         seed,
         violations: vec![sim::oracle::Violation {
             promise: "the engine never panics",
-            seen: "it did; see above".into(),
+            seen: "it panicked; see above".into(),
         }],
         trace: 0,
         deliveries: 0,
@@ -145,14 +149,14 @@ fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
     })
 }
 
-/// Runs `determinism`: this process and another one with a different environment.
+/// Runs `determinism`: compares the traces of seeds in this process and in another one with a different environment.
 pub fn determinism(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 20 } else { 100 });
     let first = options.first.unwrap_or(1);
     let here: Vec<u64> = (first..first + seeds).map(|seed| sim::run(seed).trace).collect();
     let there = other_process(first, seeds)?;
     let differ = here.iter().zip(&there).filter(|(a, b)| a != b).count() + here.len().abs_diff(there.len());
-    // The check itself must be able to fail: two different seeds do not look alike.
+    // The control: different seeds must have different traces.
     let control = (sim::run(first).trace != sim::run(first + 1).trace) as u8;
     Ok(vec![
         Figure::at_least("seeds", here.len() as f64, "seeds", seeds as f64),
@@ -161,7 +165,7 @@ pub fn determinism(options: &Options) -> Findings {
     ])
 }
 
-/// Prints the traces of some seeds, for the other side of [`determinism`].
+/// Prints the traces of some seeds, in the second process of [`determinism`].
 pub fn print_traces(first: u64, seeds: u64) {
     for seed in first..first + seeds {
         println!("{}", sim::run(seed).trace);
@@ -170,7 +174,7 @@ pub fn print_traces(first: u64, seeds: u64) {
 
 fn other_process(first: u64, seeds: u64) -> Result<Vec<u64>, CannotRun> {
     let cannot = |what: &str, error: &dyn std::fmt::Display| CannotRun(format!("{what}: {error}"));
-    let binary = std::env::current_exe().map_err(|error| cannot("cannot find myself", &error))?;
+    let binary = std::env::current_exe().map_err(|error| cannot("cannot find this program", &error))?;
     let output = std::process::Command::new(binary)
         .args(["--traces", &first.to_string(), &seeds.to_string()])
         .env_clear()
@@ -181,7 +185,9 @@ fn other_process(first: u64, seeds: u64) -> Result<Vec<u64>, CannotRun> {
         .output()
         .map_err(|error| cannot("cannot start the second process", &error))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().map(|line| line.parse().map_err(|error| cannot("the second process said no trace", &error))).collect()
+    text.lines()
+        .map(|line| line.parse().map_err(|error| cannot("the second process printed no trace", &error)))
+        .collect()
 }
 
 #[cfg(test)]

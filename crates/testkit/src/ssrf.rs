@@ -1,14 +1,13 @@
-//! The proof `ssrf`: nothing forged or hostile makes the connector contact what it must not (L1).
+//! The proof `ssrf`: no forged or hostile target makes the connector contact a forbidden address (L1).
 //!
-//! Every row of a corpus goes through the connector itself and must end with the row's code. A witness
-//! opens the sockets and writes down to which address; a table of its own says which addresses are bad,
-//! so that the guard is not its own judge. Then names change their minds a thousand times between check
-//! and attempt, and between attempts over a kept connection. The control is a connector whose guard lets
-//! everything pass: the witness must see what it does.
+//! Every row of a corpus goes through the connector itself and must end with the row's code. A dialer records the
+//! address of every connection; bad addresses are listed separately, so that the judgement does not depend on the
+//! guard under test. Then names are rebound a thousand times, between check and attempt and between attempts over a
+//! kept connection. The control is a connector that allows every network: the dialer must record bad addresses.
 //!
-//! Rows of an environment run in a child process that has it. Two rows say more than can be shown on one
-//! machine, and are shown as far as they go: a second family that answers late (the resolver's contract is
-//! to answer for both at once), and the hosts file (a resolver gives what such a file would).
+//! Rows with environment variables run in a child process that has them. Two rows can be checked only in part on one
+//! machine: an address family whose answer comes late (the resolver's contract is to answer for both at once), and the
+//! hosts file (the resolver returns what such a file would).
 
 mod corpus;
 mod network;
@@ -28,13 +27,13 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 use corpus::{Case, Row};
 use network::{Names, Receiver, Witness};
 
-/// Kept in the project; another of its form is named on the command line.
+/// The default corpus; the command line can name another of the same format.
 const CORPUS: &str = include_str!("../fixtures/ssrf-corpus.tsv");
-/// How often names change their minds.
+/// How many names are rebound.
 const REBINDINGS: u64 = 1_000;
-/// Set for a child process that runs rows under their own environment.
+/// The variable that marks a child process, which runs a row with its environment.
 const CHILD: &str = "POSTHASTE_SSRF_CHILD";
-/// A look-up that never ends is waited for so long.
+/// The timeout of a look-up.
 const DNS_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs the proof.
@@ -78,10 +77,10 @@ async fn prove(rows: &[Row], seed: u64) -> Findings {
     ])
 }
 
-/// How a row ended.
+/// The result of a row.
 struct End {
     code: String,
-    /// Sockets it should not have opened.
+    /// Sockets that it must not open but did.
     contacted: usize,
 }
 
@@ -101,7 +100,7 @@ impl Tally {
             self.wrong += 1;
         }
         if end.contacted > 0 {
-            eprintln!("{} {:?} opened {} sockets it should not have", row.id, row.input, end.contacted);
+            eprintln!("{} {:?} opened {} forbidden sockets", row.id, row.input, end.contacted);
         }
         self.contacted += end.contacted;
     }
@@ -123,7 +122,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
         true => Some(authority.acceptor(host.trim_matches(['[', ']']))?),
         false => None,
     };
-    // Each attempt looks the name up anew.
+    // Closing connections makes each attempt look the name up again.
     let answer = format!("{}\r\nconnection: close", case.answer);
     let receiver = Receiver::start(&answer, acceptor).await?;
     let (names, witness) = (Names::new(case.lookups.clone()), Witness::new(receiver.address));
@@ -144,7 +143,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
         last = code(&done).to_owned();
         let dialled = witness.dialled();
         contacted += match done.result {
-            // An answer came from somewhere, and only an answer of the look-up's may have given it.
+            // The attempt was answered: only addresses of its own look-up may have been contacted.
             Ok(_) => dialled[before..].iter().filter(|to| !case.may_contact(&target, to.ip(), attempt)).count(),
             Err(_) => dialled.len() - before,
         };
@@ -152,7 +151,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
     Ok(End { code: last, contacted })
 }
 
-/// The code an operator would see: the refusal's, else the cause's.
+/// The code that an operator would see: that of the refusal, otherwise that of the cause.
 fn code(done: &Done) -> &'static str {
     match &done.result {
         Ok(answer) => posthaste_core::classify::status(answer.status.as_u16()).code(),
@@ -161,7 +160,7 @@ fn code(done: &Done) -> &'static str {
     }
 }
 
-/// In a child: the environment is the row's.
+/// Runs rows in a child process, which has their environment.
 async fn in_a_child(rows: &[Row]) -> Findings {
     let authority = Authority::new()?;
     let mut tally = Tally::default();
@@ -171,7 +170,7 @@ async fn in_a_child(rows: &[Row]) -> Findings {
     Ok(vec![Figure::at_most("wrong", (tally.wrong + tally.contacted) as f64, "rows", 0.0)])
 }
 
-/// Runs the rows that have an environment, each in a child of its own.
+/// Runs each row that has an environment in a child process.
 fn environments(text: &str, rows: &[Row]) -> io::Result<Vec<Figure>> {
     let header = text.lines().next().unwrap_or_default();
     let (mut run, mut right) = (0, 0);
@@ -194,7 +193,7 @@ fn runs_clean(row: &Row, corpus: &Path, folder: &Path) -> io::Result<bool> {
     if !ended.status.success() {
         eprintln!("{}: {}", row.id, String::from_utf8_lossy(&ended.stderr));
     }
-    // Whatever the environment asked to be written was not.
+    // The environment may ask for files to be written (such as `SSLKEYLOGFILE`): only the corpus may be there.
     let files = fs::read_dir(folder)?.count();
     if files > 1 {
         eprintln!("{}: a file was written", row.id);

@@ -1,11 +1,11 @@
-//! The proof `store-backlog`: millions of rows that wait make a delivery hardly dearer, a start no
-//! slower, and no list page long.
+//! The proof `store-backlog`: with millions of pending rows a delivery costs hardly more, a start takes no longer, and
+//! no page of a list is slow.
 //!
-//! Two stores take turns in short slices of one run, one with the backlog behind it and one with
-//! ten thousand rows: their medians are compared. The same backlog is then killed under load in a
-//! process of its own and opened again; in another process a tenth of it is swept, listed, replayed and
-//! purged, to see what memory that takes; then every list is timed. Another store, most of which has ended
-//! long ago, shows what retention leaves of its file.
+//! Two stores take turns in short slices of one run, one with the backlog and one with ten thousand rows; their
+//! medians are compared. The store with the backlog is then killed under load, in a separate process, and opened
+//! again. Another process sweeps, lists, replays and purges a tenth of it, and its memory is measured. Then every list
+//! is timed. Another store, in which most deliveries ended long ago, is used to measure the size of the file after
+//! retention.
 
 mod pages;
 mod retained;
@@ -38,25 +38,25 @@ const PAGE_BAR_MS: f64 = 50.0;
 const MEMORY_BAR_MIB: f64 = 128.0;
 const FILE_BAR: f64 = 1.3;
 
-/// Lanes the rows wait for.
+/// How many lanes the rows are spread over.
 const LANES: u64 = 1_000;
 const FEW: Shape = Shape { rows: 10_000, lanes: LANES, of: Of::Messages };
 const MANY: Shape = Shape { rows: 5_000_000, lanes: LANES, of: Of::Messages };
 const MANY_QUICK: Shape = Shape { rows: 100_000, lanes: LANES, of: Of::Messages };
-/// As many callers as make groups of some 128 rows.
+/// Concurrent callers, which make group commits of some 128 rows.
 const CALLERS: usize = 128;
 const ROUNDS: usize = 16;
 const ROUNDS_QUICK: usize = 6;
 const SLICE: Duration = Duration::from_millis(500);
-/// The caches fill and the log reaches its working size.
+/// The time before measuring, for caches to fill and the log to reach its working size.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// How often the process is killed; the slowest start counts.
 const KILLS: usize = 3;
 
-/// Said once the process that will be killed is at work.
+/// The line printed by the process that will be killed once it is at work.
 const AT_WORK: &str = "at work";
 
-/// The process that is killed: accepts and settles until then.
+/// The process that is killed. It accepts and settles until then.
 pub fn main(folder: &str) -> ExitCode {
     end_with_input();
     let works = || -> Result<(), CannotRun> {
@@ -107,7 +107,7 @@ fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
-/// CPU a delivery and deliveries a second with many behind, each as a share of those with few.
+/// CPU time per delivery and deliveries per second with many pending rows, each as a multiple of those with few.
 async fn compare(few: &Path, many: &Path, rounds: usize) -> Result<(f64, f64), CannotRun> {
     let mut sides = [Side::start(few).await?, Side::start(many).await?];
     for side in &mut sides {
@@ -153,8 +153,7 @@ impl Side {
     }
 }
 
-/// How long it takes, after a kill -9 under load, until the store is open and has taken an accept:
-/// the slowest of a few.
+/// The longest time, of several runs, to open the store and accept a message after a `kill -9` under load.
 fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, CannotRun> {
     let mut slowest = Duration::ZERO;
     for _ in 0..KILLS {
@@ -174,7 +173,7 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
     Ok(slowest)
 }
 
-/// The process at work, ended by its id whatever happens.
+/// The process that will be killed; killed by its id when it is dropped, too.
 struct AtWork(Child);
 
 impl AtWork {
@@ -186,10 +185,10 @@ impl AtWork {
             command.spawn().map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
         let mut child = Self(child);
         let stdout = child.0.stdout.take().ok_or_else(|| CannotRun("its output is not piped".to_owned()))?;
-        let mut said = String::new();
-        BufReader::new(stdout).read_line(&mut said)?;
-        if said.trim() != AT_WORK {
-            return Err(CannotRun(format!("it said {said:?} and ended")));
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        if line.trim() != AT_WORK {
+            return Err(CannotRun(format!("store_node printed {line:?} and ended")));
         }
         thread::sleep(Duration::from_millis(500));
         Ok(child)
@@ -203,7 +202,7 @@ impl AtWork {
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        // Nothing can be done about a process that is already gone.
+        // An error means that the process is gone already.
         let _ = self.kill();
     }
 }

@@ -1,7 +1,8 @@
-//! The proof `store-conformance`: both stores pass every case of the contract, and read the same after
-//! any history of calls with crashes in between.
+//! The proof `store-conformance`: both stores pass every case of the contract, and read the same after any history of
+//! calls with crashes in between.
 //!
-//! The controls are histories in which SQLite seems to lack one guard: each must be told from memory.
+//! The controls are histories in which SQLite behaves as if it lacked one guard: each must differ from the memory
+//! store.
 
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,9 @@ use posthaste_store::sqlite::Sqlite;
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
-/// Histories in which a fault must show.
+/// The histories within which each fault must show.
 const CONTROL_SEEDS: u64 = 100;
-/// The contract has had so many cases: fewer mean that some were lost.
+/// The least number of cases: with fewer, some were removed by mistake.
 const CASES: f64 = 92.0;
 
 /// Runs the proof.
@@ -56,7 +57,7 @@ pub fn run(options: &Options) -> Findings {
 
 const REPEAT: &str = "cargo xtask prove store-conformance";
 
-/// How many cases a store passes: all there are, or it breaks the contract and none counts.
+/// How many cases a store passes: all of them, or 0 if one fails.
 fn cases<S: posthaste_store::Store>(make: impl AsyncFn() -> S) -> Result<usize, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let passed = catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(every_case(make))));
@@ -66,14 +67,14 @@ fn cases<S: posthaste_store::Store>(make: impl AsyncFn() -> S) -> Result<usize, 
 /// How many faults show in some history.
 fn controls() -> usize {
     let loud = std::panic::take_hook();
-    // What is meant to fail need not say so.
+    // The panics of the controls are expected, and not printed.
     std::panic::set_hook(Box::new(|_| {}));
     let shows =
         |fault: &Fault| (0..CONTROL_SEEDS).any(|seed| catch_unwind(|| histories::run_with(seed, *fault)).is_err());
     let missed: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !shows(fault)).collect();
     std::panic::set_hook(loud);
     if !missed.is_empty() {
-        eprintln!("no history told these from the contract: {missed:?}");
+        eprintln!("no history shows these faults: {missed:?}");
     }
     Fault::ALL.len() - missed.len()
 }

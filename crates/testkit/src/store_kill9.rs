@@ -1,11 +1,11 @@
-//! The proof `store-kill9`: a real process around the dispatch loop and SQLite is killed again and
-//! again under producers that are processes of their own.
+//! The proof `store-kill9`: a real process with the dispatch loop over SQLite is killed again and again while
+//! producers, in separate processes, hand in messages.
 //!
-//! Three parties keep books and none of them asks the store: each producer writes down what was
-//! acknowledged (its *ledger*), the loopback receiver what arrived, and this proof compares the two.
-//! Only at the very end the store itself is opened and asked where every delivery is.
+//! The check does not depend on the store: each producer records the acknowledged messages (its *ledger*), the loopback
+//! receiver records arrivals, and the proof compares the two. Only at the very end the store is opened and queried for
+//! the state of every delivery.
 //!
-//! The control is the same process answering before the commit: it must be caught losing something.
+//! The control is the same process acknowledging before the commit: the proof must detect a loss.
 
 mod check;
 mod node;
@@ -27,16 +27,16 @@ use check::Books;
 use node::SLOTS;
 
 const PRODUCERS: usize = 8;
-/// A node that does not answer by then is not going to.
+/// The longest wait for acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What has not come by then, with nothing else coming either, is not on its way: retries come sooner.
+/// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
 const STANDS_STILL: Duration = Duration::from_secs(10);
-/// Every so many cycles the node is killed while it starts.
+/// One cycle in this many kills the node while it starts.
 const IN_THE_START: u32 = 5;
-/// Cycles until the control must have lost something.
+/// Cycles of the control, in which it must lose something.
 const CONTROL_CYCLES: u32 = 10;
 
-/// How much is done.
+/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     cycles: u32,
@@ -46,7 +46,7 @@ struct Size {
 const FULL: Size = Size { cycles: 60, acknowledged: 100_000 };
 const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
 
-/// Plays one of the parts, as `store_node` was told to.
+/// Runs `store_node` as the node or as a producer, depending on its arguments.
 pub fn main(args: &[String]) -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     part::end_with_input();
@@ -59,7 +59,7 @@ pub fn main(args: &[String]) -> ExitCode {
             Ok(number) => producer::run(Path::new(folder), number),
             Err(error) => Err(CannotRun(format!("{number} is no producer: {error}"))),
         },
-        _ => Err(CannotRun("this is one part of the proof store-kill9, which starts it".to_owned())),
+        _ => Err(CannotRun("this program is a part of the proof store-kill9, which starts it".to_owned())),
     };
     part::ended("store_node", ended)
 }
@@ -85,13 +85,13 @@ pub fn run(options: &Options) -> Findings {
         Figure::at_least("acknowledged", count(acknowledged), "messages", size.acknowledged as f64),
         Figure::at_most("lost", count(lost), "messages", 0.0),
         Figure::at_most("rows_astray", count(astray), "rows", 0.0),
-        // At most what was in flight at each kill arrives twice.
+        // Only deliveries that were in flight at a kill may arrive twice.
         Figure::at_most("duplicates", count(books.duplicates()), "arrivals", f64::from(kills * SLOTS)),
         Figure::at_least("control_lost", count(control), "messages", 1.0),
     ])
 }
 
-/// A node that promises too early loses something.
+/// The control: a node that acknowledges too early loses messages.
 fn control(dice: &mut fastrand::Rng) -> Result<usize, CannotRun> {
     let mut world = World::begin("early")?;
     for cycle in 1..=CONTROL_CYCLES {
@@ -101,7 +101,7 @@ fn control(dice: &mut fastrand::Rng) -> Result<usize, CannotRun> {
     world.everything_arrives()
 }
 
-/// A node, its producers, and the folder with everybody's books.
+/// The node, its producers, and the folder with their records.
 struct World {
     program: PathBuf,
     folder: tempfile::TempDir,
@@ -129,8 +129,8 @@ impl World {
         self.folder.path().to_str().ok_or_else(|| CannotRun("the folder's name is not text".to_owned()))
     }
 
-    /// Starts the node and kills it: in the middle of its start, or once so much is acknowledged in
-    /// all and a moment has passed.
+    /// Starts the node and kills it: during its start, or a moment after `enough` messages have been acknowledged in
+    /// all.
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
         let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
@@ -143,9 +143,9 @@ impl World {
         Ok(())
     }
 
-    /// Lets the node finish what was promised; gives how many of those never arrived.
+    /// Lets the node deliver everything acknowledged. Returns how many of those messages never arrived.
     fn everything_arrives(&mut self) -> Result<usize, CannotRun> {
-        // They end with their input, after what they are just writing down.
+        // Producers exit at the end of their input, after they have written their records.
         for producer in &mut self.producers {
             producer.stop()?;
         }
@@ -176,7 +176,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody's books, once nobody writes any more.
+    /// Kills the node and returns the records of all parties.
     fn end(mut self) -> Result<(tempfile::TempDir, Books), CannotRun> {
         if let Some(mut node) = self.node.take() {
             node.kill()?;
@@ -186,7 +186,7 @@ impl World {
     }
 }
 
-/// How far the producers are, by the length of their ledgers.
+/// The progress of the producers, by the length of their ledgers.
 struct Progress<'a>(&'a Path);
 
 impl Progress<'_> {
@@ -195,11 +195,11 @@ impl Progress<'_> {
     }
 }
 
-/// Waits for a node's one word.
+/// Waits until the node has printed that it is ready.
 fn is_ready(node: &mut Part) -> Result<(), CannotRun> {
-    let mut said = String::new();
-    node.says()?.read_line(&mut said)?;
-    if said.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node said {said:?} and ended"))) }
+    let mut line = String::new();
+    node.says()?.read_line(&mut line)?;
+    if line.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node printed {line:?} and ended"))) }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]

@@ -1,14 +1,13 @@
-//! The proof `store-speed`: what the promise costs beside a bare file that makes none.
+//! The proof `store-speed`: the throughput of the store relative to a bare file, and its CPU cost.
 //!
-//! In one run, on one disk, with real syncs: the store under callers that accept one message each,
-//! while one loop settles whatever has arrived, as the engine does; and a file that is appended to
-//! with the same logical bytes and the same number of syncs. The two take turns in short slices, each
-//! is compared with the one beside it, and the median counts: whatever else the machine and its disk do
-//! meets both.
+//! In one run, on one disk, with real syncs: the store under callers that accept one message each, while a loop settles
+//! all arrivals, as the engine does; and a file that is appended to with the same logical bytes and the same number of
+//! syncs. The two take turns in short slices. Each slice is compared with the one beside it and the median counts, so
+//! that disturbances by other work of the machine affect both alike.
 //!
-//! CPU time is the scheduler's, by thread: SQL is the writer's, following the journal is its
-//! follower's, and the hand-off is everybody else's, the callers included, without the sealing and
-//! hashing that they do, which a run of its own measures.
+//! CPU time is that of the operating system's scheduler, by thread: SQL is the time of the writer thread, following
+//! the journal that of the follower thread, and hand-off the time of all other threads, callers included, without
+//! sealing and hashing, which are measured separately.
 
 mod bare;
 
@@ -26,27 +25,26 @@ use bare::Bare;
 const THROUGHPUT_BAR: f64 = 0.35;
 const MICROS_BAR: f64 = 25.0;
 
-/// Deliveries accepted and as many settled in one commit, roughly: two cohorts of callers take
-/// turns, one being written while the other queues.
+/// The group sizes: deliveries accepted, and as many settled, in one commit, roughly. Two cohorts of callers take
+/// turns: one is being written while the other queues.
 const GROUPS: [Group; 2] = [Group { rows: 128, callers: 128 }, Group { rows: 512, callers: 640 }];
 const ROUNDS: usize = 60;
 const ROUNDS_QUICK: usize = 18;
-/// Short, so that both meet the disk in the same mood: it changes within a second.
+/// Short, because the speed of a disk can change within a second.
 const SLICE: Duration = Duration::from_millis(150);
-/// Before anything counts: the files grow to their working size, caches fill.
+/// The time before measuring, for files to grow to their working size and caches to fill.
 const WARM_UP: Duration = Duration::from_millis(400);
 
-/// How large commits are to be.
+/// A size of group commits, and the number of callers that leads to it.
 #[derive(Clone, Copy)]
 struct Group {
     rows: u64,
     callers: usize,
 }
 
-/// CPU time.
+/// CPU time: in total, and for hashing and sealing of one delivery.
 struct Spent {
     cpu: Cpu,
-    /// On one delivery.
     hashing: Duration,
     sealing: Duration,
 }
@@ -63,7 +61,7 @@ pub fn run(options: &Options) -> Findings {
 }
 
 async fn measure(group: Group, rounds: usize) -> Findings {
-    // Beside the seeded stores: on the disk that is built on, never in memory.
+    // Beside the seeded stores, on the disk of the build: a temporary folder may be in memory.
     let disk = tempfile::tempdir_in(seeder::shelf()?)?;
     let mut busy = Busy::start(&disk.path().join("store"), group.callers).await?;
     let mut bare = Bare::start(&disk.path().join("bare"))?;
@@ -78,7 +76,7 @@ async fn measure(group: Group, rounds: usize) -> Findings {
         cpu = cpu.plus(&Cpu::now()?.since(&at));
         deliveries += slice.deliveries;
         rates.push(slice.rate());
-        // The same bytes with the same syncs.
+        // The same bytes with the same number of syncs.
         let commits = busy.commits().since(&commits).count;
         let each = slice.deliveries.div_ceil(commits.max(1));
         let bare_rate = bare.slice(SLICE, each)?.rate();

@@ -1,8 +1,8 @@
-//! The proof `thread`: one message's whole way through the real binary, real sockets and a real
-//! file, and the same way with kill -9 in the middle of it.
+//! The proof `thread`: a message's complete path through the real binary over real sockets and a real file, and the
+//! same path with `kill -9` in between.
 //!
-//! What was promised is what was answered with `202`; what arrived is what the receiver logged.
-//! The server is asked nothing about its own success.
+//! The messages that were answered with `202` are compared with the receiver's log. The counts do not depend on the
+//! server.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,15 +22,15 @@ use crate::posthaste::{self, Launch, Posthaste};
 use crate::prove::{Figure, Findings, Options};
 use crate::receiver::{Arrival, Behaviour, Receiver};
 
-/// How often the server is killed, each way.
+/// How often the server is killed in each way.
 const CYCLES: u32 = 20;
 const CYCLES_QUICK: u32 = 3;
-/// Messages under way when the server is killed in the middle of its work.
+/// Messages under way when the server is killed at work.
 const BURST: usize = 40;
-/// A retry of something that was in flight comes after 10 s; everything else is at once.
+/// The longest wait for an arrival. A retry may come 10 s after a kill; everything else comes at once.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Spaces, a number that a parser would rewrite, and a letter of two bytes: kept as they are.
+/// A payload with spaces, a number that a parser would rewrite, and a letter of two bytes. It must arrive unchanged.
 const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }"#;
 
 /// Runs the proof.
@@ -44,31 +44,31 @@ pub fn run(options: &Options) -> Findings {
 async fn prove(binary: &Path, cycles: u32) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
     let mut world = World::begin(Launch::new(binary, folder.path())).await?;
-    let sound = world.a_message_arrives_as_it_was_sent().await?;
+    let sound = world.check_one_message().await?;
     eprintln!("a message: {sound} of {SOUND} checks hold");
     for cycle in 0..cycles {
-        world.is_killed_between_accept_and_send().await?;
-        world.is_killed_in_the_middle_of_its_work(cycle).await?;
-        eprintln!("killed {} times, {} messages promised", world.kills, world.promised.len());
+        world.kill_between_accept_and_send().await?;
+        world.kill_at_work(cycle).await?;
+        eprintln!("killed {} times, {} messages acknowledged", world.kills, world.promised.len());
     }
-    world.is_killed_before_it_can_promise().await?;
-    world.everything_promised_arrives().await;
+    world.kill_before_accept().await?;
+    world.wait_for_all().await;
     Ok(world.figures(cycles, sound))
 }
 
-/// How many things are checked of one message.
+/// How many checks are made of one message.
 const SOUND: usize = 9;
 
-/// A server, its receiver, and what was promised.
+/// A server, its receiver, and the acknowledged messages.
 struct World {
     launch: Launch,
     server: Posthaste,
     receiver: Receiver,
     promised: Vec<String>,
     kills: u32,
-    /// Messages that were promised while nothing could be sent.
+    /// Messages that were acknowledged while everything was paused.
     held: Vec<String>,
-    /// How many of them arrived while everything was paused.
+    /// How many of them arrived during the pause.
     early: usize,
 }
 
@@ -83,8 +83,8 @@ impl World {
         Ok(Self { launch, server, receiver, promised: Vec::new(), kills: 0, held: Vec::new(), early: 0 })
     }
 
-    /// One message, looked at from all sides; gives how many checks hold.
-    async fn a_message_arrives_as_it_was_sent(&mut self) -> io::Result<usize> {
+    /// Sends one message, and checks everything about its arrival. Returns how many checks hold.
+    async fn check_one_message(&mut self) -> io::Result<usize> {
         let body = format!("{{\"event_type\":\"invoice.paid\",\"correlation_id\":\"order-99\",\"payload\":{PAYLOAD}}}");
         let answer = call(self.server.address, Method::POST, "/v1/messages", &body).await?;
         let id = self.promise(answer)?;
@@ -102,14 +102,15 @@ impl World {
             ("posthaste-event-type", field("posthaste-event-type") == "invoice.paid"),
             ("posthaste-correlation-id", field("posthaste-correlation-id") == "order-99"),
             ("it arrived once", arrivals.len() == 1),
-            ("the API calls it delivered", state == "delivered"),
+            ("its state in the API is delivered", state == "delivered"),
         ];
         checks.iter().filter(|(_, holds)| !holds).for_each(|(name, _)| eprintln!("does not hold: {name}"));
         Ok(checks.iter().filter(|(_, holds)| *holds).count())
     }
 
-    /// Paused, so that nothing can be sent; promised; killed; started again; resumed.
-    async fn is_killed_between_accept_and_send(&mut self) -> io::Result<()> {
+    /// Kills the server between accept and send: pauses everything, has a message accepted, kills and restarts the
+    /// server, and resumes.
+    async fn kill_between_accept_and_send(&mut self) -> io::Result<()> {
         self.switch("pause").await?;
         let answer = send(self.server.address, self.promised.len()).await?;
         let id = self.promise(answer)?;
@@ -117,7 +118,7 @@ impl World {
         self.early += self.receiver.arrivals().iter().filter(|arrival| arrival.message == id).count();
         self.switch("resume").await?;
         self.waits_for(&id).await;
-        // Only what is settled cannot be duplicated by the next kill.
+        // Waits until the deliveries are settled, so that the next kill cannot duplicate them.
         for arrival in self.receiver.arrivals().iter().filter(|arrival| arrival.message == id) {
             self.state(arrival).await?;
         }
@@ -125,8 +126,8 @@ impl World {
         Ok(())
     }
 
-    /// Killed right after one of many promises, each time after another one.
-    async fn is_killed_in_the_middle_of_its_work(&mut self, cycle: u32) -> io::Result<()> {
+    /// Kills the server after one of many accepts, in each cycle after another one.
+    async fn kill_at_work(&mut self, cycle: u32) -> io::Result<()> {
         let enough = 1 + (cycle as usize * 7) % BURST;
         let mut sending = JoinSet::new();
         for number in 0..BURST {
@@ -134,7 +135,7 @@ impl World {
         }
         let mut answered = 0;
         while let Some(ended) = sending.join_next().await {
-            // Once the server is dead the rest fail: they were never promised.
+            // Calls that fail after the kill were not acknowledged.
             let Ok(Ok(answer)) = ended else { continue };
             self.promise(answer)?;
             answered += 1;
@@ -145,8 +146,8 @@ impl World {
         self.kill_and_restart()
     }
 
-    /// Half a message is no message: whatever it says never arrives.
-    async fn is_killed_before_it_can_promise(&mut self) -> io::Result<()> {
+    /// Kills the server during an incomplete request, which must never arrive.
+    async fn kill_before_accept(&mut self) -> io::Result<()> {
         let mut stream = TcpStream::connect(self.server.address).await?;
         let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n";
         stream.write_all(format!("{head}{{\"payload\":\"half\"").as_bytes()).await?;
@@ -154,7 +155,7 @@ impl World {
         self.kill_and_restart()
     }
 
-    async fn everything_promised_arrives(&self) {
+    async fn wait_for_all(&self) {
         let lost = |arrivals: &[Arrival]| lost(&self.promised, arrivals);
         if !self.receiver.waits_for(ARRIVES_WITHIN, |arrivals| lost(arrivals) == 0).await {
             eprintln!("not everything arrived within {} s", ARRIVES_WITHIN.as_secs());
@@ -169,14 +170,14 @@ impl World {
         let held_twice = self.held.iter().filter(|id| arrivals.iter().filter(|one| one.message == **id).count() != 1);
         let half = arrivals.iter().filter(|arrival| arrival.body == "\"half\"").count();
         let unsigned = arrivals.iter().filter(|arrival| !arrival.is_signed).count();
-        // The count itself must be able to fail: nobody promised this one.
+        // The control: the count must be able to fail, with a message that was never acknowledged.
         let control = [self.promised.as_slice(), &["msg_never_promised".to_owned()]].concat();
         vec![
             Figure::at_least("checks_of_one_message", count(sound), "checks", count(SOUND)),
             Figure::at_least("kills", f64::from(self.kills), "kills", f64::from(2 * cycles)),
             Figure::at_least("arrived", count(arrived), "messages", count(self.promised.len())),
             Figure::at_most("lost", count(lost(&self.promised, &arrivals)), "messages", 0.0),
-            // What had arrived and was not settled when the server died: at most each burst, once.
+            // Deliveries that had arrived but were not settled at a kill: at most each message of a burst, once.
             Figure::at_most("duplicates", count(duplicates), "messages", f64::from(cycles) * count(BURST)),
             Figure::at_most("held_not_exactly_once", count(held_twice.count()), "messages", 0.0),
             Figure::at_most("sent_while_paused", count(self.early), "messages", 0.0),
@@ -205,14 +206,14 @@ impl World {
         answer.expect(StatusCode::OK).map(drop)
     }
 
-    /// The API's word on a delivery, once it is `delivered` or a second has passed: its outcome is
-    /// made durable a moment after the receiver answered.
+    /// A delivery's state in the API, once it is `delivered` or a second has passed: its outcome becomes durable
+    /// shortly after the receiver's answer.
     async fn state(&self, arrival: &Arrival) -> io::Result<String> {
         let path = format!("/v1/deliveries/{}", arrival.delivery);
         let mut state = String::new();
         for _ in 0..100 {
-            let shown = call(self.server.address, Method::GET, &path, "").await?;
-            state = shown.text("state").unwrap_or_default().to_owned();
+            let answer = call(self.server.address, Method::GET, &path, "").await?;
+            state = answer.text("state").unwrap_or_default().to_owned();
             if state == "delivered" {
                 break;
             }

@@ -1,8 +1,8 @@
 //! Builds the server of another commit, for `prove bench --against COMMIT`.
 //!
-//! The commit's files go into a folder beside the build, by an index of their own: neither your checkout nor the
-//! repository's list of worktrees changes. Folder and build stay there, and git rewrites only the files that differ, so
-//! that the next comparison compiles only those crates that changed.
+//! The commit's files go into a folder beside the build, with a git index of its own: neither your checkout nor the
+//! repository's list of worktrees changes. The folder and its build are kept, and git rewrites only the files that
+//! differ, so that the next comparison compiles only the crates that changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use anyhow::{Context, Result, bail, ensure};
 /// environment variable would override.
 const FROM_OUR_CONFIG: &[&str] = &["LIBSQLITE3_FLAGS"];
 
-/// A commit to compare with, and where it is checked out and built.
+/// A commit to compare with, and the folder in which it is checked out and built.
 pub(super) struct OtherCommit<'a> {
     root: &'a Path,
     folder: PathBuf,
-    /// Its full name.
+    /// The commit's full hash.
     commit: String,
-    /// Which of the arguments names it.
+    /// The index of the argument that names it.
     place: usize,
 }
 
@@ -54,24 +54,24 @@ fn full_name(root: &Path, commit: &str) -> Result<String> {
 }
 
 impl OtherCommit<'_> {
-    /// Builds its server, and gives the arguments with that program where they name the commit.
+    /// Builds the commit's server, and returns the arguments with the path of that program in place of the commit.
     pub(super) fn built_into(&self, args: &[String]) -> Result<Vec<String>> {
-        eprintln!("prove: building {}; the first time takes as long as any first build", self.commit);
+        eprintln!("prove: building {}; the first build takes some minutes", self.commit);
         let program = self.build()?;
         let mut args = args.to_vec();
         args[self.place] = program.to_str().context("the target folder's name is not UTF-8")?.to_owned();
         Ok(args)
     }
 
-    /// Makes the folder hold the commit's files, and no other that git put there.
+    /// Checks the commit's files out into the folder, and removes files of earlier commits.
     fn check_out(&self) -> Result<PathBuf> {
         let (tree, commit) = (self.folder.join("tree"), &self.commit);
         fs::create_dir_all(&tree).with_context(|| format!("cannot make {}", tree.display()))?;
         let mut read = git(self.root);
         read.env("GIT_INDEX_FILE", self.folder.join("index")).env("GIT_WORK_TREE", &tree);
         let read = read.args(["read-tree", "--reset", "-u", commit]).output().context("cannot start git")?;
-        let said = String::from_utf8_lossy(&read.stderr);
-        ensure!(read.status.success(), "git cannot check {commit} out into {}: {}", tree.display(), said.trim());
+        let stderr = String::from_utf8_lossy(&read.stderr);
+        ensure!(read.status.success(), "git cannot check {commit} out into {}: {}", tree.display(), stderr.trim());
         Ok(tree)
     }
 

@@ -1,11 +1,11 @@
-//! Which crate may know which: arrows point downwards only.
+//! Which crate may depend on which: dependencies point downwards only.
 //!
 //! `core, crypto ← store, channels ← engine ← server ← cli`; `testkit → engine and below`;
 //! `cli → testkit` for `demo`, `bench` and `simulate`; `disk → testkit` for its proofs; `xtask → core`.
 
 use super::source::{Complaint, SourceFile};
 
-/// What a crate may know, and what must stay out of it.
+/// The crates that a crate may depend on, and the external ones that it must not use.
 struct Room {
     name: &'static str,
     may_know: &'static [&'static str],
@@ -40,7 +40,7 @@ const ROOMS: &[Room] = &[
         may_know: &["core", "crypto", "store", "channels", "engine"],
         must_not_know: &["axum", "anyhow", "clap"],
     },
-    // Whoever links it gets its VFS as the default: nobody may know it.
+    // No crate may depend on it: a process that links it gets its VFS as the default.
     Room {
         name: "disk",
         may_know: &["core", "crypto", "store", "testkit"],
@@ -54,25 +54,25 @@ const ROOMS: &[Room] = &[
     Room { name: "xtask", may_know: &["core"], must_not_know: &[] },
 ];
 
-/// A manifest names only crates below its own.
+/// A manifest names only workspace crates below its own.
 pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
     let Some(name) = package(file) else { return Vec::new() };
     let Some(room) = ROOMS.iter().find(|room| room.name == name) else {
-        let what = format!("the crate {name} has no place among the others");
-        return vec![file.complaint(0, what, "say what it may know in xtask/src/tidy/arrows.rs")];
+        let what = format!("the crate {name} has no entry in the list of crates");
+        return vec![file.complaint(0, what, "add what it may depend on to xtask/src/tidy/arrows.rs")];
     };
     dependencies(&file.text)
         .into_iter()
         .filter_map(|(at, dependency)| Some((at, dependency.strip_prefix("posthaste-")?)))
         .filter(|(_, other)| !room.may_know.contains(other))
         .map(|(at, other)| {
-            let what = format!("{name} must not know {other}");
-            file.complaint(at, what, "arrows point downwards only: move what is shared into a lower crate")
+            let what = format!("{name} must not depend on {other}");
+            file.complaint(at, what, "dependencies point downwards only: move shared code into a lower crate")
         })
         .collect()
 }
 
-/// A manifest names no foreign crate that is another room's business; the core's names none at all.
+/// A manifest names no external crate that its crate must not use; the core's names none at all.
 pub(super) fn check_foreign_crates(file: &SourceFile) -> Vec<Complaint> {
     let Some(room) = package(file).and_then(|name| ROOMS.iter().find(|room| room.name == name)) else {
         return Vec::new();
@@ -81,8 +81,8 @@ pub(super) fn check_foreign_crates(file: &SourceFile) -> Vec<Complaint> {
         .into_iter()
         .filter(|(_, dependency)| room.must_not_know.contains(dependency))
         .map(|(at, dependency)| {
-            let what = format!("{} must not know {dependency}", room.name);
-            file.complaint(at, what, "do this in the crate whose purpose it is, and pass the result in")
+            let what = format!("{} must not depend on {dependency}", room.name);
+            file.complaint(at, what, "use it in the crate that is made for it, and pass the result in")
         })
         .collect();
     if room.name == "core" {
@@ -99,7 +99,7 @@ pub(super) fn check_foreign_crates(file: &SourceFile) -> Vec<Complaint> {
     complaints
 }
 
-/// The crate a manifest is for, without its prefix.
+/// The name of a manifest's crate, without the prefix `posthaste-`.
 fn package(file: &SourceFile) -> Option<&str> {
     if !file.path.ends_with("/Cargo.toml") {
         return None;
@@ -109,7 +109,7 @@ fn package(file: &SourceFile) -> Option<&str> {
     Some(name.strip_prefix("posthaste-").unwrap_or(name))
 }
 
-/// From a header to the next one.
+/// The part of a manifest from a header to the next one.
 fn section<'a>(manifest: &'a str, header: &str) -> &'a str {
     let Some(start) = manifest.find(header) else { return "" };
     let body = start + header.len();
@@ -117,7 +117,7 @@ fn section<'a>(manifest: &'a str, header: &str) -> &'a str {
     &manifest[start..end]
 }
 
-/// Everything a manifest depends on, of whatever kind, and where it says so.
+/// All dependencies of a manifest, of every kind, with their positions.
 fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut in_list = false;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_upwards_is_caught() {
+    fn a_dependency_upwards_is_reported() {
         let upwards =
             manifest("store", "[dependencies]\nposthaste-core.workspace = true\nposthaste-engine.workspace = true");
         check(check_arrows, "crates/store/Cargo.toml", &upwards, &[6]);
@@ -163,19 +163,19 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_downwards_is_fine() {
+    fn a_dependency_downwards_is_allowed() {
         let down =
             manifest("engine", "[dependencies]\nposthaste-core.workspace = true\nposthaste-store.workspace = true");
         check(check_arrows, "crates/engine/Cargo.toml", &down, &[]);
     }
 
     #[test]
-    fn a_crate_without_a_place_is_caught() {
+    fn a_crate_without_an_entry_is_reported() {
         check(check_arrows, "crates/utils/Cargo.toml", &manifest("utils", ""), &[1]);
     }
 
     #[test]
-    fn another_rooms_business_is_caught() {
+    fn a_forbidden_external_crate_is_reported() {
         let sql = manifest("server", "[dependencies]\nhttp.workspace = true\nrusqlite.workspace = true");
         check(check_foreign_crates, "crates/server/Cargo.toml", &sql, &[6]);
         let clock = manifest("core", "[dev-dependencies]\nproptest.workspace = true\ntokio.workspace = true");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_depends_on_nothing_but_its_tests_may() {
+    fn a_dependency_of_the_core_is_reported_unless_it_is_for_tests() {
         let one =
             manifest("core", "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\nproptest.workspace = true");
         check(check_foreign_crates, "crates/core/Cargo.toml", &one, &[5]);

@@ -1,5 +1,6 @@
-//! The pending table has no random index: at five million pending deliveries one secondary index
-//! makes a delivery seven times as dear. Fresh rows without a collapse key enter none of those it has.
+//! The pending table has no indexes but the agreed ones: at five million pending deliveries one more index with keys in
+//! random order makes a delivery seven times as expensive. A fresh row without a collapse key is in none of the agreed
+//! ones.
 
 use super::source::{Complaint, SourceFile};
 
@@ -7,13 +8,13 @@ use super::source::{Complaint, SourceFile};
 /// needs an ADR with a figure.
 const AGREED: &[&str] = &["delivery_late", "delivery_spill", "delivery_collapse"];
 
-/// An index of the pending table, and where it is made.
+/// An index of the pending table, and where it is created.
 pub(super) struct Index {
     at: usize,
     pub(super) name: String,
 }
 
-/// Every index of the pending table was agreed on.
+/// The pending table gets no index that is not in [`AGREED`].
 pub(super) fn check_indexes(file: &SourceFile) -> Vec<Complaint> {
     pending_indexes(file)
         .into_iter()
@@ -29,7 +30,7 @@ pub(super) fn check_indexes(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
-/// The indexes of the pending table that a file of the store makes.
+/// The indexes of the pending table that a file of the store creates.
 pub(super) fn pending_indexes(file: &SourceFile) -> Vec<Index> {
     if !file.is_in(&["crates/store/"]) || !(file.is("sql") || file.is("rs")) {
         return Vec::new();
@@ -45,19 +46,19 @@ pub(super) fn pending_indexes(file: &SourceFile) -> Vec<Index> {
     found
 }
 
-/// The index's name, if the words after `create` make one on the pending table.
+/// The index's name, if the words after `create` create one on the pending table.
 fn index_on_pending<'a>(words: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut words = words.filter(|word| !["unique", "if", "not", "exists"].contains(word));
     if words.next()? != "index" {
         return None;
     }
     let name = words.next()?;
-    // An index may go without a name: it then says at once what it is on.
+    // An index without a name: `on` follows at once.
     let (name, table) = if name == "on" { ("without a name", words.next()?) } else { (name, words.nth(1)?) };
     (table == "delivery").then(|| name.to_owned())
 }
 
-/// Names and keywords in lower case, and where they stand.
+/// Names and keywords in lower case, with their positions.
 fn words(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut start = None;
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_index_of_the_pending_table_is_caught() {
+    fn a_new_index_of_the_pending_table_is_reported() {
         check(check_indexes, "crates/store/src/schema.sql", "\nCREATE INDEX by_dest ON delivery(dest, id);", &[2]);
         check(
             check_indexes,
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn agreed_indexes_and_other_tables_are_fine() {
+    fn agreed_indexes_and_other_tables_are_allowed() {
         check(
             check_indexes,
             "crates/store/src/schema.sql",

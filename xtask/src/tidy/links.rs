@@ -1,4 +1,4 @@
-//! Links in the docs lead somewhere: to a file that exists, to a heading it has.
+//! Every relative link in the docs leads to an existing file, and to a heading of it where it names one.
 
 use std::fs;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::source::{Complaint, SourceFile};
 
-/// Every relative link of a page has a target.
+/// Every relative link of a page has an existing target.
 pub(super) fn check_links(file: &SourceFile) -> Vec<Complaint> {
     if !file.is("md") {
         return Vec::new();
@@ -15,12 +15,12 @@ pub(super) fn check_links(file: &SourceFile) -> Vec<Complaint> {
         .into_iter()
         .filter_map(|place| {
             let what = broken(file, &file.text[place.clone()])?;
-            Some(file.complaint(place.start, what, "mend the link or write what it promises"))
+            Some(file.complaint(place.start, what, "fix the link or write the page it names"))
         })
         .collect()
 }
 
-/// What is wrong with a link, if anything is.
+/// What is wrong with a link, if anything.
 fn broken(file: &SourceFile, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -43,7 +43,7 @@ fn broken(file: &SourceFile, target: &str) -> Option<String> {
     (!known).then(|| format!("the link to {target} leads to no heading"))
 }
 
-/// Where the targets of a page's links stand. What is code is no link.
+/// The positions of the targets of a page's links, without those in code.
 fn links(page: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -68,7 +68,7 @@ fn links_of_line(line: &str) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// A page's headings as links name them: lower case, blanks as dashes, no punctuation.
+/// The anchors of a page's headings: lower case, dashes for blanks, no punctuation.
 fn headings(page: &str) -> Vec<String> {
     let mut fenced = false;
     page.lines()
@@ -90,13 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_to_nowhere_is_caught() {
+    fn a_link_without_a_target_is_reported() {
         check(check_links, "docs/a.md", "\n[gone](no-such-page.md)", &[2]);
         check(check_links, "a.md", "# One thing\n[there](#one-thing) [not there](#another)", &[2]);
     }
 
     #[test]
-    fn links_that_lead_somewhere_are_fine() {
+    fn links_with_targets_are_allowed() {
         check(check_links, "a.md", "[manifest](Cargo.toml) and [xtask](xtask/src/main.rs)", &[]);
         check(check_links, "docs/a.md", "[up](../Cargo.toml)", &[]);
         check(check_links, "a.md", "[elsewhere](https://example.com/x)", &[]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_are_named_as_links_name_them() {
+    fn headings_become_anchors() {
         assert_eq!(
             headings("# Two commands\n```\n# not one\n```\n## It's `here`: now"),
             ["two-commands", "its-here-now"]

@@ -1,4 +1,4 @@
-//! How a module begins and where it lies.
+//! Rules for modules: each begins with a doc comment, and none is named `mod.rs`.
 
 use super::source::{Complaint, SourceFile};
 
@@ -10,12 +10,12 @@ pub(super) fn check_module_docs(file: &SourceFile) -> Vec<Complaint> {
     }
     vec![file.complaint(
         0,
-        "the module says nothing about itself",
+        "the module has no doc comment",
         "begin it with `//!`: what it decides, its invariant, where to read next",
     )]
 }
 
-/// `webhook.rs` lies beside `webhook/`: tabs and search results then name themselves.
+/// `webhook.rs` is beside `webhook/`, so that tabs and search results show the module's name.
 pub(super) fn check_no_mod_rs(file: &SourceFile) -> Vec<Complaint> {
     if !file.path.ends_with("/mod.rs") {
         return Vec::new();
@@ -29,14 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_without_a_word_is_caught() {
+    fn a_module_without_a_doc_comment_is_reported() {
         check(check_module_docs, "crates/core/src/retry.rs", "use std::fmt;\n", &[1]);
         check(check_module_docs, "crates/core/src/retry.rs", "//! When to try again.\n", &[]);
         check(check_module_docs, "crates/core/tests/it/main.rs", "mod a;\n", &[]);
     }
 
     #[test]
-    fn mod_rs_is_caught() {
+    fn mod_rs_is_reported() {
         check(check_no_mod_rs, "crates/core/src/queue/mod.rs", "//! Queues.\n", &[1]);
         check(check_no_mod_rs, "crates/core/src/queue.rs", "//! Queues.\n", &[]);
     }

@@ -1,9 +1,8 @@
-//! One connector is the only way out of the process: it checks every address it connects to.
+//! Only the connector opens outward connections: it checks every address before it connects.
 
 use super::source::{Complaint, SourceFile};
 
-/// Who may open a connection outwards: the connector; receivers that misbehave; and the commands
-/// that measure or show the server from outside.
+/// Files that may open outward connections: the connector, the testkit, and the commands `bench` and `demo`.
 const HOMES: &[&str] =
     &["crates/engine/src/connector", "crates/testkit/", "crates/cli/src/bench", "crates/cli/src/demo", "xtask/"];
 
@@ -17,7 +16,7 @@ const WAYS_OUT: &[&str] = &[
     "ToSocketAddrs",
 ];
 
-/// Nothing but the connector opens a connection or asks for an address.
+/// Only [`HOMES`] open a connection or resolve a name.
 pub(super) fn check_sockets(file: &SourceFile) -> Vec<Complaint> {
     if file.is_in(HOMES) {
         return Vec::new();
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_way_out_is_caught() {
+    fn a_connection_outside_the_connector_is_reported() {
         check(check_sockets, "crates/server/src/health.rs", "//! Health.\nlet s = TcpStream::connect(a).await;", &[2]);
         check(check_sockets, "crates/engine/src/dispatch.rs", "tokio::net::UdpSocket::bind(a)", &[1]);
     }

@@ -1,4 +1,4 @@
-//! A file as the rules see it: its text, and for Rust the code without comments and literals.
+//! A file as the rules read it: its text, and for Rust the code without comments and literals.
 
 use std::fmt;
 use std::fs;
@@ -9,19 +9,19 @@ use anyhow::{Context, Result};
 
 /// One text file of the workspace.
 pub(super) struct SourceFile {
-    /// The workspace's folder, for rules that ask whether another file exists.
+    /// The workspace's folder, for rules that check whether another file exists.
     pub(super) root: PathBuf,
-    /// From the workspace's folder, with `/`.
+    /// Relative to the workspace's folder, with `/`.
     pub(super) path: String,
-    /// As it is on disk.
+    /// The content.
     pub(super) text: String,
-    /// The text with comments and literals blanked, byte for byte as long. Empty unless it is Rust.
+    /// The text with every byte of comments and literals replaced by a blank. Empty unless it is Rust.
     pub(super) code: String,
-    /// Where the code is a test's.
+    /// The ranges of test code.
     tests: Vec<Range<usize>>,
 }
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq)]
 pub(super) struct Complaint {
     path: String,
@@ -44,37 +44,37 @@ impl SourceFile {
         Self { root: root.to_owned(), path: path.to_owned(), text: text.to_owned(), code, tests }
     }
 
-    /// A complaint about the place `at`.
+    /// A complaint about the byte offset `at`.
     pub(super) fn complaint(&self, at: usize, what: impl Into<String>, instead: &'static str) -> Complaint {
         let line = self.text[..at].matches('\n').count() + 1;
         Complaint { path: self.path.clone(), line, what: what.into(), instead }
     }
 
-    /// Where `words` stand in the code, as words and not as parts of longer names.
+    /// Where `words` occur in the code, as words and not as parts of longer names.
     pub(super) fn find(&self, words: &str) -> Vec<usize> {
         find_word(&self.code, words)
     }
 
-    /// Whether the code at that place is a test's.
+    /// Whether the code at that offset belongs to a test.
     pub(super) fn is_test(&self, at: usize) -> bool {
         self.tests.iter().any(|range| range.contains(&at))
     }
 
-    /// Whether the file lies in one of these places: a file, or everything below a folder or prefix.
+    /// Whether the file's path starts with one of these: a file, a folder or a prefix.
     pub(super) fn is_in(&self, places: &[&str]) -> bool {
         places.iter().any(|place| self.path.starts_with(place))
     }
 
-    /// Whether it is a file of that kind: `rs`, `md`, `toml`.
+    /// Whether the file has this extension: `rs`, `md`, `toml`.
     pub(super) fn is(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, own)| own == extension)
     }
 }
 
-/// What is not ours to check. In a second work tree `.git` is a file.
+/// Folders and files that are not checked. In a second work tree `.git` is a file.
 const FOREIGN: &[&str] = &[".git", "target", "posthaste-data"];
 
-/// Every text file of the workspace, in the order of their paths.
+/// Every text file of the workspace, sorted by path.
 pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     let mut paths = Vec::new();
     list(root, &mut paths)?;
@@ -83,7 +83,7 @@ pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     for path in paths {
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
-        // What is not UTF-8 is no text: an image, a fixture.
+        // A file that is not UTF-8 is not text, such as an image.
         if let Ok(text) = String::from_utf8(bytes) {
             files.push(SourceFile::new(root, &name, &text));
         }
@@ -107,7 +107,7 @@ fn list(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Where `word` stands in `text`, as a word and not as a part of a longer name.
+/// Where `word` occurs in `text`, as a word and not as a part of a longer name.
 pub(super) fn find_word(text: &str, word: &str) -> Vec<usize> {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     let ends_open = !word.ends_with(part_of_name);
@@ -122,7 +122,7 @@ fn is_test_path(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs")
 }
 
-/// The items behind `#[cfg(test)]`: from the attribute to the end of the braces that follow.
+/// The items with `#[cfg(test)]`: from the attribute to the end of the braces that follow.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     code.match_indices("#[cfg(test)]").map(|(start, _)| start..end_of_item(code, start)).collect()
 }
@@ -141,7 +141,7 @@ fn end_of_item(code: &str, start: usize) -> usize {
     code.len()
 }
 
-/// The text with everything that is not code replaced by blanks; line breaks stay.
+/// The text with comments and literals replaced by blanks; line breaks stay.
 fn blanked(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -161,7 +161,7 @@ fn blanked(text: &str) -> String {
     code
 }
 
-/// How long the comment or literal is that `rest` starts with, if it starts with one.
+/// The length of the comment or literal at the start of `rest`, if there is one.
 fn end_of_literal(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with("//") {
         return Some(rest.find('\n').unwrap_or(rest.len()));
@@ -173,7 +173,7 @@ fn end_of_literal(rest: &str, before: Option<char>) -> Option<usize> {
         return Some(end_of_quotes(rest, '"'));
     }
     if let Some(quoted) = rest.strip_prefix('\'') {
-        // A lifetime has no closing quote behind its first character.
+        // A lifetime has no closing quote after its first character.
         let mut ahead = quoted.chars();
         let (first, second) = (ahead.next()?, ahead.next()?);
         return (first == '\\' || second == '\'').then(|| end_of_quotes(rest, '\''));
@@ -202,7 +202,7 @@ fn end_of_block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of a literal between two `quote`s, a backslash taking the next character with it.
+/// The length of a literal between two `quote`s; a backslash escapes the next character.
 fn end_of_quotes(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -220,7 +220,7 @@ fn end_of_quotes(rest: &str, quote: char) -> usize {
 pub(super) mod testing {
     use super::*;
 
-    /// Asserts which lines of a file a rule complains about.
+    /// Asserts the lines of a file that a rule complains about.
     pub(crate) fn check(rule: fn(&SourceFile) -> Vec<Complaint>, path: &str, text: &str, lines: &[usize]) {
         let root = crate::root();
         let complaints = rule(&SourceFile::new(&root, path, text));
@@ -235,30 +235,30 @@ mod tests {
 
     fn check(text: &str, code: &str) {
         assert_eq!(blanked(text), code);
-        assert_eq!(blanked(text).len(), text.len(), "places stay where they are");
+        assert_eq!(blanked(text).len(), text.len(), "offsets do not change");
     }
 
     #[test]
-    fn comments_are_no_code() {
+    fn comments_are_blanked() {
         check("a // b\nc", "a     \nc");
         check("a /* b /* c */ d */ e", "a                   e");
     }
 
     #[test]
-    fn literals_are_no_code() {
+    fn literals_are_blanked() {
         check(r#"a("b\"c")"#, r"a(      )");
         check(r##"a(r#"b"c"#) d"##, "a(        ) d");
         check("a('\"') b('\\'') c", "a(   ) b(    ) c");
     }
 
     #[test]
-    fn lifetimes_and_names_are_code() {
+    fn lifetimes_and_names_are_kept() {
         check("fn f<'a>(x: &'a str, r: u8)", "fn f<'a>(x: &'a str, r: u8)");
         check("for \"x\" in bar", "for     in bar");
     }
 
     #[test]
-    fn letters_of_any_length_keep_their_place() {
+    fn characters_of_several_bytes_do_not_change_offsets() {
         check("// ü\nx \"→\" y", "     \nx       y");
     }
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_tests_folder_are_tests_throughout() {
+    fn a_file_of_a_tests_folder_is_all_test_code() {
         let file = SourceFile::new(Path::new(""), "crates/core/tests/it/main.rs", "fn a() {}");
         assert!(file.is_test(0));
     }

@@ -1,10 +1,9 @@
-//! Every task has an owner who awaits it, and a loop that chooses chooses in a written order.
+//! Every task has an owner that awaits it, and every `select!` of the engine has a fixed order.
 
 use super::source::{Complaint, SourceFile};
 
-/// Where tasks, threads and processes begin: the services, the connections, the command that prints
-/// the master key, the store's own threads, the simulator with its receivers, and the commands that
-/// measure or show.
+/// Files that may start tasks, threads and processes: the services, the connections, the command that prints
+/// the master key, the store's threads, the simulator with its receivers, and the commands `bench` and `demo`.
 const HOMES: &[&str] = &[
     "crates/server/src/run.rs",
     "crates/engine/src/connector",
@@ -19,7 +18,7 @@ const HOMES: &[&str] = &[
 
 const SPAWNS: &[&str] = &["spawn", "spawn_blocking", "spawn_local", "spawn_on", "spawn_scoped"];
 
-/// `spawn` stands only in its homes.
+/// `spawn` occurs only in [`HOMES`].
 pub(super) fn check_spawn(file: &SourceFile) -> Vec<Complaint> {
     if file.is_in(HOMES) {
         return Vec::new();
@@ -31,14 +30,14 @@ pub(super) fn check_spawn(file: &SourceFile) -> Vec<Complaint> {
         .map(|at| {
             file.complaint(
                 at,
-                "a task or thread begins here",
-                "let server::run or engine::connector own it, so that somebody hears it end",
+                "a task or thread is started here",
+                "let server::run or engine::connector own it, so that its end is awaited",
             )
         })
         .collect()
 }
 
-/// Without `biased;` tokio rolls dice among the arms, and a seed no longer repeats a run.
+/// Without `biased;` tokio polls the branches in random order, and a seed no longer repeats a run.
 pub(super) fn check_select_is_biased(file: &SourceFile) -> Vec<Complaint> {
     if !file.is_in(&["crates/engine/"]) {
         return Vec::new();
@@ -65,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_without_an_owner_is_caught() {
+    fn a_task_without_an_owner_is_reported() {
         check(check_spawn, "crates/engine/src/dispatch.rs", "fn f() {\n    tokio::spawn(g());\n}", &[2]);
         check(check_spawn, "crates/server/src/api.rs", "set.spawn(g());", &[1]);
     }
 
     #[test]
-    fn tasks_at_home_and_in_tests_are_fine() {
+    fn tasks_of_owners_and_of_tests_are_allowed() {
         check(check_spawn, "crates/server/src/run.rs", "set.spawn(g());", &[]);
         check(
             check_spawn,
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_select_that_rolls_dice_is_caught() {
+    fn a_select_in_random_order_is_reported() {
         check(check_select_is_biased, "crates/engine/src/driver.rs", "tokio::select! {\n    a = b() => {}\n}", &[1]);
         check(
             check_select_is_biased,

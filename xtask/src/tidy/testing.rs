@@ -1,11 +1,11 @@
-//! How a test is written: it always runs, it says what it expects, and it waits for nothing.
+//! Rules for tests: a test is not ignored, compares errors instead of expecting any panic, and does not sleep.
 
 use super::source::{Complaint, SourceFile};
 
-/// No test is switched off, and none passes on any panic whatever.
+/// No test has `#[ignore]` or `#[should_panic]`.
 pub(super) fn check_attributes(file: &SourceFile) -> Vec<Complaint> {
     let attributes = [
-        ("ignore", "a test that does not run", "mend it or delete it"),
+        ("ignore", "a test that does not run", "fix it or delete it"),
         ("should_panic", "a test that passes on any panic", "return the error and compare it"),
     ];
     attributes
@@ -17,13 +17,13 @@ pub(super) fn check_attributes(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
-/// A test that sleeps is slow on a quiet machine and wrong on a busy one.
+/// No test sleeps: it would be slow on an idle machine and fail on a busy one.
 pub(super) fn check_sleep(file: &SourceFile) -> Vec<Complaint> {
     ["thread::sleep", "time::sleep", "time::sleep_until"]
         .iter()
         .flat_map(|sleep| file.find(sleep))
         .filter(|at| file.is_test(*at))
-        .map(|at| file.complaint(at, "a test that sleeps", "wait for the event itself, or turn a clock by hand"))
+        .map(|at| file.complaint(at, "a test that sleeps", "wait for the event, or let the test set the clock"))
         .collect()
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_that_are_off_or_expect_any_panic_are_caught() {
+    fn ignored_tests_and_expected_panics_are_reported() {
         check(check_attributes, "crates/core/src/a.rs", "#[test]\n#[ignore]\nfn f() {}", &[2]);
         check(check_attributes, "crates/core/src/a.rs", "#[test]\n#[ignore = \"slow\"]\nfn f() {}", &[2]);
         check(
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_test_is_caught() {
+    fn a_sleeping_test_is_reported() {
         check(check_sleep, "crates/server/tests/it/a.rs", "fn f() {\n    std::thread::sleep(d);\n}", &[2]);
         check(
             check_sleep,

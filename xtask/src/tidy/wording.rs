@@ -1,21 +1,21 @@
-//! Words that do not belong into the tree: unowned promises, hosts of package registries, paths of
-//! the machine somebody happened to work on.
+//! Words that do not belong into the tree: notes without an owner, hosts of package registries, paths of
+//! the machine on which a change was made.
 //!
-//! The words are put together from parts here, or this file would complain of itself.
+//! The words are put together from parts here; otherwise the rules would report this file.
 
 use super::source::{Complaint, SourceFile, find_word};
 
 /// Written by cargo; it names its registry in every entry.
 const LOCK_FILE: &str = "Cargo.lock";
 
-/// A note about work to be done names who does it.
+/// A note about work to be done names its owner.
 pub(super) fn check_owners(file: &SourceFile) -> Vec<Complaint> {
     [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")]
         .iter()
         .flat_map(|note| find_word(&file.text, note).into_iter().map(move |at| (at, note)))
         .filter(|(at, note)| !has_owner(&file.text[at + note.len()..]))
         .map(|(at, note)| {
-            file.complaint(at, format!("a {note} of nobody"), "do it, drop it, or name its owner in brackets behind it")
+            file.complaint(at, format!("a {note} without an owner"), "do it, drop it, or name its owner in brackets")
         })
         .collect()
 }
@@ -25,7 +25,7 @@ fn has_owner(behind: &str) -> bool {
     owner.is_some_and(|owner| !owner.is_empty() && !owner.contains(char::is_whitespace))
 }
 
-/// Where packages come from is the machine's setting, not the project's.
+/// The source of packages is a setting of the machine, not of the project.
 pub(super) fn check_hosts(file: &SourceFile) -> Vec<Complaint> {
     let hosts = [
         concat!("crates", ".io"),
@@ -41,10 +41,10 @@ pub(super) fn check_hosts(file: &SourceFile) -> Vec<Complaint> {
         concat!("docker", ".io"),
         concat!("quay", ".io"),
     ];
-    complain(file, &hosts, "names a package registry", "name the package and leave its place to the machine's settings")
+    complain(file, &hosts, "names a package registry", "name the package; the machine's settings say where it is")
 }
 
-/// The project reads the same wherever it was written.
+/// The tree does not mention the machine or the documents that were used to write it.
 pub(super) fn check_workplace(file: &SourceFile) -> Vec<Complaint> {
     let words = [
         concat!("/wo", "rk/"),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_promise_of_nobody_is_caught() {
+    fn a_note_without_an_owner_is_reported() {
         check(check_owners, "a.rs", concat!("\n// TO", "DO: later"), &[2]);
         check(check_owners, "a.md", concat!("FIX", "ME"), &[1]);
         check(check_owners, "a.md", concat!("TO", "DO()"), &[1]);
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registrys_host_is_caught() {
+    fn a_host_of_a_registry_is_reported() {
         check(check_hosts, "README.md", concat!("\nGet it from https://crates", ".io/"), &[2]);
         check(check_hosts, "Cargo.lock", concat!("source = \"registry+https://example.com/crates", ".io-index\""), &[]);
     }
 
     #[test]
-    fn a_workplace_is_caught() {
+    fn a_workplace_is_reported() {
         check(check_workplace, "docs/a.md", concat!("see /wo", "rk/main"), &[1]);
         check(check_workplace, "crates/core/src/a.rs", concat!("//! See `sto", "rage.md` 5."), &[1]);
         check(check_workplace, "docs/a.md", "the network / a framework/ something", &[]);

@@ -1,6 +1,6 @@
-//! What somebody kept elsewhere: checkpoints and the public key, as `audit checkpoint` printed them.
+//! Reads checkpoints and public keys that were kept elsewhere, as `audit checkpoint` printed them.
 //!
-//! One file may hold any number of both; empty lines and those that begin with `#` are passed over.
+//! A file can have any number of both; empty lines and lines that begin with `#` are skipped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use posthaste_crypto::checkpoint::{PublicKey, claimed};
 
 const KEY: &str = "posthaste public key ";
 
-/// The line a public key is exported as.
+/// The line that `audit checkpoint` prints for a public key.
 pub(super) fn key_line(key: &PublicKey) -> String {
     format!("{KEY}{key}")
 }
 
-/// The checkpoints in files. A file without any is a mistake, and so is a line that is none.
+/// Reads the checkpoints in files. Fails on a file without any, and on a line that is neither checkpoint nor key.
 pub(super) fn checkpoints(files: &[PathBuf]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for file in files {
@@ -25,7 +25,7 @@ pub(super) fn checkpoints(files: &[PathBuf]) -> Result<Vec<String>> {
                 continue;
             }
             if claimed(&line).is_none() {
-                bail!("line {number} of {} is no checkpoint; give lines as they were exported", file.display());
+                bail!("line {number} of {} is no checkpoint; use the lines as they were printed", file.display());
             }
             found.push(line);
         }
@@ -34,7 +34,7 @@ pub(super) fn checkpoints(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// A public key as it was given, or the only one in a file.
+/// Reads a public key from an argument: the key itself, or a file with exactly one.
 pub(super) fn public_key(given: &str) -> Result<PublicKey> {
     if let Some(key) = PublicKey::parse(given.strip_prefix(KEY).unwrap_or(given)) {
         return Ok(key);
@@ -48,13 +48,13 @@ pub(super) fn public_key(given: &str) -> Result<PublicKey> {
     match keys[..] {
         [key] => Ok(key),
         [] => bail!("{given} has no public key; it is the line `{KEY}…` of `posthaste audit checkpoint`"),
-        _ => bail!("{given} has {} public keys; give the one of this store", keys.len()),
+        _ => bail!("{given} has {} public keys; keep only the one of this store", keys.len()),
     }
 }
 
-/// What a file says, with the numbers of its lines.
+/// The lines of a file with their numbers, without empty lines and comments.
 fn lines(file: &Path) -> Result<Vec<(usize, String)>> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let told = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    Ok(told.map(|(number, line)| (number + 1, line.to_owned())).collect())
+    let kept = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    Ok(kept.map(|(number, line)| (number + 1, line.to_owned())).collect())
 }

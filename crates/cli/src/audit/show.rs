@@ -1,4 +1,4 @@
-//! How far an audit is, and what it found, in words or as JSON.
+//! Shows the progress of `audit verify`, and its result as text or as JSON.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::say::say;
 
-/// Redrawing more often would cost more than it tells.
+/// The least time between two redraws of the progress bar.
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 30;
 
-/// A bar on a terminal; nothing anywhere else.
+/// A progress bar on stderr; nothing if stderr is no terminal.
 pub(crate) struct Bar {
     is_terminal: bool,
     drawn: Option<Instant>,
@@ -30,7 +30,7 @@ impl Bar {
     pub(crate) fn show(&mut self, progress: Progress) {
         if self.is_terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_EVERY) {
             let line = bar(progress, self.began.elapsed());
-            // Who cannot see it misses nothing that is said later.
+            // A bar that cannot be drawn is not an error.
             let _ = write!(stderr(), "\r\x1b[K{line}");
             self.drawn = Some(Instant::now());
         }
@@ -53,7 +53,7 @@ fn bar(progress: Progress, took: Duration) -> String {
     format!("[{:<BAR_WIDTH$}] {done} of {of} rows, {left:.0} s to go", "#".repeat(full))
 }
 
-/// The report for a person.
+/// Prints the report as text.
 pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
     let report = &verified.report;
     for finding in &report.findings {
@@ -64,14 +64,14 @@ pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
     }
     say!("rows         {}", rows(report))?;
     let Report { ends, ends_let_go, ends_erased, .. } = report;
-    say!("deliveries   {ends} ended; of their outcomes {ends_let_go} were let go by retention, {ends_erased} erased")?;
+    say!("deliveries   {ends} ended; of their outcomes retention deleted {ends_let_go}, erasures {ends_erased}")?;
     say!("checkpoints  {}", checkpoints(report))?;
     say!("public key   {}", key(verified, trust))?;
-    say!("vouched for  {}", vouched(report, trust))?;
+    say!("covered      {}", covered(report, trust))?;
     match report.found {
-        0 => say!("\nEverything is as it was written."),
-        1 => say!("\nOne thing is not as it was written."),
-        found => say!("\n{found} things are not as they were written."),
+        0 => say!("\nNothing was changed."),
+        1 => say!("\n1 finding: the data differs from what was written."),
+        found => say!("\n{found} findings: the data differs from what was written."),
     }
 }
 
@@ -80,16 +80,18 @@ fn rows(report: &Report) -> String {
     match (rows, let_go) {
         (0, _) => "none".to_owned(),
         (_, 0) => format!("{first} to {last}: {rows}, with {entries} entries"),
-        (_, _) => format!("{first} to {last}: {rows}, with {entries} entries; up to {let_go} let go by retention"),
+        (_, _) => {
+            format!("{first} to {last}: {rows}, with {entries} entries; rows up to {let_go} were deleted by retention")
+        }
     }
 }
 
 fn checkpoints(report: &Report) -> String {
     let Report { checkpoints, signed, past, .. } = report;
-    let past = if *past == 0 { String::new() } else { format!("; {past} are for rows that were let go") };
+    let past = if *past == 0 { String::new() } else { format!("; {past} are for rows that retention deleted") };
     match checkpoints {
-        0 => format!("none that fits{past}"),
-        _ => format!("{checkpoints} fit, the last is for row {signed}{past}"),
+        0 => format!("none that matches{past}"),
+        _ => format!("{checkpoints} match, the last is for row {signed}{past}"),
     }
 }
 
@@ -99,27 +101,28 @@ fn key(verified: &Verified, trust: &Trust) -> String {
         (Some(key), Some(_)) => format!("{}, as you gave it", key.id()),
         (Some(key), None) => {
             format!(
-                "{}, the file's own: whoever rewrites everything can replace it; give yours by --public-key",
+                "{}, from the database: a writer of the file can replace it; pass the one you kept with --public-key",
                 key.id()
             )
         }
     }
 }
 
-fn vouched(report: &Report, trust: &Trust) -> String {
+/// The rows that checkpoints from elsewhere cover.
+fn covered(report: &Report, trust: &Trust) -> String {
     if trust.checkpoints.is_empty() {
-        return "nothing from elsewhere: whoever can write the file can cut off its end; give a kept checkpoint by \
-                --checkpoint"
+        return "no rows: no checkpoint was given. A writer of the file can cut off its end unseen; pass a kept \
+                checkpoint with --checkpoint"
             .to_owned();
     }
     match report.vouched {
-        0 => "no row that is left: what you gave fits none of them".to_owned(),
-        row if row == report.last => format!("all rows, up to {row}"),
-        row => format!("rows up to {row}; what came later rests on the file's own checkpoints"),
+        0 => "no rows: the given checkpoints match none that is left".to_owned(),
+        row if row == report.last => format!("all rows, up to {row}, by the given checkpoints"),
+        row => format!("rows up to {row}, by the given checkpoints; later rows only by those in the database"),
     }
 }
 
-/// The report for a program.
+/// Prints the report as one JSON object.
 pub(super) fn json(verified: &Verified, trust: &Trust) -> Result<()> {
     let report = &verified.report;
     let findings: Vec<_> =

@@ -1,8 +1,8 @@
-//! `posthaste bench --against PROGRAM`: what a delivery costs this build's server and another's.
+//! `posthaste bench --against PROGRAM`: compares the server's CPU time for a delivery with that of another build.
 //!
-//! Producer and receiver are this program's for both, so that only the servers differ. Each measurement has a server of
-//! its own, freshly started and warmed: how its memory happens to be laid out is luck, and luck evens out over many of
-//! them. Within a pair both follow each other at once, and the order changes from pair to pair, so that drift cancels.
+//! Producer and receiver are this program's for both, so that only the servers differ. Each measurement starts and
+//! warms up a server of its own: effects of its memory layout are random, and average out over many measurements. The
+//! two of a pair follow each other directly, and the order alternates from pair to pair, so that drift cancels out.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use super::rig::{Effort, Rig};
 use super::scenario::Scenario;
 use super::{Args, FOLLOWED_WITHIN, child, show, warmed};
 
-/// Those whose CPU has a bar of its own.
+/// The default scenarios: those with a CPU limit in docs/performance.md.
 const DEFAULT: [Scenario; 3] = [Scenario::Single, Scenario::Batch, Scenario::FanOut];
 
-/// Everything that was compared.
+/// The results of a comparison.
 #[derive(Debug, Serialize)]
 pub(super) struct ComparisonReport {
     cores: usize,
@@ -28,7 +28,7 @@ pub(super) struct ComparisonReport {
     pub(super) scenarios: Vec<ScenarioComparison>,
 }
 
-/// A scenario's CPU a delivery, by both servers.
+/// The CPU time for a delivery in a scenario, of both servers.
 #[derive(Debug, Serialize)]
 pub(super) struct ScenarioComparison {
     pub(super) scenario: String,
@@ -46,7 +46,7 @@ struct PairFigures {
     now_cpu_us: f64,
 }
 
-/// New CPU by old CPU.
+/// The ratio of this build's CPU time to the other's.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Ratio {
     lower_quartile: f64,
@@ -102,7 +102,7 @@ impl Measurements {
     async fn cpu_us(&mut self, program: &Path, args: &Args) -> Result<f64> {
         let (cpu_us, lost, duplicates) = self.round(program, args).await.with_context(|| {
             let (scenario, program) = (self.scenario.name(), program.display());
-            format!("{scenario} with the server of {program}, which must be a `posthaste` that has `bench`")
+            format!("{scenario} with the server of {program}, which must be a `posthaste` with the command `bench`")
         })?;
         self.lost += lost;
         self.duplicates += duplicates;

@@ -1,4 +1,4 @@
-//! A certificate for receivers that speak TLS on this machine: made for one run, in its folder.
+//! A self-signed certificate for receivers with TLS, made for one run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 const KEY: &str = "key.der";
 
-/// The certificate's file in a folder.
+/// The path of the certificate in a folder.
 pub(super) fn file(folder: &Path) -> PathBuf {
     folder.join("certificate.pem")
 }
 
-/// Makes a certificate that vouches for itself, and its key.
+/// Makes a self-signed certificate and its key in a folder.
 pub(super) fn make(folder: &Path) -> Result<()> {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).context("cannot make a certificate")?;
     std::fs::write(file(folder), pem(made.cert.der()))?;
@@ -26,7 +26,7 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The form that a system's certificates have.
+/// Encodes a certificate as PEM.
 fn pem(certificate: &[u8]) -> String {
     const LINE: usize = 64;
     let text = STANDARD.encode(certificate);
@@ -34,7 +34,7 @@ fn pem(certificate: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// What a receiver presents that has this folder's certificate.
+/// The TLS settings of a receiver with this folder's certificate.
 pub(super) fn presented(folder: &Path) -> Result<Arc<ServerConfig>> {
     let certificate = read(&file(folder))?;
     let key = std::fs::read(folder.join(KEY)).context("cannot read the receiver's key")?;
@@ -46,7 +46,7 @@ pub(super) fn presented(folder: &Path) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// How a bare client trusts that certificate, and no other.
+/// The TLS settings of a bare client that trusts only this certificate.
 pub(super) fn trusted(certificate: &Path) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(read(certificate)?)?;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_read_as_it_was_made() {
+    fn a_new_certificate_can_be_read_by_both_sides() {
         let folder = tempfile::tempdir().expect("a folder");
         make(folder.path()).expect("it is made");
         assert!(presented(folder.path()).is_ok() && trusted(&file(folder.path())).is_ok());

@@ -1,4 +1,4 @@
-//! The bench's processes: started, asked, looked at, and ended with it whatever happens.
+//! The child processes of the bench: started, measured, and always ended with it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use posthaste_testkit::cpu::Cpu;
 use posthaste_testkit::prove::CannotRun;
 use posthaste_testkit::rss;
 
-/// A server of ours that runs until it is dropped, or until we end: then its input does.
+/// A child process that listens. It ends when this is dropped, or when this process ends, which closes its input.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
@@ -20,7 +20,7 @@ pub(super) struct Child {
     pub(super) address: SocketAddr,
 }
 
-/// What a process has in memory, in MiB.
+/// The resident memory of a process, in MiB.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) now_mib: f64,
@@ -28,7 +28,7 @@ pub(super) struct Memory {
 }
 
 impl Child {
-    /// Starts `program`, which is this one or another build of it, and waits until it says where it listens.
+    /// Starts `program`, which is this one or another build of it, and waits until it prints its address.
     pub(super) fn start(program: &Path, name: &str, args: &[&str], environment: &[(&str, &OsStr)]) -> Result<Self> {
         let mut process = command(program, args)
             .envs(environment.iter().copied())
@@ -37,37 +37,37 @@ impl Child {
             .with_context(|| format!("cannot start the {name}, {}", program.display()))?;
         let input = process.stdin.take().context("a child's input is piped")?;
         let output = BufReader::new(process.stdout.take().context("a child's output is piped")?);
-        // Made before anything else can fail: dropping it ends the process.
+        // Made before anything else can fail, since dropping it ends the process.
         let mut child = Self { process, input, output, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
-        let said = child.hear().with_context(|| format!("cannot hear the {name}"))?;
+        let line = child.read_line().with_context(|| format!("cannot read the output of the {name}"))?;
         child.address =
-            address_in(&said).with_context(|| format!("the {name} said {said:?} and not where it listens"))?;
+            address_in(&line).with_context(|| format!("the {name} printed {line:?} instead of its address"))?;
         Ok(child)
     }
 
-    /// Asks it for the one thing it tells.
+    /// Sends an empty line to the process, and returns the line that it prints in reply.
     pub(super) fn ask(&mut self) -> Result<String> {
         writeln!(self.input).context("a process of the bench has ended")?;
-        self.hear()
+        self.read_line()
     }
 
-    fn hear(&mut self) -> Result<String> {
-        let mut said = String::new();
-        self.output.read_line(&mut said)?;
-        Ok(said)
+    fn read_line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
     }
 
     /// The CPU time of each of its threads.
     pub(super) fn cpu(&self) -> Result<Cpu> {
-        Cpu::of_process(self.process.id()).map_err(refused)
+        Cpu::for_process(self.process.id()).map_err(refused)
     }
 
-    /// Bytes it has had written to a disk.
+    /// The number of bytes that it has written to disk.
     pub(super) fn written_bytes(&self) -> Result<u64> {
         let path = format!("/proc/{}/io", self.process.id());
         let io = std::fs::read_to_string(path).context("cannot read what a process has written")?;
         let field = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-        field.and_then(|bytes| bytes.parse().ok()).context("/proc does not say what a process has written")
+        field.and_then(|bytes| bytes.parse().ok()).context("/proc does not have the bytes that a process has written")
     }
 
     pub(super) fn memory(&self) -> Result<Memory> {
@@ -81,22 +81,22 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Nothing can be done about a process that is already gone.
+        // Errors mean that the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Runs this program with other arguments and gives what it printed.
+/// Runs this program with other arguments, and returns its output.
 pub(super) fn output(name: &str, args: &[&str]) -> Result<String> {
     let output = command(&this_program()?, args).stdin(Stdio::null()).spawn()?.wait_with_output()?;
     ensure!(output.status.success(), "the {name} ended with {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The program that runs now.
+/// The file of this program.
 pub(super) fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context("cannot tell which program this is")
+    std::env::current_exe().context("cannot find this program's file")
 }
 
 fn command(program: &Path, args: &[&str]) -> Command {
@@ -110,8 +110,8 @@ fn refused(why: CannotRun) -> anyhow::Error {
 }
 
 /// The address in `listening on http://127.0.0.1:8400, …`.
-fn address_in(said: &str) -> Option<SocketAddr> {
-    let (_, behind) = said.split_once("http://")?;
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let (_, behind) = line.split_once("http://")?;
     behind.split([',', '\n']).next()?.parse().ok()
 }
 
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_where_it_listens() {
+    fn the_address_is_read_from_a_server_s_first_line() {
         let address = SocketAddr::from(([127, 0, 0, 1], 8400));
         assert_eq!(address_in("posthaste: listening on http://127.0.0.1:8400, data in x\n"), Some(address));
         assert_eq!(address_in("listening on http://127.0.0.1:8400\n"), Some(address));

@@ -1,5 +1,4 @@
-//! The disk alone: a file that is appended to and synced, and remembers nothing. No store that syncs can promise
-//! anything sooner.
+//! Measures the disk alone: appends to a file and syncs it. No store that syncs can commit faster.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,10 +9,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// About what a commit writes under load.
+/// The size of an append, about what a commit writes under load.
 const APPEND_BYTES: usize = 64 * 1024;
 
-/// A file that is only appended to.
+/// A file that is appended to, with the times of its syncs.
 #[derive(Debug)]
 pub(super) struct Disk {
     file: File,
@@ -21,7 +20,7 @@ pub(super) struct Disk {
     lasted: Duration,
 }
 
-/// What the disk can do.
+/// The rate and latency of the disk's syncs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Syncs {
     pub(super) per_second: f64,
@@ -35,7 +34,7 @@ impl Disk {
         Ok(Self { file, took: Vec::new(), lasted: Duration::ZERO })
     }
 
-    /// Appends and syncs for so long.
+    /// Appends and syncs for this time.
     pub(super) fn slice(&mut self, lasts: Duration) -> Result<()> {
         let bytes = vec![b'x'; APPEND_BYTES];
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What was measured in a scenario, as it is told.
+//! The figures of a scenario, computed from its measurements.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::disk::Syncs;
 use super::rig::{Bare, Round, Used};
 use super::tally::{Arrival, Count};
 
-/// A scenario's figures. Rates are medians of its rounds, ratios of rates medians of each round's own, and
-/// whatever is told for each delivery is of all rounds together.
+/// The figures of a scenario. A rate is the median over the rounds, a ratio of rates the median of the rounds' ratios,
+/// and a figure for each delivery covers all rounds together.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) scenario: String,
@@ -22,7 +22,7 @@ pub(super) struct Figures {
     pub(super) lost: u64,
     pub(super) duplicates: u64,
     pub(super) refused_by_receivers: u64,
-    /// What the producer was told to send a second, where it was.
+    /// The rate that the producer was given, if it was given one.
     pub(super) offered_per_second: Option<f64>,
     pub(super) accepted_per_second: f64,
     pub(super) delivered_per_second: f64,
@@ -30,29 +30,30 @@ pub(super) struct Figures {
     pub(super) delivered_per_bare: f64,
     pub(super) bare_client_cpu_us: f64,
     pub(super) server_cpu_us: f64,
-    /// The same by the server's threads.
+    /// The server's CPU time by thread.
     pub(super) server_cpu_us_by_thread: BTreeMap<String, f64>,
     pub(super) producer_cpu_us: f64,
     pub(super) receiver_cpu_us: f64,
-    /// From the producer's request to the receiver's hand.
+    /// The time from the producer's request to the receiver.
     pub(super) arrival: Arrival,
     pub(super) rss_mib: f64,
     pub(super) rss_peak_mib: f64,
     pub(super) written_bytes: f64,
     pub(super) syncs: f64,
-    /// The disk without us, in between.
+    /// The disk alone, measured between the rounds.
     pub(super) disk: Syncs,
-    /// Deliveries that waited meanwhile, and what was delivered for each one of a server without them.
+    /// The number of pending deliveries during the scenario.
     pub(super) pending: Option<u64>,
+    /// The delivery rate as a ratio to that of a server without pending deliveries.
     pub(super) delivered_per_empty: Option<f64>,
 }
 
-/// What a scenario's figures are made of.
+/// The measurements of a scenario.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) rounds: Vec<Round>,
     pub(super) bare: Vec<Bare>,
-    /// Of a server without the load that is told, round by round.
+    /// The rounds of a server without pending deliveries.
     pub(super) empty: Vec<Round>,
     pub(super) before: Used,
     pub(super) after: Used,
@@ -113,7 +114,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     Quartiles::of(values).median
 }
 
-/// Microseconds of each.
+/// Microseconds for each of `count`.
 fn share(cpu: Duration, count: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / float(count)
 }

@@ -1,5 +1,6 @@
-//! Posts over many connections at once: as fast as it is answered, or so many messages a second.
-//! hyper's connection, inline in one task: no pool, no channel, no task besides.
+//! Posts over many connections at once, as fast as it is answered or at a given rate.
+//!
+//! All connections are futures of one task, without a pool or channels, so that the client itself costs little.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -26,47 +27,47 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::part::wall_us;
 use super::tally::Count;
 
-/// How often the receiver is asked what has arrived.
+/// The time between two reads of the receiver's count.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How much to post.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
     pub(super) target: SocketAddr,
-    /// How to trust the target, where it speaks TLS.
+    /// The TLS settings for the target; `None` posts without TLS.
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) connections: u16,
     pub(super) lasts: Duration,
     pub(super) messages: u64,
-    /// Messages of one request.
+    /// Messages in each request.
     pub(super) batch: u64,
-    /// Messages a second; as fast as they are answered where there is none.
+    /// Messages a second; `None` posts as fast as requests are answered.
     pub(super) rate: Option<f64>,
-    /// How far ahead of its receivers the producer may be.
+    /// The bound on messages under way, if there is one.
     pub(super) lead: Option<Lead>,
 }
 
-/// How many messages may be under way: who accepts faster than is delivered for ever measures a backlog.
+/// The most messages under way. Without it a producer that is faster than deliveries would measure a growing backlog.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
-    /// Who knows what has arrived.
+    /// The receiver that counts arrived deliveries.
     pub(super) receiver: SocketAddr,
     pub(super) messages: u64,
-    /// Deliveries of each message.
+    /// The number of deliveries of each message.
     pub(super) fan: u64,
 }
 
-/// What is posted, and what must come back.
+/// The requests to post, and the answers that they must get.
 pub(super) trait Post {
-    /// The request with the messages from this number on, which says that it was sent then, in microseconds.
+    /// The request with the messages from number `first` on. Its payloads contain the send time, in microseconds.
     fn request(&self, first: u64, sent_us: u64) -> Request<Full<Bytes>>;
 
-    /// Whether everything in a request was taken.
+    /// Whether an answer means that every message of the request was taken.
     fn is_taken(&self, status: StatusCode, body: &[u8]) -> bool;
 }
 
-/// Opens every connection, then posts until the time is over or the messages are spent; gives how many were taken, and
-/// how long that took. An answer that does not take everything ends the run with an error.
+/// Opens every connection, then posts until the time is over or all messages are sent. Returns how many were taken and
+/// how long that took. Fails on the first answer that does not take every message.
 pub(super) async fn hammer(load: &Load, post: &impl Post) -> Result<(u64, Duration)> {
     let run = Run {
         load,
@@ -93,29 +94,29 @@ pub(super) async fn hammer(load: &Load, post: &impl Post) -> Result<(u64, Durati
 struct Run<'a, P> {
     load: &'a Load,
     post: &'a P,
-    /// Where connections wait for each other: a message waits for nobody else's to be opened.
+    /// Makes connections wait until all are open, so that no message waits for a connection to open.
     open: Barrier,
-    /// When the last of them was open.
+    /// When the last connection was open.
     began: Cell<Instant>,
     begun: Cell<u64>,
     taken: Cell<u64>,
-    /// A place for each request that may begin.
+    /// One permit for each request that may begin.
     free: Semaphore,
 }
 
 impl<P: Post> Run<'_, P> {
-    /// Lets requests begin as deliveries arrive.
+    /// Adds permits for requests as deliveries arrive.
     async fn keep_lead(&self) -> Result<Infallible> {
         let Some(lead) = self.load.lead else { return std::future::pending().await };
-        let mut receiver = Line::open(lead.receiver).await.context("cannot ask the receiver")?;
-        let (mut before, mut let_in) = (None, 0);
+        let mut receiver = Line::open(lead.receiver).await.context("cannot call the receiver")?;
+        let (mut before, mut permitted) = (None, 0);
         loop {
-            let said = receiver.call(Method::GET, "/count", &[], "").await.context("cannot ask the receiver")?;
-            let distinct = serde_json::from_str::<Count>(&said.body)?.distinct;
+            let answer = receiver.call(Method::GET, "/count", &[], "").await.context("cannot call the receiver")?;
+            let distinct = serde_json::from_str::<Count>(&answer.body)?.distinct;
             let arrived = (distinct - *before.get_or_insert(distinct)) / lead.fan;
             let allowed = (arrived + lead.messages).div_ceil(self.load.batch);
-            self.free.add_permits(usize::try_from(allowed.saturating_sub(let_in)).unwrap_or_default());
-            let_in = allowed.max(let_in);
+            self.free.add_permits(usize::try_from(allowed.saturating_sub(permitted)).unwrap_or_default());
+            permitted = allowed.max(permitted);
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -128,7 +129,7 @@ impl<P: Post> Run<'_, P> {
             Some(config) => {
                 let name = ServerName::from(self.load.target.ip());
                 let connector = TlsConnector::from(Arc::clone(config));
-                let stream = connector.connect(name, stream).await.context("cannot speak TLS")?;
+                let stream = connector.connect(name, stream).await.context("the TLS handshake failed")?;
                 self.post_over(stream).await
             }
         }
@@ -147,7 +148,7 @@ impl<P: Post> Run<'_, P> {
                 ensure!(self.post.is_taken(status, &body), "answered {status}: {}", String::from_utf8_lossy(&body));
                 self.taken.set(self.taken.get() + self.load.batch);
             }
-            // Ends the connection, and with it the future beside this one.
+            // Closes the connection, and so ends the connection's future.
             drop(sender);
             Ok(())
         };
@@ -155,10 +156,10 @@ impl<P: Post> Run<'_, P> {
         posted
     }
 
-    /// The first message of the next request and when it is sent, once that has come; nothing at the end.
+    /// The first message of the next request and its send time, once that has come; `None` at the end of the run.
     async fn next(&self) -> Option<(u64, u64)> {
         if self.load.lead.is_some() {
-            // Never closed, and given back by nobody: what has arrived lets the next one in.
+            // Permits are not returned: `keep_lead` adds new ones as deliveries arrive. The semaphore is never closed.
             self.free.acquire().await.ok()?.forget();
         }
         let first = self.begun.get();
@@ -173,7 +174,8 @@ impl<P: Post> Run<'_, P> {
             return None;
         }
         let due = self.began.get() + after;
-        // For want of a free connection it is late: that is waiting. A timer that rings late is nobody's wait.
+        // A request that is late for want of a free connection has waited, which its send time must show. A timer that
+        // fires late is the bench's own delay, and must not count.
         let waited = u64::try_from(due.elapsed().as_micros()).unwrap_or_default();
         if waited == 0 {
             tokio::time::sleep_until(due).await;

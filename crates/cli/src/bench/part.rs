@@ -1,4 +1,4 @@
-//! The hidden `bench-part`: one process of the bench.
+//! The hidden command `bench-part`: a child process of the bench, such as the server or the producer.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,23 +33,23 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Takes everything and counts it
+    /// Takes all requests and counts them
     Receiver(receiver::Args),
-    /// The server as `serve --dev` runs it, with the embedded settings alone; says on each line of input how many
-    /// commits there were
+    /// The server as `serve --dev` runs it, with the embedded settings; prints the number of commits for each line of
+    /// input
     Server {
         data: PathBuf,
-        /// Burn CPU beside the server: what a comparison must find
+        /// Burn CPU beside the server, to test that a comparison finds it
         #[arg(long)]
         burns: bool,
     },
     /// Posts messages to a server
     Producer(Work),
-    /// Posts webhooks straight to a receiver
+    /// Posts webhooks directly to a receiver
     Bare(Work),
 }
 
-/// What a producer or a bare client does.
+/// The load that a producer or a bare client makes.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Work {
     #[arg(long)]
@@ -63,7 +63,7 @@ pub(super) struct Work {
     /// Bytes of each payload
     #[arg(long)]
     pub(super) payload: usize,
-    /// Messages of each request; 0 sends each on its own
+    /// Messages in each request; 0 sends each message in a request of its own
     #[arg(long, default_value_t = 0)]
     pub(super) batch: u64,
     /// Endpoints of each message
@@ -72,7 +72,7 @@ pub(super) struct Work {
     /// Messages a second
     #[arg(long)]
     pub(super) rate: Option<f64>,
-    /// Be ahead of this receiver by so many messages at most
+    /// Have at most `lead` messages accepted that this receiver has not got
     #[arg(long)]
     pub(super) lead_over: Option<SocketAddr>,
     #[arg(long, default_value_t = 0)]
@@ -84,7 +84,7 @@ pub(super) struct Work {
     pub(super) endpoints: Vec<String>,
 }
 
-/// What a producer or a bare client did.
+/// The results of a producer or a bare client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Worked {
     pub(super) answered: u64,
@@ -120,7 +120,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Takes a good part of a core until the process ends.
+/// Uses a large part of a core until the process ends.
 fn burn() {
     loop {
         (0..5_000_000_u32).for_each(|round| _ = std::hint::black_box(round));
@@ -128,19 +128,20 @@ fn burn() {
     }
 }
 
-/// The server, and how many commits it made: the one thing that nobody sees from outside.
+/// Runs the server, and prints its number of commits for each line of input: the only figure that is not visible from
+/// outside the process.
 async fn server(data: PathBuf) -> Result<()> {
     let mut config = Config::in_folder(data)?;
     serve::allow_this_machine(&mut config.targets);
     let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
     let store = Arc::new(serve::open(&config)?);
     println!("listening on http://{}", listener.local_addr()?);
-    let asked = Arc::clone(&store);
+    let counted = Arc::clone(&store);
     std::thread::spawn(move || {
         for _ in std::io::stdin().lines() {
-            println!("{}", asked.commits().count);
+            println!("{}", counted.commits().count);
         }
-        // Whoever started us has ended.
+        // The parent process has ended.
         std::process::exit(0);
     });
     let front = Front { listener, metrics: None, door: Door::Open, data: None };
@@ -149,7 +150,7 @@ async fn server(data: PathBuf) -> Result<()> {
 }
 
 impl Work {
-    /// The arguments that say the same.
+    /// The command line arguments for this work.
     pub(super) fn to_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         let mut say = |name: &str, value: String| args.extend([format!("--{name}"), value]);
@@ -188,7 +189,7 @@ impl Work {
     }
 }
 
-/// Messages as a producer posts them, to one endpoint after the other.
+/// Messages as a producer posts them, to the endpoints in turn.
 struct Messages<'a> {
     work: &'a Work,
     fields: HeaderMap,
@@ -209,7 +210,7 @@ impl<'a> Messages<'a> {
     }
 
     fn write(&self, number: u64, sent_us: u64, body: &mut Vec<u8>) {
-        // Transactional: what fails is tried again within a second.
+        // Tier 1, transactional: a failed attempt is retried within a second.
         body.extend_from_slice(b"{\"event_type\":\"bench.sent\",\"tier\":1,\"payload\":");
         self.payload.write(sent_us, body);
         body.extend_from_slice(b",\"to\":{\"endpoints\":[");
@@ -248,7 +249,7 @@ impl Post for Messages<'_> {
     }
 }
 
-/// The same payloads as a receiver gets them, in requests as long as real ones.
+/// Requests of the bare client, with the payloads and the length of real webhooks.
 struct Webhooks {
     fields: HeaderMap,
     to: Uri,
@@ -256,7 +257,7 @@ struct Webhooks {
 }
 
 pub(super) const DELIVERY: HeaderName = HeaderName::from_static("posthaste-delivery");
-/// Where bare requests go, so that nobody counts them as deliveries.
+/// The path of bare requests, which the receiver does not count as deliveries.
 pub(super) const BARE: &str = "/bare";
 
 impl Webhooks {
@@ -306,7 +307,7 @@ fn post(to: &Uri, fields: &HeaderMap, body: Vec<u8>) -> Request<Full<Bytes>> {
 const SENT: &str = "{\"sent_us\":";
 const DIGITS: usize = 16;
 
-/// A payload of so many bytes that says when it was sent.
+/// A payload of a given size that contains its send time.
 struct Payload {
     filled: Vec<u8>,
 }
@@ -327,13 +328,13 @@ impl Payload {
     }
 }
 
-/// When a payload was sent.
+/// The send time in a payload.
 pub(super) fn sent_us(payload: &[u8]) -> Option<u64> {
     let digits = payload.strip_prefix(SENT.as_bytes())?.get(..DIGITS)?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Microseconds by the machine's clock, which all processes of the bench share.
+/// The wall clock in microseconds, which all processes of the bench share.
 #[expect(clippy::disallowed_methods, reason = "two processes can compare nothing but the wall clock")]
 pub(super) fn wall_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_has_its_size_and_says_when_it_was_sent() {
+    fn a_payload_has_its_size_and_its_send_time() {
         let (mut written, now) = (Vec::new(), wall_us());
         Payload::of(600).write(now, &mut written);
         assert_eq!((written.len(), sent_us(&written)), (600, Some(now)));
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_reads_its_arguments_as_they_were_given() {
+    fn work_survives_a_round_trip_through_its_arguments() {
         let args = [vec!["part".to_owned()], work().to_args()].concat();
         let read = Line::try_parse_from(args).unwrap_or_else(|error| panic!("{error}")).work;
         assert_eq!(format!("{read:?}"), format!("{:?}", work()));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_taken_when_each_of_its_lines_is() {
+    fn a_batch_is_taken_if_every_line_is() {
         let work = work();
         let taken = |body: &[u8]| Messages::new(&work).is_taken(StatusCode::OK, body);
         assert!(taken(b"{\"status\":202,\"id\":\"msg_1\"}\n{\"status\":202,\"id\":\"msg_2\"}\n"));

@@ -1,7 +1,7 @@
-//! The bench's receiver: takes everything or refuses a share, and counts it.
+//! The bench's receiver: takes all requests or refuses a share of them, and counts them.
 //!
-//! Its bytes are read and written by hand: what it costs is taken from the server under test, which shares its cores,
-//! and says nothing about that server. Whoever is measured by it, the bare client too, gets the same.
+//! It parses and writes HTTP by hand to use little CPU time, since it shares the cores with the server under test. The
+//! bare client posts to the same receiver.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -20,11 +20,11 @@ use super::certificate;
 use super::part::{BARE, DELIVERY};
 use super::tally::Tally;
 
-/// What a TLS connection begins with.
+/// The first byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 22;
-/// More than any request of the bench has.
+/// The most header fields: more than any request of the bench has.
 const FIELDS_MAX: usize = 32;
-/// A request of the bench and some more; a longer payload makes it grow.
+/// The initial size of the buffer, larger than a request of the bench; it grows with a longer payload.
 const BUFFER_BYTES: usize = 8 * 1024;
 
 const TAKEN: &[u8] = b"HTTP/1.1 204 No Content\r\nserver: posthaste-bench\r\n\r\n";
@@ -32,10 +32,10 @@ const REFUSED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nserver: posthaste
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Speak TLS with the certificate and key in this folder
+    /// Use TLS with the certificate and key in this folder
     #[arg(long)]
     tls: Option<PathBuf>,
-    /// Refuse so many of a hundred first attempts
+    /// The share of first attempts to refuse, in percent
     #[arg(long, default_value_t = 0)]
     failing_percent: u64,
 }
@@ -62,10 +62,10 @@ pub(super) async fn serve(args: &Args) -> Result<()> {
     }
 }
 
-/// Whoever is measured may be ended in the middle of a request: how a connection ends says nothing.
+/// Serves a connection. Errors are ignored, since the client may be ended in the middle of a request.
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, receiver: Arc<Receiver>) {
     let _ = stream.set_nodelay(true);
-    // The bench itself asks in the clear, also where deliveries come by TLS.
+    // The bench's own requests come without TLS, also if deliveries come with it.
     let mut first = [0];
     let is_tls = stream.peek(&mut first).await.is_ok() && first[0] == TLS_HANDSHAKE;
     let _ = match tls.filter(|_| is_tls) {
@@ -77,7 +77,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, receiver: Arc<R
     };
 }
 
-/// One request after the other.
+/// Answers the requests of a connection one after the other.
 async fn answer_over(mut stream: impl AsyncRead + AsyncWrite + Unpin, receiver: &Receiver) -> io::Result<()> {
     let mut came = Vec::with_capacity(BUFFER_BYTES);
     let mut answer = Vec::new();
@@ -95,11 +95,11 @@ async fn answer_over(mut stream: impl AsyncRead + AsyncWrite + Unpin, receiver: 
     }
 }
 
-/// What matters of a request's head.
+/// The parts of a request's head that the receiver needs.
 #[derive(Debug, Default)]
 struct Head<'a> {
     path: &'a str,
-    /// Bytes of the head, and of the body behind it.
+    /// The length of the head in bytes; `body_length` is that of the body after it.
     length: usize,
     body_length: usize,
     delivery: Option<&'a [u8]>,
@@ -107,7 +107,7 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// `None` as long as it has not come whole.
+    /// Parses a head; `None` if it is not complete.
     fn parse(came: &'a [u8]) -> io::Result<Option<Self>> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut request = httparse::Request::new(&mut fields);
@@ -130,7 +130,7 @@ impl<'a> Head<'a> {
 }
 
 impl Receiver {
-    /// Answers the first request of these bytes, and says how many it was; `None` while there is more of it to come.
+    /// Answers the first request in these bytes and returns its length; `None` if the request is not complete.
     fn answer(&self, came: &[u8], answer: &mut Vec<u8>) -> io::Result<Option<usize>> {
         let Some(head) = Head::parse(came)? else { return Ok(None) };
         let Some(body) = came.get(head.length..head.length + head.body_length) else { return Ok(None) };
@@ -183,7 +183,7 @@ mod tests {
     const REQUEST: &[u8] = b"POST /hook HTTP/1.1\r\nContent-Length: 2\r\nPosthaste-Delivery: dlv_1\r\n\r\n{}";
 
     #[test]
-    fn a_request_is_answered_once_all_of_it_has_come() {
+    fn a_request_is_answered_once_it_is_complete() {
         let (receiver, mut answer) = (Receiver::default(), Vec::new());
         let twice = [REQUEST, REQUEST].concat();
         for length in 0..REQUEST.len() {

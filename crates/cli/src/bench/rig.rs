@@ -1,4 +1,4 @@
-//! A server, its receiver and their endpoints, set up for one scenario.
+//! A server with its receiver and endpoints, set up for one scenario.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,14 +18,14 @@ use super::scenario::Shape;
 use super::tally::{Arrival, Count};
 use super::{Args, certificate, child};
 
-/// Everything accepted arrives within this time after the last accept, or it is lost. A retry comes within a second.
+/// A delivery that has not arrived this long after the last accept counts as lost. A retry comes within a second.
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-/// How often the receiver is asked whether everything has arrived.
+/// The time between two reads of the receiver's count.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Deliveries the producer may be ahead of the receiver: as many as there are slots four times over, so that the
-/// server is never idle and never has a backlog.
+/// The most deliveries that the producer is ahead of the receiver: four times the number of slots, so that the server
+/// is never idle and never has a backlog.
 const DELIVERIES_UNDER_WAY: u64 = 4_096;
-/// Messages to so many held endpoints each are as quickly accepted as any.
+/// The number of paused endpoints that each held message goes to.
 const HELD_ENDPOINTS: u64 = 1_000;
 
 /// A server and its receiver.
@@ -37,11 +37,11 @@ pub(super) struct Rig {
     shape: Shape,
     /// Deliveries that must have arrived.
     expected: u64,
-    // Removed when its processes have ended.
+    // The last field, so that it is removed after the processes have ended.
     folder: TempDir,
 }
 
-/// How much to post, and how.
+/// How much to post in a round, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) seconds: u64,
@@ -51,14 +51,14 @@ pub(super) struct Effort {
 }
 
 impl Effort {
-    /// As the command line says, as fast as it is answered.
+    /// The effort that the command line asks for, without a rate limit.
     pub(super) fn of(args: &Args) -> Self {
         let payload = usize::try_from(args.payload).unwrap_or(usize::MAX);
         Self { seconds: args.seconds, messages: args.messages, payload, rate: None }
     }
 }
 
-/// What happened in one round.
+/// The results of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) accepted_per_second: f64,
@@ -68,7 +68,7 @@ pub(super) struct Round {
     pub(super) receiver_cpu: Duration,
 }
 
-/// What the bare client did.
+/// The results of the bare client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bare {
     pub(super) per_second: f64,
@@ -76,7 +76,7 @@ pub(super) struct Bare {
     pub(super) cpu: Duration,
 }
 
-/// What a server has used so far.
+/// The resources that a server has used since its start.
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     pub(super) cpu: Cpu,
@@ -89,7 +89,7 @@ impl Rig {
         Self::with_server_of(&child::this_program()?, shape).await
     }
 
-    /// The server is that of `program`; receiver, producer and bare client are this program's own.
+    /// Starts the server of `program`; receiver, producer and bare client are those of this program.
     pub(super) async fn with_server_of(program: &Path, shape: Shape) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("posthaste-bench-").tempdir();
         let folder = folder.context("cannot make a folder for the data")?;
@@ -103,7 +103,7 @@ impl Rig {
         }
         let receiver = Child::start(&child::this_program()?, "receiver", &args, &[])?;
         let authority = certificate::file(folder.path());
-        // The server believes what the system believes, and here that is the receiver's certificate alone.
+        // The server trusts the system's certificates, which here are the receiver's alone.
         let roots = [("SSL_CERT_FILE", authority.as_os_str())];
         let roots = if shape.tls { &roots[..] } else { &[] };
         let server = Child::start(program, "server", &["bench-part", "server", &data], roots)?;
@@ -115,7 +115,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Where its data lies.
+    /// The folder of its data.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -124,7 +124,7 @@ impl Rig {
     pub(super) async fn round(&mut self, effort: &Effort) -> Result<Round> {
         let (before, receiver_before) = (self.count().await?, self.receiver.cpu()?);
         let produced = self.work("producer", self.server.address, self.shape.connections, effort)?;
-        // What is delivered while the producer works is what can go on for ever.
+        // Only deliveries that arrive while the producer works count for the rate, which could then go on for ever.
         let in_time = self.count().await?.distinct - before.distinct;
         let took = Duration::from_micros(produced.took_us);
         self.expected += produced.answered * self.shape.fan as u64;
@@ -138,7 +138,7 @@ impl Rig {
         })
     }
 
-    /// The same bytes straight to the receiver.
+    /// Posts the same bytes directly to the receiver.
     pub(super) fn bare(&self, effort: &Effort) -> Result<Bare> {
         let effort = Effort { rate: None, ..*effort };
         let worked = self.work("bare", self.receiver.address, Shape::BARE_CONNECTIONS, &effort)?;
@@ -149,7 +149,7 @@ impl Rig {
         })
     }
 
-    /// Fills the server with deliveries that wait for endpoints which are held.
+    /// Fills the server with deliveries that wait for paused endpoints.
     pub(super) async fn hold(&self, pending: u64) -> Result<()> {
         let mut held = Vec::new();
         for number in 0..HELD_ENDPOINTS.min(pending) {
@@ -165,16 +165,16 @@ impl Rig {
         Ok(())
     }
 
-    /// Forgets what has arrived so far.
+    /// Resets the counts of arrived and expected deliveries.
     pub(super) async fn forget(&mut self) -> Result<()> {
         self.expected = 0;
         self.post(self.receiver.address, "/reset", "").await.map(drop)
     }
 
-    /// What the server has used so far.
+    /// The resources that the server has used so far.
     pub(super) fn used(&mut self) -> Result<Used> {
         let commits = self.server.ask()?;
-        let commits = commits.trim().parse().with_context(|| format!("the server said {commits:?}"))?;
+        let commits = commits.trim().parse().with_context(|| format!("the server printed {commits:?}"))?;
         Ok(Used { cpu: self.server.cpu()?, written_bytes: self.server.written_bytes()?, commits })
     }
 
@@ -187,25 +187,25 @@ impl Rig {
         self.server.memory()
     }
 
-    /// What has arrived, and what should have.
+    /// The deliveries that have arrived, and the number that should have.
     pub(super) async fn arrived(&self) -> Result<(Count, u64)> {
         Ok((self.count().await?, self.expected))
     }
 
     pub(super) async fn arrival(&self) -> Result<Arrival> {
-        self.receiver_says("/arrival").await
+        self.read_receiver("/arrival").await
     }
 
     async fn count(&self) -> Result<Count> {
-        self.receiver_says("/count").await
+        self.read_receiver("/count").await
     }
 
-    async fn receiver_says<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let answer = call(self.receiver.address, Method::GET, path, "").await.context("cannot ask the receiver")?;
-        serde_json::from_str(&answer.body).with_context(|| format!("the receiver said {:?}", answer.body))
+    async fn read_receiver<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let answer = call(self.receiver.address, Method::GET, path, "").await.context("cannot call the receiver")?;
+        serde_json::from_str(&answer.body).with_context(|| format!("the receiver answered {:?}", answer.body))
     }
 
-    /// Waits until everything has arrived, or for so long that the rest is lost.
+    /// Waits until all deliveries have arrived, for [`DRAINED_WITHIN`] at most.
     async fn drained(&self) -> Result<()> {
         let began = Instant::now();
         while self.count().await?.distinct < self.expected && began.elapsed() < DRAINED_WITHIN {
@@ -228,7 +228,7 @@ impl Rig {
         Ok(answer)
     }
 
-    /// Runs a part that works for some seconds and tells what it did.
+    /// Runs a producer or a bare client to its end, and returns its results.
     fn work(&self, part: &str, target: SocketAddr, connections: u16, effort: &Effort) -> Result<Worked> {
         let is_bare = part == "bare";
         let work = Work {
@@ -248,7 +248,7 @@ impl Rig {
         let args = work.to_args();
         let args: Vec<&str> = ["bench-part", part].into_iter().chain(args.iter().map(String::as_str)).collect();
         let worked = child::output(part, &args)?;
-        serde_json::from_str(&worked).with_context(|| format!("the {part} said {worked:?}"))
+        serde_json::from_str(&worked).with_context(|| format!("the {part} printed {worked:?}"))
     }
 }
 

@@ -1,8 +1,8 @@
-//! What is measured: each scenario is a load, a kind of receiver, and what they are compared with.
+//! The scenarios of the bench: each is a load with a kind of receiver.
 
 use clap::ValueEnum;
 
-/// A load on the server, and what it is good for.
+/// A load on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     /// Each message in a request of its own, over many connections
@@ -19,7 +19,7 @@ pub(crate) enum Scenario {
     Failures,
     /// Single messages while many others wait behind destinations that are held
     Pending,
-    /// Half of what single messages reach: how long they are on their way
+    /// Half the rate that single messages reach, to measure latency
     HalfLoad,
 }
 
@@ -28,17 +28,17 @@ impl Scenario {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// What it takes to play it.
+    /// The producer and the receivers of the scenario.
     pub(super) fn shape(self) -> Shape {
         let single = Shape { endpoints: 16, connections: 256, batch: 0, fan: 1, tls: false, failing_percent: 0 };
-        // Sixteen hundred messages under way: as many as there are slots, and some to spare.
+        // 1,600 messages under way: somewhat more than there are slots.
         let batch = Shape { connections: 16, batch: 100, ..single };
         match self {
             Self::Single | Self::Pending | Self::HalfLoad => single,
             Self::Batch => batch,
             Self::FanOut => Shape { fan: 10, ..single },
             Self::ManyEndpoints => Shape { endpoints: 1_000, ..single },
-            // It is the way out that is measured, not the way in.
+            // Batches keep the producer's cost low: sending over TLS is measured here, not accepting.
             Self::Https => Shape { tls: true, ..batch },
             Self::Failures => Shape { failing_percent: 5, ..single },
         }
@@ -48,21 +48,21 @@ impl Scenario {
 /// Producer and receivers of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Endpoints the messages go to in turn.
+    /// The number of endpoints that messages go to in turn.
     pub(super) endpoints: u16,
     /// Connections of the producer, and of the bare client.
     pub(super) connections: u16,
-    /// Messages of each request; 0 sends each on its own.
+    /// Messages in each request; 0 sends each message in a request of its own.
     pub(super) batch: u64,
-    /// Endpoints of each message.
+    /// The number of endpoints of each message.
     pub(super) fan: usize,
-    /// Whether receivers speak TLS.
+    /// Whether receivers use TLS.
     pub(super) tls: bool,
-    /// First attempts that receivers refuse, of a hundred.
+    /// The share of first attempts that receivers refuse, in percent.
     pub(super) failing_percent: u64,
 }
 
 impl Shape {
-    /// The bare client has as many connections, whatever the producer needs to be as fast.
+    /// The connections of the bare client, in every scenario.
     pub(super) const BARE_CONNECTIONS: u16 = 256;
 }

@@ -1,11 +1,11 @@
-//! The figures as tables for a terminal.
+//! Formats the figures as tables for a terminal.
 
 use std::fmt::Write;
 
 use super::Report;
 use super::figures::Figures;
 
-/// A column: its heads, and what stands in it.
+/// A column: its two lines of heading, and the text of a cell.
 type Column = (&'static str, &'static str, fn(&Figures) -> String);
 
 const COLUMNS: &[Column] = &[
@@ -21,7 +21,7 @@ const COLUMNS: &[Column] = &[
     ("syncs", "", |of| format!("{:.3}", of.syncs)),
 ];
 
-/// Everything, for somebody who reads.
+/// The report as text.
 pub(super) fn tables(report: &Report) -> String {
     let mut text = format!(
         "{} cores for producer, server and receiver; payloads of {} bytes; every commit synced\n",
@@ -58,7 +58,7 @@ fn threads(report: &Report) -> Vec<Vec<String>> {
 }
 
 fn beside(figures: &Figures) -> String {
-    let mut told = format!(
+    let mut text = format!(
         "bare limit {:.0} a second at {:.1} µs a request; disk {:.0} syncs a second, p50 {:.1} ms, p99 {:.1} ms",
         figures.bare_per_second,
         figures.bare_client_cpu_us,
@@ -67,22 +67,22 @@ fn beside(figures: &Figures) -> String {
         figures.disk.p99_ms
     );
     if let Some(offered) = figures.offered_per_second {
-        let _ = write!(told, "; {offered:.0} messages a second offered");
+        let _ = write!(text, "; {offered:.0} messages a second offered");
     }
     if let (Some(pending), Some(share)) = (figures.pending, figures.delivered_per_empty) {
-        let _ = write!(told, "; {pending} waiting, {share:.2} of what a server without them delivers");
+        let _ = write!(text, "; {pending} waiting, {share:.2} of what a server without them delivers");
     }
     if figures.refused_by_receivers > 0 {
-        let _ = write!(told, "; {} attempts refused", figures.refused_by_receivers);
+        let _ = write!(text, "; {} attempts refused", figures.refused_by_receivers);
     }
-    told
+    text
 }
 
 pub(super) fn row(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-/// Names to the left, figures to the right, each column as wide as it must be.
+/// Aligns names to the left and figures to the right, each column as wide as its longest cell.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The figures as a picture: what is delivered beside the bare limit, and where the server's CPU goes. An SVG
-//! without scripts, fonts or files of its own, readable on light and on dark.
+//! Draws the figures as an SVG: the delivery rate beside the bare limit, and the server's CPU time by thread. It has no
+//! scripts, fonts or external files, and is readable on light and dark backgrounds.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,20 +8,20 @@ use super::Report;
 use super::figures::Figures;
 
 const WIDTH: f64 = 960.0;
-/// What stays free at the right edge.
+/// The space at the right edge.
 const MARGIN: f64 = 24.0;
-/// Above the first row: title and a line of legend.
+/// The space above the first row, for the title and one line of the legend.
 const TOP: f64 = 128.0;
-/// A further line of the legend.
+/// The height of a further line of the legend.
 const LINE: f64 = 18.0;
-/// How wide a letter of the legend is at most, on average, in the fonts that browsers take.
+/// The average width of a letter of the legend, at most, in the fonts that browsers use.
 const LETTER: f64 = 6.8;
 const ROW: f64 = 44.0;
 const BAR: f64 = 16.0;
-/// Where the bars of deliveries begin and end, and those of CPU.
+/// The left and right edges of the bars for delivery rates, and of those for CPU time.
 const RATES: (f64, f64) = (130.0, 440.0);
 const TIMES: (f64, f64) = (560.0, 860.0);
-/// As many as there are kinds of threads in a server; a further one begins anew.
+/// The number of colours, one for each kind of thread; with more threads the colours repeat.
 const COLOURS: usize = 6;
 
 const STYLE: &str = "
@@ -36,7 +36,7 @@ const STYLE: &str = "
   }
 ";
 
-/// Draws it.
+/// Draws the report as an SVG document.
 pub(super) fn render(report: &Report) -> String {
     let scale = Scale::of(report);
     let places = scale.places();
@@ -63,7 +63,7 @@ pub(super) fn render(report: &Report) -> String {
     svg
 }
 
-/// From rates and times to lengths.
+/// Maps rates and times to lengths.
 struct Scale<'a> {
     rate_max: f64,
     cpu_max: f64,
@@ -85,8 +85,7 @@ impl<'a> Scale<'a> {
         }
     }
 
-    /// Where each thread's name begins in the legend, and on which line: one that would run over the edge begins the
-    /// next.
+    /// The position and line of each thread's name in the legend; a name that does not fit begins a new line.
     fn places(&self) -> Vec<(f64, f64)> {
         let (mut x, mut line) = (TIMES.0, 0.0);
         let place = |name: &&str| {
@@ -128,7 +127,7 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// How wide a name is in the legend, with its colour before it.
+/// The width of a name in the legend, with the colour before it.
 fn entry_width(name: &str) -> f64 {
     14.0 + LETTER * name.len() as f64
 }
@@ -144,7 +143,7 @@ fn bar(svg: &mut String, class: &str, (x, y): (f64, f64), width: f64, height: f6
     );
 }
 
-/// Words of ours: nothing in them needs to be escaped.
+/// Draws a fixed text, in which nothing needs to be escaped.
 fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
 }
@@ -161,7 +160,7 @@ mod tests {
         for ((x, _), name) in places.iter().zip(&scale.threads) {
             assert!(x + entry_width(name) <= WIDTH - MARGIN, "{name} at {x}");
         }
-        assert!(places.windows(2).all(|two| two[0].1 < two[1].1 || two[0].0 < two[1].0), "none is over another");
+        assert!(places.windows(2).all(|two| two[0].1 < two[1].1 || two[0].0 < two[1].0), "no names overlap");
         assert!(places.last().is_some_and(|(_, line)| *line >= 1.0), "{places:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What arrived at the bench's receiver, each delivery once, and how long it was on its way.
+//! Counts the deliveries that arrive at the bench's receiver, and measures how long they took.
 
 use std::collections::HashSet;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use super::part::{sent_us, wall_us};
 
-/// What arrived.
+/// The deliveries that arrived.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     taken: u64,
     refused: u64,
     /// Hashes of deliveries' ids: 64 bits of a million ids collide once in 30 million runs.
     deliveries: HashSet<u64>,
-    /// How long each was on its way, in microseconds.
+    /// The time from sending to arrival of each, in microseconds.
     took_us: Vec<u64>,
 }
 
-/// How much has arrived.
+/// The numbers of requests and deliveries.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Count {
-    /// Deliveries, each once.
+    /// Deliveries; one that came twice counts once.
     pub(super) distinct: u64,
-    /// What was answered with success: a delivery that came twice counts twice.
+    /// Requests that were answered with success.
     pub(super) taken: u64,
-    /// What was answered with a failure.
+    /// Requests that were answered with a failure.
     pub(super) refused: u64,
 }
 
-/// How long deliveries were on their way, in milliseconds.
+/// Percentiles of the time from sending to arrival, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Arrival {
     pub(super) p50_ms: f64,
@@ -37,12 +37,12 @@ pub(super) struct Arrival {
 }
 
 impl Tally {
-    /// One that is answered with a failure.
+    /// Counts a request that is answered with a failure.
     pub(super) fn refuse(&mut self) {
         self.refused += 1;
     }
 
-    /// One that is answered with success, by the hash of its delivery's id.
+    /// Counts a request that is answered with success, by the hash of its delivery's id.
     pub(super) fn take(&mut self, id: Option<u64>, body: &[u8]) {
         self.taken += 1;
         if id.is_some_and(|id| self.deliveries.insert(id))
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_that_comes_twice_is_counted_once_and_told() {
+    fn a_repeated_delivery_counts_once_as_distinct_and_twice_as_taken() {
         let mut tally = Tally::default();
         tally.refuse();
         for id in [1, 2, 2] {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_what_arrived() {
+    fn percentiles_are_those_of_the_arrived_deliveries() {
         let mut tally = Tally { took_us: (1..=1_000).rev().map(|ms| ms * 1_000).collect(), ..Tally::default() };
         let arrival = tally.arrival();
         assert_eq!((arrival.p50_ms, arrival.p99_ms, arrival.p999_ms), (501.0, 991.0, 1_000.0));

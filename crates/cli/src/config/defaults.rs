@@ -1,4 +1,4 @@
-//! What holds where a policy says nothing: the bounds are those of a policy.
+//! The settings that apply where a retry policy sets nothing. They have the bounds of a policy.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use posthaste_server::duration;
 
 use super::layer::{Layers, Setting};
 
-/// The server's word, or one more complaint for each thing that no policy may say.
+/// Reads the defaults. Each value that a policy could not have is a complaint.
 pub(super) fn read(layers: &mut Layers) -> Option<PolicyDefaults> {
     let retry_after_max = layers.get("retry_after_max", time);
     let failure_rate = layers.get("breaker.failure_rate", |setting| Ok(setting.decimal()));
@@ -50,32 +50,32 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_a_policy_that_says_nothing() {
-        let (read, told) = check("");
-        assert_eq!(told, [] as [String; 0]);
+    fn the_embedded_defaults_match_an_empty_policy() {
+        let (read, complaints) = check("");
+        assert_eq!(complaints, [] as [String; 0]);
         let spec = PolicySpec::default().or(&read.expect("good settings"));
         assert_eq!(Policy::build(&spec), Policy::build(&PolicySpec::default()));
     }
 
     #[test]
-    fn each_is_set_by_itself_and_what_no_policy_may_say_is_refused() {
-        let (read, told) = check("retry_after_max = \"1h\"\n[breaker]\nfailure_rate = 1\nconsecutive = 3");
+    fn each_default_is_set_by_itself_and_checked_like_a_policy() {
+        let (read, complaints) = check("retry_after_max = \"1h\"\n[breaker]\nfailure_rate = 1\nconsecutive = 3");
         let read = read.expect("good settings");
         let breaker = (read.breaker.failure_rate, read.breaker.min_volume, read.breaker.consecutive);
         assert_eq!((read.retry_after_max, breaker), (Some(Duration::from_secs(3_600)), (Some(1.0), Some(20), Some(3))));
-        assert_eq!(told, [] as [String; 0]);
-        let (_, told) = check("retry_after_max = \"0s\"\n[breaker]\nfailure_rate = 50.0\nopen_for = \"1h\"");
+        assert_eq!(complaints, [] as [String; 0]);
+        let (_, complaints) = check("retry_after_max = \"0s\"\n[breaker]\nfailure_rate = 50.0\nopen_for = \"1h\"");
         assert_eq!(
-            told,
+            complaints,
             [
                 "retry_after_max in posthaste.toml: 0s is not from 1s to 30d; a receiver's Retry-After is always obeyed",
                 "breaker.failure_rate in posthaste.toml: 50.0 is not from 0.01 to 1; 0.5 means 50%",
-                "breaker.open_for in posthaste.toml: 1h is not from 1s to 5m; it grows by itself",
+                "breaker.open_for in posthaste.toml: 1h is not from 1s to 5m; it grows with each failed probe",
             ]
         );
-        let (_, told) = check("[breaker]\nmin_volume = -1\nconsecutiv = 3");
+        let (_, complaints) = check("[breaker]\nmin_volume = -1\nconsecutiv = 3");
         assert_eq!(
-            told,
+            complaints,
             [
                 "breaker.consecutiv in posthaste.toml: there is no such setting; the nearest is breaker.consecutive",
                 "breaker.min_volume in posthaste.toml: must be a whole number from 1 on",

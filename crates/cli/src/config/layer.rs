@@ -1,4 +1,5 @@
-//! Layers of settings, each over the one before; the lowest says which keys there are.
+//! Merges the layers of settings, each over the one before. The lowest layer, the embedded defaults, defines the keys
+//! and their types.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +7,9 @@ use posthaste_core::policy::told_nearest;
 use toml::{Table, Value};
 
 const PREFIX: &str = "POSTHASTE_";
-/// A file of settings is copied, shown and kept in a repository: a secret is not.
+/// Keys refused in a settings file, which is copied, shown and kept in repositories: secrets must not be.
 const SECRETS: &[&str] = &["master_key"];
-/// Set by the chores for the proofs that start the binary; it is none of ours.
+/// Set by `xtask` for the proofs that start the binary; it is not a setting.
 const FOREIGN: &str = "POSTHASTE_BIN";
 
 /// A value and where it came from.
@@ -19,7 +20,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// The setting's name as whoever set it wrote it, and where.
+    /// The name of the setting as it was written, and where it was written.
     pub(super) fn source(&self) -> &str {
         &self.source
     }
@@ -46,7 +47,7 @@ impl Setting {
     }
 }
 
-/// The settings by their dotted keys, and what was wrong so far.
+/// The settings by their dotted keys, and the complaints so far.
 #[derive(Debug)]
 pub(super) struct Layers {
     settings: BTreeMap<String, Setting>,
@@ -54,7 +55,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// The lowest layer: it has every key there is, with a value of the right type.
+    /// Starts with the lowest layer, which has every key with a value of the right type.
     pub(super) fn new(default: &str) -> Self {
         let table: Table = default.parse().expect("the embedded defaults are TOML: a test parses them");
         let settings = flattened(&table)
@@ -67,7 +68,7 @@ impl Layers {
         Self { settings, complaints: Vec::new() }
     }
 
-    /// A file's layer.
+    /// Adds the layer of a file.
     pub(super) fn file(&mut self, name: &str, text: &str) {
         match text.parse::<Table>() {
             Err(error) => self.complaints.push(format!("{name}: {}", error.to_string().trim_end())),
@@ -85,8 +86,8 @@ impl Layers {
         }
     }
 
-    /// The environment's layer: every variable of ours must be a setting. Those Kubernetes sets for
-    /// a service of our name only look like ours.
+    /// Adds the layer of the environment. A variable that begins with `POSTHASTE_` must be a setting, except those that
+    /// Kubernetes sets for a service of that name.
     pub(super) fn environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
         let ours: BTreeMap<String, String> =
             variables.filter(|(name, _)| name.starts_with(PREFIX) && name != FOREIGN).collect();
@@ -117,13 +118,13 @@ impl Layers {
         }
     }
 
-    /// A flag's layer.
+    /// Adds a flag.
     pub(super) fn flag(&mut self, key: &str, flag: &str, given: &str) {
         let value = self.typed(key, given);
         self.put(key, flag, value);
     }
 
-    /// A setting in its own type, or one more complaint.
+    /// Parses a setting; a value that cannot be parsed is a complaint.
     pub(super) fn get<T>(&mut self, key: &str, parse: impl FnOnce(&Setting) -> Result<T, String>) -> Option<T> {
         let setting = self.settings.get(key)?;
         match parse(setting) {
@@ -135,24 +136,24 @@ impl Layers {
         }
     }
 
-    /// One more thing that is wrong, with a setting.
+    /// Adds a complaint about a setting.
     pub(super) fn blame(&mut self, key: &str, detail: &str) {
         let source = self.settings.get(key).map_or(key, |setting| &setting.source);
         self.complaints.push(format!("{source}: {detail}"));
     }
 
-    /// One more thing that is wrong.
+    /// Adds a complaint.
     pub(super) fn complain(&mut self, complaint: String) {
         self.complaints.push(complaint);
     }
 
-    /// Everything that was wrong.
+    /// Fails with all complaints, if there are any.
     pub(super) fn finish(self) -> Result<(), Vec<String>> {
         if self.complaints.is_empty() { Ok(()) } else { Err(self.complaints) }
     }
 
     fn put(&mut self, key: &str, source: &str, value: Result<Value, String>) {
-        // Whoever writes 1 where 0.5 could stand means 1.0.
+        // A whole number is accepted where the setting is a fraction: 1 means 1.0.
         let takes_decimals = self.settings.get(key).is_some_and(|known| known.value.is_float());
         let value = value.map(|value| match value {
             Value::Integer(whole) if takes_decimals => Value::Float(whole as f64),
@@ -178,7 +179,7 @@ impl Layers {
         }
     }
 
-    /// Text as a value of the key's type.
+    /// Parses a text as a value of the key's type.
     fn typed(&self, key: &str, text: &str) -> Result<Value, String> {
         let Some(known) = self.settings.get(key) else { return Ok(Value::String(text.to_owned())) };
         let parsed = match &known.value {
@@ -199,15 +200,15 @@ impl Layers {
     }
 }
 
-/// Whether Kubernetes sets such a variable for a service whose name begins with ours. Who writes a
-/// plain port means a setting, and is told that there is none.
+/// Whether Kubernetes sets such a variable for a service whose name begins with "posthaste". A `POSTHASTE_PORT` with a
+/// plain number is taken for a setting, and so refused as unknown.
 fn is_service_link(name: &str, value: &str) -> bool {
     let named_port = name.contains("_SERVICE_PORT_") || name.starts_with("POSTHASTE_PORT_");
     let whole = name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT");
     whole || named_port || (name == "POSTHASTE_PORT" && value.contains("://"))
 }
 
-/// The environment's name of a key.
+/// The environment variable of a key.
 fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"))
 }

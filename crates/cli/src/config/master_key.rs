@@ -1,4 +1,4 @@
-//! Which of the settings says where the master key comes from. At most one may.
+//! The source of the master key: at most one of three settings may name one.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use posthaste_engine::master_key::Source;
 
 use super::layer::{Layers, Setting};
 
-/// The source, or one more complaint.
+/// Reads the source, by default a file in the data folder. More than one is a complaint.
 pub(super) fn read(layers: &mut Layers) -> Option<Source> {
     let text = |setting: &Setting| {
-        // As much of the setting's name as the person typed who set it.
+        // Errors name the setting as it was written.
         let named = setting.source().to_owned();
         let text = setting.text().to_owned();
         (!text.is_empty()).then(|| Source::Text { named, text: text.into() })

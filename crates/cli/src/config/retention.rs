@@ -1,4 +1,4 @@
-//! How long things are kept, and how the times must stand to each other.
+//! How long messages, history and the audit trail are kept, with the order that the times must have.
 
 use std::time::Duration;
 
@@ -8,23 +8,25 @@ use posthaste_store::Retention;
 use super::layer::{Layers, Setting};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
-/// Ten years: longer is for ever, and nobody means that.
+/// Ten years.
 const MAX: Duration = Duration::from_secs(3_650 * 24 * 60 * 60);
 
-/// The times, or one more complaint.
+/// Reads the times. A time out of bounds, or longer than one that must outlast it, is a complaint.
 pub(super) fn read(layers: &mut Layers) -> Option<Retention> {
     let payload = layers.get("retention.payload", time);
     let history = layers.get("retention.history", time);
     let journal = layers.get("retention.audit", time);
     let retention = Retention { payload: payload?, history: history?, journal: journal? };
-    // What became of a message cannot be told for longer than the trail that proves it is kept.
+    // The audit trail must outlast the history that it proves, and the history the payload it belongs to.
     if retention.history > retention.journal {
-        layers
-            .complain("retention.history is longer than retention.audit: the trail outlives what it proves".to_owned());
+        layers.complain(
+            "retention.history is longer than retention.audit: the audit trail must be kept as long as what it proves"
+                .to_owned(),
+        );
     }
     if retention.payload > retention.history {
         layers.complain(
-            "retention.payload is longer than retention.history: nobody could say what it was for".to_owned(),
+            "retention.payload is longer than retention.history: keep the history as long as the payload".to_owned(),
         );
     }
     Some(retention)
@@ -47,18 +49,19 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_store_s_own() {
+    fn the_embedded_defaults_match_the_store_s() {
         assert_eq!(check(""), (Some(Retention::default()), Vec::new()));
     }
 
     #[test]
-    fn times_are_bounded_and_stand_to_each_other() {
+    fn times_are_bounded_and_ordered() {
         let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
-        let (read, told) = check("[retention]\npayload = \"1d\"\nhistory = \"90d\"");
-        assert_eq!((read.map(|read| (read.payload, read.history)), told), (Some((days(1), days(90))), Vec::new()));
-        let (_, told) = check("[retention]\npayload = \"1s\"\nhistory = \"500d\"\naudit = \"450d\"");
-        assert_eq!(told, ["retention.payload in posthaste.toml: must be 1h to 3650d, not \"1s\""]);
-        let (_, told) = check("[retention]\npayload = \"60d\"\nhistory = \"40d\"\naudit = \"30d\"");
-        assert_eq!(told.len(), 2, "{told:?}");
+        let (read, complaints) = check("[retention]\npayload = \"1d\"\nhistory = \"90d\"");
+        let read = read.map(|read| (read.payload, read.history));
+        assert_eq!((read, complaints), (Some((days(1), days(90))), Vec::new()));
+        let (_, complaints) = check("[retention]\npayload = \"1s\"\nhistory = \"500d\"\naudit = \"450d\"");
+        assert_eq!(complaints, ["retention.payload in posthaste.toml: must be 1h to 3650d, not \"1s\""]);
+        let (_, complaints) = check("[retention]\npayload = \"60d\"\nhistory = \"40d\"\naudit = \"30d\"");
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
     }
 }

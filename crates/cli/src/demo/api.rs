@@ -1,4 +1,4 @@
-//! Calls the demo's server as anybody would, and finds it again after it was killed.
+//! A client of the demo's server that reconnects after the server was killed and started again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,18 +10,18 @@ use posthaste_testkit::caller::{Answer, Line};
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// A server that was killed is asked again so soon.
+/// The wait before a call that failed is repeated.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Where the server is; `None` while there is none.
+/// The server's address; `None` while no server runs.
 pub(super) type Where = watch::Receiver<Option<SocketAddr>>;
 
-/// A caller with one connection.
+/// A client with one connection.
 #[derive(Debug)]
 pub(super) struct Client {
     server: Where,
     line: Option<Line>,
-    /// Calls that had no answer and were made again.
+    /// Calls that had no answer and were repeated.
     pub(super) repeated: usize,
 }
 
@@ -30,24 +30,24 @@ impl Client {
         Self { server, line: None, repeated: 0 }
     }
 
-    /// What the server says to a question.
+    /// The body of a GET, which must succeed.
     pub(super) async fn get(&mut self, path: &str) -> Result<Value> {
         let answer = self.answered(&Method::GET, path, &[], "").await?;
         ensure!(answer.status == StatusCode::OK, "GET {path} was answered {}: {}", answer.status, answer.body);
         Ok(serde_json::from_str(&answer.body)?)
     }
 
-    /// What it says to a wish; made again under the same key if no answer came.
+    /// The answer to a POST with an idempotency key, which is repeated if no answer comes.
     pub(super) async fn post_once(&mut self, path: &str, key: &str, body: &Value) -> Result<Answer> {
         self.answered(&Method::POST, path, &[("idempotency-key", key)], &body.to_string()).await
     }
 
-    /// What it says to a wish that may be made again.
+    /// The answer to a POST that is safe to repeat, which is repeated if no answer comes.
     pub(super) async fn post(&mut self, path: &str, body: &Value) -> Result<Answer> {
         self.answered(&Method::POST, path, &[], &body.to_string()).await
     }
 
-    /// Calls until there is an answer, whatever becomes of the server meanwhile.
+    /// Calls until there is an answer, also if the server is killed meanwhile.
     async fn answered(&mut self, method: &Method, path: &str, fields: &[(&str, &str)], body: &str) -> Result<Answer> {
         loop {
             let address = *self.server.wait_for(Option::is_some).await.context("the demo has ended")?;

@@ -1,4 +1,4 @@
-//! One picture of the live view: what the demo knows at a moment, as lines for a terminal of some size.
+//! Draws the state of the demo as lines for a terminal of a given size.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use super::role::Mood;
 use crate::simulate::chart::bar;
 use crate::simulate::grouped;
 
-/// Where the columns of numbers begin: two spaces and a name.
+/// The width of the column of names, with two spaces before it.
 const NAME: usize = 10;
 const NUMBER: usize = 9;
 const NUMBERS: usize = 3;
-/// What a receiver does now, in a column as wide as there is room for.
+/// The least and the largest width of the column that shows a receiver's behaviour.
 const DOES_MIN: usize = 10;
 const DOES_MAX: usize = 36;
-/// A chart of fewer columns says nothing.
+/// The least and the largest width of the load chart; with less room it is left out.
 const LOAD_MIN: usize = 8;
 const LOAD_MAX: usize = 60;
 const PROGRESS: usize = 30;
-/// Lines that are always there: the head, the server, the progress, the table.
+/// The lines of the head, the server, the progress and the table.
 const LINES: usize = 13;
 const EVENTS_MAX: usize = 12;
 
-/// Something that happened.
+/// An event of the demo.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) at: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Event {
     pub(super) text: String,
 }
 
-/// What is known of a receiver.
+/// The line of a receiver.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
@@ -45,22 +45,22 @@ pub(super) struct Row {
     pub(super) load: Vec<Second>,
 }
 
-/// What is shown.
+/// The state of the demo to draw.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) now: Duration,
-    /// Where the server is, and what became of it.
+    /// The server's process and address, or that it was killed.
     pub(super) server: String,
     pub(super) is_up: bool,
     pub(super) done: usize,
     pub(super) of: usize,
-    /// What is counted.
+    /// What `done` counts.
     pub(super) what: &'static str,
     pub(super) rows: Vec<Row>,
     pub(super) events: &'a [Event],
 }
 
-/// Draws it; at most one line less than there are, so that nothing scrolls.
+/// Draws the state. At most `height - 1` lines, so that the terminal does not scroll.
 pub(super) fn frame(view: &View<'_>, width: usize, height: usize) -> Vec<Line> {
     let mut lines = vec![
         Line::new()
@@ -81,12 +81,12 @@ pub(super) fn frame(view: &View<'_>, width: usize, height: usize) -> Vec<Line> {
     lines
 }
 
-/// One event, also where nothing is drawn over.
+/// The line of an event.
 pub(super) fn event(event: &Event) -> Line {
     Line::new().and(Tone::Quiet, format!("  {}  ", face(event.at))).and(event.tone, event.text.clone())
 }
 
-/// How far it has come, in one line.
+/// The progress of the demo in one line.
 pub(super) fn summary(view: &View<'_>) -> String {
     let taken: Vec<String> =
         view.rows.iter().map(|row| format!("{} {}", row.name, grouped(row.taken as u64))).collect();
@@ -108,7 +108,7 @@ fn progress(view: &View<'_>) -> Line {
         .and(Tone::Plain, words)
 }
 
-/// How wide the columns are that give way: what a receiver does, and its load.
+/// The widths of the columns that depend on the terminal: a receiver's behaviour, and its load.
 fn widths(width: usize) -> (usize, usize) {
     let left = width.saturating_sub(NAME + NUMBER * NUMBERS + 2);
     let does = left.saturating_sub(LOAD_MIN).clamp(DOES_MIN, DOES_MAX);
@@ -142,7 +142,7 @@ fn receiver(row: &Row, width: usize) -> Line {
         .and(Tone::Quiet, format!("  {}", sparks(&row.load, load)))
 }
 
-/// The load over the whole story, each receiver on its own scale.
+/// The load over the whole demo; each receiver has its own scale.
 fn sparks(load: &[Second], columns: usize) -> String {
     let tries = |column: usize| -> u32 {
         let (from, to) = (column * load.len() / columns, (column + 1) * load.len() / columns);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_is_too_small_and_none_too_large() {
+    fn every_terminal_size_is_respected() {
         for (width, height) in [(0, 0), (1, 1), (10, 3), (20, 10), (40, 12), (60, 15), (300, 100)] {
             let lines = drawn(width, height);
             assert!(lines.len() <= height.saturating_sub(1).max(1), "{width} × {height}");

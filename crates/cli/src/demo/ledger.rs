@@ -1,4 +1,4 @@
-//! What was promised, what the server says became of it, and what the receivers say themselves.
+//! Compares the accepted messages with the results that the server reports and with the receivers' own logs.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::log::Log;
 use super::plan::Who;
 use super::producer::Promise;
 
-/// The server's word on a message, made of its deliveries': a replayed one has had several lives.
+/// The result of a message as the server reports it, from all of its deliveries, replays included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Delivered,
@@ -21,7 +21,7 @@ pub(super) enum Word {
 }
 
 impl Word {
-    /// Reads `GET /v1/messages/{id}`.
+    /// Reads the result from an answer of `GET /v1/messages/{id}`.
     pub(super) fn read(message: &Value) -> Self {
         let deliveries = message["deliveries"].as_array().map(Vec::as_slice).unwrap_or_default();
         let in_state = |state: &str| deliveries.iter().rev().find(|one| one["state"] == state);
@@ -40,36 +40,36 @@ impl Word {
     }
 }
 
-/// The demo's bookkeeping. It closes when nothing is lost or unfinished.
+/// The counts of the demo. The ledger closes if no message is lost or unfinished.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Ledger {
     /// Messages that were answered `202`.
     pub(super) accepted: usize,
-    /// Those of them that a receiver took, by its own log.
+    /// Accepted messages that a receiver took, by its own log.
     pub(super) delivered: usize,
-    /// The same by the server's word.
+    /// Accepted messages that the server reports as delivered.
     pub(super) delivered_by_server: usize,
     pub(super) expired: usize,
     pub(super) cancelled: usize,
-    /// By cause.
+    /// Dead messages by cause.
     pub(super) dead: BTreeMap<String, usize>,
-    /// Neither taken nor ended otherwise: also what the server calls delivered and no receiver has seen.
+    /// Messages that the server reports as delivered and no receiver took.
     pub(super) lost: usize,
-    /// What had not ended when the demo did.
+    /// Messages that had not ended when the demo did.
     pub(super) unfinished: usize,
-    /// How often receivers took what they had taken before.
+    /// How often receivers took a message again.
     pub(super) duplicates: usize,
-    /// Requests at the receivers' doors.
+    /// Requests that receivers got.
     pub(super) attempts: usize,
     pub(super) attempts_per_message: f64,
-    /// Requests whose signature was not good.
+    /// Requests without a valid signature.
     pub(super) forged: usize,
-    /// Messages a receiver took that nobody was promised.
+    /// Messages that a receiver took and the server never accepted.
     pub(super) unheard_of: usize,
 }
 
 impl Ledger {
-    /// Compares. Messages that the server was not asked about have not ended.
+    /// Makes the ledger. A message whose result was not read from the server counts as unfinished.
     pub(super) fn of<'a>(promised: &[Promise], words: &BTreeMap<String, Word>, log: impl Fn(Who) -> &'a Log) -> Self {
         let mut ledger = Self { accepted: promised.len(), ..Self::default() };
         for promise in promised {
@@ -95,12 +95,12 @@ impl Ledger {
         ledger
     }
 
-    /// Everything that is wrong with it.
+    /// Why the ledger does not close; empty if it does.
     pub(super) fn complaints(&self) -> Vec<String> {
         let counts = [
             (self.lost, "accepted messages are lost"),
             (self.unfinished, "accepted messages have not ended"),
-            (self.forged, "requests were not signed as they should be"),
+            (self.forged, "requests had no valid signature"),
             (self.unheard_of, "messages arrived that were not accepted"),
         ];
         counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_what_became_of_it_in_its_last_life() {
+    fn a_message_s_result_counts_its_replays() {
         assert_eq!(word(&[("delivered", "")]), Word::Delivered);
         assert_eq!(word(&[("dead", "not_found"), ("delivered", "")]), Word::Delivered);
         assert_eq!(word(&[("dead", "not_found"), ("dispatching", "")]), Word::Pending);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_closes_when_every_promise_was_kept_or_its_end_is_told() {
+    fn a_ledger_closes_when_every_message_was_delivered_or_has_ended() {
         let dead = Word::Dead("endpoint_gone".to_owned());
         let ledger = compared(&["a", "a"], &[("a", Word::Delivered), ("b", dead), ("c", Word::Expired)]);
         assert!(ledger.complaints().is_empty(), "{ledger:?}");
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_calls_delivered_and_nobody_took_is_lost() {
+    fn a_message_delivered_by_the_server_s_count_alone_is_lost() {
         let ledger = compared(&["a"], &[("a", Word::Delivered), ("b", Word::Delivered)]);
         assert_eq!((ledger.lost, ledger.unfinished, ledger.delivered_by_server), (1, 1, 2));
         assert_eq!(ledger.complaints(), ["1 accepted messages are lost", "1 accepted messages have not ended"]);
     }
 
     #[test]
-    fn what_arrives_and_was_never_accepted_is_told() {
+    fn a_message_that_was_never_accepted_is_a_complaint() {
         let ledger = compared(&["a", "x"], &[("a", Word::Delivered), ("b", Word::Expired), ("c", Word::Expired)]);
         assert_eq!(ledger.complaints(), ["1 messages arrived that were not accepted"]);
     }

@@ -1,39 +1,39 @@
-//! What a receiver of the demo wrote down: what the server claims is compared with this.
+//! The log of a receiver of the demo. The ledger compares the server's results with it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use posthaste_testkit::outage::Second;
 
-/// A receiver's own log.
+/// The requests that a receiver got.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     arrivals: Vec<Arrival>,
     /// How often each message was taken.
     taken: BTreeMap<String, usize>,
-    /// Requests that were not signed as they should be. They are refused.
+    /// Requests without a valid signature. They are refused.
     pub(super) forged: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     at: Duration,
-    /// What it was answered; nothing if the sender left before.
+    /// The status that was answered; `None` if the sender closed the connection before.
     answer: Option<u16>,
 }
 
-/// One request's place in the log.
+/// The index of a request in the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry(usize);
 
 impl Log {
-    /// A request came.
+    /// Records a request.
     pub(super) fn arrived(&mut self, at: Duration) -> Entry {
         self.arrivals.push(Arrival { at, answer: None });
         Entry(self.arrivals.len() - 1)
     }
 
-    /// It is answered now.
+    /// Records the answer to a request.
     pub(super) fn answered(&mut self, Entry(index): Entry, message: &str, status: u16) {
         self.arrivals[index].answer = Some(status);
         if is_taken(status) {
@@ -45,7 +45,7 @@ impl Log {
         self.arrivals.len()
     }
 
-    /// Messages that were taken, once or more often.
+    /// The number of messages that were taken at least once.
     pub(super) fn taken(&self) -> usize {
         self.taken.len()
     }
@@ -55,12 +55,12 @@ impl Log {
         self.taken.get(message).copied().unwrap_or(0)
     }
 
-    /// How often messages were taken that were taken before.
+    /// How often a message was taken again.
     pub(super) fn duplicates(&self) -> usize {
         self.taken.values().map(|times| times - 1).sum()
     }
 
-    /// The load second by second of the story.
+    /// The load in each second of the demo.
     pub(super) fn seconds(&self, length: Duration) -> Vec<Second> {
         let mut seconds = vec![Second::default(); usize::try_from(length.as_secs()).unwrap_or(0)];
         for arrival in &self.arrivals {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_again_is_a_duplicate_and_what_was_not_answered_has_failed() {
+    fn repeated_messages_are_duplicates_and_unanswered_requests_have_failed() {
         let mut log = Log::default();
         let at = |second: u64| Duration::from_millis(second * 1_000 + 500);
         for (second, message, status) in [(0, "a", 204), (0, "a", 204), (1, "b", 502), (1, "b", 204)] {
@@ -94,6 +94,6 @@ mod tests {
         assert_eq!((log.times_taken("a"), log.times_taken("b"), log.times_taken("c")), (2, 1, 0));
         let loads: Vec<(u32, u32)> =
             log.seconds(Duration::from_secs(2)).iter().map(|second| (second.tries, second.failed)).collect();
-        assert_eq!(loads, [(2, 0), (2, 1)], "the picture ends before the last");
+        assert_eq!(loads, [(2, 0), (2, 1)], "the chart ends before the last request");
     }
 }

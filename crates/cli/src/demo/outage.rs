@@ -1,4 +1,5 @@
-//! The load that `billing` saw, beside what naive retries would have done to it: the same messages, the same outage.
+//! Compares the load that `billing` had with that of naive retries, simulated with as many messages and the same
+//! outage.
 
 use std::time::Duration;
 
@@ -11,28 +12,28 @@ use super::plan::Plan;
 use crate::simulate::chart::{Note, Picture, Series};
 use crate::simulate::grouped;
 
-/// A peak is the most in so many seconds: one second of the story is too short for a real machine to keep time.
+/// The window of a peak, in seconds: a single second of the demo is too short for a real machine to keep time.
 const PEAK_SECONDS: usize = 10;
 
-/// What an outage came to.
+/// The figures of an outage under one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// Requests while the receiver was down.
     pub(super) tries_into_outage: u64,
     /// The most requests a second after it, over ten seconds.
     pub(super) peak_10s_per_s: f64,
-    /// Requests after it that were turned away.
+    /// Requests after it that the receiver refused.
     pub(super) turned_away: u64,
 }
 
-/// The load in this run, and beside it.
+/// The load in this run beside that of naive retries.
 pub(super) struct Compared {
     pub(super) posthaste: Figures,
     pub(super) naive: Figures,
     pub(super) picture: Picture,
 }
 
-/// Compares what the receiver saw with naive retries of as many messages.
+/// Compares the receiver's load with that of naive retries of as many messages.
 pub(super) fn compare(plan: &Plan, seen: Vec<Second>, messages: usize) -> Compared {
     let load = (messages as f64 / plan.length.as_secs_f64() * 10.0).round() / 10.0;
     let simulated = simulate(plan, load.max(0.1)).seconds;
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_are_of_the_outage_and_of_what_came_after_it() {
+    fn figures_cover_the_outage_and_the_time_after_it() {
         let plan = Plan::new(15, 6_000).expect("a plan");
         let mut seconds = vec![Second { tries: 2, failed: 0 }; 900];
         seconds[130] = Second { tries: 7, failed: 7 };
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn naive_retries_come_again_and_again() {
+    fn naive_retries_make_several_requests_for_each_message() {
         let plan = Plan::new(15, 6_000).expect("a plan");
         let compared = compare(&plan, vec![Second::default(); 900], 2_400);
         let held = 2.7 * 300.0;

@@ -1,6 +1,6 @@
-//! Lines with colours, cut to the width of a terminal: a line that wraps cannot be drawn over.
+//! Coloured lines, cut to the width of a terminal: a line that wraps cannot be drawn over.
 
-/// What a piece of text is, rather than its colour.
+/// The role of a piece of text, which determines its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -24,7 +24,7 @@ impl Tone {
     }
 }
 
-/// A line made of pieces.
+/// A line of coloured pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line(Vec<(Tone, String)>);
 
@@ -33,13 +33,13 @@ impl Line {
         Self::default()
     }
 
-    /// The line and one more piece.
+    /// Appends a piece.
     pub(super) fn and(mut self, tone: Tone, text: impl Into<String>) -> Self {
         self.0.push((tone, text.into()));
         self
     }
 
-    /// The line as it is printed: no more than `width` characters, each of which must be one column wide.
+    /// The line as text of at most `width` characters, each of which must be one column wide.
     pub(super) fn painted(&self, width: usize, colours: bool) -> String {
         let mut left = width;
         let mut printed = String::new();
@@ -57,7 +57,7 @@ impl Line {
     }
 }
 
-/// The text, or as much of it as fits and a sign that there was more.
+/// The text, cut with an ellipsis if it is longer than `width`.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -67,7 +67,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     short
 }
 
-/// The words in lines of at most so many characters, where none is longer.
+/// Wraps words into lines of at most `width` characters; a longer word gets a line of its own.
 pub(super) fn wrap(words: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in words.split_whitespace() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_left_out_where_nobody_wants_them() {
+    fn colours_can_be_left_out() {
         let line = Line::new().and(Tone::Good, "well").and(Tone::Plain, ".");
         assert_eq!(line.painted(80, true), "\x1b[32mwell\x1b[0m.");
         assert_eq!(line.painted(80, false), "well.");

@@ -1,5 +1,5 @@
 //! The demo's server, in a process of its own so that it can be killed: `serve --dev` with a faster clock, on this
-//! machine alone. A switch for that in `serve` would wait for somebody to leave it on.
+//! machine alone. `serve` has no flag for that, which could be left on by mistake.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,9 +15,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use crate::config::{Config, LogFormat};
 use crate::serve;
 
-/// Only a folder with this file in it is served: its times are not of this world.
+/// The file that marks a demo's folder. No other folder is served, since the times in it are those of a fast clock.
 pub(super) const MARK: &str = "made-by-posthaste-demo";
-/// By the machine's clock, not by the story's: half a second, and a busy machine would look like a slow receiver.
+/// By the machine's clock. With half a second, a busy machine would look like a slow receiver.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     folder: PathBuf,
     #[arg(long)]
     scale: u32,
-    /// What the machine's clock said when the demo's began, in milliseconds
+    /// The machine's time when the demo's clock began, in milliseconds
     #[arg(long)]
     since: i64,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(
         args.folder.join(MARK).exists(),
-        "{} is no folder of a demo; `posthaste demo` makes one, and starts this itself",
+        "{} is no folder of a demo; `posthaste demo` creates one and starts this command itself",
         args.folder.display()
     );
     std::thread::Builder::new()
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     serve::runtime()?.block_on(serve::serve(config, Door::Open, clock)).context("the demo's server ended")
 }
 
-/// The demo holds the other end of our input. It ends whenever the demo does, however that happens.
+/// Ends the process when its input closes: the demo holds the other end, and it closes however the demo ends.
 fn end_with_the_demo() {
     let mut nothing = [0; 1];
     while std::io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}

@@ -1,23 +1,22 @@
-//! What happens in the demo, and when. Times are of the *story*: it begins with the first message and runs as the
-//! scaled clock does.
+//! The events of the demo and their times. Times are counted by the scaled clock from the first message on.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-/// A second of the demo is a minute of the story: nobody watches a demo for an hour.
+/// The speed of the scaled clock: a second of the machine is a minute of the demo.
 pub(super) const SCALE: u32 = 60;
-/// More than this a second is a bench, and the demo's own process would be what is slow.
+/// The most messages in a second of the machine: with more, the demo's own process would be the bottleneck.
 const PER_SECOND_MAX: u64 = 1_000;
-/// A receiver comes back with a pace of 5 a second at least; one that takes less would show nothing else.
+/// The least capacity of the receiver that goes down: a recovering endpoint is sent at least 5 requests a second.
 const CAPACITY_MIN: f64 = 6.0;
-/// What the receiver that goes down can take, in its usual load.
+/// The capacity of the receiver that goes down, as a multiple of its usual load.
 const TO_SPARE: f64 = 2.0;
-/// Dead letters are replayed so much later than their receiver was mended: what was under way then is recorded.
+/// The time from the repair of a receiver to the replay of its dead letters: attempts under way are recorded by then.
 const REPLAY_AFTER: Duration = Duration::from_secs(45);
 
-/// The receivers, in the order in which they are shown.
+/// The receivers, in the order of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     Shop,
@@ -42,18 +41,18 @@ impl Who {
         }
     }
 
-    /// Whom the nth message is for.
-    pub(super) fn of_message(number: usize) -> Self {
+    /// The receiver of the nth message.
+    pub(super) fn for_message(number: usize) -> Self {
         TURNS[number % TURNS.len()]
     }
 
-    /// Its share of all messages.
+    /// The receiver's share of all messages.
     fn share(self) -> f64 {
         TURNS.iter().filter(|who| **who == self).count() as f64 / TURNS.len() as f64
     }
 }
 
-/// Most go to the receiver that is down for a while: its load is what is drawn.
+/// The receivers of messages in turn. Most messages go to the receiver that has the outage, whose load is drawn.
 const TURNS: [Who; 20] = {
     use Who::{Billing, Crm, Erp, Legacy, Partner, Shop};
     [
@@ -62,32 +61,32 @@ const TURNS: [Who; 20] = {
     ]
 };
 
-/// What happens when.
+/// The times of the demo's events.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) messages: usize,
     /// How long messages are sent.
     pub(super) length: Duration,
-    /// When `billing` is down.
+    /// The outage of `billing`.
     pub(super) outage: Range<Duration>,
     /// Requests a second that `billing` can take.
     pub(super) capacity: f64,
-    /// When `crm` has had enough.
+    /// The periods in which `crm` answers 429.
     pub(super) quiet: [Range<Duration>; 2],
-    /// How long a message for `partner` is worth sending.
+    /// The TTL of messages for `partner`.
     pub(super) ttl: Duration,
-    /// When `legacy` stops failing and says that it is gone.
+    /// The time from which `legacy` answers 410 instead of 503.
     pub(super) gone: Duration,
-    /// When the server is killed.
+    /// The time at which the server is killed.
     pub(super) kill: Duration,
-    /// When `erp` is mended.
+    /// The time from which `erp` works.
     pub(super) mended: Duration,
-    /// When its dead letters are replayed.
+    /// The time at which the dead letters of `erp` are replayed.
     pub(super) replay: Duration,
 }
 
 impl Plan {
-    /// So many messages in so many seconds of the demo.
+    /// A plan for so many messages in so many seconds of the machine.
     pub(super) fn new(seconds: u64, messages: u64) -> Result<Self> {
         ensure!(
             messages <= seconds * PER_SECOND_MAX,
@@ -103,7 +102,7 @@ impl Plan {
             length,
             outage: at(2.0)..at(7.0),
             capacity: ((load * TO_SPARE).max(CAPACITY_MIN) * 10.0).round() / 10.0,
-            // Away from the kill: a lane's hold is not on disk, only the due time of what was told to wait.
+            // Not around the kill: a lane's hold is not on disk, only the due time of the delivery that got a 429.
             quiet: [at(2.5)..at(4.0), at(9.0)..at(10.5)],
             ttl: at(3.0),
             gone: at(2.5),
@@ -114,7 +113,7 @@ impl Plan {
     }
 }
 
-/// A time of the story as minutes and seconds.
+/// A time of the demo as minutes and seconds.
 pub(super) fn face(time: Duration) -> String {
     format!("{:02}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_receiver_has_its_turn_and_billing_something_to_spare() {
+    fn every_receiver_gets_messages_and_billing_has_spare_capacity() {
         let shares = Who::ALL.map(Who::share);
         assert!(shares.iter().all(|share| *share > 0.0));
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
@@ -156,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_is_not_a_demo() {
-        let told = Plan::new(3, 3_001).expect_err("too fast").to_string();
-        assert!(told.contains("more than 1000 a second"), "{told}");
+    fn more_than_1000_messages_a_second_are_refused() {
+        let refusal = Plan::new(3, 3_001).expect_err("too fast").to_string();
+        assert!(refusal.contains("more than 1000 a second"), "{refusal}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Plays the story: starts everything, kills what is to be killed, replays what died, and keeps the books.
+//! Runs the demo: starts the server and the receivers, kills the server, replays dead letters, and makes the ledger.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,16 +29,16 @@ use super::server::Server;
 use super::story::Story;
 use crate::simulate::grouped;
 
-/// How often the picture is drawn.
+/// The time between two pictures.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Messages that are asked about between two pictures.
+/// The most messages that are read from the server between two pictures.
 const ASKED_AT_ONCE: usize = 1_000;
-/// What has not ended so long after the last message was sent is told as unfinished.
+/// A message that has not ended this long after the last one was sent is reported as unfinished.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// Dead letters a second, by the machine's clock: slow enough to be seen.
+/// Dead letters a second, by the machine's clock: slow enough to watch.
 const REPLAYED_A_SECOND: u32 = 200;
 
-/// Everything that takes part.
+/// A running demo.
 pub(super) struct Play<'a> {
     folder: &'a Path,
     story: Arc<Story>,
@@ -50,7 +50,7 @@ pub(super) struct Play<'a> {
     cast: Vec<Receiver>,
     producer: Option<(Arc<Desk>, JoinSet<Result<()>>)>,
     events: Vec<Event>,
-    /// What the plan brings that nobody has to do, the last first.
+    /// The receivers' events of the plan that are still to come, the last first.
     ahead: Vec<(Duration, Tone, String)>,
     /// Breakers that are not closed, by endpoint.
     breakers: BTreeMap<String, Breaker>,
@@ -73,7 +73,7 @@ enum Replay {
 }
 
 impl<'a> Play<'a> {
-    /// Starts the server and the receivers; no message is sent yet.
+    /// Starts the server and the receivers. No message is sent yet.
     pub(super) async fn begin(plan: Plan, folder: &'a Path) -> Result<Self> {
         let began = Instant::now();
         let story = Arc::new(Story::new(plan));
@@ -110,19 +110,22 @@ impl<'a> Play<'a> {
         })
     }
 
-    /// Plays it to its end.
+    /// Runs the demo to its end.
     pub(super) async fn run(mut self, screen: &mut Screen) -> Result<Report> {
         self.story.begin();
         self.producer = Some(Desk::begin(&self.story, self.whereabouts.subscribe(), &self.cast));
         while self.is_sending().await? || !matches!(self.replay, Replay::Done) {
-            self.act(screen).await?;
+            self.step(screen).await?;
             screen.show(&self.view())?;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        self.tell(Tone::Plain, "all messages are sent; the server is asked about each of them".to_owned());
+        self.report_event(
+            Tone::Plain,
+            "all messages are sent; now reading the result of each from the server".to_owned(),
+        );
         let until = Instant::now() + ENDS_WITHIN;
-        while !self.ask().await? && Instant::now() < until {
-            self.act(screen).await?;
+        while !self.read_results().await? && Instant::now() < until {
+            self.step(screen).await?;
             screen.show(&self.view())?;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -130,7 +133,7 @@ impl<'a> Play<'a> {
         self.report().await
     }
 
-    /// Whether messages are still being sent; a producer that cannot go on ends the demo.
+    /// Whether messages are still being sent. An error of the producer ends the demo.
     async fn is_sending(&mut self) -> Result<bool> {
         let Some((_, tasks)) = &mut self.producer else { return Ok(false) };
         while let Some(ended) = tasks.try_join_next() {
@@ -139,13 +142,13 @@ impl<'a> Play<'a> {
         Ok(!tasks.is_empty())
     }
 
-    /// Does what is due.
-    async fn act(&mut self, screen: &mut Screen) -> Result<()> {
+    /// Does everything that is due.
+    async fn step(&mut self, screen: &mut Screen) -> Result<()> {
         self.server.still_runs(self.folder)?;
         let now = self.story.now();
         while self.ahead.last().is_some_and(|(at, ..)| *at <= now) {
             let Some((_, tone, text)) = self.ahead.pop() else { break };
-            self.tell(tone, text);
+            self.report_event(tone, text);
         }
         if self.deeds.kills == 0 && now >= self.story.plan.kill {
             self.kill(screen).await?;
@@ -154,7 +157,7 @@ impl<'a> Play<'a> {
         self.go_on_replaying().await
     }
 
-    /// kill -9 in the middle of its work, and a new server over the same folder.
+    /// Kills the server with SIGKILL while it works, and starts a new one over the same folder.
     async fn kill(&mut self, screen: &mut Screen) -> Result<()> {
         let (accepted, taken) = (self.accepted(None), self.cast.iter().map(|one| one.log().taken()).sum());
         self.deeds.waiting_at_kill = accepted.saturating_sub(taken);
@@ -164,7 +167,7 @@ impl<'a> Play<'a> {
         self.is_up = false;
         self.deeds.kills += 1;
         let waiting = grouped(self.deeds.waiting_at_kill as u64);
-        self.tell(Tone::Bad, format!("kill -9 of the server, while {waiting} accepted messages wait"));
+        self.report_event(Tone::Bad, format!("kill -9 of the server, while {waiting} accepted messages wait"));
         screen.show(&self.view())?;
         self.server = Server::start(self.folder, &self.story).await?;
         self.whereabouts.send_replace(Some(self.server.address));
@@ -172,7 +175,7 @@ impl<'a> Play<'a> {
         self.api.get("/readyz").await?;
         self.deeds.back_after_ms = u64::try_from(killed.elapsed().as_millis()).unwrap_or(u64::MAX);
         let after = Duration::from_millis(self.deeds.back_after_ms).as_secs_f64();
-        self.tell(Tone::Good, format!("the server is back, {after:.1} s later, over the same file"));
+        self.report_event(Tone::Good, format!("the server is back, {after:.1} s later, over the same file"));
         Ok(())
     }
 
@@ -197,30 +200,30 @@ impl<'a> Play<'a> {
             .map(|one| one.who.name())
             .collect();
         for name in closed {
-            let text = format!("{name}'s breaker closes: what waited leaves at a pace it can take");
+            let text = format!("{name}'s breaker closes: its waiting deliveries are sent at a limited rate");
             self.events.push(Event { at: self.story.now(), tone: Tone::Good, text });
         }
         self.breakers = open;
         Ok(())
     }
 
-    /// Begins the replay when its time has come, and follows it to its end.
+    /// Begins the replay when it is due, and follows it to its end.
     async fn go_on_replaying(&mut self) -> Result<()> {
         match &self.replay {
             Replay::Ahead if self.story.now() >= self.story.plan.replay => {
                 let select = json!({ "endpoint": self.receiver(Who::Erp).endpoint, "cause": "not_found" });
-                let asked = json!({ "select": select, "dry_run": true });
-                let counted = self.api.post("/v1/replays", &asked).await?;
+                let dry_run = json!({ "select": select, "dry_run": true });
+                let counted = self.api.post("/v1/replays", &dry_run).await?;
                 ensure!(counted.status == StatusCode::OK, "a dry run was answered {}", counted.body);
                 let counted: serde_json::Value = serde_json::from_str(&counted.body)?;
                 let total = counted["total"]["count"].as_u64().unwrap_or(0);
-                let asked = json!({ "select": select, "per_second": REPLAYED_A_SECOND, "reason": "erp is mended" });
-                let made = self.api.post("/v1/replays", &asked).await?;
+                let replay = json!({ "select": select, "per_second": REPLAYED_A_SECOND, "reason": "erp works again" });
+                let made = self.api.post("/v1/replays", &replay).await?;
                 ensure!(made.status == StatusCode::ACCEPTED, "no replay was made: {}", made.body);
                 let id = made.text("id").context("a replay has no id")?.to_owned();
-                self.tell(
+                self.report_event(
                     Tone::Plain,
-                    format!("POST /v1/replays: {} dead letters of erp go out again", grouped(total)),
+                    format!("POST /v1/replays: {} dead letters of erp are sent again", grouped(total)),
                 );
                 self.replay = Replay::Runs { id };
             }
@@ -228,7 +231,10 @@ impl<'a> Play<'a> {
                 let shown = self.api.get(&format!("/v1/replays/{id}")).await?;
                 self.deeds.replayed = shown["replayed"].as_u64().unwrap_or(0);
                 if shown["state"] == "done" {
-                    self.tell(Tone::Good, format!("the replay is done: {} sent again", grouped(self.deeds.replayed)));
+                    self.report_event(
+                        Tone::Good,
+                        format!("the replay is done: {} sent again", grouped(self.deeds.replayed)),
+                    );
                     self.replay = Replay::Done;
                 }
             }
@@ -237,8 +243,8 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Asks the server about some messages; true once it has told the end of each.
-    async fn ask(&mut self) -> Result<bool> {
+    /// Reads the results of some messages from the server; true once every message has ended.
+    async fn read_results(&mut self) -> Result<bool> {
         let open: Vec<String> = match &self.producer {
             Some((desk, _)) => (desk.promised().iter())
                 .filter(|promise| self.words.get(&promise.id).is_none_or(|word| *word == Word::Pending))
@@ -246,10 +252,10 @@ impl<'a> Play<'a> {
                 .collect(),
             None => Vec::new(),
         };
-        // Those that were never asked about come first.
-        let (asked, new): (Vec<_>, Vec<_>) = open.into_iter().partition(|id| self.words.contains_key(id));
-        let mut still_open = asked.len() + new.len();
-        for id in new.into_iter().chain(asked).take(ASKED_AT_ONCE) {
+        // Messages that were never read come first.
+        let (read_before, new): (Vec<_>, Vec<_>) = open.into_iter().partition(|id| self.words.contains_key(id));
+        let mut still_open = read_before.len() + new.len();
+        for id in new.into_iter().chain(read_before).take(ASKED_AT_ONCE) {
             let word = Word::read(&self.api.get(&format!("/v1/messages/{id}")).await?);
             still_open -= usize::from(word != Word::Pending);
             self.words.insert(id, word);
@@ -263,7 +269,7 @@ impl<'a> Play<'a> {
         self.deeds.early = self.cast.iter().map(Receiver::early).sum();
         let promised = desk.promised().clone();
         let receivers: Vec<Counted> = self.cast.iter().map(|one| self.counted(one)).collect();
-        // From here on nothing may change: whoever still sends is ended.
+        // The server is killed so that the receivers' counts cannot change any more.
         self.server.kill()?;
         let logs: Vec<(Who, Log)> = self.cast.iter().map(|one| (one.who, std::mem::take(&mut *one.log()))).collect();
         let log = |who: Who| logs.iter().find(|(known, _)| *known == who).map(|(_, log)| log);
@@ -271,7 +277,7 @@ impl<'a> Play<'a> {
         let ledger = Ledger::of(&promised, &self.words, |who| log(who).unwrap_or(&empty));
         let seen = log(Who::Billing).unwrap_or(&empty).seconds(self.story.plan.length);
         let story = Arc::clone(&self.story);
-        // On a slow machine some are sent after the picture ends.
+        // On a slow machine some messages are sent after the end of the chart.
         let in_time = |promise: &&Promise| promise.who == Who::Billing && promise.at < story.plan.length;
         let billed = promised.iter().filter(in_time).count();
         let comparing = tokio::task::spawn_blocking(move || outage::compare(&story.plan, seen, billed));
@@ -291,7 +297,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn tell(&mut self, tone: Tone, text: String) {
+    fn report_event(&mut self, tone: Tone, text: String) {
         self.events.push(Event { at: self.story.now(), tone, text });
     }
 
@@ -299,7 +305,7 @@ impl<'a> Play<'a> {
         self.cast.iter().find(|one| one.who == who).expect("all receivers are there from the beginning")
     }
 
-    /// How many messages were accepted, for one or for all.
+    /// The number of accepted messages, for one receiver or for all.
     fn accepted(&self, who: Option<Who>) -> usize {
         let Some((desk, _)) = &self.producer else { return 0 };
         desk.promised().iter().filter(|promise| who.is_none_or(|who| promise.who == who)).count()
@@ -312,12 +318,12 @@ impl<'a> Play<'a> {
             (true, 0) => place,
             (true, _) => format!("{place}, killed once"),
         };
-        let told = self.words.values().filter(|word| **word != Word::Pending).count();
+        let ended = self.words.values().filter(|word| **word != Word::Pending).count();
         let accepted = self.accepted(None);
         let (done, what) = if self.words.is_empty() {
             (accepted, "accepted, each on disk first")
         } else {
-            (told, "have ended, says the server")
+            (ended, "have ended, by the server's count")
         };
         let rows = self.cast.iter().map(|one| self.row(one)).collect();
         let of = self.story.plan.messages;
@@ -337,17 +343,17 @@ impl<'a> Play<'a> {
     }
 }
 
-/// What the receivers do by themselves, the last first.
+/// The events of the receivers, the last first.
 fn ahead(plan: &Plan) -> Vec<(Duration, Tone, String)> {
     let mut ahead = vec![
         (plan.outage.start, Tone::Bad, "billing goes down: 502 to everything".to_owned()),
-        (plan.gone, Tone::Bad, "legacy answers 410, gone for good: what waits for it is dead".to_owned()),
-        (plan.outage.end, Tone::Good, "billing is well again".to_owned()),
-        (plan.mended, Tone::Good, "erp is mended: no more 404".to_owned()),
+        (plan.gone, Tone::Bad, "legacy answers 410, gone for good: its pending deliveries are dead".to_owned()),
+        (plan.outage.end, Tone::Good, "billing works again".to_owned()),
+        (plan.mended, Tone::Good, "erp works again: no more 404".to_owned()),
     ];
     ahead.extend(plan.quiet.iter().map(|quiet| {
         let wait = human(quiet.end - quiet.start);
-        (quiet.start, Tone::Slow, format!("crm has had enough: 429, Retry-After up to {wait}"))
+        (quiet.start, Tone::Slow, format!("crm throttles: 429, Retry-After up to {wait}"))
     }));
     ahead.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
     ahead

@@ -1,4 +1,4 @@
-//! Sends the demo's messages, and remembers what was promised: only what was answered `202` counts.
+//! Sends the demo's messages, and records those that were answered `202`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,39 +15,39 @@ use super::plan::{SCALE, Who};
 use super::receiver::Receiver;
 use super::story::Story;
 
-/// As many messages may wait for their commit at once.
+/// The number of connections, and so of messages that wait for their commit at once.
 const CONNECTIONS: usize = 16;
-/// After `429` or `503`. They say when to come back, in seconds; nobody has those here.
+/// The wait after `429` or `503`. Their `Retry-After`, in seconds, is too long for the demo.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A message the server has promised to deliver.
+/// A message that the server has accepted.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
     pub(super) who: Who,
     pub(super) id: String,
-    /// When it was promised.
+    /// When it was accepted.
     pub(super) at: Duration,
 }
 
-/// What all connections of the producer share.
+/// The state that all connections of the producer share.
 #[derive(Debug)]
 pub(super) struct Desk {
     story: Arc<Story>,
     server: Where,
     began: Instant,
-    /// From one message to the next.
+    /// The time from one message to the next.
     pause: Duration,
     messages: usize,
     endpoints: Vec<(Who, String)>,
     next: AtomicUsize,
-    /// One endpoint is gone at some time: its turns go to another.
+    /// Whether the endpoint of `legacy` is gone; its messages then go to another.
     gone: AtomicBool,
     repeated: AtomicUsize,
     promised: Mutex<Vec<Promise>>,
 }
 
 impl Desk {
-    /// Begins to send; each task ends when there is nothing left to do.
+    /// Begins to send. Each task ends when all messages are sent.
     pub(super) fn begin(story: &Arc<Story>, server: Where, cast: &[Receiver]) -> (Arc<Self>, JoinSet<Result<()>>) {
         let plan = &story.plan;
         let desk = Arc::new(Self {
@@ -73,13 +73,13 @@ impl Desk {
         self.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls that had no answer and were made again under the same key.
+    /// Calls that had no answer and were repeated with the same idempotency key.
     pub(super) fn repeated(&self) -> usize {
         self.repeated.load(Ordering::Relaxed)
     }
 
     fn recipient(&self, number: usize) -> (Who, &str) {
-        let who = match Who::of_message(number) {
+        let who = match Who::for_message(number) {
             Who::Legacy if self.gone.load(Ordering::Relaxed) => Who::Shop,
             who => who,
         };
@@ -102,7 +102,7 @@ async fn produce(desk: Arc<Desk>) -> Result<()> {
     }
 }
 
-/// Sends one message until it is promised.
+/// Sends one message until it is accepted.
 async fn send(desk: &Desk, client: &mut Client, number: usize) -> Result<()> {
     loop {
         let (who, endpoint) = desk.recipient(number);

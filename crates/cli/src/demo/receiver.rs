@@ -1,4 +1,4 @@
-//! A receiver of the demo: a real socket, a role, and a log of its own.
+//! A receiver of the demo: a real socket with a role and a log.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,11 +23,11 @@ use super::plan::{SCALE, Who};
 use super::role::{Mood, Role};
 use super::story::Story;
 
-/// A receiver that listens on this machine until it is dropped.
+/// A receiver that listens on loopback until it is dropped.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) who: Who,
-    /// Its endpoint's id, once the server has one for it.
+    /// The id of its endpoint; empty until that is created.
     pub(super) endpoint: String,
     address: SocketAddr,
     desk: Arc<Desk>,
@@ -54,7 +54,7 @@ impl Receiver {
         Ok(Self { who, endpoint: String::new(), address, desk, _tasks: tasks })
     }
 
-    /// What the server is told of it.
+    /// The body that creates its endpoint.
     pub(super) fn as_endpoint(&self) -> serde_json::Value {
         let secret = self.desk.secret.reveal();
         let ttl = (self.who == Who::Partner).then(|| self.desk.story.plan.ttl.as_secs());
@@ -69,12 +69,12 @@ impl Receiver {
         lock(&self.desk.log)
     }
 
-    /// What it does now, in a few words.
+    /// Its health and behaviour now, for the display.
     pub(super) fn does(&self) -> (Mood, String) {
         lock(&self.desk.role).does(self.desk.story.now())
     }
 
-    /// Requests that came earlier than they were told to.
+    /// The number of requests that came before the time of a `Retry-After`.
     pub(super) fn early(&self) -> usize {
         lock(&self.desk.role).early()
     }
@@ -104,7 +104,7 @@ impl Desk {
     async fn reply(&self, entry: Entry, message: &str) -> Response<Full<Bytes>> {
         let reply = lock(&self.role).answer(self.story.now());
         let Some(status) = reply.status else {
-            // Dropped with the connection, when the sender has waited long enough.
+            // This future is dropped with the connection when the sender times out.
             return std::future::pending().await;
         };
         if !reply.after.is_zero() {
@@ -120,7 +120,7 @@ impl Desk {
     }
 }
 
-/// For half a request, and for one that somebody else made.
+/// The answer to an incomplete request and to one without a valid signature.
 fn refused() -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -145,6 +145,6 @@ async fn serve(stream: TcpStream, desk: Arc<Desk>) {
         let desk = Arc::clone(&desk);
         async move { Ok::<_, Infallible>(desk.answer(request).await) }
     });
-    // A sender that dies in the middle is what the demo is about.
+    // A sender that is killed ends its connections with an error, as the demo intends.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }

@@ -1,5 +1,4 @@
-//! What the demo says at its end: the ledger, the load through the outage, and what to type next. For programs, one
-//! object.
+//! The demo's final output: the ledger, the load during the outage, and commands to try next; or one JSON object.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,29 +12,29 @@ use super::paint::{Line, Tone, wrap};
 use super::plan::SCALE;
 use crate::simulate::grouped;
 
-/// Where the words begin, behind a name and a figure.
+/// The column in which the explanation of a figure begins.
 const WORDS_AT: usize = 31;
-/// So much of them stands in one line, however narrow the terminal.
+/// The least width of an explanation, however narrow the terminal is.
 const WORDS_MIN: usize = 20;
 
-/// What happened beside the ledger.
+/// The events of a run that are not in the ledger.
 #[derive(Debug, Serialize)]
 pub(super) struct Deeds {
     /// How often the server was killed.
     pub(super) kills: usize,
-    /// How long it was away.
+    /// The time from the kill until the new server answered.
     pub(super) back_after_ms: u64,
-    /// Messages that were accepted and not yet taken when it was killed.
+    /// Messages that were accepted and not yet delivered when the server was killed.
     pub(super) waiting_at_kill: usize,
-    /// Calls of the producer that had no answer and were made again under the same key.
+    /// Calls of the producer that had no answer and were repeated with the same idempotency key.
     pub(super) repeated_calls: usize,
-    /// Dead letters that were given another life.
+    /// Dead letters that were replayed.
     pub(super) replayed: u64,
-    /// Requests that came before the time that `Retry-After` had told.
+    /// Requests that came before the time of a `Retry-After`.
     pub(super) early: usize,
 }
 
-/// One receiver's own count.
+/// The counts of one receiver, by its own log.
 #[derive(Debug, Serialize)]
 pub(super) struct Counted {
     pub(super) name: &'static str,
@@ -45,15 +44,15 @@ pub(super) struct Counted {
     pub(super) duplicates: usize,
 }
 
-/// All of it.
+/// The results of a run.
 pub(super) struct Report {
     pub(super) ledger: Ledger,
     pub(super) deeds: Deeds,
     pub(super) receivers: Vec<Counted>,
     pub(super) compared: Compared,
-    /// How long messages for the tarpit were worth sending.
+    /// The TTL of messages for the tarpit.
     pub(super) ttl: Duration,
-    /// By the machine's clock.
+    /// The length of the run by the machine's clock.
     pub(super) took: Duration,
 }
 
@@ -77,7 +76,7 @@ struct JsonOutage {
 }
 
 impl Report {
-    /// For programs.
+    /// The report as one JSON object.
     pub(super) fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string(&Json {
             scale: SCALE,
@@ -89,7 +88,7 @@ impl Report {
         })
     }
 
-    /// The ledger.
+    /// The ledger as lines of this width.
     pub(super) fn ledger(&self, width: usize) -> Vec<Line> {
         let ledger = &self.ledger;
         let causes: Vec<String> =
@@ -102,12 +101,7 @@ impl Report {
         let mut rows = vec![
             (Tone::Plain, "accepted", ledger.accepted, "answered 202, each once its commit was on disk".to_owned()),
             (Tone::Plain, "delivered", ledger.delivered, format!("by the receivers' own count; {agrees}")),
-            (
-                Tone::Plain,
-                "expired",
-                ledger.expired,
-                format!("no answer while they were worth sending, {}", human(self.ttl)),
-            ),
+            (Tone::Plain, "expired", ledger.expired, format!("no answer within their TTL of {}", human(self.ttl))),
             (Tone::Plain, "dead", ledger.dead.values().sum(), causes.join(", ")),
             (closed, "lost", ledger.lost + ledger.unfinished, "accepted = delivered + expired + dead".to_owned()),
             (Tone::Plain, "duplicates", ledger.duplicates, "sent again after the kill, or a late answer".to_owned()),
@@ -119,7 +113,7 @@ impl Report {
         lines.extend(
             rows.iter().flat_map(|(tone, name, count, words)| row(*tone, name, &count_of(*count), words, width)),
         );
-        let requests = format!("{} requests at the receivers' doors", count_of(ledger.attempts));
+        let requests = format!("{} requests reached the receivers", count_of(ledger.attempts));
         lines.extend(row(
             Tone::Plain,
             "attempts a message",
@@ -127,11 +121,11 @@ impl Report {
             &requests,
             width,
         ));
-        lines.extend(self.deeds.told(width));
+        lines.extend(self.deeds.lines(width));
         lines
     }
 
-    /// What the picture shows, in words.
+    /// The figures of the chart, as text.
     pub(super) fn words(&self) -> String {
         let Compared { posthaste, naive, .. } = &self.compared;
         format!(
@@ -147,34 +141,34 @@ impl Report {
 }
 
 impl Deeds {
-    fn told(&self, width: usize) -> Vec<Line> {
+    fn lines(&self, width: usize) -> Vec<Line> {
         let killed = format!(
-            "with {} accepted messages waiting; back after {:.1} s; {} calls made again",
+            "with {} accepted messages waiting; back after {:.1} s; {} calls repeated",
             count_of(self.waiting_at_kill),
             Duration::from_millis(self.back_after_ms).as_secs_f64(),
             self.repeated_calls
         );
         let rows = [
             ("killed (-9)", count_of(self.kills), killed),
-            ("replayed", grouped(self.replayed), "dead letters, once their receiver was mended".to_owned()),
+            ("replayed", grouped(self.replayed), "dead letters, after their receiver was repaired".to_owned()),
             ("too early", count_of(self.early), "requests before the time of a Retry-After".to_owned()),
         ];
         rows.iter().flat_map(|(name, figure, words)| row(Tone::Plain, name, figure, words, width)).collect()
     }
 }
 
-/// What to do after the demo.
+/// The commands to try after the demo.
 pub(super) fn next(svg: Option<&Path>) -> Vec<Line> {
     let mut lines = vec![Line::new()];
     if let Some(path) = svg {
-        let said = format!("The same picture, and all that is left of this run: {}", path.display());
-        lines.extend([Line::new().and(Tone::Plain, said), Line::new()]);
+        let note = format!("The chart was written to {}; everything else was removed", path.display());
+        lines.extend([Line::new().and(Tone::Plain, note), Line::new()]);
     }
     let commands = [
         ("posthaste serve --dev", "a server to try, on this machine"),
-        ("posthaste policy preview webhook", "when it tries again"),
-        ("posthaste simulate", "an outage of your own, beside naive retries"),
-        ("posthaste bench", "what this machine can do"),
+        ("posthaste policy preview webhook", "the schedule of its retries"),
+        ("posthaste simulate", "an outage that you describe, compared with naive retries"),
+        ("posthaste bench", "measures this machine"),
     ];
     lines.push(Line::new().and(Tone::Strong, "Next"));
     for (command, does) in commands {
@@ -187,7 +181,7 @@ fn count_of(count: usize) -> String {
     grouped(count as u64)
 }
 
-/// A name, a figure and what it means.
+/// A figure with its name and explanation, wrapped to the width.
 fn row(tone: Tone, name: &str, figure: &str, words: &str, width: usize) -> Vec<Line> {
     let mut rows = wrap(words, width.saturating_sub(WORDS_AT).max(WORDS_MIN)).into_iter();
     let first = Line::new()

@@ -1,23 +1,23 @@
-//! How each receiver of the demo answers: decided by the time of the story alone, and by what it did before.
+//! How each receiver of the demo answers. It depends only on the demo's time and on earlier requests.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use super::plan::{Plan, Who};
 
-/// Whoever would wait longer than this is turned away.
+/// A request that would wait longer than this is refused with 503.
 const WAITING_ROOM: Duration = Duration::from_secs(2);
-/// What was sent before a `Retry-After` was read may still come so long after it.
+/// A request may still arrive this long after a `Retry-After`: it was sent before that was read.
 const CROSSED: Duration = Duration::from_secs(15);
 
-/// What a request is answered.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// How long it takes.
+    /// The time until the answer.
     pub(super) after: Duration,
-    /// With what; `None` is no answer at all.
+    /// The HTTP status; `None` never answers.
     pub(super) status: Option<u16>,
-    /// When to come back, in seconds.
+    /// The `Retry-After` header, in seconds.
     pub(super) retry_after: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Reply {
 
 const TAKEN: Reply = Reply::at_once(204);
 
-/// How well a receiver is, to be shown.
+/// The health of a receiver, as the display colours it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
     Well,
@@ -37,20 +37,20 @@ pub(super) enum Mood {
     Ill,
 }
 
-/// One receiver's behaviour.
+/// The behaviour of a receiver.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// Takes everything.
+    /// Takes every request.
     Healthy,
-    /// Is down for a while; else it takes one request after the other.
+    /// Refuses every request during an outage; otherwise takes one after the other.
     Down { outage: Range<Duration>, service: Duration, busy_until: Duration },
-    /// Says twice that it has had enough, and when to come back.
-    Throttles { quiet: [Range<Duration>; 2], told_at: Option<Duration>, early: usize },
-    /// Takes the connection and never answers.
+    /// Answers 429 with `Retry-After` in two periods. `since` is the time of the first 429 of the current period.
+    Throttles { quiet: [Range<Duration>; 2], since: Option<Duration>, early: usize },
+    /// Accepts connections and never answers.
     Tarpit,
-    /// Fails, and then is gone for good.
+    /// Answers 503, and 410 from a time on.
     Gone { from: Duration },
-    /// Refuses everything until somebody mends it.
+    /// Answers 404 until it is repaired.
     Broken { until: Duration },
 }
 
@@ -63,14 +63,14 @@ impl Role {
                 service: Duration::from_secs_f64(1.0 / plan.capacity),
                 busy_until: Duration::ZERO,
             },
-            Who::Crm => Self::Throttles { quiet: plan.quiet.clone(), told_at: None, early: 0 },
+            Who::Crm => Self::Throttles { quiet: plan.quiet.clone(), since: None, early: 0 },
             Who::Partner => Self::Tarpit,
             Who::Legacy => Self::Gone { from: plan.gone },
             Who::Erp => Self::Broken { until: plan.mended },
         }
     }
 
-    /// A request comes.
+    /// Answers a request.
     pub(super) fn answer(&mut self, now: Duration) -> Reply {
         match self {
             Self::Healthy => TAKEN,
@@ -83,13 +83,13 @@ impl Role {
                 *busy_until = begins + *service;
                 Reply { after: *busy_until - now, ..TAKEN }
             }
-            Self::Throttles { quiet, told_at, early } => {
+            Self::Throttles { quiet, since, early } => {
                 let Some(quiet) = quiet.iter().find(|quiet| quiet.contains(&now)) else {
-                    *told_at = None;
+                    *since = None;
                     return TAKEN;
                 };
-                let told = *told_at.get_or_insert(now);
-                *early += usize::from(now > told + CROSSED);
+                let first = *since.get_or_insert(now);
+                *early += usize::from(now > first + CROSSED);
                 let seconds = (quiet.end - now).as_secs_f64().ceil();
                 Reply { retry_after: Some(whole(seconds)), ..Reply::at_once(429) }
             }
@@ -99,7 +99,7 @@ impl Role {
         }
     }
 
-    /// What it does at this time, in a few words.
+    /// The health and behaviour of the receiver at this time, for the display.
     pub(super) fn does(&self, now: Duration) -> (Mood, String) {
         match self {
             Self::Healthy => (Mood::Well, "takes everything".to_owned()),
@@ -113,11 +113,11 @@ impl Role {
             Self::Gone { from } if now < *from => (Mood::Slow, "overloaded: 503".to_owned()),
             Self::Gone { .. } => (Mood::Ill, "gone: 410".to_owned()),
             Self::Broken { until } if now < *until => (Mood::Ill, "broken: 404".to_owned()),
-            Self::Broken { .. } => (Mood::Well, "mended, takes everything".to_owned()),
+            Self::Broken { .. } => (Mood::Well, "repaired, takes everything".to_owned()),
         }
     }
 
-    /// Requests that came earlier than they were told to.
+    /// The number of requests that came before the time of a `Retry-After`.
     pub(super) fn early(&self) -> usize {
         match self {
             Self::Throttles { early, .. } => *early,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_down_comes_back_and_takes_one_after_the_other() {
+    fn a_receiver_back_from_an_outage_takes_requests_one_after_the_other() {
         let (plan, mut billing) = role(Who::Billing);
         let service = Duration::from_secs_f64(1.0 / plan.capacity);
         let first = billing.answer(minutes(1.0));
@@ -155,27 +155,27 @@ mod tests {
         assert_eq!(billing.answer(minutes(1.0)).after, service * 2);
         assert_eq!(billing.answer(minutes(3.0)), Reply::at_once(502));
         let many: Vec<Reply> = (0..20).map(|_| billing.answer(minutes(7.0))).collect();
-        // Two seconds of waiting at a little less than 6 a second, the one that is being served among them.
+        // Two seconds of waiting at a little less than 6 a second, the request under way included.
         assert_eq!(many.iter().filter(|reply| reply.status == Some(204)).count(), 12);
     }
 
     #[test]
-    fn retry_after_reaches_to_the_end_of_the_quiet_and_whoever_comes_before_is_counted() {
+    fn retry_after_lasts_to_the_end_of_the_period_and_earlier_requests_are_counted() {
         let (_, mut crm) = role(Who::Crm);
         assert_eq!(crm.answer(minutes(2.0)), TAKEN);
-        let told = crm.answer(minutes(3.0));
-        assert_eq!((told.status, told.retry_after), (Some(429), Some(60)));
+        let refused = crm.answer(minutes(3.0));
+        assert_eq!((refused.status, refused.retry_after), (Some(429), Some(60)));
         assert_eq!(crm.answer(minutes(3.1)).retry_after, Some(54));
-        assert_eq!(crm.early(), 0, "it was under way");
+        assert_eq!(crm.early(), 0, "a request that was under way does not count");
         crm.answer(minutes(3.5));
         assert_eq!(crm.early(), 1);
         assert_eq!(crm.answer(minutes(4.0)), TAKEN);
         crm.answer(minutes(9.0));
-        assert_eq!(crm.early(), 1, "the second quiet is told anew");
+        assert_eq!(crm.early(), 1, "the first request of the second period does not count");
     }
 
     #[test]
-    fn the_others_do_as_their_names_say() {
+    fn each_role_answers_with_its_status() {
         let statuses = |who, times: [f64; 2]| {
             let (_, mut role) = role(who);
             times.map(|time| role.answer(minutes(time)).status)

@@ -1,5 +1,5 @@
-//! Where the demo shows itself: a picture drawn over and over in a terminal, lines of progress elsewhere, and nothing
-//! where a program reads.
+//! The demo's output: a picture that is redrawn in a terminal, lines of progress without a terminal, and nothing with
+//! `--json`.
 
 use std::io::{IsTerminal, Write, stdout};
 
@@ -12,9 +12,9 @@ use crate::say::{self, say};
 
 const HIDE_CURSOR: &str = "\x1b[?25l";
 const SHOW_CURSOR: &str = "\x1b[?25h";
-/// A terminal that does not tell its size.
+/// The size to assume for a terminal that does not report one.
 const USUAL: (usize, usize) = (80, 24);
-/// Where nothing is drawn over, so many looks make one line.
+/// Without a terminal, one line of progress is printed for this many pictures.
 const LOOKS_A_LINE: usize = 20;
 
 /// The demo's output.
@@ -26,12 +26,12 @@ pub(super) struct Screen {
 
 #[derive(Debug)]
 enum Kind {
-    /// So many lines of the last picture stand above the cursor.
+    /// A terminal; `lines` of the last picture are above the cursor.
     Drawn {
         lines: usize,
     },
-    /// So many events were told, and so often was looked.
-    Told {
+    /// No terminal; `events` were printed, and `looks` pictures came.
+    Lines {
         events: usize,
         looks: usize,
     },
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl Screen {
-    /// For people: drawn where that is possible.
+    /// Output for people: drawn in a terminal, else lines.
     pub(super) fn open() -> Result<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let drawn = stdout().is_terminal() && set("TERM").is_none_or(|term| term != "dumb");
@@ -48,21 +48,21 @@ impl Screen {
             return Ok(Self { kind: Kind::Drawn { lines: 0 }, colours: set("NO_COLOR").is_none() });
         }
         say!("posthaste demo: time runs {SCALE} times as fast, a second here is a minute")?;
-        Ok(Self { kind: Kind::Told { events: 0, looks: 0 }, colours: false })
+        Ok(Self { kind: Kind::Lines { events: 0, looks: 0 }, colours: false })
     }
 
-    /// For programs: they wait for the end.
+    /// No output while the demo runs.
     pub(super) fn silent() -> Self {
         Self { kind: Kind::Silent, colours: false }
     }
 
-    /// Shows what is new.
+    /// Shows the state of the demo.
     pub(super) fn show(&mut self, view: &View<'_>) -> Result<()> {
         match &mut self.kind {
             Kind::Drawn { lines } => {
                 let (width, height) = size();
                 let drawn = frame(view, width, height);
-                // The cursor stands below the picture: back to its first line, then everything anew.
+                // The cursor is below the last picture: move it to the first line and draw over it.
                 let mut text = if *lines > 0 { format!("\r\x1b[{lines}A") } else { String::new() };
                 for line in &drawn {
                     text += &format!("{}\x1b[K\n", line.painted(width, self.colours));
@@ -70,7 +70,7 @@ impl Screen {
                 *lines = drawn.len();
                 say::part(format_args!("{text}\x1b[J"))
             }
-            Kind::Told { events, looks } => {
+            Kind::Lines { events, looks } => {
                 for event in view.events.iter().skip(*events).map(event) {
                     say!("{}", event.painted(usize::MAX, false))?;
                 }
@@ -85,7 +85,7 @@ impl Screen {
         }
     }
 
-    /// Lines that stay.
+    /// Prints lines that are not drawn over.
     pub(super) fn tell(&self, lines: &[Line]) -> Result<()> {
         for line in lines {
             say!("{}", line.painted(usize::MAX, self.colours))?;
@@ -93,12 +93,12 @@ impl Screen {
         Ok(())
     }
 
-    /// Text that is as wide as it should be.
+    /// Prints text that is wrapped already.
     pub(super) fn print(&self, text: &str) -> Result<()> {
         self.tell(&text.lines().map(|line| Line::new().and(Tone::Plain, line)).collect::<Vec<_>>())
     }
 
-    /// How wide it is; as wide as anybody likes where it is no terminal.
+    /// The width of the terminal; unlimited without one.
     pub(super) fn width(&self) -> usize {
         match self.kind {
             Kind::Drawn { .. } => size().0,
@@ -110,14 +110,14 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Kind::Drawn { .. } = self.kind {
-            // Whoever ends us early must get the cursor back; a terminal that is gone needs none.
+            // The cursor is shown again, also after an interrupt. An error means that the terminal is gone.
             let mut out = stdout().lock();
             let _ = out.write_all(SHOW_CURSOR.as_bytes()).and_then(|()| out.flush());
         }
     }
 }
 
-/// Columns and lines of the terminal.
+/// The columns and lines of the terminal.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),

@@ -1,4 +1,4 @@
-//! The demo's server as a process: started, killed, started again, and ended with the demo whatever happens.
+//! The demo's server as a child process: started, killed, started again, and always ended with the demo.
 
 use std::fs::File;
 use std::io;
@@ -18,9 +18,9 @@ use super::part::MARK;
 use super::plan::SCALE;
 use super::story::Story;
 
-/// It opens a small file and listens; a busy machine may take its time.
+/// The most time until the server listens; generous, for a busy machine.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
-/// What it complains of.
+/// The file of its stderr.
 const LOG: &str = "server.log";
 
 /// A running server.
@@ -28,12 +28,12 @@ const LOG: &str = "server.log";
 pub(super) struct Server {
     process: Process,
     pub(super) address: SocketAddr,
-    /// Kept open: what it prints later must not fail.
-    _said: BufReader<pipe::Receiver>,
+    /// Kept open so that the server can print later.
+    _output: BufReader<pipe::Receiver>,
 }
 
 impl Server {
-    /// Makes the folder one that a demo's server takes.
+    /// Marks the folder as one of a demo.
     pub(super) fn prepare(folder: &Path) -> Result<()> {
         File::create(folder.join(MARK)).context("cannot write into the demo's folder")?;
         Ok(())
@@ -41,7 +41,7 @@ impl Server {
 
     /// Starts this program again, as a server over the data in the folder.
     pub(super) async fn start(folder: &Path, story: &Story) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot tell which program this is")?;
+        let program = std::env::current_exe().context("cannot find this program's file")?;
         let log = File::options().create(true).append(true).open(folder.join(LOG)).context("cannot write a log")?;
         let process = Command::new(program)
             .arg("demo-part")
@@ -51,27 +51,27 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
-            // Ctrl-C in a terminal goes to a whole group: ours ends the server itself.
+            // In a group of its own, so that Ctrl-C does not reach it: the demo ends the server itself.
             .process_group(0)
             .spawn()
             .context("cannot start the server")?;
         let mut process = Process(process);
-        let (address, said) = listening(&mut process.0).await.with_context(|| complaint(folder))?;
-        Ok(Self { process, address, _said: said })
+        let (address, output) = listening(&mut process.0).await.with_context(|| complaint(folder))?;
+        Ok(Self { process, address, _output: output })
     }
 
     pub(super) fn id(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// kill -9.
+    /// Kills the server with SIGKILL and waits for its end.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         self.process.0.kill()?;
         self.process.0.wait()?;
         Ok(())
     }
 
-    /// Complains if it has ended by itself.
+    /// Fails if the server has ended by itself.
     pub(super) fn still_runs(&mut self, folder: &Path) -> Result<()> {
         if let Some(status) = self.process.0.try_wait()? {
             bail!("the server ended by itself, {status}: {}", complaint(folder));
@@ -86,26 +86,26 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing can be done about one that is already gone.
+        // Errors mean that the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits until it says where it listens.
+/// Waits until the server prints its address.
 async fn listening(process: &mut Child) -> Result<(SocketAddr, BufReader<pipe::Receiver>)> {
     let output = process.stdout.take().context("its output is not piped")?;
     let mut output = BufReader::new(pipe::Receiver::from_owned_fd(OwnedFd::from(output))?);
-    let mut said = String::new();
-    timeout(LISTENS_WITHIN, output.read_line(&mut said)).await.context("it does not say where it listens")??;
-    let address = said.split_once("http://").and_then(|(_, behind)| behind.split([',', '\n']).next());
+    let mut line = String::new();
+    timeout(LISTENS_WITHIN, output.read_line(&mut line)).await.context("it does not print its address")??;
+    let address = line.split_once("http://").and_then(|(_, behind)| behind.split([',', '\n']).next());
     let address = address.and_then(|address| address.parse().ok());
-    Ok((address.with_context(|| format!("it said {said:?} and not where it listens"))?, output))
+    Ok((address.with_context(|| format!("it printed {line:?} instead of its address"))?, output))
 }
 
-/// The last line of its log.
+/// The last line of the server's log.
 fn complaint(folder: &Path) -> String {
     let log = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
-    let last = log.lines().next_back().unwrap_or("it did not say why");
+    let last = log.lines().next_back().unwrap_or("its log is empty");
     format!("the demo's server: {last}")
 }

@@ -1,4 +1,4 @@
-//! The demo's time, which receivers, producers and the screen share.
+//! The demo's clock, which receivers, producers and the screen share.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -8,11 +8,12 @@ use posthaste_engine::clock::{Clock, SystemClock};
 
 use super::plan::{Plan, SCALE};
 
-/// A plan, and how far it has come.
+/// A plan with the clock that it runs by.
 #[derive(Debug)]
 pub(super) struct Story {
     pub(super) plan: Plan,
-    /// What the machine's clock said when the scaled one began: a server that is started later agrees with it.
+    /// The machine's time when the scaled clock began. A server that is started later gets it, so that its clock
+    /// agrees.
     pub(super) since: Timestamp,
     pub(super) clock: SystemClock,
     begun: OnceLock<Timestamp>,
@@ -24,12 +25,12 @@ impl Story {
         Self { plan, since, clock: SystemClock::scaled_since(since, SCALE), begun: OnceLock::new() }
     }
 
-    /// The first message is sent now.
+    /// Sets the demo's time to zero: the first message is sent now.
     pub(super) fn begin(&self) {
         let _ = self.begun.set(self.clock.now());
     }
 
-    /// How far it has come; nowhere before it has begun.
+    /// The demo's time; zero before it has begun.
     pub(super) fn now(&self) -> Duration {
         self.begun.get().map_or(Duration::ZERO, |begun| self.clock.now().since(*begun))
     }

@@ -1,7 +1,7 @@
 //! The load on a receiver over time, as text: one small chart for each sender, all on one scale.
 //!
-//! A column is the mean of its seconds. What is far above the receiver's capacity is cut and marked,
-//! or the rest would be flat; `svg.rs` draws the same [`Picture`] with more room.
+//! A column is the mean of its seconds. Loads far above the receiver's capacity are cut and marked, since they would
+//! flatten the rest; `svg.rs` draws the same [`Picture`] with more room.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,51 +9,51 @@ use std::time::Duration;
 use posthaste_core::time::human;
 use posthaste_testkit::outage::Second;
 
-/// What is drawn.
+/// The data of a chart, for text and SVG.
 pub(crate) struct Picture {
-    /// What it shows, in one line.
+    /// The subject, in one line.
     pub(crate) title: String,
-    /// The circumstances, in one line.
+    /// The parameters of the run, in one line.
     pub(crate) subtitle: String,
     /// Requests a second the receiver can take.
     pub(crate) capacity: f64,
-    /// When it is down, in seconds from the first.
+    /// The receiver's outage, in seconds from the beginning.
     pub(crate) outage: Range<usize>,
-    /// How many seconds are drawn.
+    /// The number of seconds drawn.
     pub(crate) length: usize,
-    /// One chart for each.
+    /// The senders, each of which has a chart of its own.
     pub(crate) series: Vec<Series>,
 }
 
 /// The load on the receiver under one sender.
 pub(crate) struct Series {
-    /// Who sends.
+    /// The sender's name.
     pub(crate) name: String,
-    /// What came of it, the most telling first.
+    /// The sender's figures, the most important first.
     pub(crate) notes: Vec<Note>,
-    /// What reached the receiver, second by second.
+    /// The requests that reached the receiver in each second.
     pub(crate) seconds: Vec<Second>,
 }
 
-/// One figure beside a chart.
+/// A figure beside a chart.
 pub(crate) struct Note {
-    /// `376,060`
+    /// The value, such as `376,060`.
     pub(crate) figure: String,
-    /// `tries into the outage`
+    /// The explanation, such as `tries into the outage`.
     pub(crate) of: &'static str,
 }
 
-/// Requests a second, as the mean of some seconds.
+/// Requests a second, as the mean over some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Load {
-    /// All of them.
+    /// All requests.
     pub(crate) tries: f64,
-    /// Those the receiver took.
+    /// Requests that the receiver took.
     pub(crate) taken: f64,
 }
 
 impl Series {
-    /// The first `length` seconds as this many means.
+    /// The first `length` seconds as `count` means.
     pub(crate) fn loads(&self, length: usize, count: usize) -> Vec<Load> {
         let load = |index: usize| {
             let (from, to) = (index * length / count, (index + 1) * length / count);
@@ -67,22 +67,22 @@ impl Series {
     }
 }
 
-/// As wide as it is drawn at most; also where nobody says how wide a terminal is.
+/// The largest width of a chart, and the width without a terminal.
 pub(crate) const WIDTH: usize = 100;
-/// A narrower one says nothing; it wraps.
+/// The smallest width of a chart; it wraps in a narrower terminal.
 const WIDTH_MIN: usize = 40;
-/// Where the first column stands.
+/// The column in which the chart begins.
 const MARGIN: usize = 9;
-/// Rows up to what the receiver can take.
+/// The number of rows up to the receiver's capacity.
 const ROWS_TO_CAPACITY: usize = 2;
 const ROWS_MIN: usize = 3;
 const ROWS_MAX: usize = 8;
-/// How many notes fit above a chart.
+/// The most notes above a chart.
 const NOTES: usize = 2;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const LEGEND: [&str; 4] = ["█ taken", "░ refused or turned away", "╌ what the receiver can take", "▲ more than fits"];
 
-/// Draws it for a terminal of so many columns.
+/// Draws the charts for a terminal of this width.
 pub(crate) fn terminal(picture: &Picture, width: usize) -> String {
     let width = width.clamp(WIDTH_MIN, WIDTH);
     let columns = width - MARGIN;
@@ -97,14 +97,14 @@ pub(crate) fn terminal(picture: &Picture, width: usize) -> String {
         lines.extend(grid.rows(picture, loads));
         lines.push(String::new());
     }
-    // The times stand right below the last chart.
+    // No empty line between the last chart and the times.
     lines.pop();
     lines.push(times_below(picture, columns));
     lines.extend(beside(&LEGEND, width));
     lines.join("\n") + "\n"
 }
 
-/// Words beside the axis, in as many lines as they need: broken between pieces, and within one that is too long.
+/// Wraps texts to the right of the axis: between pieces, and within a piece that is too long for a line.
 fn beside<S: AsRef<str>>(pieces: &[S], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -125,11 +125,11 @@ fn beside<S: AsRef<str>>(pieces: &[S], width: usize) -> Vec<String> {
     lines
 }
 
-/// How the charts are divided, the same for all.
+/// The grid of rows and columns that all charts share.
 struct Grid {
     columns: usize,
     rows: usize,
-    /// Requests a second of one row.
+    /// The height of a row in requests a second.
     row: f64,
 }
 
@@ -141,7 +141,7 @@ impl Grid {
         Self { columns, rows, row }
     }
 
-    /// One chart from its top to its base.
+    /// The lines of one chart, from top to base.
     fn rows(&self, picture: &Picture, loads: &[Load]) -> Vec<String> {
         let line = |row: usize| {
             let label = match row + 1 {
@@ -160,14 +160,14 @@ impl Grid {
         (0..self.rows).rev().map(line).chain([base]).collect()
     }
 
-    /// One character: what of a load is in the row that begins `row` rows above zero.
+    /// The character for the part of a load that is in this row, counted from 0 at the base.
     fn cell(&self, load: Load, row: usize) -> char {
         let filled = |rate: f64| (rate / self.row - row as f64).clamp(0.0, 1.0);
         if row + 1 == self.rows && load.tries > self.rows as f64 * self.row {
             return '▲';
         }
         let (tries, taken) = (filled(load.tries), filled(load.taken));
-        // Half a cell decides: there is one kind of shade only.
+        // Failures are shown if they fill half the cell: the shade has no finer steps.
         if tries - taken >= 0.5 {
             return '░';
         }
@@ -178,13 +178,13 @@ impl Grid {
     }
 }
 
-/// A rate beside the axis: whole, or with one digit after the point.
+/// A rate beside the axis: a whole number, or with one decimal.
 fn rate(rate: f64) -> String {
     let text = format!("{rate:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A cell of which this share is filled from below.
+/// A block character filled from below by this share.
 pub(crate) fn bar(filled: f64) -> char {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 8")]
     let eighths = (filled.clamp(0.0, 1.0) * 8.0).round() as usize;
@@ -196,7 +196,7 @@ fn times_below(picture: &Picture, columns: usize) -> String {
     let mut put = |second: usize, words: &str| {
         let at = MARGIN + (second * columns).div_ceil(picture.length.max(1));
         let to = at + words.chars().count();
-        // Nothing is written over, nor cut.
+        // A label that would overlap another or be cut is left out.
         if line.get(at..to).is_some_and(|place| place.iter().all(|letter| *letter == ' ')) {
             line.splice(at..to, words.chars());
         }
@@ -209,7 +209,7 @@ fn times_below(picture: &Picture, columns: usize) -> String {
     line.into_iter().collect::<String>().trim_end().to_owned()
 }
 
-/// Round times after the recovery, at most as many as asked for, each with its second.
+/// At most `most` round times after the recovery, as the second and its label.
 pub(crate) fn times(picture: &Picture, most: usize) -> Vec<(usize, String)> {
     let after = picture.length.saturating_sub(picture.outage.end);
     let steps = [10, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400];
@@ -222,11 +222,11 @@ pub(crate) fn times(picture: &Picture, most: usize) -> Vec<(usize, String)> {
 mod tests {
     use super::*;
 
-    /// 910 seconds, so that a column is ten of them: well, down, back with this load, well again.
+    /// 910 seconds, so that a column is ten of them: the usual load, an outage, this load, the usual load.
     fn picture(back: Second) -> Picture {
-        let well = Second { tries: 30, failed: 0 };
+        let usual = Second { tries: 30, failed: 0 };
         let down = Second { tries: 25, failed: 25 };
-        let parts = [(100, well), (200, down), (300, back), (310, well)];
+        let parts = [(100, usual), (200, down), (300, back), (310, usual)];
         let seconds = parts.iter().flat_map(|(count, second)| std::iter::repeat_n(*second, *count)).collect();
         let notes = vec![Note { figure: "5,000".to_owned(), of: "tries into the outage" }];
         Picture {
@@ -235,15 +235,15 @@ mod tests {
             capacity: 50.0,
             outage: 100..300,
             length: 910,
-            series: vec![Series { name: "somebody".to_owned(), notes, seconds }],
+            series: vec![Series { name: "a sender".to_owned(), notes, seconds }],
         }
     }
 
     #[test]
-    fn a_chart_shows_what_was_taken_what_failed_and_when() {
+    fn a_chart_shows_taken_and_failed_requests_over_time() {
         let text = terminal(&picture(Second { tries: 100, failed: 50 }), WIDTH);
         let expected = [
-            "         somebody: 5,000 tries into the outage",
+            "         a sender: 5,000 tries into the outage",
             "    100 │                              ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
             "        │                              ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░",
             "     50 │▂▂▂▂▂▂▂▂▂▂╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌██████████████████████████████▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_marked() {
+    fn loads_beyond_the_chart_are_marked() {
         let text = terminal(&picture(Second { tries: 1_000, failed: 950 }), WIDTH);
         let top = text.lines().nth(1).expect("the top row");
         assert_eq!(top.chars().filter(|letter| *letter == '▲').count(), 30, "{text}");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_has_a_digit_after_the_point_where_it_needs_one() {
+    fn a_rate_has_one_decimal_unless_it_is_whole() {
         assert_eq!([50.0, 2.65, 21.200_000_000_000_003].map(rate), ["50", "2.6", "21.2"]);
     }
 

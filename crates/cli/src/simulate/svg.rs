@@ -1,31 +1,30 @@
-//! The same picture for a web page: an SVG without scripts, fonts or files of its own, readable on
-//! light and on dark.
+//! Draws a [`Picture`] as an SVG without scripts, fonts or external files, readable on light and dark backgrounds.
 //!
-//! Colours are written twice, in classes and again for the dark scheme, and not as variables: not
-//! every renderer knows those.
+//! Colours are written twice, in classes and again for the dark scheme, and not as variables, which not every renderer
+//! supports.
 
 use std::fmt::Write;
 
 use super::chart::{Load, Picture, Series, times};
 
 const WIDTH: f64 = 960.0;
-/// Where the plots begin and end; labels stand left of them, figures right.
+/// The left and right edges of the plots; labels are to the left, figures to the right.
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 712.0;
-/// Above the first plot: title and legend.
+/// The space above the first plot, for title and legend.
 const TOP: f64 = 136.0;
 const PLOT: f64 = 128.0;
-/// From one plot to the next: the name of the sender.
+/// The space between two plots, for the sender's name.
 const GAP: f64 = 46.0;
-/// Below the last plot: times.
+/// The space below the last plot, for the times.
 const BOTTOM: f64 = 62.0;
-/// Seconds of one point at least: short enough for every step of a recovery, long enough to be calm.
+/// The fewest seconds in a point: short enough to show every step of a recovery, long enough for a smooth line.
 const POINT_SECONDS: usize = 10;
-/// More points than this are closer than a pixel or two.
+/// The most points: more would be only a pixel or two apart.
 const POINTS_MAX: usize = 400;
-/// What is this many times above what the receiver can take is cut, or the rest would be flat.
+/// Loads above this multiple of the receiver's capacity are cut, since they would flatten the rest.
 const CUT: f64 = 20.0;
-/// From one figure to the next.
+/// The distance from one figure to the next.
 const NOTE: f64 = 26.0;
 
 const STYLE: &str = "
@@ -41,7 +40,7 @@ const STYLE: &str = "
   }
 ";
 
-/// Draws it.
+/// Draws the picture as an SVG document.
 pub(crate) fn render(picture: &Picture) -> String {
     let scale = Scale::of(picture);
     let height = TOP + picture.series.len() as f64 * (PLOT + GAP) - GAP + BOTTOM;
@@ -61,12 +60,12 @@ pub(crate) fn render(picture: &Picture) -> String {
     svg
 }
 
-/// From seconds and rates to places.
+/// Maps seconds and rates to coordinates.
 struct Scale<'a> {
     picture: &'a Picture,
-    /// The highest rate that fits.
+    /// The highest rate that is drawn.
     top: f64,
-    /// From one line of the grid to the next.
+    /// The rate between two lines of the grid.
     step: f64,
 }
 
@@ -81,13 +80,13 @@ impl<'a> Scale<'a> {
         LEFT + (RIGHT - LEFT) * second as f64 / self.picture.length as f64
     }
 
-    /// Above the bottom of a plot.
+    /// The height of a rate above the bottom of a plot.
     fn y(&self, rate: f64) -> f64 {
         PLOT * rate.min(self.top) / self.top
     }
 }
 
-/// The nearest of 1, 2, 5, 10, 20, 50 … that is not below.
+/// The smallest of 1, 2, 5, 10, 20, 50 … that is at least `least`.
 fn round_step(least: f64) -> f64 {
     let decade = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * decade).find(|step| *step >= least).unwrap_or(least)
@@ -109,7 +108,7 @@ fn head(svg: &mut String, picture: &Picture) {
     text(svg, "quiet", (296.0, y), &format!("what the receiver can take: {} a second", picture.capacity));
 }
 
-/// One sender's plot, its figures beside it.
+/// Draws a sender's plot with its figures.
 fn panel(svg: &mut String, scale: &Scale<'_>, series: &Series, top: f64) {
     let (picture, bottom) = (scale.picture, top + PLOT);
     text(svg, "name", (LEFT, top - 9.0), &series.name);
@@ -141,9 +140,9 @@ fn panel(svg: &mut String, scale: &Scale<'_>, series: &Series, top: f64) {
     }
 }
 
-/// What was taken, and on top of it what failed.
+/// Draws the areas of taken requests, and of failed ones on top.
 fn areas(svg: &mut String, scale: &Scale<'_>, loads: &[Load], bottom: f64) {
-    // In the middle of its seconds.
+    // A point is in the middle of its seconds.
     let x = |index: usize| scale.x((2 * index + 1) * scale.picture.length / (2 * loads.len()));
     let line = |rate: fn(&Load) -> f64| -> Vec<String> {
         let place = |(index, load): (usize, &Load)| format!("{:.1} {:.1}", x(index), bottom - scale.y(rate(load)));
@@ -156,7 +155,7 @@ fn areas(svg: &mut String, scale: &Scale<'_>, loads: &[Load], bottom: f64) {
     let _ = writeln!(svg, "<path class=\"failed\" d=\"M{}L{}Z\"/>", tries.join("L"), taken.join("L"));
 }
 
-/// Times below the last plot.
+/// Draws the times below the last plot.
 fn feet(svg: &mut String, scale: &Scale<'_>, bottom: f64) {
     let outage = &scale.picture.outage;
     let ticks = [(outage.start, "down".to_owned()), (outage.end, "back".to_owned())];
@@ -176,7 +175,7 @@ fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(words));
 }
 
-/// A label that ends at its place, or has it in the middle.
+/// Draws a label that ends at its point, or is centred on it.
 fn anchored(svg: &mut String, anchor: &str, (x, y): (f64, f64), words: &str) {
     let words = escaped(words);
     let _ = writeln!(svg, "<text class=\"quiet\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
@@ -209,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Every tag that is opened is closed, in order.
+    /// Whether every tag that is opened is closed, in order.
     fn is_well_formed(svg: &str) -> bool {
         let mut open = Vec::new();
         for tag in svg.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drawing_is_well_formed_and_needs_nothing_from_elsewhere() {
+    fn the_svg_is_well_formed_and_has_no_external_references() {
         let svg = render(&picture(40));
         assert!(is_well_formed(&svg), "{svg}");
         assert!(!is_well_formed(&svg.replace("</svg>", "")));
@@ -238,14 +237,14 @@ mod tests {
     fn every_sender_has_its_own_plot_on_one_scale() {
         let svg = render(&picture(400));
         assert_eq!(svg.matches("class=\"failed\" d=").count(), 2);
-        assert_eq!(svg.matches(">400</text>").count(), 2, "the same line of the grid in both");
+        assert_eq!(svg.matches(">400</text>").count(), 2, "both plots have the same grid line");
     }
 
     #[test]
-    fn what_is_far_above_the_capacity_is_cut() {
+    fn loads_far_above_the_capacity_are_cut() {
         let scale_top = |tries| Scale::of(&picture(tries)).top;
         assert!(scale_top(400) > 400.0);
         assert!(scale_top(40_000) < 2_000.0);
-        assert!(scale_top(0) > 50.0, "the capacity is always seen");
+        assert!(scale_top(0) > 50.0, "the capacity is always drawn");
     }
 }

@@ -1,4 +1,4 @@
-//! What came of it, in figures and in words.
+//! The results of a simulation as a table, as text and as JSON.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use serde::Serialize;
 use super::Row;
 use super::chart::Note;
 
-/// What the picture shows.
+/// The title of the chart.
 pub(super) fn title(scenario: &Scenario) -> String {
     format!("The load on a receiver that was down for {}", human(scenario.outage))
 }
 
-/// Under which circumstances.
+/// The parameters of the simulation, in one line.
 pub(super) fn subtitle(scenario: &Scenario) -> String {
     let down = match scenario.down {
         Down::Refuses => "refuses connections",
@@ -36,7 +36,7 @@ const HEAD: [[&str; 8]; 2] = [
     ["the outage", "/s", "/s", "503s", "delivered", "p99", "message", "lost"],
 ];
 
-/// The figures, a line for each sender.
+/// The table of figures, one line for each sender.
 pub(super) fn text(rows: &[Row]) -> String {
     let mut lines: Vec<(&str, [String; 8])> = HEAD.map(|cells| ("", cells.map(str::to_owned))).to_vec();
     lines.extend(rows.iter().map(|row| (row.label.as_str(), cells(&row.outcome))));
@@ -66,12 +66,12 @@ fn cells(outcome: &Outcome) -> [String; 8] {
     ]
 }
 
-/// How long the slowest hundredth of the fresh messages took, if they came to their end.
+/// The 99th percentile of the fresh messages' delivery times; a dash if they were not delivered.
 fn waited(outcome: &Outcome) -> String {
     outcome.fresh_p99.map_or("–".to_owned(), human)
 }
 
-/// What stands beside a sender's chart.
+/// The figures beside a sender's chart.
 pub(super) fn notes(outcome: &Outcome) -> Vec<Note> {
     vec![
         Note { figure: grouped(outcome.tries_into_outage), of: "tries into the outage" },
@@ -81,8 +81,8 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<Note> {
     ]
 }
 
-/// Two lines that say what one sees: the load, then what it means for messages. With several
-/// senders they speak of the wildest and the calmest.
+/// Two lines of text: the load, and its effect on messages. With several senders they compare those with the highest
+/// and the lowest peak.
 pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
     let by_peak = |row: &&Row| row.outcome.peak;
     let (Some(calm), Some(wild)) = (rows.iter().min_by_key(by_peak), rows.iter().max_by_key(by_peak)) else {
@@ -109,7 +109,7 @@ pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
     format!("{load}.\n{fresh}; {held}{best}.")
 }
 
-/// How far a peak is above what the receiver can take, where that is worth a word.
+/// How far a peak is above the receiver's capacity; empty below 1.5 times.
 fn beyond(peak: u32, capacity: f64) -> String {
     let times = f64::from(peak) / capacity;
     match times {
@@ -143,8 +143,8 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// Everything, for programs. Times are in seconds; those that end in `_after_s` count from the
-/// recovery. What is `null` had not come to its end.
+/// The results as JSON. Times are in seconds; those that end in `_after_s` count from the recovery. `null` means that
+/// the simulation ended before.
 #[derive(Debug, Serialize)]
 pub(super) struct Json {
     load_per_s: f64,
@@ -178,11 +178,11 @@ struct JsonSender {
     waiting: u64,
     /// Requests that reached the receiver in each second, from two minutes before the outage.
     tries_by_second: Vec<u32>,
-    /// Those of them that failed.
+    /// Failed requests in each of these seconds.
     failed_by_second: Vec<u32>,
 }
 
-/// The same figures, and the load behind the chart.
+/// The figures, and the load that the chart shows.
 pub(super) fn json(scenario: &Scenario, rows: &[Row]) -> Json {
     Json {
         load_per_s: scenario.load,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_says_what_still_waits() {
+    fn the_table_is_aligned_and_shows_how_many_messages_still_wait() {
         let text = text(&[row("a", outcome(688, Some(1_860))), row("b", outcome(54, None))]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_compare_the_wildest_with_the_calmest() {
+    fn the_text_compares_the_highest_with_the_lowest_peak() {
         let scenario = Scenario::default();
         let rows = [row("a", outcome(688, None)), row("b", outcome(54, Some(1_980))), row("c", outcome(99, None))];
         let words = words(&scenario, &rows);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_one_sender_compare_nothing() {
+    fn the_text_of_a_single_sender_has_no_comparison() {
         let words = words(&Scenario::default(), &[row("b", outcome(54, Some(1_980)))]);
         assert!(
             words.starts_with("b sends 376,060 requests into the outage and up to 54 a second after it.\n"),

@@ -1,4 +1,4 @@
-//! `posthaste audit`: beside a server, after it, and when somebody gives it something else.
+//! `posthaste audit`: with a running server, on a stopped folder, and with bad arguments.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ fn exit_code(folder: &Path, line: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported() {
+fn a_journal_is_verified_while_the_server_runs_and_later_with_exported_checkpoints() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = begun(folder.path());
     let (clean, words, complaint) = ended(folder.path(), "audit verify");
     stop(server);
-    assert!(clean && words.contains("Everything is as it was written"), "{words}{complaint}");
+    assert!(clean && words.contains("Nothing was changed"), "{words}{complaint}");
     let (ok, exported, complaint) = ended(folder.path(), "audit checkpoint");
     assert!(ok && exported.starts_with("posthaste checkpoint 1 "), "{exported}{complaint}");
     std::fs::write(folder.path().join("kept"), &exported).expect("a file");
@@ -28,12 +28,12 @@ fn a_journal_is_verified_beside_the_server_and_after_it_with_what_was_exported()
 }
 
 #[test]
-fn a_stopped_folder_is_signed_for_to_its_end_and_a_served_one_is_left_to_its_server() {
+fn sign_covers_a_stopped_folder_to_its_end_and_is_refused_while_a_server_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = begun(folder.path());
     let (ok, _, complaint) = ended(folder.path(), "audit checkpoint --sign");
     assert!(!ok && complaint.contains("leave --sign out"), "{complaint}");
-    server.kill().and_then(|()| server.wait()).expect("it is killed, and signs for nothing more");
+    server.kill().and_then(|()| server.wait()).expect("it is killed before it can sign again");
     let (_, before, _) = ended(folder.path(), "audit checkpoint");
     let (ok, signed, complaint) = ended(folder.path(), "audit checkpoint --sign");
     assert!(ok && signed.starts_with("posthaste checkpoint 1 ") && signed != before, "{signed}{complaint}");
@@ -57,7 +57,7 @@ fn another_store_s_checkpoint_is_a_finding_and_exit_code_one() {
 }
 
 #[test]
-fn what_cannot_be_run_says_why_and_ends_with_two() {
+fn a_verification_that_cannot_run_exits_with_two_and_the_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("kept"), "nothing of the kind\n").expect("a file");
     for (line, expected) in [

@@ -1,19 +1,19 @@
-//! `posthaste backup` and `posthaste restore`: beside a server, and elsewhere.
+//! `posthaste backup` and `posthaste restore`, with and without a running server.
 
 use crate::{begun, ended, stop};
 
 #[test]
-fn a_backup_beside_a_server_is_restored_with_its_key_and_without_it_is_not() {
+fn a_backup_of_a_running_server_is_restored_only_with_its_master_key() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = begun(folder.path());
     let (ok, _, complaint) = ended(folder.path(), "backup --to kept/first");
     assert!(!ok && complaint.contains("there is no folder kept to make it in"), "{complaint}");
-    assert!(!folder.path().join("kept").exists(), "a disk that is not mounted is noticed");
+    assert!(!folder.path().join("kept").exists(), "a missing parent, such as an unmounted disk, is an error");
     std::fs::create_dir(folder.path().join("kept")).expect("a folder");
-    let (made, said, complaint) = ended(folder.path(), "backup --to kept/first");
+    let (made, printed, complaint) = ended(folder.path(), "backup --to kept/first");
     let (again, _, there) = ended(folder.path(), "backup --to kept/first");
     stop(server);
-    assert!(made && said.contains("it is not in the backup"), "{said}{complaint}");
+    assert!(made && printed.contains("which is not in the backup"), "{printed}{complaint}");
     assert!(!again && there.contains("is there already"), "{there}");
     let kept = std::fs::read_dir(folder.path().join("kept")).expect("a folder").count();
     assert_eq!(kept, 1, "nothing else is left");
@@ -24,14 +24,14 @@ fn a_backup_beside_a_server_is_restored_with_its_key_and_without_it_is_not() {
     assert_eq!(left, 0, "a restore that failed leaves nothing behind");
     let key = folder.path().join("elsewhere/master.key");
     std::fs::copy(folder.path().join("posthaste-data/master.key"), key).expect("a copy");
-    let (ok, said, complaint) = ended(folder.path(), "restore kept/first --data elsewhere");
-    assert!(ok && said.contains("It is paused") && said.contains("Nothing waits"), "{said}{complaint}");
+    let (ok, printed, complaint) = ended(folder.path(), "restore kept/first --data elsewhere");
+    assert!(ok && printed.contains("It is paused") && printed.contains("No deliveries"), "{printed}{complaint}");
     let key = folder.path().join("again/master.key");
     std::fs::create_dir(folder.path().join("again")).expect("a folder");
     std::fs::copy(folder.path().join("posthaste-data/master.key"), key).expect("a copy");
-    let (ok, said, complaint) = ended(folder.path(), "restore kept/first --data again --json");
-    let told: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
-    assert!(ok && told["paused"] == true && told["would_send"] == serde_json::json!([]), "{said}{complaint}");
+    let (ok, printed, complaint) = ended(folder.path(), "restore kept/first --data again --json");
+    let json: serde_json::Value = serde_json::from_str(&printed).unwrap_or_default();
+    assert!(ok && json["paused"] == true && json["would_send"] == serde_json::json!([]), "{printed}{complaint}");
     let (ok, _, complaint) = ended(folder.path(), "restore kept/first --data elsewhere");
     assert!(!ok && complaint.contains("is there already"), "{complaint}");
     let (clean, words, _) = ended(folder.path(), "audit verify --data elsewhere");
@@ -39,7 +39,7 @@ fn a_backup_beside_a_server_is_restored_with_its_key_and_without_it_is_not() {
 }
 
 #[test]
-fn what_is_no_store_and_what_is_no_backup_is_refused() {
+fn folders_without_a_store_or_a_backup_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, _, complaint) = ended(folder.path(), "backup --to kept");
     assert!(!ok && complaint.contains("there is no posthaste.db in it"), "{complaint}");

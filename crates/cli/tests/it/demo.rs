@@ -1,4 +1,4 @@
-//! `posthaste demo`: its books close, and it leaves nothing behind, whether it comes to its end or not.
+//! `posthaste demo`: every message is accounted for, and no process or file is left behind, also after an interrupt.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::{ended, posthaste};
 /// Small enough for a test, with everything that the full one has.
 const SMALL: &str = "demo --seconds 3 --messages 240";
 
-/// The demo with a folder of its own for what is temporary.
+/// The demo with a folder of its own for temporary files.
 fn demo(folder: &Path, line: &str) -> Command {
     let temporary = folder.join("temporary");
     std::fs::create_dir(&temporary).expect("a folder");
@@ -20,7 +20,7 @@ fn demo(folder: &Path, line: &str) -> Command {
     command
 }
 
-/// What is in a folder, by name.
+/// The names of a folder's entries, sorted.
 fn entries(folder: &Path) -> Vec<String> {
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("it is there").file_name();
     let mut names: Vec<String> =
@@ -29,28 +29,28 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Whether a process runs whose command line names this folder.
-fn somebody_works_in(folder: &Path) -> bool {
+/// Whether a process runs whose command line contains this folder.
+fn process_runs_in(folder: &Path) -> bool {
     let wanted = folder.to_string_lossy().into_owned();
     let processes = std::fs::read_dir("/proc").expect("Linux").filter_map(Result::ok);
     let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).into_owned()).any(|line| line.contains(&wanted))
 }
 
-/// Nothing runs any more, and nothing is there but these.
-fn left_behind(folder: &Path, kept: &[&str]) {
-    assert!(!somebody_works_in(folder), "a process was left behind");
-    assert_eq!(entries(&folder.join("temporary")), [""; 0], "something temporary was left behind");
+/// Checks that no process is left, and no file except these.
+fn check_left_behind(folder: &Path, kept: &[&str]) {
+    assert!(!process_runs_in(folder), "a process was left behind");
+    assert_eq!(entries(&folder.join("temporary")), [""; 0], "temporary files were left behind");
     assert_eq!(entries(folder), kept);
 }
 
 #[test]
-fn the_ledger_closes_although_receivers_fail_and_the_server_is_killed() {
+fn every_message_is_accounted_for_although_receivers_fail_and_the_server_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = demo(folder.path(), &format!("{SMALL} --json")).output().expect("the command starts");
-    let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}{complaint}");
-    let ledger: Value = serde_json::from_str(&told).expect("one JSON object");
+    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{printed}{complaint}");
+    let ledger: Value = serde_json::from_str(&printed).expect("one JSON object");
     let count = |name: &str| ledger[name].as_u64().unwrap_or_else(|| panic!("no {name} in {ledger}"));
     let dead: u64 = ledger["dead"].as_object().expect("causes").values().filter_map(Value::as_u64).sum();
     assert_eq!(count("accepted"), 240);
@@ -63,55 +63,55 @@ fn the_ledger_closes_although_receivers_fail_and_the_server_is_killed() {
     assert_eq!(receivers.iter().map(taken).sum::<u64>(), count("delivered"), "{ledger}");
     let tries = |sender: &str| ledger["outage"][sender]["tries_into_outage"].as_u64().expect("a count");
     assert!(tries("posthaste") < tries("naive"), "{ledger}");
-    left_behind(folder.path(), &["temporary"]);
+    check_left_behind(folder.path(), &["temporary"]);
 }
 
 #[test]
-fn a_demo_that_is_read_by_nobody_but_a_file_tells_its_story_in_lines() {
+fn without_a_terminal_the_demo_prints_lines_without_colours() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = demo(folder.path(), &format!("{SMALL} --svg load.svg")).output().expect("the command starts");
-    let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}{complaint}");
+    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{printed}{complaint}");
     for part in
         ["60 times as fast", "kill -9 of the server", "the server is back", "The ledger", "░", "load.svg", "Next"]
     {
-        assert!(told.contains(part), "no {part:?} in\n{told}");
+        assert!(printed.contains(part), "no {part:?} in\n{printed}");
     }
-    assert!(!told.contains('\x1b'), "no terminal, no colours, nothing drawn over:\n{told}");
+    assert!(!printed.contains('\x1b'), "no colours and no redrawing without a terminal:\n{printed}");
     let svg = std::fs::read_to_string(folder.path().join("load.svg")).expect("the picture");
     assert!(svg.starts_with("<svg") && svg.contains("Posthaste, in this run") && svg.contains("naive retries"));
-    left_behind(folder.path(), &["load.svg", "temporary"]);
+    check_left_behind(folder.path(), &["load.svg", "temporary"]);
 }
 
-/// Sends a signal and gives the exit code.
+/// Sends a signal and returns the exit code.
 fn signalled(mut demo: Child, signal: &str) -> Option<i32> {
-    let asked = Command::new("kill").args([signal, &demo.id().to_string()]).status();
-    assert!(asked.expect("kill runs").success());
+    let killed = Command::new("kill").args([signal, &demo.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
     demo.wait().expect("it ends").code()
 }
 
 #[test]
-fn a_demo_that_is_interrupted_ends_its_server_and_takes_its_data_along() {
-    for (signal, heard) in [("-INT", "time runs"), ("-TERM", "goes down"), ("-INT", "kill -9"), ("-HUP", "is back")] {
+fn an_interrupted_demo_ends_its_server_and_removes_its_data() {
+    for (signal, moment) in [("-INT", "time runs"), ("-TERM", "goes down"), ("-INT", "kill -9"), ("-HUP", "is back")] {
         let folder = tempfile::tempdir().expect("a folder");
         let mut started = demo(folder.path(), SMALL)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the command starts");
-        let mut said = BufReader::new(started.stdout.take().expect("piped"));
+        let mut output = BufReader::new(started.stdout.take().expect("piped"));
         let mut line = String::new();
-        while !line.contains(heard) {
+        while !line.contains(moment) {
             line.clear();
-            assert!(said.read_line(&mut line).expect("it says something") > 0, "it ended before {heard:?}");
+            assert!(output.read_line(&mut line).expect("it prints lines") > 0, "it ended before {moment:?}");
         }
-        assert_eq!(signalled(started, signal), Some(130), "{signal} at {heard:?}");
-        left_behind(folder.path(), &["temporary"]);
+        assert_eq!(signalled(started, signal), Some(130), "{signal} at {moment:?}");
+        check_left_behind(folder.path(), &["temporary"]);
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_way_out() {
+fn bad_arguments_are_refused_with_a_hint() {
     let folder = tempfile::tempdir().expect("a folder");
     let cases = [
         ("demo --seconds 1", "3..=40"),
@@ -120,9 +120,9 @@ fn what_makes_no_sense_is_refused_with_a_way_out() {
         ("demo --svg missing/load.svg", "cannot write missing/load.svg"),
         ("demo-part --folder . --scale 60 --since 0", "is no folder of a demo"),
     ];
-    for (line, says) in cases {
+    for (line, part) in cases {
         let (ok, _, complaint) = ended(folder.path(), line);
-        assert!(!ok && complaint.contains(says), "{line}: {complaint}");
+        assert!(!ok && complaint.contains(part), "{line}: {complaint}");
     }
     assert_eq!(entries(folder.path()), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! The command as somebody types it.
+//! The `posthaste` command, run as a process.
 
 mod audit;
 mod backup;
@@ -12,42 +12,42 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The command, away from whatever settings happen to be around.
+/// The command with these arguments, in this folder and without an environment, so that no settings leak in.
 fn posthaste(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
     command.args(line.split_whitespace()).current_dir(folder).env_clear().stdin(Stdio::null());
     command
 }
 
-/// Runs a command to its end: whether it succeeded, what it printed, what it complained of.
+/// Runs a command to its end; returns whether it succeeded, its stdout and its stderr.
 fn ended(folder: &Path, line: &str) -> (bool, String, String) {
     let output = posthaste(folder, line).output().expect("the command starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A server that was started by this line, and the line it said first.
+/// Starts a server with these arguments; returns it with the first line of its stdout.
 fn serving(folder: &Path, line: &str) -> (Child, String) {
     let mut server =
         posthaste(folder, line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
-    let mut said = String::new();
-    let heard = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said);
-    heard.expect("it says something");
-    (server, said)
+    let mut line = String::new();
+    let read = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line);
+    read.expect("it prints a line");
+    (server, line)
 }
 
-/// A server that has begun, and has signed for its first rows.
+/// Starts a server and waits until it has signed its first checkpoint.
 fn begun(folder: &Path) -> Child {
-    let (server, said) = serving(folder, "serve --dev --listen 127.0.0.1:0");
-    assert!(said.contains("listening"), "{said:?}");
-    // It does so in its first second; before, it may not listen to signals yet. Each look is a process of its own.
-    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never begins");
+    let (server, line) = serving(folder, "serve --dev --listen 127.0.0.1:0");
+    assert!(line.contains("listening"), "{line:?}");
+    // It signs in its first second; before that it may not handle signals yet. Each try is a process of its own.
+    assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never signs a checkpoint");
     server
 }
 
-/// Asks a server to end, which it does well.
+/// Ends a server with SIGTERM, and checks that it succeeds.
 fn stop(mut server: Child) {
-    let asked = Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
-    assert!(asked.expect("kill runs").success());
+    let killed = Command::new("kill").args(["-TERM", &server.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
     assert!(server.wait().expect("it ends").success());
 }

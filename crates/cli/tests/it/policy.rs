@@ -3,7 +3,7 @@
 use crate::{ended, posthaste};
 
 #[test]
-fn a_preview_is_words_and_a_table_or_json() {
+fn a_preview_is_text_with_a_table_or_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, words, _) = ended(folder.path(), "policy preview webhook --tier 1 --ttl 24h");
     assert!(ok && words.contains("since accept") && words.contains("survives for certain"), "{words}");
@@ -14,7 +14,7 @@ fn a_preview_is_words_and_a_table_or_json() {
 }
 
 #[test]
-fn a_policy_that_is_none_names_the_nearest() {
+fn an_unknown_policy_is_refused_with_the_nearest_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, _, complaint) = ended(folder.path(), "policy preview webhok");
     assert!(!ok && complaint.contains("the nearest is webhook"), "{complaint}");
@@ -34,7 +34,7 @@ fn a_ttl_has_the_form_and_the_bounds_of_the_api() {
 }
 
 #[test]
-fn a_reader_who_leaves_early_is_no_fault() {
+fn a_closed_output_pipe_is_not_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     for line in ["policy preview webhook", "demo"] {
         let (reader, writer) = std::io::pipe().expect("a pipe");

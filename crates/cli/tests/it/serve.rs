@@ -1,4 +1,4 @@
-//! `posthaste serve`: whom it serves, when it refuses to start, and how it ends.
+//! `posthaste serve`: its API keys, its log, and the cases in which it refuses to start.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,15 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use crate::{ended, serving};
 
 #[test]
-fn without_dev_it_asks_for_a_key_and_writes_the_first_one_down() {
+fn without_dev_a_key_is_needed_and_the_first_one_is_written_to_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut server, said) = serving(folder.path(), "serve --listen 127.0.0.1:0");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
-    // Answered once it serves: then the key's file is there.
-    let without = asked(&address, "");
+    let (mut server, line) = serving(folder.path(), "serve --listen 127.0.0.1:0");
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
+    // The key's file is written before the first request is answered.
+    let without = list_tenants(&address, "");
     let file = folder.path().join("posthaste-data/operator.key");
     let key = std::fs::read_to_string(&file).unwrap_or_default();
-    let with = asked(&address, &format!("authorization: Bearer {}\r\n", key.trim()));
+    let with = list_tenants(&address, &format!("authorization: Bearer {}\r\n", key.trim()));
     server.kill().expect("it runs");
     server.wait().expect("it ends");
     assert!(without.starts_with("HTTP/1.1 401 "), "{without}");
@@ -24,8 +24,8 @@ fn without_dev_it_asks_for_a_key_and_writes_the_first_one_down() {
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
 }
 
-/// What the server answers to a list of tenants, asked for with this header.
-fn asked(address: &str, header: &str) -> String {
+/// Requests the list of tenants with this header, and returns the whole answer.
+fn list_tenants(address: &str, header: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     let request = format!("GET /v1/tenants HTTP/1.1\r\nhost: {address}\r\n{header}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
@@ -35,7 +35,7 @@ fn asked(address: &str, header: &str) -> String {
 }
 
 #[test]
-fn the_log_knows_a_request_by_the_id_that_its_answer_has() {
+fn the_access_log_has_the_request_id_of_the_answer() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = std::fs::File::create(folder.path().join("log")).expect("a file");
     let mut server = crate::posthaste(folder.path(), "serve --dev --listen 127.0.0.1:0 --set log=debug")
@@ -43,11 +43,11 @@ fn the_log_knows_a_request_by_the_id_that_its_answer_has() {
         .stderr(log)
         .spawn()
         .expect("the command starts");
-    let mut said = String::new();
+    let mut line = String::new();
     let out = server.stdout.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("it says something");
-    let address = said.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
-    let answer = asked(&address, "");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("it prints a line");
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
+    let answer = list_tenants(&address, "");
     server.kill().expect("it runs");
     server.wait().expect("it ends");
     let id = answer.lines().find_map(|line| line.strip_prefix("request-id: ")).expect("it has one").trim();
@@ -57,14 +57,14 @@ fn the_log_knows_a_request_by_the_id_that_its_answer_has() {
 }
 
 #[test]
-fn dev_listens_on_this_machine_alone() {
+fn dev_refuses_an_address_that_is_not_loopback() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 0.0.0.0:8400");
     assert!(!ok && complaint.contains("use 127.0.0.1:8400 instead of 0.0.0.0:8400"), "{complaint}");
 }
 
 #[test]
-fn settings_that_are_wrong_are_told_all_at_once() {
+fn all_faults_of_the_settings_are_reported_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("posthaste.toml"), "lisen = \"x\"\nslots = 0\n").expect("a file");
     let (ok, _, complaint) = ended(folder.path(), "serve --dev");
@@ -74,20 +74,20 @@ fn settings_that_are_wrong_are_told_all_at_once() {
 }
 
 #[test]
-fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
+fn a_second_server_on_the_same_folder_is_refused_and_the_first_keeps_running() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut first, said) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0");
+    let (mut first, line) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0");
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
     let still_there = first.try_wait().expect("its state is known").is_none();
     first.kill().expect("it runs");
     first.wait().expect("it ends");
-    assert!(said.starts_with("posthaste: listening on http://127.0.0.1:"), "{said}");
+    assert!(line.starts_with("posthaste: listening on http://127.0.0.1:"), "{line}");
     assert!(!ok && complaint.contains("posthaste-data"), "{complaint}");
     assert!(still_there);
 }
 
 #[test]
-fn a_master_key_that_others_may_read_stops_the_start_and_says_what_to_do() {
+fn a_master_key_readable_by_others_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = folder.path().join("key");
     std::fs::write(&key, "hunter2").expect("a file");

@@ -6,7 +6,7 @@ use crate::ended;
 const SMALL: &str = "simulate --load 2 --capacity 4 --outage 5m --policy webhook --policy naive-fixed";
 
 #[test]
-fn senders_are_compared_in_a_table_a_chart_and_words() {
+fn senders_are_compared_in_a_table_a_chart_and_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, text, complaint) = ended(folder.path(), SMALL);
     assert!(ok && complaint.is_empty(), "{complaint}");
@@ -37,7 +37,7 @@ fn json_has_the_figures_and_the_load() {
 }
 
 #[test]
-fn an_svg_is_written_where_it_is_asked_for() {
+fn an_svg_is_written_to_the_given_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ok, _, complaint) = ended(folder.path(), &format!("{SMALL} --svg load.svg"));
     assert!(ok, "{complaint}");
@@ -48,7 +48,7 @@ fn an_svg_is_written_where_it_is_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_way_out() {
+fn bad_arguments_are_refused_with_a_hint() {
     let folder = tempfile::tempdir().expect("a folder");
     let cases = [
         ("--load 60", "--load 60 is not below --capacity 50"),
@@ -65,8 +65,8 @@ fn what_makes_no_sense_is_refused_with_a_way_out() {
         ("--policy webhok", "the nearest is webhook"),
         ("--policy naive-fix", "the nearest is naive-fixed"),
     ];
-    for (given, says) in cases {
+    for (given, part) in cases {
         let (ok, _, complaint) = ended(folder.path(), &format!("simulate {given}"));
-        assert!(!ok && complaint.contains(says), "{given}: {complaint}");
+        assert!(!ok && complaint.contains(part), "{given}: {complaint}");
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a delivery, outcome by outcome, and the laws that hold for all of them.
+//! Tests of [`settle`], outcome by outcome, and the invariants of all its decisions.
 
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Settles now, in a lane that is not strict, with nothing in the way.
+/// Settles now, in a lane that is not strict, without a cut.
 fn decide(delivery: &Delivery, verdict: &Verdict, policy: &Policy, roll: Roll) -> Decision {
     settle(delivery, verdict, &Circumstances::new(policy), NOW, roll)
 }
@@ -62,12 +62,12 @@ fn settled(delivery: &Delivery, verdict: &Verdict) -> Decision {
     decide(delivery, verdict, &policy(&every_ten_seconds()), LOWEST)
 }
 
-/// What the rest of the lane waits for.
+/// The hold on the rest of the lane.
 fn lane_hold(decision: &Decision) -> Option<Hold> {
     decision.hold.filter(|(scope, _)| *scope == VerdictScope::Lane).map(|(_, hold)| hold)
 }
 
-/// How long it waits for its next attempt.
+/// The wait before the next attempt.
 #[track_caller]
 fn wait_of(decision: &Decision) -> Duration {
     match decision.state {
@@ -76,7 +76,7 @@ fn wait_of(decision: &Decision) -> Duration {
     }
 }
 
-/// What is remembered of an attempt, for the next one.
+/// The delivery at its next attempt, after this decision.
 fn next_try(delivery: &Delivery, verdict: &Verdict, decision: &Decision) -> Delivery {
     Delivery {
         attempts: decision.attempts,
@@ -95,13 +95,13 @@ fn a_2xx_delivers_and_counts_its_attempt() {
 }
 
 #[test]
-fn what_waits_for_longer_than_its_policy_says_waits_as_its_receiver_asked() {
+fn a_wait_longer_than_the_backoff_was_asked_for_by_the_receiver() {
     for (verdict, asked) in [
         (asking(503, seconds(60)), true),
         (asking(429, seconds(60)), true),
         (asking(503, seconds(5)), false),
         (answered(503), false),
-        // Twice as long as the policy says, of our own accord.
+        // Our own rule doubles the backoff after a 429 without `Retry-After`.
         (answered(429), false),
     ] {
         let decision = settled(&first_try(), &verdict);
@@ -118,7 +118,7 @@ fn a_2xx_awaits_the_receipt_where_one_is_asked_for() {
 }
 
 #[test]
-fn a_receipt_that_overtook_its_answer_delivers_whatever_the_answer() {
+fn a_receipt_before_the_answer_delivers_for_every_status() {
     let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
     for status in [200, 400, 410, 413, 429, 503] {
         assert_eq!(settled(&delivery, &answered(status)).state, State::Delivered { at: NOW }, "status {status}");
@@ -126,13 +126,13 @@ fn a_receipt_that_overtook_its_answer_delivers_whatever_the_answer() {
 }
 
 #[test]
-fn what_cannot_pass_is_dead_at_once() {
+fn a_404_is_dead_after_one_attempt() {
     let decision = settled(&first_try(), &answered(404));
     assert_eq!((decision.state, decision.attempts), (State::Dead { at: NOW, cause: Cause::NotFound }, 1));
 }
 
 #[test]
-fn what_was_erased_is_cancelled_and_was_not_tried() {
+fn an_erased_delivery_is_cancelled_without_an_attempt() {
     let decision = settled(&first_try(), &Verdict::of(Cause::Erased));
     assert_eq!((decision.state, decision.attempts), (State::Cancelled { at: NOW, cause: Cause::Erased }, 0));
 }
@@ -145,7 +145,7 @@ fn gone_ends_the_endpoint_too() {
 }
 
 #[test]
-fn gone_ends_the_endpoint_also_where_a_receipt_overtook_it() {
+fn gone_ends_the_endpoint_although_a_receipt_came_first() {
     let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
     let decision = settled(&delivery, &answered(410));
     assert_eq!((decision.state, decision.endpoint_change), (State::Delivered { at: NOW }, Some(EndpointChange::Gone)));
@@ -170,7 +170,7 @@ fn a_refused_credential_holds_the_lane_and_spends_no_attempt() {
 }
 
 #[test]
-fn our_own_fault_spends_no_attempt_and_forgets_nothing() {
+fn our_own_fault_spends_no_attempt_and_keeps_the_counters() {
     let delivery = Delivery { attempts: 3, limited_in_a_row: 3, last_cause: Some(Cause::DnsNotFound), ..first_try() };
     let decision = settled(&delivery, &Verdict::of(Cause::StoreUnavailable));
     assert_eq!(decision.state, State::Retry { due: NOW + seconds(1), cause: Cause::DnsNotFound });
@@ -178,7 +178,7 @@ fn our_own_fault_spends_no_attempt_and_forgets_nothing() {
 }
 
 #[test]
-fn what_may_pass_is_tried_until_the_attempts_are_spent() {
+fn a_transient_failure_is_retried_until_the_attempts_are_spent() {
     let mut delivery = first_try();
     let verdict = answered(503);
     for attempt in 1..9 {
@@ -233,7 +233,7 @@ fn retry_after_holds_the_rest_of_the_lane_until_then() {
 }
 
 #[test]
-fn a_retry_after_of_zero_says_nothing() {
+fn a_retry_after_of_zero_is_ignored() {
     let decision = settled(&first_try(), &asking(503, Duration::ZERO));
     assert_eq!((wait_of(&decision), lane_hold(&decision)), (seconds(10), None));
 }
@@ -256,7 +256,7 @@ fn a_bare_429_waits_twice_as_long() {
 }
 
 #[test]
-fn decorrelated_grows_from_the_backoff_not_from_what_the_receiver_asked() {
+fn decorrelated_jitter_grows_from_the_backoff_not_from_retry_after() {
     let spec =
         PolicySpec { jitter: JitterSpec { kind: Some("decorrelated".to_owned()), share: None }, ..every_ten_seconds() };
     let policy = policy(&spec);
@@ -296,7 +296,7 @@ fn now_or_never_has_no_retry() {
 }
 
 #[test]
-fn out_of_its_window_it_is_dead() {
+fn a_retry_after_the_policy_window_is_dead() {
     let windowed = |window| policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
     let decide = |window| decide(&first_try(), &answered(500), &windowed(window), LOWEST);
     assert_eq!(decide(9).state, State::Dead { at: NOW, cause: Cause::InternalError });
@@ -304,7 +304,7 @@ fn out_of_its_window_it_is_dead() {
 }
 
 #[test]
-fn of_window_and_ttl_the_first_to_end_decides() {
+fn the_earlier_of_window_and_ttl_decides() {
     let decide = |window, ttl| {
         let policy = policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
         let delivery = Delivery { expiry: Expiry::At(NOW + seconds(ttl)), ..first_try() };
@@ -319,7 +319,7 @@ fn of_window_and_ttl_the_first_to_end_decides() {
 }
 
 #[test]
-fn a_receipt_that_did_not_come_is_one_attempt_not_two() {
+fn a_missing_receipt_counts_as_one_attempt() {
     let sent = Delivery {
         attempts: 2,
         state: State::AwaitingAck { until: NOW },
@@ -343,7 +343,7 @@ fn the_last_attempt_holds_the_lane_like_any_other() {
 }
 
 #[test]
-fn a_429_with_a_retry_after_of_zero_is_not_a_bare_one() {
+fn a_429_with_a_retry_after_of_zero_waits_the_plain_backoff() {
     assert_eq!(wait_of(&settled(&first_try(), &asking(429, Duration::ZERO))), seconds(10));
 }
 
@@ -361,13 +361,13 @@ fn a_compact_payload_is_not_tried_after_the_ttl() {
 }
 
 #[test]
-fn retry_after_holds_whom_the_verdict_speaks_for() {
+fn retry_after_holds_the_scope_of_the_verdict() {
     let hold_of = |scope, credential_gate| {
         let policy = policy(&every_ten_seconds());
         let given = Circumstances { credential_gate, ..Circumstances::new(&policy) };
         let verdict = Verdict { scope, ..asking(429, seconds(60)) };
         let decision = settle(&first_try(), &verdict, &given, NOW, LOWEST);
-        assert_eq!(wait_of(&decision), seconds(60), "the delivery itself waits in any case");
+        assert_eq!(wait_of(&decision), seconds(60), "the delivery itself always waits");
         decision.hold.map(|(scope, _)| scope)
     };
     for credential_gate in [false, true] {
@@ -375,11 +375,11 @@ fn retry_after_holds_whom_the_verdict_speaks_for() {
         assert_eq!(hold_of(VerdictScope::Lane, credential_gate), Some(VerdictScope::Lane));
     }
     assert_eq!(hold_of(VerdictScope::Credential, true), Some(VerdictScope::Credential));
-    assert_eq!(hold_of(VerdictScope::Credential, false), Some(VerdictScope::Lane), "nothing else could hold it");
+    assert_eq!(hold_of(VerdictScope::Credential, false), Some(VerdictScope::Lane), "without a gate the lane is held");
 }
 
 #[test]
-fn least_wait_delays_the_retry_and_holds_nobody_else() {
+fn least_wait_delays_the_retry_and_holds_no_other_delivery() {
     let verdict = Verdict { least_wait: Some(seconds(900)), ..answered(500) };
     let decision = settled(&first_try(), &verdict);
     assert_eq!((wait_of(&decision), decision.hold), (seconds(900), None));
@@ -412,7 +412,7 @@ fn any_verdict() -> impl Strategy<Value = Verdict> {
     )
 }
 
-/// Everything of the circumstances but the policy.
+/// Circumstances with a fixed policy.
 fn any_circumstances() -> impl Strategy<Value = Circumstances<'static>> {
     static POLICY: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::default);
     let strict = prop::sample::select(vec![None, Some(OnDead::Skip), Some(OnDead::Hold)]);
@@ -458,7 +458,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn whatever_happens_the_decision_is_one_the_laws_allow(
+    fn every_decision_keeps_the_invariants(
         delivery in any_delivery(), verdict in any_verdict(), roll in any::<u64>(), name in prop::sample::select(&crate::policy::PRESETS[..]),
         given in any_circumstances(),
     ) {
@@ -468,7 +468,7 @@ proptest! {
         prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
         prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
         prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
-        // What was erased meanwhile was not sent, unless its receipt says that it had arrived.
+        // An erased delivery was not sent, unless a receipt proves that it arrived.
         let erased = verdict.class == Class::Decided && verdict.cause == Cause::Erased && !delivery.receipt_kept;
         let counted = !erased && !matches!(verdict.class, Class::Ours | Class::Credential);
         prop_assert_eq!(decision.attempts, delivery.attempts.saturating_add(u16::from(counted)));
@@ -478,17 +478,17 @@ proptest! {
             let asked = verdict.retry_after.unwrap_or_default().min(policy.retry_after_max());
             prop_assert!(due >= NOW + asked, "earlier than the receiver asked");
             prop_assert!(due >= NOW + verdict.least_wait.unwrap_or_default(), "earlier than the channel allows");
-            prop_assert_eq!(given.cut, None, "a cut ends what would be tried again");
+            prop_assert_eq!(given.cut, None, "a cut ends a delivery that would be retried");
         }
         let ends = decision.state.is_terminal();
-        prop_assert_eq!(decision.is_recorded, counted || ends, "an attempt or an end is written, nothing else");
+        prop_assert_eq!(decision.is_recorded, counted || ends, "only an attempt or an end is written");
         prop_assert_eq!(decision.was_made, counted || verdict.class == Class::Credential);
         let is_dead = matches!(decision.state, State::Dead { .. });
         prop_assert_eq!(decision.pauses_lane, is_dead && given.strict == Some(OnDead::Hold) && !given.superseded);
         prop_assert_eq!(decision.place == Place::Spilled, given.strict.is_some());
         prop_assert_eq!(decision.endpoint_change == Some(EndpointChange::Gone), verdict.prune);
         match decision.hold.map(|(scope, _)| scope) {
-            Some(VerdictScope::Endpoint) => prop_assert!(false, "a delivery waits for its own endpoint by itself"),
+            Some(VerdictScope::Endpoint) => prop_assert!(false, "an endpoint verdict holds no other delivery"),
             Some(VerdictScope::Credential) => {
                 prop_assert!(given.credential_gate && verdict.scope == VerdictScope::Credential);
             }

@@ -1,15 +1,16 @@
-//! A circuit breaker as a value (E1, E3, B6): it watches what a destination answers and says whether
-//! the next request may go. *Closed* lets everything through, *open* nothing, *half-open* one probe
+//! A circuit breaker as a value (E1, E3, B6): it counts a destination's failures and decides whether
+//! the next request may be sent. *Closed* lets every request through, *open* none, *half-open* one probe
 //! at a time.
 //!
-//! Whoever sends asks [`Breaker::lets_through`] first, calls [`Breaker::start`] when something is really sent,
-//! and brings the pass's generation back with [`Breaker::answered`], or with [`Breaker::put_back`]
-//! when it was not sent after all. What an answer means is `signal.rs`; the sliding window is
-//! `window.rs`. Which breakers a lane has is the queue's business.
+//! The caller checks [`Breaker::lets_through`] first, calls [`Breaker::start`] when a request is sent,
+//! and returns the generation of its pass with [`Breaker::answered`], or with [`Breaker::put_back`]
+//! if the request was not sent after all. `signal.rs` maps an outcome to a signal; the sliding window is
+//! `window.rs`. The queue decides which breakers apply to a lane.
 //!
-//! Invariants: a success never opens; only a breaker that was half-open closes by itself; an answer
-//! to a request from before the last transition changes nothing; a hold that nobody lengthened is
-//! never above [`HOLD_MAX_WAITED`] while messages wait. Every call is total: any order, any clock.
+//! Invariants: a success never opens it; only a half-open breaker closes by itself; the answer
+//! to a request from before the last transition changes nothing; a hold is never above
+//! [`HOLD_MAX_WAITED`] while messages wait, unless a `Retry-After` asked for more. Calls may come in any order and
+//! with any clock.
 
 mod signal;
 #[cfg(test)]
@@ -28,76 +29,76 @@ use window::{Counted, Window};
 pub use signal::Signal;
 pub use window::{ENDPOINTS_MAX, WINDOW};
 
-/// The longest hold while messages wait: longer, and what came during it would be old news.
+/// The longest hold while messages wait: a longer one would make them arrive too late.
 pub const HOLD_MAX_WAITED: Duration = Duration::from_secs(60);
-/// The longest hold while none do.
+/// The longest hold while no message waits.
 pub const HOLD_MAX: Duration = Duration::from_secs(300);
-/// This many probes in a row must succeed before it closes.
+/// This many probes in a row must succeed before a breaker closes.
 pub const PROBES_TO_CLOSE: u8 = 3;
-/// One that opens again so soon after it closed never was well: its hold goes on growing.
+/// A breaker that opens again within this time of closing is flapping: its hold continues to grow.
 pub const FLAPS_WITHIN: Duration = Duration::from_secs(60);
-/// From this share of a window on, overload answers count.
+/// Overload answers open a breaker from this share of the window on.
 const OVERLOADED_MILLI: u64 = 900;
-/// A destination fails when this many answers of a window were failures or overload, …
+/// A destination is failing when at least this many answers of the window are failures or overload …
 const FAILING_ANSWERS: u64 = 5;
-/// … and they are this share of it.
+/// … and they are at least this share of it.
 const FAILING_MILLI: u64 = 100;
 
 /// When a breaker opens, and for how long at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// This many failures in a row open it, however far apart; 0 is never.
+    /// This many failures in a row open it, at any distance in time; 0 turns this off.
     pub in_a_row: u16,
     /// This share of failures among the window's successes and failures opens it, in thousandths.
     pub share_milli: u16,
-    /// The share counts from this many on; overload answers must be as many.
+    /// The least number of successes and failures for the share to apply, and of overload answers for theirs.
     pub volume: u32,
-    /// For a share to count, so many different endpoints had a part in it within the window; more
-    /// than [`ENDPOINTS_MAX`] are not told apart.
+    /// The least number of different endpoints that failed within the window for a share to apply; at most
+    /// [`ENDPOINTS_MAX`] are distinguished.
     pub endpoints: u8,
     /// The first hold, ±10 %. Above [`HOLD_MAX_WAITED`] it is only kept while no message waits.
     pub open_for: Duration,
 }
 
 impl Rule {
-    /// For an endpoint on its own.
+    /// For a single endpoint.
     pub const ENDPOINT: Self =
         Self { in_a_row: 10, share_milli: 500, volume: 20, endpoints: 1, open_for: Duration::from_secs(30) };
     /// For scheme, host and port.
-    pub const ORIGIN: Self = Self::ENDPOINT.of_origin();
-    /// For a provider, or a group of origins: a small share of much.
+    pub const ORIGIN: Self = Self::ENDPOINT.for_origin();
+    /// For a provider, or a group of origins: a small share of many answers.
     pub const REGION: Self = Self { in_a_row: 0, share_milli: 50, volume: 200, endpoints: 5, ..Self::ENDPOINT };
-    /// For the resolver of names: nearly everybody's names fail. `endpoints` are origins here.
+    /// For the DNS resolver: nearly all names fail to resolve. `endpoints` counts origins here.
     pub const RESOLVER: Self = Self { in_a_row: 0, share_milli: 900, volume: 20, endpoints: 5, ..Self::ENDPOINT };
-    /// The same where several tenants send: `endpoints` are tenants, so that one whose names are broken does not
-    /// hold the others.
+    /// For the DNS resolver where several tenants send: `endpoints` counts tenants, so that one tenant's broken names
+    /// do not hold the others.
     pub const RESOLVER_OF_TENANTS: Self = Self { endpoints: 2, ..Self::RESOLVER };
 
-    /// For an origin, where this is the rule for its endpoints: a share alone, and of two endpoints, so that no tenant
-    /// switches off another's host.
+    /// The rule for an origin whose endpoints have this rule: only the share applies, and two endpoints must fail, so
+    /// that one tenant's endpoint cannot hold another tenant's host.
     #[must_use]
-    pub const fn of_origin(self) -> Self {
+    pub const fn for_origin(self) -> Self {
         Self { in_a_row: 0, endpoints: 2, ..self }
     }
 }
 
-/// How a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Everything goes.
+    /// Every request may be sent.
     Closed,
-    /// Nothing goes.
+    /// No request may be sent.
     Open {
-        /// When the first probe may go; `None` when somebody must end it.
+        /// When the first probe may be sent; `None` if the breaker must be closed or reset by a call.
         until: Option<Timestamp>,
-        /// When it opened; a failed probe does not begin it anew.
+        /// When it opened; failed probes do not change this.
         since: Timestamp,
     },
-    /// One probe at a time goes.
+    /// One probe at a time may be sent.
     HalfOpen {
-        /// How many in a row succeeded.
+        /// How many probes in a row succeeded.
         successes: u8,
-        /// Whether one is under way.
+        /// Whether a probe is in flight.
         probing: bool,
     },
 }
@@ -105,57 +106,57 @@ pub enum Standing {
 /// What a breaker lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetsThrough {
-    /// The next request may go, and so may others.
+    /// Every request.
     All,
-    /// The next request may go, alone.
+    /// One request, the probe.
     Probe,
-    /// The next request waits.
+    /// No request.
     Nothing {
-        /// Until when; `None` while a probe is under way, or until somebody ends it.
+        /// When a probe may be sent; `None` while one is in flight, or if a call must close or reset the breaker.
         until: Option<Timestamp>,
     },
 }
 
-/// What a request was sent under. Its answer brings the generation back.
+/// A breaker's permission for one request. The caller returns the generation with the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Between which two transitions it was sent.
+    /// The number of the breaker's transition before the request.
     pub generation: u32,
-    /// Whether it is the probe.
+    /// Whether the request is the probe.
     pub probe: bool,
 }
 
 impl Pass {
-    /// What a new breaker gives: for requests sent before there was one.
+    /// The pass of a new breaker, for requests that are sent before the breaker is created.
     pub const FIRST: Self = Self { generation: 1, probe: false };
-    /// For a request sent in spite of the breaker: no generation is this, so its answer counts for
-    /// nothing.
+    /// For a request sent although the breaker lets nothing through. No breaker has this generation, so the answer is
+    /// not counted.
     const UNCOUNTED: Self = Self { generation: 0, probe: false };
 }
 
 /// The answer to a request, as a breaker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// That of the request's [`Pass`].
+    /// The generation of the request's [`Pass`].
     pub generation: u32,
-    /// Which endpoint it was sent to.
+    /// The endpoint the request was sent to.
     pub endpoint: EndpointId,
-    /// What it says of the destination.
+    /// What the answer means for the destination's health.
     pub signal: Signal,
-    /// Whether anything waits to be sent there: then a hold is shorter.
+    /// Whether deliveries wait for the destination: a hold is then at most [`HOLD_MAX_WAITED`].
     pub messages_wait: bool,
-    /// How long the receiver asked to be left alone, within what the policy allows.
+    /// The receiver's `Retry-After`, bounded by the policy.
     pub retry_after: Option<Duration>,
 }
 
-/// What an answer did to a breaker.
+/// A transition that an answer caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was closed and opened.
+    /// From closed to open.
     Opened,
-    /// A probe failed.
+    /// From half-open to open: a probe failed.
     Reopened,
-    /// Enough probes succeeded.
+    /// From half-open to closed: enough probes succeeded.
     Closed,
 }
 
@@ -166,23 +167,23 @@ pub enum Opened {
     InARow(u16),
     /// The share of failures among successes and failures.
     Share {
-        /// In thousandths, rounded down.
+        /// The share in thousandths, rounded down.
         milli: u16,
-        /// Of how many; it counts no further than the type does.
+        /// How many answers there were; saturates at the type's maximum.
         of: u16,
     },
     /// The share of 429 and 503 among all answers.
     Overloaded {
-        /// In thousandths, rounded down.
+        /// The share in thousandths, rounded down.
         milli: u16,
-        /// Of how many; it counts no further than the type does.
+        /// How many answers there were; saturates at the type's maximum.
         of: u16,
     },
     /// The credential was refused.
     Credential,
-    /// The provider asked that nothing is sent with the credential for a while.
+    /// The provider answered with a `Retry-After` for the whole credential.
     RetryAfter,
-    /// It was open before a restart; what opened it is not kept.
+    /// It was open before a restart, which does not keep the reason.
     BeforeRestart,
 }
 
@@ -203,12 +204,12 @@ impl fmt::Display for Opened {
     }
 }
 
-/// What survives a restart of a breaker that is not closed.
+/// The part of a breaker that is kept over a restart while it is not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Soft {
-    /// When it opened; a failed probe does not begin it anew.
+    /// When it opened; failed probes do not change this.
     pub since: Timestamp,
-    /// How long it held last; zero when it has no hold to grow from.
+    /// The length of its last hold; zero if there was none.
     pub hold: Duration,
 }
 
@@ -216,12 +217,12 @@ pub struct Soft {
 #[derive(Clone, Debug)]
 pub struct Breaker {
     window: Window,
-    /// When it opened; of a closed one, when it closed.
+    /// When it opened; while it is closed, when it closed.
     since: Timestamp,
-    /// The end of the hold while it is open, [`Timestamp::MAX`] for none.
+    /// The end of the hold while it is open; [`Timestamp::MAX`] for a hold without an end.
     until: Timestamp,
     generation: u32,
-    /// The last hold, from which the next one grows; 0 when there was none.
+    /// The length of the last hold, from which the next one grows; 0 if there was none.
     hold_ms: u32,
     state: State,
 }
@@ -240,7 +241,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// A closed one that has seen nothing.
+    /// A closed breaker that has counted nothing.
     pub fn new() -> Self {
         Self {
             window: Window::default(),
@@ -252,14 +253,14 @@ impl Breaker {
         }
     }
 
-    /// One that was not closed when the process ended: it probes first, whatever was left of its hold.
+    /// A breaker that was not closed when the process ended: half-open, also if its hold had not ended.
     pub fn restore(soft: Soft) -> Self {
         let mut breaker = Self { since: soft.since, hold_ms: whole_millis(soft.hold), ..Self::new() };
         breaker.enter(State::HalfOpen { why: Opened::BeforeRestart, successes: 0, probing: false });
         breaker
     }
 
-    /// How it stands.
+    /// Its state at `now`.
     pub fn standing(&self, now: Timestamp) -> Standing {
         match self.state {
             State::Closed { .. } => Standing::Closed,
@@ -279,7 +280,7 @@ impl Breaker {
         }
     }
 
-    /// Takes note that something is sent; while it is half-open, that is the probe.
+    /// Notes that a request is sent. While the breaker is half-open, the request is the probe.
     pub fn start(&mut self, now: Timestamp) -> Pass {
         if let State::Open { why } = self.state
             && self.hold_is_over(now)
@@ -296,7 +297,7 @@ impl Breaker {
         }
     }
 
-    /// Takes note that what was to go under this generation did not: a probe's place is free again.
+    /// Notes that a request of this generation was not sent after all: another probe may be sent.
     pub fn put_back(&mut self, generation: u32) {
         if generation == self.generation
             && let State::HalfOpen { probing, .. } = &mut self.state
@@ -305,7 +306,7 @@ impl Breaker {
         }
     }
 
-    /// Takes note of an answer.
+    /// Counts an answer, and returns the transition it caused.
     pub fn answered(&mut self, now: Timestamp, roll: Roll, rule: &Rule, answer: Answer) -> Option<Change> {
         if answer.generation != self.generation {
             return None;
@@ -343,23 +344,23 @@ impl Breaker {
         }
     }
 
-    /// Probes at once instead of waiting for the end of the hold, or for a probe that never came
-    /// back. A closed one stays as it is.
+    /// Becomes half-open at once, without waiting for the end of the hold or for a probe in flight. No effect on a
+    /// closed breaker.
     pub fn reset(&mut self) {
         if let State::Open { why } | State::HalfOpen { why, .. } = self.state {
             self.enter(State::HalfOpen { why, successes: 0, probing: false });
         }
     }
 
-    /// Closes at once, without a probe. A closed one stays as it is.
+    /// Closes at once, without a probe. No effect on a closed breaker.
     pub fn force_close(&mut self, now: Timestamp) {
         if !matches!(self.state, State::Closed { .. }) {
             self.close(now);
         }
     }
 
-    /// Opens at once, whatever the window says, since its credential was refused (B6). Without an end
-    /// it takes somebody who replaces the credential, and then [`Breaker::force_close`].
+    /// Opens at once, without regard to the window (B6). With `until`, for a provider's `Retry-After`. Without, for a
+    /// refused credential: it stays open until the credential is replaced, which calls [`Breaker::force_close`].
     pub fn trip(&mut self, now: Timestamp, until: Option<Timestamp>) {
         if matches!(self.state, State::Closed { .. }) {
             self.since = now;
@@ -371,13 +372,13 @@ impl Breaker {
         }
     }
 
-    /// What to keep of it for the next start; `None` of a closed one.
+    /// What is kept for the next start; `None` while it is closed.
     pub fn soft(&self) -> Option<Soft> {
         let hold = Duration::from_millis(self.hold_ms.into());
         (!matches!(self.state, State::Closed { .. })).then_some(Soft { since: self.since, hold })
     }
 
-    /// What opened it; `None` of a closed one.
+    /// What opened it; `None` while it is closed.
     pub fn reason(&self) -> Option<Opened> {
         match self.state {
             State::Closed { .. } => None,
@@ -385,34 +386,33 @@ impl Breaker {
         }
     }
 
-    /// What the receiver took lately, in thousandths a second: the average over the window's whole
-    /// seconds since it began to fill. The window stays as it was when the breaker opens, and is
-    /// empty when it closes.
+    /// The rate of successes in thousandths a second: the average over the whole seconds of the window since it
+    /// began to fill. The window is kept when the breaker opens, and emptied when it closes.
     pub fn successes_per_second(&self, now: Timestamp) -> u64 {
         let seen = self.window.at(now);
         match seen.seconds {
-            // Not even one second is whole: it is the best that is known.
+            // No second is over yet: the current one is the best estimate.
             0 | 1 => 1_000 * seen.successes,
             seconds => 1_000 * (seen.successes - seen.successes_this_second) / u64::from(seconds - 1),
         }
     }
 
-    /// Whether enough of the window went wrong for retries to be rationed.
+    /// Whether enough of the window's answers are failures or overload for the retry budget to apply.
     pub fn is_failing(&self, now: Timestamp) -> bool {
         let seen = self.window.at(now);
         let troubled = seen.failures + seen.overloads;
         troubled >= FAILING_ANSWERS && milli(troubled, seen.answers()) >= FAILING_MILLI
     }
 
-    /// Whether a new one would do as well: closed for a while, nothing in the window, no failures in a
-    /// row. To forget it is safe once nothing sent under it is under way.
+    /// Whether it behaves like a new breaker: closed for a while, an empty window, and no failures in a row.
+    /// It may then be dropped, once no request that passed it is in flight.
     pub fn is_as_new(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Closed { failed_in_a_row: 0 })
             && (self.hold_ms == 0 || now.since(self.since) > FLAPS_WITHIN)
             && self.window.at(now).answers() == 0
     }
 
-    /// Counts an answer while it is closed, and says whether that opens it.
+    /// Counts an answer while the breaker is closed, and returns the reason if it opens.
     fn count(&mut self, now: Timestamp, rule: &Rule, failed_in_a_row: u16, answer: Answer) -> Option<Opened> {
         match answer.signal {
             Signal::Neutral => None,
@@ -448,7 +448,7 @@ impl Breaker {
         }
     }
 
-    /// The first hold by the rule, or the last one and half of it; bounded after the dice.
+    /// The first hold by the rule, or one and a half times the last one; bounded after the roll.
     fn next_hold(&self, roll: Roll, rule: &Rule, answer: Answer) -> Duration {
         let wanted = match self.hold_ms {
             0 => {
@@ -467,17 +467,17 @@ impl Breaker {
     }
 
     fn close(&mut self, now: Timestamp) {
-        // What was counted before says nothing of the receiver that has recovered.
+        // Answers from before the recovery no longer count.
         self.window = Window::default();
         self.since = now;
         self.enter(State::Closed { failed_in_a_row: 0 });
     }
 
-    /// Every transition ends a generation: what was sent before it has no say any more.
+    /// Every transition ends a generation: answers to earlier requests are not counted.
     fn enter(&mut self, state: State) {
         self.state = state;
         self.generation = match self.generation.wrapping_add(1) {
-            // That of a pass that counts for nothing.
+            // 0 is the generation of `Pass::UNCOUNTED`.
             0 => Pass::FIRST.generation,
             next => next,
         };
@@ -490,13 +490,13 @@ impl Breaker {
     fn hold_is_over(&self, now: Timestamp) -> bool {
         self.end_of_hold().is_some_and(|until| {
             let left = until.since(now);
-            // More left than the hold was long: the clock was set back, and would hold it for as long.
+            // If more is left than the hold was long, the clock was set back.
             left.is_zero() || left > Duration::from_millis(self.hold_ms.into()) + WINDOW
         })
     }
 }
 
-/// A part in thousandths, rounded down; of nothing it is nothing.
+/// A part in thousandths, rounded down; 0 if `of` is 0.
 fn milli(part: u64, of: u64) -> u64 {
     (1_000 * part).checked_div(of).unwrap_or(0)
 }
@@ -505,7 +505,7 @@ fn shown(number: u64) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// Rounded up, and at most seven weeks: longer than any wait there is.
+/// Rounded up, and at most seven weeks, which is longer than any wait.
 fn whole_millis(hold: Duration) -> u32 {
     u32::try_from(millis_up(hold)).unwrap_or(u32::MAX)
 }

@@ -1,12 +1,12 @@
-//! Token buckets: how often something may be sent (F1).
+//! Token buckets for rate limits (F1).
 //!
-//! A token is there for every send that the rate allows; unused ones are saved up to the burst.
-//! Tokens are counted in billionths and time in whole milliseconds, so that a thousandth of a token
-//! a second is an exact number and nothing is lost to rounding. Invariant: between two sends `d`
-//! milliseconds apart, both counted, lie fewer than `burst + rate × (d + 1 ms)`; at a burst of 1 no
-//! sliding second holds more than the rate.
+//! Every send takes a token; tokens come at the rate, and unused ones are saved up to the burst.
+//! Tokens are counted in billionths and time in whole milliseconds, so that a rate of a thousandth of a token
+//! a second is exact and nothing is lost to rounding. Invariant: any span of `d` milliseconds, from one send to
+//! another and both counted, has fewer than `burst + rate × (d + 1 ms)` sends; at a burst of 1 no
+//! sliding second has more sends than the rate.
 //!
-//! The clock may be set. Forward it fills the bucket, which is at most one burst; back it adds
+//! The clock may be set. A jump forward fills the bucket, by at most one burst. A jump back adds
 //! nothing, and the time until the next token is counted from the new time on.
 
 use std::time::Duration;
@@ -16,76 +16,74 @@ use crate::time::Timestamp;
 /// One token, in billionths.
 pub(super) const ONE: u64 = 1_000_000_000;
 
-/// How many a second, and how many at once after a pause.
+/// A rate limit: how many sends a second, and how many at once after an idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Thousandths a second.
+    /// In thousandths of a token a second.
     milli: u64,
-    /// Billionths of a token.
+    /// In billionths of a token.
     burst: u64,
 }
 
 impl Rate {
-    /// So many a second, with the least burst. Of 0 a second nothing goes, ever.
+    /// This many sends a second, with the least burst. A rate of 0 allows no send at all.
     pub const fn per_second(count: u32) -> Self {
         Self::milli(count as u64 * 1_000)
     }
 
-    /// So many thousandths a second, with the least burst: 6,500 is 6.5 a second. More than
-    /// [`Rate::per_second`] can say is that much.
+    /// This many thousandths of a send a second, with the least burst: 6,500 is 6.5 a second. Limited to the highest
+    /// rate of [`Rate::per_second`].
     pub const fn milli(milli: u64) -> Self {
         const MOST: u64 = u32::MAX as u64 * 1_000;
         let milli = if milli < MOST { milli } else { MOST };
         Self { milli, burst: Self::least_burst(milli) }
     }
 
-    /// The same rate with so many at once. A burst below the least is raised to it.
+    /// The same rate with this burst. A burst below the least one is raised to it.
     pub const fn with_burst(self, burst: u32) -> Self {
         let (asked, least) = (burst as u64 * ONE, Self::least_burst(self.milli));
         Self { burst: if asked > least { asked } else { least }, ..self }
     }
 
-    /// One token, or two milliseconds of rate: above 500 a second nobody wakes up for each of them.
+    /// One token, or the tokens of two milliseconds: above 500 a second the sender is not woken for each token.
     const fn least_burst(milli: u64) -> u64 {
         let two_millis = milli * 2_000;
         if two_millis > ONE { two_millis } else { ONE }
     }
 
-    /// What grows in a millisecond.
+    /// The billionths of a token that a millisecond adds.
     const fn each_milli(&self) -> u64 {
         self.milli * 1_000
     }
 
-    /// What is kept of so much. It is cut to the burst, except for what grew within the millisecond
-    /// in which the bucket became full: nobody can ask in between, and without it a rate of 499 a
-    /// second at a burst of 1 would be one every 3 ms.
+    /// Cuts `saved` to the burst, except for the growth of the millisecond in which the bucket became full: time has
+    /// no finer resolution, and without that growth a rate of 499 a second at a burst of 1 would be one send
+    /// every 3 ms.
     const fn kept(&self, saved: u64) -> u64 {
         if saved > self.burst && saved - self.burst >= self.each_milli() { self.burst } else { saved }
     }
 }
 
-/// What is saved of a rate. The rate comes with every question: where it changes, the tokens stay,
-/// as far as the new burst goes.
+/// The saved tokens of a rate limit. Every call takes the rate: if it changes, the tokens stay, cut to the new burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Billionths of a token.
+    /// In billionths of a token, as of `at`.
     saved: u64,
-    /// When that was.
     at: Timestamp,
 }
 
 impl Bucket {
-    /// One that nobody took from for long.
+    /// A full bucket.
     pub const fn full(rate: &Rate, now: Timestamp) -> Self {
         Self { saved: rate.burst, at: now }
     }
 
-    /// One with so many tokens.
+    /// A bucket with this many tokens.
     pub(super) const fn holding(tokens: u32, now: Timestamp) -> Self {
         Self { saved: tokens as u64 * ONE, at: now }
     }
 
-    /// Takes a token, or says when the next one is there.
+    /// Takes a token, or returns the time of the next one.
     pub fn take(&mut self, rate: &Rate, now: Timestamp) -> Result<(), Timestamp> {
         self.catch_up(rate, now);
         match self.next_at(rate, now) {
@@ -97,10 +95,10 @@ impl Bucket {
         }
     }
 
-    /// When the next token is there; `None` when one is there now.
+    /// The time of the next token; `None` if there is one now.
     ///
-    /// It changes nothing, so it cannot tell how long ago a clock was set back: whoever asks before
-    /// it takes calls [`Bucket::catch_up`] first.
+    /// After the clock was set back, the caller must call [`Bucket::catch_up`] first: this call changes nothing and
+    /// so cannot move the bucket to the new time.
     pub fn next_at(&self, rate: &Rate, now: Timestamp) -> Option<Timestamp> {
         if rate.milli == 0 {
             return Some(Timestamp::MAX);
@@ -109,39 +107,38 @@ impl Bucket {
         (missing > 0).then(|| now + Duration::from_millis(missing.div_ceil(rate.each_milli())))
     }
 
-    /// How many whole tokens are there.
+    /// The number of whole tokens.
     pub fn tokens(&self, rate: &Rate, now: Timestamp) -> u64 {
         self.saved_by(rate, now) / ONE
     }
 
-    /// How long nobody may take one until it is full; [`Duration::MAX`] at a rate of 0.
+    /// The time until the bucket is full if no token is taken; [`Duration::MAX`] at a rate of 0.
     pub fn full_in(&self, rate: &Rate, now: Timestamp) -> Duration {
         let missing = rate.burst.saturating_sub(self.saved_by(rate, now));
         if rate.milli == 0 { Duration::MAX } else { Duration::from_millis(missing.div_ceil(rate.each_milli())) }
     }
 
-    /// Gives back a token that was taken then and not sent; never above the burst. One that comes back after
-    /// something has grown is lost: it would come on top of that, and a second would hold too many.
+    /// Gives back a token that was taken at `taken` and not used. It is lost if the bucket has moved on since then:
+    /// together with the tokens that came in the meantime, a second could have more sends than the rate.
     pub fn give_back(&mut self, rate: &Rate, taken: Timestamp) {
         if self.at == taken {
             self.earn(rate, ONE);
         }
     }
 
-    /// Whether nothing of it is worth remembering: a new one would be the same. At a rate of 0 none
-    /// is.
+    /// Whether the bucket is full, so that it may be dropped and created anew; always true at a rate of 0.
     pub fn is_full(&self, rate: &Rate, now: Timestamp) -> bool {
         rate.milli == 0 || self.saved_by(rate, now) >= rate.burst
     }
 
-    /// Adds what grew until `now`. Before a rate changes, with the old one: otherwise the time since
-    /// the last question counts at the new rate.
+    /// Adds the tokens that came until `now`. To be called with the old rate before a rate changes: otherwise the
+    /// time since the last call counts at the new rate.
     pub fn catch_up(&mut self, rate: &Rate, now: Timestamp) {
         self.saved = self.saved_by(rate, now);
         self.at = now;
     }
 
-    /// Adds so many billionths.
+    /// Adds this many billionths of a token.
     pub(super) fn earn(&mut self, rate: &Rate, billionths: u64) {
         self.saved = rate.kept(self.saved.saturating_add(billionths));
     }
@@ -165,18 +162,18 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    /// How many can be taken at this moment.
+    /// Takes all tokens at this moment, and counts them.
     fn take_all(bucket: &mut Bucket, rate: &Rate, now: i64) -> u64 {
         (0..).take_while(|_| bucket.take(rate, at(now)).is_ok()).count() as u64
     }
 
-    /// Asks every millisecond of a span.
+    /// Takes all tokens in every millisecond of a span.
     fn take_during(bucket: &mut Bucket, rate: &Rate, span: std::ops::Range<i64>) -> u64 {
         span.map(|now| take_all(bucket, rate, now)).sum()
     }
 
     #[test]
-    fn what_is_left_of_a_rate_and_when_it_is_whole_again_can_be_told() {
+    fn a_bucket_reports_its_tokens_and_the_time_until_it_is_full() {
         let rate = Rate::per_second(2).with_burst(10);
         let now = Timestamp::from_millis(0);
         let mut bucket = Bucket::full(&rate, now);
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_brings_the_rate_though_nobody_can_ask_between_two_milliseconds() {
+    fn the_full_rate_is_reached_with_one_call_each_millisecond() {
         for rate in [7, 33, 100, 499, 500, 501, 999, 3_333, 10_000] {
             let limit = Rate::per_second(rate);
             let mut bucket = Bucket::full(&limit, at(0));
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_token_more_a_second_is_one_more_every_two_seconds() {
+    fn a_rate_of_six_and_a_half_gives_thirteen_tokens_in_two_seconds() {
         let limit = Rate::milli(6_500);
         let mut bucket = Bucket::full(&limit, at(0));
         take_all(&mut bucket, &limit, 0);
@@ -224,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn at_a_rate_of_zero_nothing_goes_and_nothing_is_remembered() {
+    fn a_rate_of_zero_allows_no_send_and_its_bucket_may_be_dropped() {
         let never = Rate::per_second(0).with_burst(100);
         let mut bucket = Bucket::full(&Rate::per_second(5), at(0));
         assert_eq!(bucket.take(&never, at(HOUR)), Err(Timestamp::MAX));
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_adds_nothing_and_the_next_token_comes_in_its_time() {
+    fn a_clock_set_back_adds_nothing_and_counts_from_the_new_time() {
         let limit = Rate::per_second(10);
         let mut bucket = Bucket::full(&limit, at(HOUR));
         assert_eq!(bucket.take(&limit, at(HOUR)), Ok(()));
@@ -252,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_only_asks_after_a_set_back_catches_up_first() {
+    fn next_at_is_right_after_a_clock_set_back_once_caught_up() {
         let limit = Rate::per_second(10);
         let mut bucket = Bucket::holding(0, at(HOUR));
         bucket.catch_up(&limit, at(40));
@@ -261,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_rate_keeps_the_tokens_as_far_as_its_burst_goes() {
+    fn a_new_rate_keeps_the_tokens_up_to_its_burst() {
         let (wide, narrow) = (Rate::per_second(10).with_burst(8), Rate::per_second(10).with_burst(3));
         let mut bucket = Bucket::holding(5, at(0));
         assert_eq!(take_all(&mut bucket.clone(), &wide, 0), 5);
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_full_again_when_its_burst_has_grown() {
+    fn a_bucket_is_full_once_its_burst_has_come_again() {
         let limit = Rate::per_second(10).with_burst(5);
         let mut bucket = Bucket::full(&limit, at(0));
         assert!(bucket.is_full(&limit, at(0)));
@@ -283,7 +280,7 @@ mod tests {
         (milli, prop_oneof![Just(0), 0..50u32]).prop_map(|(milli, burst)| Rate::milli(milli).with_burst(burst))
     }
 
-    /// Gaps between questions: mostly short, sometimes long.
+    /// Gaps between calls: mostly short, sometimes long.
     fn gaps() -> impl Strategy<Value = Vec<i64>> {
         prop::collection::vec(prop_oneof![0..4i64, 0..300i64, 0..20_000i64], 1..60)
     }
@@ -308,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_span_holds_more_than_the_burst_and_the_rate(rate in rates(), gaps in gaps()) {
+        fn no_span_has_more_sends_than_burst_and_rate_allow(rate in rates(), gaps in gaps()) {
             let mut bucket = Bucket::full(&rate, at(0));
             let (mut now, mut sent) = (0, Vec::new());
             for gap in gaps {
@@ -327,7 +324,7 @@ mod tests {
         }
 
         #[test]
-        fn a_token_is_there_when_it_was_promised_and_not_before(rate in rates(), gaps in gaps()) {
+        fn a_token_comes_exactly_at_the_announced_time(rate in rates(), gaps in gaps()) {
             let mut bucket = Bucket::full(&rate, at(0));
             let mut now = 0;
             for gap in gaps {
@@ -342,7 +339,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_taken_and_given_back_leaves_no_trace(rate in rates(), gaps in gaps()) {
+        fn a_token_given_back_at_once_restores_the_bucket(rate in rates(), gaps in gaps()) {
             let mut bucket = Bucket::full(&rate, at(0));
             let mut now = 0;
             for gap in gaps {
@@ -358,7 +355,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_overflows_or_fills_it_above_its_burst(start in any::<i64>(), steps in steps()) {
+        fn no_input_overflows_or_exceeds_the_burst(start in any::<i64>(), steps in steps()) {
             let mut rate = Rate::per_second(1);
             let mut bucket = Bucket::full(&rate, at(start));
             let mut now = at(start);

@@ -1,56 +1,55 @@
-//! The retry budget of a destination: retries are a small part of its traffic (C7).
+//! The retry budget of a destination: retries stay a small part of its traffic (C7).
 //!
-//! Every first try earns a fifth of a retry and every second a whole one; what is not used is saved
-//! up to a minute's worth. A destination that fails is so asked at most a fifth more often than it
-//! would be anyway: retries do not keep down what they wait for. A retry without budget waits; it is
-//! neither dropped nor counted.
+//! Every first attempt earns a fifth of a retry and every second a whole one; unused ones are saved
+//! up to a minute's worth. So retries add little more than a fifth to the load of a failing destination, and do not
+//! prevent its recovery. A retry over the budget waits; it is neither dropped nor counted.
 //!
-//! A budget is a [`Bucket`] of one a second that first tries fill too, with its rules for a clock
-//! that is set.
+//! A budget is a [`Bucket`] of one retry a second that first attempts also fill; the bucket's rules for a clock
+//! that is set apply.
 
 use super::bucket::{Bucket, ONE, Rate};
 use crate::time::Timestamp;
 
-/// What time alone earns. More saved than a minute's worth would be a storm when a long quiet
-/// destination fails.
+/// What time alone earns. At most a minute's worth is saved: more would be a burst of retries when a destination fails
+/// after a long idle time.
 const TIME: Rate = Rate::per_second(1).with_burst(60);
 
-/// What a first try earns: 20 %.
+/// What a first attempt earns: 20 % of a retry.
 const FIRST_TRY: u64 = ONE / 5;
 
-/// A destination nobody knows yet may stumble without waiting.
+/// The retries of a new destination.
 const AT_FIRST: u32 = 10;
 
-/// How many retries a destination may get.
+/// The retry budget of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     saved: Bucket,
 }
 
 impl Budget {
-    /// The budget of a destination nothing is known of.
+    /// The budget of a new destination.
     pub const fn new(now: Timestamp) -> Self {
         Self { saved: Bucket::holding(AT_FIRST, now) }
     }
 
-    /// A first try is made.
+    /// Notes a first attempt, which earns a part of a retry.
     pub fn first_try(&mut self, now: Timestamp) {
         self.saved.catch_up(&TIME, now);
         self.saved.earn(&TIME, FIRST_TRY);
     }
 
-    /// Takes a retry, or says when there is one if no first try comes before.
+    /// Takes a retry, or returns when there is one if no first attempt earns it earlier.
     pub fn take(&mut self, now: Timestamp) -> Result<(), Timestamp> {
         self.saved.take(&TIME, now)
     }
 
-    /// When there is a retry if no first try comes before; `None` when there is one now. After a
-    /// clock was set back, right once [`Budget::catch_up`] was called.
+    /// When there is a retry if no first attempt earns it earlier; `None` if there is one now. After the
+    /// clock was set back, [`Budget::catch_up`] must be called first.
     pub fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.saved.next_at(&TIME, now)
     }
 
-    /// Adds what time has earned until `now`.
+    /// Adds the retries that time has earned until `now`.
     pub fn catch_up(&mut self, now: Timestamp) {
         self.saved.catch_up(&TIME, now);
     }
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_destination_has_ten_retries_and_then_one_a_second() {
+    fn a_new_destination_has_ten_retries_and_then_one_a_second() {
         let mut budget = Budget::new(at(0));
         assert_eq!(take_all(&mut budget, 0), 10);
         assert_eq!(budget.take(at(0)), Err(at(1_000)));
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn five_first_tries_earn_a_retry() {
+    fn five_first_attempts_earn_a_retry() {
         let mut budget = Budget::new(at(0));
         take_all(&mut budget, 0);
         (0..4).for_each(|_| budget.first_try(at(0)));
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_sixty_are_saved() {
+    fn at_most_sixty_retries_are_saved() {
         let mut budget = Budget::new(at(0));
         (0..10_000).for_each(|_| budget.first_try(at(0)));
         assert_eq!(take_all(&mut budget.clone(), 0), 60);
@@ -107,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn retries_never_exceed_a_fifth_of_first_tries_and_one_a_second(
+        fn retries_never_exceed_a_fifth_of_first_attempts_and_one_a_second(
             moments in prop::collection::vec((0..3_000i64, 0..40u32), 1..100),
         ) {
             let mut budget = Budget::new(at(0));

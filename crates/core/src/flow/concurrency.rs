@@ -1,18 +1,18 @@
-//! How many attempts a destination may have under way at once (F2).
+//! The adaptive limit of attempts in flight at one destination (F2).
 //!
-//! The limit grows by one when a round of successes was answered in its time, and is halved when the
-//! destination says or shows that it is too much: 429, 503, a timeout, an answer that took 20 s.
-//! Other failures (500, refused) say nothing of load. Invariant: the limit is at least 1, at most
+//! The limit grows by one after a round of successes with normal latency, and is halved at a sign of
+//! overload: 429, 503, a timeout, an answer that took 20 s.
+//! Other failures (500, refused) do not change it. Invariant: the limit is at least 1, at most
 //! what the endpoint allows, and does not grow while answers take much longer than they used to.
 //!
-//! The limit that was too much is remembered: the next time, the one below it is held for many
-//! rounds before that is tried again. Otherwise a receiver with one worker would be asked for two at
+//! The limit at which an overload occurred is remembered: when the limit has grown to just below it, it stays there
+//! for many rounds before it is tried again. Otherwise a receiver with one worker would get two requests at
 //! once after every success.
 //!
-//! Latency is two moving averages: a short one over the last answers, and a long one that starts as
-//! the average of the first answers and then follows the short one by the clock, within minutes. So
-//! a busy receiver's own queue does not become the measure at once, and one whose work really got
-//! longer is not held back for ever.
+//! Latency is measured by two moving averages: a short one over the last answers, and a long one that starts as
+//! the average of the first answers and then follows the short one over minutes. So the queueing delay of a busy
+//! receiver does not become the new normal at once, and a receiver whose work has become longer for good is not
+//! limited for ever.
 
 #[cfg(test)]
 mod tests;
@@ -23,50 +23,49 @@ use crate::time::Timestamp;
 
 const START: u16 = 4;
 
-/// An answer after this time is as good as none: whoever drips is slow, whatever it says.
+/// An answer that took this long counts as an overload, whether or not it was a success.
 pub const DRAWN_OUT: Duration = Duration::from_secs(20);
 
-/// Cuts closer together than this would punish one overload twice, however fast the answers.
+/// The least time between two halvings: one overload must not count twice.
 const CUTS_APART_LEAST: Duration = Duration::from_millis(100);
-/// However slow the answers, an overload that lasts is answered again after this time.
+/// The most time between two halvings during a lasting overload, even if answers take longer.
 const CUTS_APART_MOST: Duration = Duration::from_secs(30);
 
-/// How many rounds the limit below the one that was too much is held. With fewer, a receiver that
-/// turns away everything above its workers would idle after every cut for too large a part of the
-/// time.
+/// How many rounds the limit stays just below the one that caused an overload. With fewer rounds, a receiver that
+/// refuses everything above its number of workers would be halved, and so partly idle, too often.
 const ROUNDS_BELOW: u32 = 64;
 
-/// Slower than this is slow.
+/// A destination with a higher latency is slow.
 const SLOW: Duration = Duration::from_secs(1);
-/// What is assumed before anything is known.
+/// The latency that is assumed before the first answer.
 const LATENCY_AT_FIRST: Duration = Duration::from_millis(100);
-/// Among fast answers, a few milliseconds more are noise.
+/// A difference of this much is ignored, as noise of fast answers.
 const NOISE_US: u64 = 10_000;
 
-/// The short average moves this part of the way to every answer.
+/// The short average moves by one part in this many towards every answer.
 const SHORT: u64 = 8;
-/// The long average is that of the first so many answers.
+/// The long average starts as the average of this many first answers.
 const FIRST_ANSWERS: u8 = 32;
-/// From then on it follows the short one as slowly as this.
+/// The time constant with which the long average then follows the short one.
 const LONG: Duration = Duration::from_secs(300);
-/// How often it moves: more often, the steps would be lost to rounding.
+/// The least time between two moves of the long average: smaller steps would be lost to rounding.
 const LONG_STEP: Duration = Duration::from_secs(1);
 
-/// The limit of one destination, and what it has learned.
+/// The limit of one destination, and the measurements behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     cut_at: Timestamp,
     /// When the long average moved last.
     moved_at: Timestamp,
-    /// Microseconds; 0 before anything is known.
+    /// The short average in microseconds; 0 before the first answer.
     short_us: u32,
     long_us: u32,
-    /// Successes towards the next limit.
+    /// Successes counted towards the next limit.
     successes: u32,
     limit: u16,
-    /// The limit that was too much; 0 when none was.
+    /// The limit at the last overload; 0 if there was none.
     too_much: u16,
-    /// How many answers the long average has seen, up to [`FIRST_ANSWERS`].
+    /// How many answers the long average contains, up to [`FIRST_ANSWERS`].
     answers: u8,
 }
 
@@ -87,12 +86,12 @@ impl Default for Concurrency {
 }
 
 impl Concurrency {
-    /// How many may be under way where the endpoint allows `most`.
+    /// The limit, where the endpoint allows at most `most` attempts in flight.
     pub fn limit(&self, most: u16) -> u16 {
         self.limit.clamp(1, most.max(1))
     }
 
-    /// An attempt succeeded; `in_flight` were under way with it.
+    /// An attempt succeeded; `in_flight` counts it and the others that were in flight.
     pub fn succeeded(&mut self, now: Timestamp, took: Duration, in_flight: u16, most: u16) {
         self.learn(now, took);
         if took >= DRAWN_OUT {
@@ -111,26 +110,26 @@ impl Concurrency {
         }
     }
 
-    /// An attempt failed in a way that says nothing of load: 500, refused. Unless it took very long,
-    /// it changes nothing.
+    /// An attempt failed for a reason other than load, such as 500 or a refused connection. It changes nothing unless
+    /// it took [`DRAWN_OUT`] or longer.
     pub fn failed(&mut self, now: Timestamp, took: Duration) {
         if took >= DRAWN_OUT {
             self.timed_out(now, took);
         }
     }
 
-    /// Nothing came within the attempt's time.
+    /// An attempt timed out.
     pub fn timed_out(&mut self, now: Timestamp, took: Duration) {
-        // The long average does not see it: waiting in vain says nothing of how long the work takes.
+        // Not counted in the long average: a timeout does not show how long the work takes.
         self.learn_short(micros(took));
         self.overloaded(now);
     }
 
-    /// The destination had too much: 429, 503.
+    /// The destination answered 429 or 503, or an attempt took too long.
     pub fn overloaded(&mut self, now: Timestamp) {
         let apart = self.latency().clamp(CUTS_APART_LEAST, CUTS_APART_MOST);
-        // What was sent before a cut and fails after it is the same overload. A cut in the future is
-        // a clock that was set back.
+        // A failure soon after a cut belongs to the same overload. If the cut is in the future, the clock was set
+        // back.
         if self.cut_at <= now && now.since(self.cut_at) < apart {
             return;
         }
@@ -140,7 +139,7 @@ impl Concurrency {
         self.successes = 0;
     }
 
-    /// How long an attempt takes at present: what a slot is expected to cost.
+    /// How long an attempt is expected to take: the short average.
     pub fn latency(&self) -> Duration {
         match self.short_us {
             0 => LATENCY_AT_FIRST,
@@ -153,12 +152,12 @@ impl Concurrency {
         u64::from(self.short_us) <= 2 * u64::from(self.long_us) + NOISE_US
     }
 
-    /// Whether it holds its slots for long.
+    /// Whether attempts hold their slots for long.
     pub fn is_slow(&self) -> bool {
         self.latency() > SLOW
     }
 
-    /// How many successes the next limit takes.
+    /// How many successes raise the limit by one.
     fn needed(&self) -> u32 {
         let round = u32::from(self.limit);
         if self.limit + 1 == self.too_much { round * ROUNDS_BELOW } else { round }
@@ -173,7 +172,7 @@ impl Concurrency {
             self.long_us = towards(self.long_us, took_us, 1, self.answers.into());
             self.moved_at = now;
         } else if passed >= LONG_STEP {
-            // After a silence the last answers are worth no more than so many.
+            // After an idle time the last answers must not replace the whole average.
             let part = passed.min(LONG / 8).as_millis();
             self.long_us = towards(self.long_us, self.short_us, part, LONG.as_millis());
             self.moved_at = now;
@@ -190,12 +189,12 @@ impl Concurrency {
     }
 }
 
-/// At least one, so that 0 can stand for "not known".
+/// At least 1, since 0 means "no answer yet".
 fn micros(took: Duration) -> u32 {
     u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1)
 }
 
-/// `part / of` of the way from one number to another.
+/// Moves `from` towards `to` by `part / of` of their distance.
 fn towards(from: u32, to: u32, part: u128, of: u128) -> u32 {
     let step = u128::from(from.abs_diff(to)) * part / of;
     let step = u32::try_from(step).expect("a part of the way between two numbers that fit");

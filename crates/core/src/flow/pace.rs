@@ -1,37 +1,36 @@
-//! How fast a destination is fed while it recovers (E2), or while it says that it has too much.
+//! The pace: a rate limit for a destination that recovers from an outage (E2), or that answers 429 or 503.
 //!
-//! A pace begins well below what the receiver took when it was well, grows by the second while
-//! answers come and latency holds, quickly up to a ceiling the receiver has shown it can take,
-//! slowly beyond it, and is halved by every second in which the receiver says 429 or 503. It stays
-//! below twice of what the receiver has shown, bursts included, until that has gone well for two
-//! minutes: then it has shown that. A pace ends when it has not been needed for a while.
+//! A recovery begins below the rate that the receiver took when it was healthy. The pace grows each second while
+//! answers come with normal latency: quickly up to a ceiling, slowly above it. It is halved by every second
+//! with a 429 or 503. It stays below twice the highest rate that the receiver has sustained, bursts included; a rate
+//! counts as sustained after two minutes of good answers. A pace ends when it has not held anything back for a while.
 
 use std::time::Duration;
 
 use super::bucket::{Bucket, Rate};
 use crate::time::Timestamp;
 
-/// In thousandths a second: nobody is fed slower than one a second.
+/// The lowest pace: one send a second, in thousandths.
 const LEAST: u64 = 1_000;
-/// A recovery begins at this share of what the receiver took when it was well.
+/// A recovery begins at this share of the healthy rate.
 const BEGIN: (u64, u64) = (2, 3);
-/// The least a recovery begins at: a receiver that was never seen busy is no weakling for that.
+/// The lowest pace at which a recovery begins: a receiver that was idle before the outage may be able to take more.
 const BEGIN_LEAST: u64 = 5_000;
-/// Quick growth ends here: one and a half times what it took when it was well.
+/// The ceiling of quick growth: one and a half times the healthy rate.
 const CEILING: (u64, u64) = (3, 2);
-/// Growth a second below the ceiling, and beyond it.
+/// Growth a second below the ceiling, and above it.
 const QUICK: (u64, u64) = (13, 10);
 const SLOW: (u64, u64) = (101, 100);
-/// Growth ends here, as a share of what it has shown it can take.
+/// The limit of growth, as a share of the sustained rate.
 const MOST: (u64, u64) = (11, 6);
-/// A receiver that was given the most for so long, and took it well, has shown that it can take it.
-/// Without that a long backlog would take longer to drain than it took to grow.
-const SHOWN_AFTER: Duration = Duration::from_secs(120);
-/// What is left of the pace when latency does not hold, once a second.
+/// The limit of growth counts as sustained after this long with good answers. Without this rule a long backlog would
+/// take longer to drain than it took to grow.
+const SUSTAINED_AFTER: Duration = Duration::from_secs(120);
+/// The pace is multiplied by this once a second while latency is too high.
 const EASE: (u64, u64) = (19, 20);
-/// Growth and cuts happen once in this time.
+/// The pace changes at most once in this time.
 const STEP: Duration = Duration::from_secs(1);
-/// A pace that has held nothing back for this long has done its work.
+/// A pace ends when it has held nothing back for this long.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The pace of one destination.
@@ -40,87 +39,87 @@ pub struct Pace {
     /// In thousandths a second.
     rate: u64,
     ceiling: u64,
-    /// What the receiver has shown it can take.
-    shown: u64,
-    /// Since when it is given the most of that, and takes it well.
+    /// The highest rate that the receiver has sustained.
+    sustained: u64,
+    /// Since when the rate has been at the limit of growth with good answers.
     at_most_since: Option<Timestamp>,
     bucket: Bucket,
-    /// When it last grew or was cut.
+    /// When the rate last changed.
     stepped: Timestamp,
-    /// When it last held something back, or was cut.
+    /// When the pace last held a send back or the receiver answered 429 or 503.
     needed: Timestamp,
 }
 
-/// What an answer says of the pace it was sent at.
+/// What an answer means for the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Taken, and as quickly as usual.
+    /// A success with normal latency.
     Well,
-    /// Taken, but slower than usual.
+    /// A success with too high latency.
     Slowly,
-    /// Refused for being too much: 429 or 503.
+    /// 429 or 503.
     TooMuch,
-    /// It says nothing of the pace.
+    /// Nothing: the pace does not change.
     Nothing,
 }
 
 impl Pace {
-    /// Begins a recovery of a destination that took `healthy` (thousandths a second) when it was well.
+    /// Begins a recovery of a destination with the healthy rate `healthy`, in thousandths a second.
     pub fn recovering(now: Timestamp, healthy: u64) -> Self {
         let rate = of(healthy, BEGIN).max(BEGIN_LEAST);
         Self::at(now, rate, of(healthy, CEILING).max(rate), healthy.max(rate))
     }
 
-    /// Slows a destination down that had too much at `sent` (thousandths a second).
+    /// Slows down a destination that answered 429 or 503 at the rate `sent`, in thousandths a second.
     pub fn slowed(now: Timestamp, sent: u64) -> Self {
         let sent = sent.max(LEAST);
         Self::at(now, (sent / 2).max(LEAST), sent, sent)
     }
 
-    fn at(now: Timestamp, rate: u64, ceiling: u64, shown: u64) -> Self {
+    fn at(now: Timestamp, rate: u64, ceiling: u64, sustained: u64) -> Self {
         let bucket = Bucket::full(&limit(rate), now);
-        Self { rate, ceiling, shown, at_most_since: None, bucket, stepped: now, needed: now }
+        Self { rate, ceiling, sustained, at_most_since: None, bucket, stepped: now, needed: now }
     }
 
-    /// In thousandths a second.
+    /// The current rate in thousandths a second.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// When the next one may go; `None`: now.
+    /// The time of the next send; `None` if it may start now.
     pub fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.bucket.next_at(&limit(self.rate), now)
     }
 
-    /// One goes.
+    /// Counts a send.
     pub fn take(&mut self, now: Timestamp) {
-        // Whoever asks has looked: there is a token, or the clock was set back in between.
+        // The caller has checked `next_at`: there is a token unless the clock was set back since.
         let _ = self.bucket.take(&limit(self.rate), now);
     }
 
-    /// Something had to wait for the pace.
+    /// Notes that a send had to wait for the pace.
     pub fn held_back(&mut self, now: Timestamp) {
         self.needed = self.needed.max(now);
     }
 
-    /// Adds what time has earned: also after the clock was set back.
+    /// Moves the bucket to `now`, also after the clock was set back.
     pub fn catch_up(&mut self, now: Timestamp) {
         self.bucket.catch_up(&limit(self.rate), now);
     }
 
-    /// One that was taken then was not sent.
+    /// Gives back a send that was counted at `taken` and not made.
     pub fn give_back(&mut self, taken: Timestamp) {
         self.bucket.give_back(&limit(self.rate), taken);
     }
 
-    /// What an answer says; the pace changes at most once a second.
+    /// Adapts the pace to an answer, at most once a second.
     pub fn answered(&mut self, now: Timestamp, answer: Answer) {
         let due = now.since(self.stepped) >= STEP || now < self.stepped;
         match answer {
             Answer::TooMuch => {
                 self.needed = self.needed.max(now);
                 if due {
-                    // What was too much is not tried again in a hurry.
+                    // Quick growth now ends below the rate that caused the overload.
                     self.ceiling = of(self.rate, EASE).max(LEAST);
                     self.step_to((self.rate / 2).max(LEAST), now);
                 }
@@ -131,9 +130,9 @@ impl Pace {
         }
     }
 
-    /// Grows, as far as the receiver has shown that it may.
+    /// Grows, up to the limit that the sustained rate allows.
     fn grow(&mut self, now: Timestamp) {
-        let most = of(self.shown, MOST);
+        let most = of(self.sustained, MOST);
         let grown =
             if self.rate < self.ceiling { of(self.rate, QUICK).min(self.ceiling) } else { of(self.rate, SLOW) + 1 };
         if grown < most {
@@ -142,8 +141,8 @@ impl Pace {
         let since = self.at_most_since.unwrap_or(now).min(now);
         self.step_to(most, now);
         self.at_most_since = Some(since);
-        if now.since(since) >= SHOWN_AFTER {
-            self.shown = most;
+        if now.since(since) >= SUSTAINED_AFTER {
+            self.sustained = most;
             self.at_most_since = None;
         }
     }
@@ -154,19 +153,19 @@ impl Pace {
         self.at_most_since = None;
     }
 
-    /// Whether it has not been needed for a while.
+    /// Whether the pace has held nothing back for a while.
     pub fn is_over(&self, now: Timestamp) -> bool {
         now.since(self.needed) >= QUIET
     }
 }
 
-/// A twentieth of a second's worth may go at once: what came a moment late is not lost.
+/// The rate with a burst of a twentieth of a second, so that short delays do not lower it.
 fn limit(rate: u64) -> Rate {
     Rate::milli(rate).with_burst(u32::try_from(rate / 20_000).unwrap_or(u32::MAX))
 }
 
-/// When so many will have gone at this rate, beside so much fresh work (both in thousandths a
-/// second); `None` when they never will at that.
+/// When `waiting` deliveries will be sent at `rate`, of which new messages take `fresh` (both in thousandths a
+/// second); `None` if the rate leaves nothing for them.
 pub fn forecast(now: Timestamp, waiting: u64, rate: u64, fresh: u64) -> Option<Timestamp> {
     let spare = rate.saturating_sub(fresh);
     if waiting == 0 {
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_ramps_up_to_what_the_receiver_has_shown_and_goes_on_slowly() {
+    fn a_recovery_grows_quickly_to_the_ceiling_and_slowly_above_it() {
         let mut pace = Pace::recovering(NOW, 30_000);
         let mut rates = vec![pace.rate()];
         for second in 1..=12 {
@@ -202,7 +201,7 @@ mod tests {
         assert!(rates[5..].windows(2).all(|pair| pair[1] > pair[0] && pair[1] <= pair[0] * 103 / 100), "{rates:?}");
     }
 
-    /// The rate in each of so many seconds in which all goes well.
+    /// The rate in each of `count` seconds with good answers.
     fn well_for(pace: &mut Pace, from: Timestamp, count: u64) -> Vec<u64> {
         let second = |second| {
             pace.answered(from + seconds(second), Answer::Well);
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_second_of_a_recovery_has_twice_of_what_the_receiver_has_shown() {
+    fn no_second_of_a_recovery_has_twice_the_sustained_rate() {
         let mut pace = Pace::recovering(NOW, 30_000);
         let mut sent: Vec<Timestamp> = Vec::new();
         for millis in 0..120_000 {
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_took_the_most_for_two_minutes_has_shown_that_it_can() {
+    fn the_limit_of_growth_counts_as_sustained_after_two_minutes() {
         let rates = well_for(&mut Pace::recovering(NOW, 30_000), NOW, 200);
         let reached = rates.iter().position(|rate| *rate == 55_000).expect("it grows");
         assert!(rates[reached..=reached + 120].iter().all(|rate| *rate == 55_000), "{rates:?}");
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_was_slow_in_between_has_not_shown_it() {
+    fn a_slow_answer_restarts_the_two_minutes() {
         let mut pace = Pace::recovering(NOW, 30_000);
         well_for(&mut pace, NOW, 100);
         pace.answered(NOW + seconds(101), Answer::Slowly);
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_has_too_much_is_given_half_each_second_and_never_nothing() {
+    fn overload_halves_the_pace_each_second_down_to_one_a_second() {
         let mut pace = Pace::slowed(NOW, 30_000);
         let mut rates = vec![pace.rate()];
         for half in 1..=12 {
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_grows_without_an_answer_that_says_it_may() {
+    fn the_pace_grows_only_by_good_answers() {
         let mut pace = Pace::recovering(NOW, 30_000);
         pace.answered(NOW + seconds(100), Answer::Nothing);
         assert_eq!(pace.rate(), 20_000);
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_once_nothing_had_to_wait_for_it() {
+    fn the_pace_is_over_a_minute_after_it_last_held_back() {
         let mut pace = Pace::recovering(NOW, 30_000);
         pace.held_back(NOW + seconds(10));
         assert!(!pace.is_over(NOW + seconds(69)));
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forecast_counts_what_fresh_work_leaves_over() {
+    fn a_forecast_counts_the_rate_left_over_by_new_messages() {
         assert_eq!(forecast(NOW, 36_000, 50_000, 30_000), Some(NOW + seconds(1_800)));
         assert_eq!(forecast(NOW, 0, 0, 0), Some(NOW));
         assert_eq!(forecast(NOW, 1, 30_000, 30_000), None);

@@ -1,26 +1,28 @@
-//! What happened in the last 24 hours, counted by the hour: older evidence fades by itself.
+//! Counts of attempts, deaths and trips in the last 24 hours, by the hour.
+//!
+//! Invariant: an hour is cleared before it is counted in again.
 
 use crate::time::Timestamp;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// The hour that has begun and the 24 before it: nothing younger than a day is forgotten.
+/// The current hour and the 24 before it, so that no count is dropped within a day.
 const HOURS: usize = 25;
 
-/// What happened in one hour. Counts saturate.
+/// The counts of one hour. They saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hour {
-    /// Attempts that say something of the endpoint.
+    /// Attempts whose outcome concerns the endpoint.
     pub(super) tried: u32,
-    /// Those of them that succeeded.
+    /// Successful attempts.
     pub(super) taken: u32,
-    /// Deliveries that ended dead by the endpoint's fault.
+    /// Deliveries that died by the endpoint's fault.
     pub(super) ended: u16,
-    /// Times its breaker opened.
+    /// How often the endpoint's breaker opened.
     pub(super) trips: u16,
 }
 
-/// The same, of a whole day.
+/// The counts of a whole day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) tried: u64,
@@ -33,18 +35,18 @@ pub(super) struct Total {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Day {
     hours: [Hour; HOURS],
-    /// The latest hour there is, since the epoch.
+    /// The latest hour, in hours since the epoch.
     latest: i64,
 }
 
 impl Day {
-    /// The hour to count in.
+    /// The counts of the current hour.
     pub(super) fn hour(&mut self, now: Timestamp) -> &mut Hour {
         self.turn_to(now);
         &mut self.hours[place(self.latest)]
     }
 
-    /// The sum of all hours that are still of the last day.
+    /// The sum over the last day.
     pub(super) fn total(&self, now: Timestamp) -> Total {
         let mut day = self.clone();
         day.turn_to(now);
@@ -56,8 +58,8 @@ impl Day {
         })
     }
 
-    /// Clears the hours that passed. When the clock went back a little, the latest hour lasts
-    /// longer; when it went back by more than a day, nothing here has a known age.
+    /// Clears the hours that passed. If the clock was set back by less than a day, the latest hour lasts
+    /// longer; if by more, everything is cleared, since the age of the counts is unknown.
     fn turn_to(&mut self, now: Timestamp) {
         let hour = now.as_millis().div_euclid(HOUR_MS);
         if hour.abs_diff(self.latest) >= HOURS as u64 {

@@ -1,39 +1,41 @@
-//! How long answers take: a small histogram on a logarithmic scale, whose old evidence fades.
+//! Latency percentiles, from a small histogram on a logarithmic scale in which old answers weigh less.
+//!
+//! Invariant: a percentile between 2 ms and 65 s is within a factor of two of the true one.
 
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Each is twice as wide as the one before: below 2 ms, below 4 ms … below 32 s, and all above.
+/// Each bucket is twice as wide as the one before: below 2 ms, below 4 ms … below 32 s, and all above.
 const BUCKETS: usize = 16;
 
-/// What one answer weighs. Weights halve, so that a lone answer is remembered for two days.
+/// The weight of one answer. It halves every six hours, and so becomes zero after two days.
 const ONE: u32 = 1 << 8;
 
-/// All weights halve this often: what is six hours old counts half.
+/// All weights halve in this interval.
 const HALF_LIFE_MS: i64 = 6 * 3_600_000;
 
-/// Answers by how long they took.
+/// Weighted counts of answers by latency.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Latency {
     weights: [u32; BUCKETS],
-    /// The latest half-life there is, since the epoch.
+    /// The number of half-lives since the epoch.
     latest: i64,
 }
 
 impl Latency {
-    /// Counts an answer that took this long.
+    /// Counts an answer with this latency.
     pub(super) fn note(&mut self, now: Timestamp, took: Duration) {
         self.fade_to(now);
         let index = bucket(took);
         if self.weights[index] > u32::MAX - ONE {
-            // Full: the shape matters, not the sum.
+            // Halving all weights keeps the percentiles.
             self.halve(1);
         }
         self.weights[index] += ONE;
     }
 
-    /// What this share of the answers took at most, to within the width of a bucket; `None` when
+    /// The latency that this percentage of the answers did not exceed, to within the width of a bucket; `None` if
     /// there is no recent answer.
     pub(super) fn percentile(&self, now: Timestamp, percent: u64) -> Option<Duration> {
         let mut faded = self.clone();
@@ -52,7 +54,7 @@ impl Latency {
 
     fn fade_to(&mut self, now: Timestamp) {
         let latest = now.as_millis().div_euclid(HALF_LIFE_MS);
-        // A clock that went back fades nothing; evidence that looks younger than it is does no harm.
+        // If the clock was set back, no weight is halved; old answers then weigh more for a while, which is harmless.
         self.halve(u32::try_from(latest.saturating_sub(self.latest).max(0)).unwrap_or(u32::MAX));
         self.latest = latest;
     }
@@ -69,7 +71,7 @@ fn bucket(took: Duration) -> usize {
     usize::try_from(ms.ilog2()).map_or(BUCKETS - 1, |index| index.min(BUCKETS - 1))
 }
 
-/// From where to where a bucket reaches, in microseconds.
+/// The bounds of a bucket, in microseconds.
 const fn bounds(index: usize) -> (u64, u64) {
     let low = if index == 0 { 0 } else { 1_000 << index };
     (low, 1_000 << (index + 1))
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn no_instant_and_no_duration_is_too_much() {
+    fn extreme_times_and_durations_do_not_overflow() {
         let mut latency = Latency::default();
         for at in [i64::MAX, i64::MIN, 0, i64::MAX] {
             latency.note(Timestamp::from_millis(at), Duration::MAX);

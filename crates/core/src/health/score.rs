@@ -1,4 +1,4 @@
-//! How an endpoint is doing, as a person reads it (E5).
+//! The score of an endpoint: a summary of its health for its owner (E5). It decides nothing.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use super::{Health, Phase, Standing};
 use crate::cause::Cause;
 use crate::time::Timestamp;
 
-/// Half of the answers taking longer than this costs points.
+/// A median latency above this costs points.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// How an endpoint is doing. Counts and shares are of the last 24 hours, by the hour.
+/// A summary of an endpoint's health. Counts and shares cover the last 24 hours, by the hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Score {
-    /// 0 to 100, by this rule: the success share in percent, rounded down, or 100 when nothing was
-    /// tried; 2 less for each time the breaker opened, but no more than 20; 10 less when half of
+    /// 0 to 100, by this rule: the success share in percent, rounded down, or 100 without attempts;
+    /// minus 2 for each time the breaker opened, at most 20; minus 10 if half of
     /// the answers take longer than 5 s; at most 20 while failing; 0 when disabled.
     pub points: u8,
-    /// How many thousandths of the tries succeeded, rounded down; `None` when nothing was tried.
+    /// The share of attempts that succeeded, in thousandths, rounded down; `None` without attempts.
     pub success_share_milli: Option<u16>,
-    /// What half of the recent answers took at most, roughly; `None` when there was no answer.
+    /// The approximate median latency of recent answers; `None` without answers.
     pub latency_p50: Option<Duration>,
-    /// What 99 of 100 took at most, roughly.
+    /// The approximate 99th percentile of the latency.
     pub latency_p99: Option<Duration>,
-    /// Attempts made.
+    /// How many attempts were made.
     pub tried: u64,
-    /// Times its breaker opened.
+    /// How often the endpoint's breaker opened.
     pub trips: u64,
-    /// Why the last try that failed did.
+    /// The cause of the last failed attempt.
     pub last_cause: Option<Cause>,
-    /// When a try last succeeded.
+    /// The time of the last successful attempt.
     pub last_success_at: Option<Timestamp>,
-    /// The first failed try since then; `None` when the last one succeeded, or it is disabled.
+    /// The first failed attempt since then; `None` if the last attempt succeeded or the endpoint is disabled.
     pub failing_since: Option<Timestamp>,
-    /// When it is probed next; `None` when it is not disabled.
+    /// When the endpoint is probed next; `None` if it is not disabled.
     pub probe_at: Option<Timestamp>,
-    /// How it stands.
+    /// Whether the owner was warned, or the endpoint is disabled.
     pub standing: Standing,
 }
 
 impl Health {
-    /// How it is doing, as a person reads it.
+    /// The endpoint's score at `now`.
     pub fn score(&self, now: Timestamp) -> Score {
         let total = self.day.total(now);
         let share = (total.taken * 1_000).checked_div(total.tried);

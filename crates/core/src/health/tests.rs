@@ -1,4 +1,4 @@
-//! Each clause of E4 as a sentence. What a person reads is in `score`, the laws are in `model`.
+//! One test for each clause of E4. The score is tested in `score`, the invariants in `model`.
 
 mod model;
 mod score;
@@ -12,7 +12,7 @@ const OK: Verdict = Verdict::of(Cause::Ok);
 const DOWN: Verdict = Verdict::of(Cause::ConnectRefused);
 const BAD_REQUEST: Verdict = Verdict::of(Cause::BadRequest);
 
-/// One endpoint and a clock turned by hand.
+/// One endpoint, with a clock that the test sets.
 struct Story {
     health: Health,
     now: Timestamp,
@@ -23,7 +23,7 @@ impl Story {
         Self { health: Health::default(), now: START }
     }
 
-    /// One that fails every hour and is looked at, for this long; the last try is now.
+    /// An endpoint with a failed attempt every hour for this long, the last one now; due steps are taken.
     fn failing_for(time: Duration) -> Self {
         let mut story = Self::new();
         story.fail_for(time);
@@ -75,7 +75,7 @@ impl Story {
 // Warned.
 
 #[test]
-fn an_owner_is_warned_when_nothing_succeeded_for_an_hour() {
+fn an_owner_is_warned_after_an_hour_of_failures() {
     let mut story = Story::new();
     story.tries(&DOWN);
     story.pass(HOUR - Duration::from_millis(1));
@@ -109,7 +109,7 @@ fn the_hour_counts_from_the_first_failure_not_from_the_last_success() {
     story.pass(DAY);
     story.tries(&DOWN);
     story.pass(HOUR - SECOND);
-    assert_eq!(story.looks(0), [], "it was quiet for a day, not failing");
+    assert_eq!(story.looks(0), [], "it was idle for a day, not failing");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_success_in_between_begins_the_hour_anew() {
 }
 
 #[test]
-fn what_is_our_own_fault_or_a_credentials_is_no_try() {
+fn our_own_faults_and_refused_credentials_are_not_counted() {
     for cause in [Cause::StoreUnavailable, Cause::NotStarted, Cause::CredentialRejected, Cause::TtlExpired] {
         let mut story = Story::new();
         story.tries(&Verdict::of(cause));
@@ -136,7 +136,7 @@ fn what_is_our_own_fault_or_a_credentials_is_no_try() {
 }
 
 #[test]
-fn the_first_success_after_a_warning_is_told_once() {
+fn the_first_success_after_a_warning_is_reported_once() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [Step::Warn]);
     story.tries(&OK);
@@ -147,7 +147,7 @@ fn the_first_success_after_a_warning_is_told_once() {
 }
 
 #[test]
-fn a_success_without_a_warning_is_not_worth_telling() {
+fn a_success_without_a_warning_is_not_reported() {
     let mut story = Story::failing_for(HOUR - SECOND);
     assert_eq!(story.looks(0), []);
     story.tries(&OK);
@@ -155,7 +155,7 @@ fn a_success_without_a_warning_is_not_worth_telling() {
 }
 
 #[test]
-fn one_that_fails_again_is_warned_again_and_the_recovery_is_told_first() {
+fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [Step::Warn]);
     story.tries(&OK);
@@ -167,7 +167,7 @@ fn one_that_fails_again_is_warned_again_and_the_recovery_is_told_first() {
 // Disabled after a day.
 
 #[test]
-fn after_a_day_of_failures_ten_waiting_disable_it_and_nine_do_not() {
+fn a_day_of_failures_disables_with_ten_waiting_not_with_nine() {
     let mut story = Story::failing_for(DAY);
     assert_eq!(story.looks(9), []);
     assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
@@ -175,7 +175,7 @@ fn after_a_day_of_failures_ten_waiting_disable_it_and_nine_do_not() {
 }
 
 #[test]
-fn after_a_day_of_failures_ten_dead_disable_it_and_nine_do_not() {
+fn a_day_of_failures_disables_with_ten_dead_not_with_nine() {
     let mut story = Story::failing_for(DAY);
     story.ends(9, Cause::NotFound);
     assert_eq!(story.looks(0), []);
@@ -192,7 +192,7 @@ fn the_dead_and_the_waiting_are_counted_together() {
 }
 
 #[test]
-fn a_second_short_of_a_day_is_not_a_day() {
+fn an_endpoint_is_not_disabled_a_second_before_a_day() {
     let mut story = Story::failing_for(DAY - SECOND);
     story.ends(100, Cause::NotFound);
     assert_eq!(story.looks(100), []);
@@ -212,7 +212,7 @@ fn a_success_in_between_begins_the_day_anew() {
 }
 
 #[test]
-fn only_deaths_by_the_endpoints_fault_count() {
+fn only_deaths_by_a_fault_of_the_endpoint_count() {
     let counted = |cause| {
         let mut story = Story::failing_for(DAY);
         story.ends(10, cause);
@@ -248,7 +248,7 @@ fn only_deaths_by_the_endpoints_fault_count() {
 }
 
 #[test]
-fn refused_messages_do_not_count_as_harm_however_many() {
+fn rejected_messages_do_not_count_towards_disabling() {
     let mut story = Story::new();
     for _ in 0..24 {
         story.tries(&BAD_REQUEST);
@@ -260,10 +260,10 @@ fn refused_messages_do_not_count_as_harm_however_many() {
 }
 
 #[test]
-fn one_that_nobody_tried_for_a_day_is_not_disabled_whatever_waits() {
+fn an_endpoint_without_attempts_for_a_day_is_not_disabled() {
     let mut story = Story::failing_for(DAY);
     story.pass(DAY);
-    assert_eq!(story.looks(1_000), [], "the last try is a day old");
+    assert_eq!(story.looks(1_000), [], "the last attempt is a day old");
     story.tries(&DOWN);
     assert_eq!(story.looks(1_000), [Step::Disable(Reason::DayOfHarm)]);
 }
@@ -293,7 +293,7 @@ fn three_failures_in_a_week_do_not_disable_a_quiet_endpoint() {
 }
 
 #[test]
-fn a_late_look_tells_the_warning_before_the_disabling() {
+fn a_late_look_warns_before_it_disables() {
     let mut story = Story::new();
     story.tries(&DOWN);
     story.pass(DAY);
@@ -304,7 +304,7 @@ fn a_late_look_tells_the_warning_before_the_disabling() {
 // Disabled after five days.
 
 #[test]
-fn five_days_without_success_disable_any_endpoint_and_an_hour_less_does_not() {
+fn five_days_without_success_disable_any_endpoint() {
     let mut story = Story::failing_for(DAY * 5 - HOUR);
     assert_eq!(story.looks(0), []);
     story.pass(HOUR - SECOND);
@@ -314,7 +314,7 @@ fn five_days_without_success_disable_any_endpoint_and_an_hour_less_does_not() {
 }
 
 #[test]
-fn five_days_of_refused_messages_are_five_days_without_success() {
+fn five_days_of_rejected_messages_disable_the_endpoint() {
     let mut story = Story::new();
     story.tries(&BAD_REQUEST);
     story.pass(DAY * 5);
@@ -323,7 +323,7 @@ fn five_days_of_refused_messages_are_five_days_without_success() {
 }
 
 #[test]
-fn five_days_without_a_try_of_late_are_no_evidence() {
+fn five_days_without_a_recent_attempt_do_not_disable() {
     let mut story = Story::new();
     story.tries(&DOWN);
     story.pass(DAY * 6);
@@ -344,7 +344,7 @@ fn a_success_in_between_begins_the_five_days_anew() {
 // Probed and enabled.
 
 #[test]
-fn probes_come_after_a_minute_and_then_ever_more_seldom_up_to_an_hour() {
+fn probe_waits_double_from_a_minute_to_an_hour() {
     for (roll, percent) in [(Roll(0), 90), (MIDDLE, 100), (Roll(u64::MAX), 110)] {
         let mut health = Story::failing_for(DAY).health;
         let mut now = START + DAY;
@@ -367,16 +367,16 @@ fn a_probe_that_succeeds_enables_it() {
     let before = story.health.score(story.now);
     assert_eq!(story.probes(&Verdict::of(Cause::BadGateway)), None);
     let after = story.health.score(story.now);
-    assert_eq!((after.tried, after.last_cause), (before.tried + 1, Some(Cause::BadGateway)), "a probe is a try");
+    assert_eq!((after.tried, after.last_cause), (before.tried + 1, Some(Cause::BadGateway)), "a probe is an attempt");
     story.pass(MINUTE * 2);
     assert_eq!(story.probes(&OK), Some(Step::Enable));
     assert_eq!((story.health.standing(), story.health.probe_at()), (Standing::Healthy, None));
     assert_eq!(story.health.score(story.now).last_success_at, Some(story.now));
-    assert_eq!(story.looks(100), [], "being enabled is all there is to tell");
+    assert_eq!(story.looks(100), [], "enabling needs no further step");
 }
 
 #[test]
-fn a_probe_that_failed_by_our_own_fault_is_made_again_after_the_same_wait() {
+fn a_probe_that_failed_by_our_own_fault_is_repeated_after_the_same_wait() {
     let mut story = Story::disabled();
     assert_eq!(story.probes(&Verdict::of(Cause::NotStarted)), None);
     let wait = story.health.probe_at().expect("still disabled").since(story.now);
@@ -384,7 +384,7 @@ fn a_probe_that_failed_by_our_own_fault_is_made_again_after_the_same_wait() {
 }
 
 #[test]
-fn a_probe_waits_as_long_as_the_receiver_asked_but_no_more_than_a_day() {
+fn a_probe_obeys_retry_after_up_to_a_day() {
     for (asked, waits) in [(HOUR * 5, HOUR * 5), (DAY * 400, DAY), (Duration::MAX, DAY)] {
         let mut story = Story::disabled();
         let busy = Verdict { retry_after: Some(asked), ..Verdict::of(Cause::Unavailable) };
@@ -394,18 +394,18 @@ fn a_probe_waits_as_long_as_the_receiver_asked_but_no_more_than_a_day() {
 }
 
 #[test]
-fn a_disabled_endpoint_has_no_further_step_until_a_probe_or_its_owner_speaks() {
+fn late_attempts_cause_no_step_of_a_disabled_endpoint() {
     let mut story = Story::disabled();
     let standing = story.health.standing();
     story.tries(&OK);
     story.tries(&DOWN);
     story.pass(DAY * 6);
-    assert_eq!(story.looks(1_000), [], "what was sent before ends late");
+    assert_eq!(story.looks(1_000), [], "attempts from before do not count");
     assert_eq!(story.health.standing(), standing);
 }
 
 #[test]
-fn the_owners_word_starts_anew() {
+fn enabling_by_the_owner_forgets_earlier_failures() {
     let mut story = Story::new();
     story.tries(&OK);
     story.fail_for(DAY);
@@ -426,7 +426,7 @@ fn the_owners_word_starts_anew() {
 }
 
 #[test]
-fn a_probe_that_ends_after_the_owners_word_says_nothing() {
+fn a_probe_that_ends_after_enabling_is_ignored() {
     for verdict in [OK, DOWN] {
         let mut story = Story::disabled();
         story.health.enabled();
@@ -468,7 +468,7 @@ fn a_restart_keeps_a_disabled_endpoint_disabled_and_probes_it_soon() {
 // The clock.
 
 #[test]
-fn a_clock_that_goes_back_neither_hastens_nor_prevents_a_step() {
+fn a_clock_set_back_neither_advances_nor_prevents_a_step() {
     let mut story = Story::new();
     story.pass(DAY * 400);
     story.tries(&DOWN);
@@ -479,11 +479,11 @@ fn a_clock_that_goes_back_neither_hastens_nor_prevents_a_step() {
     assert_eq!(story.looks(100), []);
     story.pass(SECOND);
     assert_eq!(story.looks(100), [Step::Warn]);
-    assert_eq!(story.health.score(story.now).tried, 1, "what was counted in the far future has no known age");
+    assert_eq!(story.health.score(story.now).tried, 1, "counts from the far future are dropped");
 }
 
 #[test]
-fn a_clock_that_goes_back_a_little_keeps_what_was_counted() {
+fn a_clock_set_back_by_hours_keeps_the_counts() {
     let mut story = Story::new();
     story.pass(HOUR * 3);
     story.tries(&OK);

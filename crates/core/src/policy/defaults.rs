@@ -1,4 +1,4 @@
-//! What a server says where a policy says nothing.
+//! The server's defaults for fields that a policy leaves out.
 
 use std::time::Duration;
 
@@ -6,25 +6,26 @@ use super::Policy;
 use super::spec::{BreakerSpec, PolicySpec};
 use crate::flow::breaker::Rule;
 
-/// A server's word on what a policy may leave out. What it leaves out itself is as if there were none.
+/// Defaults that the server's settings give for fields of a policy. A field that they leave out keeps the built-in
+/// default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
     /// The longest `Retry-After` that is obeyed in full.
     pub retry_after_max: Option<Duration>,
-    /// When the breaker of an endpoint opens; of an origin too, but for what is in a row.
+    /// When the breaker of an endpoint opens; also of an origin, except for `consecutive`.
     pub breaker: BreakerSpec,
 }
 
 impl PolicyDefaults {
-    /// When the breaker of an origin opens: one host has endpoints of many policies, so that no policy says it.
+    /// When the breaker of an origin opens. No policy sets it, since one origin may have endpoints with many policies.
     pub fn origin(&self) -> Rule {
-        let said = Policy::build(&PolicySpec::default().or(self));
-        said.map_or(Rule::ORIGIN, |policy| policy.breaker().of_origin())
+        let defaults = Policy::build(&PolicySpec::default().or(self));
+        defaults.map_or(Rule::ORIGIN, |policy| policy.breaker().for_origin())
     }
 }
 
 impl PolicySpec {
-    /// The same, with the server's word wherever nothing is written.
+    /// Fills in the server's defaults for fields that are not set.
     #[must_use]
     pub fn or(mut self, defaults: &PolicyDefaults) -> Self {
         let BreakerSpec { failure_rate, min_volume, consecutive, open_for } = &defaults.breaker;
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_overrides_the_server_s_word_in_each_thing_alone() {
+    fn a_policy_overrides_each_server_default_by_itself() {
         let hour = Duration::from_secs(3_600);
         let defaults = PolicyDefaults {
             retry_after_max: Some(hour),
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_s_word_on_breakers_is_an_origin_s_too_but_for_failures_in_a_row() {
+    fn server_defaults_apply_to_origin_breakers_except_failures_in_a_row() {
         assert_eq!(PolicyDefaults::default().origin(), Rule::ORIGIN);
         let breaker = BreakerSpec {
             failure_rate: Some(0.25),
@@ -66,8 +67,8 @@ mod tests {
             consecutive: Some(3),
             open_for: Some(Duration::from_secs(5)),
         };
-        let said = PolicyDefaults { breaker, ..PolicyDefaults::default() }.origin();
+        let rule = PolicyDefaults { breaker, ..PolicyDefaults::default() }.origin();
         let open_for = Duration::from_secs(5);
-        assert_eq!(said, Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN });
+        assert_eq!(rule, Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN });
     }
 }

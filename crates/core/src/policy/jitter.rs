@@ -1,8 +1,8 @@
-//! How far a wait may stray from where it was aimed, so that what failed together does not come
-//! back together (C1, C5).
+//! Jitter: how far a wait may differ from the delay of its strategy, so that deliveries that failed together are
+//! not retried together (C1, C5).
 //!
-//! Every kind is a band that one roll picks from evenly. Preview shows the same bands that the
-//! engine draws from: they cannot differ.
+//! Every kind of jitter is a range from which one roll draws evenly. The preview shows the same ranges that the
+//! engine draws from.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::dice::Roll;
 
 use super::ratio::Ratio;
 
-/// How a wait is spread. `e` is the delay aimed at.
+/// How a wait is spread. `e` is the delay before jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Jitter {
     /// `e`.
@@ -19,8 +19,8 @@ pub(super) enum Jitter {
     Full,
     /// `e/2 … e`.
     Equal,
-    /// From the first delay to three times the previous wait, whatever the strategy says of later
-    /// ones; cut at the cap after the roll.
+    /// From the first delay to three times the previous wait, cut at the cap after the draw. The strategy's later
+    /// delays are not used.
     Decorrelated,
     /// `e ± share`.
     Spread(Ratio),
@@ -29,7 +29,7 @@ pub(super) enum Jitter {
 }
 
 impl Jitter {
-    /// Every kind's name, as the API takes it.
+    /// The names of all kinds, as the API takes them.
     pub(super) const NAMES: [&str; 6] = ["none", "full", "equal", "decorrelated", "spread", "add"];
 
     /// Its name in the API.
@@ -44,9 +44,9 @@ impl Jitter {
         }
     }
 
-    /// The band of a wait aimed at `aim`.
+    /// The range of a wait with the delay `aim`.
     ///
-    /// Decorrelated has no aim: see [`Band::decorrelated`]. Here it stays at the aim.
+    /// Decorrelated does not use the delay, see [`Band::decorrelated`]; here its range is exactly `aim`.
     pub(super) fn around(self, aim: Duration) -> Band {
         match self {
             Self::None | Self::Decorrelated => Band::new(aim, aim),
@@ -57,60 +57,60 @@ impl Jitter {
         }
     }
 
-    /// The band of a first retry that must not come later than `aim` (C6).
+    /// The range of a first retry that must start no later than `aim` (C6).
     ///
-    /// As wide as the kind is below its aim. Where it would only lengthen, the same width is taken
-    /// from below instead: cutting at the aim would bring everybody back at exactly that moment.
+    /// It extends as far below `aim` as the kind of jitter does. A kind that only lengthens a wait gets the same
+    /// width below `aim` instead: cutting its range at `aim` would make all retries start at that moment.
     pub(super) fn below(self, aim: Duration) -> Band {
         match self {
             Self::None | Self::Full | Self::Equal => self.around(aim),
-            // Its own band is as wide: from a first delay to three times that.
+            // The same proportion as its own range: from the first delay to three times that.
             Self::Decorrelated => Band::new(aim / 3, aim),
             Self::Spread(share) | Self::Add(share) => Band::new(aim - share.of(aim), aim),
         }
     }
 }
 
-/// Where a wait may fall.
+/// The range of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Band {
     low: Duration,
     high: Duration,
-    /// What is drawn above this is cut to it; only decorrelated is cut.
+    /// The cap, for decorrelated alone: a longer draw is cut to it.
     cut: Duration,
 }
 
 impl Band {
-    /// To the whole microsecond, since that is what a roll picks.
+    /// Rounded down to the microsecond, the resolution of [`Roll::between`].
     fn new(low: Duration, high: Duration) -> Self {
         let whole = |wait: Duration| Ratio::ONE.of(wait);
         Self { low: whole(low), high: whole(high), cut: Duration::MAX }
     }
 
-    /// `min(cap, U(base, 3 × previous))`; the first time, `base` stands for the previous wait.
+    /// `min(cap, U(base, 3 × previous))`; for the first retry, `previous` is `base`.
     pub(super) fn decorrelated(base: Duration, previous: Option<Duration>, cap: Duration) -> Self {
-        // A previous wait below the base comes from a hastened first retry or another policy: growing
-        // from it would leave no room to draw from.
+        // A previous wait below the base comes from a shortened first retry or another policy: three times
+        // that could be below the base.
         let previous = previous.unwrap_or(base).max(base);
         Self { low: base, high: previous.saturating_mul(3), cut: cap }
     }
 
-    /// The wait that this roll picks.
+    /// The wait that this roll draws.
     pub(super) fn draw(self, roll: Roll) -> Duration {
         roll.between(self.low, self.high).min(self.cut)
     }
 
-    /// The wait that a middling roll picks.
+    /// The wait that a middle roll draws.
     pub(super) fn middle(self) -> Duration {
         self.draw(Roll(u64::MAX / 2))
     }
 
-    /// The shortest it can be.
+    /// The shortest wait.
     pub(super) fn earliest(self) -> Duration {
         self.low.min(self.cut)
     }
 
-    /// The longest it can be.
+    /// The longest wait.
     pub(super) fn latest(self) -> Duration {
         self.high.min(self.cut)
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_the_band_it_is_known_for() {
+    fn each_kind_has_its_documented_range() {
         check(Jitter::None.around(E), 12_000, 12_000);
         check(Jitter::Full.around(E), 0, 12_000);
         check(Jitter::Equal.around(E), 6_000, 12_000);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn below_its_aim_every_kind_only_shortens_and_still_spreads() {
+    fn a_bounded_first_wait_is_only_shortened_and_still_spread() {
         check(Jitter::None.below(E), 12_000, 12_000);
         check(Jitter::Full.below(E), 0, 12_000);
         check(Jitter::Equal.below(E), 6_000, 12_000);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn decorrelated_grows_from_the_previous_wait_and_is_cut_after_the_roll() {
+    fn decorrelated_grows_from_the_previous_wait_and_is_cut_at_the_cap() {
         let (base, cap) = (Duration::from_secs(2), Duration::from_secs(60));
         check(Band::decorrelated(base, None, cap), 2_000, 6_000);
         check(Band::decorrelated(base, Some(Duration::from_secs(5)), cap), 2_000, 15_000);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn decorrelated_after_a_hastened_wait_starts_from_its_base_again() {
+    fn decorrelated_after_a_shortened_wait_starts_from_its_base() {
         let (base, cap) = (Duration::from_secs(30), Duration::from_secs(600));
         check(Band::decorrelated(base, Some(Duration::from_millis(400)), cap), 30_000, 90_000);
     }

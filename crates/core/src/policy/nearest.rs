@@ -1,14 +1,14 @@
-//! Guesses what somebody meant: the known name nearest to one that is not.
+//! Suggests a known name for a mistyped one, by the number of changed letters.
 
-/// The known name that takes the fewest changed letters, or `None` when none is near: whoever writes something else
-/// altogether is not helped by a guess.
+/// The known name that takes the fewest changed letters, or `None` when none is near: a suggestion for an unrelated
+/// name would not help.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let measured = known.into_iter().map(|known| (distance(name, known), known));
     let near = measured.filter(|(changed, known)| is_near(name, known, *changed));
     near.min_by_key(|(changed, _)| *changed).map(|(_, known)| known)
 }
 
-/// The same as the end of a complaint, where there is one.
+/// `; the nearest is …` for the end of an error message; empty when no known name is near.
 pub fn told_nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map(|known| format!("; the nearest is {known}")).unwrap_or_default()
 }
@@ -20,7 +20,7 @@ fn is_near(name: &str, known: &str, changed: usize) -> bool {
     is_part || changed <= letters.div_ceil(3)
 }
 
-/// Less is the beginning of too much.
+/// Fewer bytes are the beginning of too many names.
 const PART_BYTES_MIN: usize = 3;
 
 /// How many letters must be added, dropped or replaced to turn `a` into `b`.
@@ -39,7 +39,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// A longer name is no slip of the finger; the rest of it would only cost time.
+/// Letters compared at most: the rest of a longer name would only cost time.
 const NAME_CHARS_MAX: usize = 64;
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_from_everything_is_near_to_nothing() {
+    fn an_unrelated_name_gets_no_suggestion() {
         let known = ["transactional", "promotional", "engagement"];
         assert_eq!(nearest("promo", known), Some("promotional"));
         assert_eq!(told_nearest("engagment", known), "; the nearest is engagement");

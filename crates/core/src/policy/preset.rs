@@ -1,4 +1,4 @@
-//! The named policies (C2): their waits are exact, and a golden table holds them.
+//! The presets (C2). A snapshot test fixes every wait of each.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use super::spec::{JitterSpec, PolicySpec, WAIT_MAX, echo};
 pub const PRESETS: [&str; 9] =
     ["webhook", "gethook", "web-push", "backend", "apns", "exponential", "linear", "fixed", "standard-webhooks"];
 
-/// The preset of an endpoint that names none.
+/// The preset of an endpoint that names no policy.
 pub const DEFAULT_PRESET: &str = PRESETS[0];
 
-/// A name that is no policy's.
+/// The error for a policy name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    /// What was written.
+    /// The name that was given.
     pub name: String,
-    /// The policy it comes nearest to, where one is near.
+    /// A policy with a similar name, where there is one.
     pub nearest: Option<String>,
 }
 
 impl UnknownPolicy {
-    /// The error of that name, where there are presets alone.
+    /// The error for that name where the presets are the only policies.
     pub fn new(name: &str) -> Self {
         Self::beside(name, [])
     }
 
-    /// The error of that name, where there are these policies beside the presets.
+    /// The error for that name where these policies exist beside the presets.
     pub fn beside<'a>(name: &str, stored: impl IntoIterator<Item = &'a str>) -> Self {
         let known = PRESETS.into_iter().chain(stored);
         Self { name: name.to_owned(), nearest: nearest(name, known).map(str::to_owned) }
@@ -50,7 +50,7 @@ impl fmt::Display for UnknownPolicy {
 impl std::error::Error for UnknownPolicy {}
 
 impl PolicySpec {
-    /// The preset with that name as somebody would write it, to be read, copied and changed.
+    /// The preset with that name as a spec that users can read, copy and change.
     pub fn preset(name: &str) -> Option<Self> {
         Some(match name {
             "webhook" => Self {
@@ -68,7 +68,7 @@ impl PolicySpec {
                 window: Some(seconds(24 * HOUR)),
                 ..Self::default()
             },
-            // A list, since the last wait is written out: no cap bounds the tiers that wait longer.
+            // A list, not a capped exponential: a cap would also bound the longer waits of the engagement tier.
             "backend" => Self { jitter: jitter("add", 0.3), ..list(&[1, 2, 4, 8, 16, 32, 60]) },
             "apns" => Self { jitter: jitter("add", 0.5), ..list(&[1, 2, 4]) },
             "exponential" => Self {
@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_policys_is_told_with_the_nearest_one() {
-        let told = Policy::named("webhok").expect_err("no such policy");
-        assert_eq!(told.nearest.as_deref(), Some("webhook"));
+    fn the_error_for_an_unknown_policy_suggests_the_nearest_name() {
+        let error = Policy::named("webhok").expect_err("no such policy");
+        assert_eq!(error.nearest.as_deref(), Some("webhook"));
         assert_eq!(
-            told.to_string(),
+            error.to_string(),
             "there is no policy \"webhok\"; the nearest is webhook, and the presets are webhook, gethook, web-push, \
              backend, apns, exponential, linear, fixed, standard-webhooks"
         );
@@ -160,7 +160,7 @@ mod tests {
         assert!(long.chars().count() < 240, "{long}");
     }
 
-    /// Each preset's waits in seconds, `aimed at [earliest … latest]`, tier by tier.
+    /// Each preset's waits in seconds, `before jitter [earliest … latest]`, tier by tier.
     fn golden() -> String {
         let mut text = String::new();
         for name in PRESETS {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_presets_wait_exactly_as_promised() {
+    fn the_presets_have_the_documented_waits() {
         insta::assert_snapshot!(golden(), @r"
         webhook: 9 attempts, window none
           1  1 [0.8 … 1]            10 [8 … 12]                  20 [16 … 24]

@@ -1,8 +1,8 @@
-//! A policy as a person reads it: a table of waits, the outage it survives for certain, and a
-//! sentence to tell a customer (C5, C6).
+//! A policy in readable form: a table of waits, the longest outage it certainly survives, and a
+//! sentence for customers (C5, C6).
 //!
-//! The bands are the ones the engine draws from. Attempts are taken as instant: a slow receiver only
-//! makes the schedule longer. `Retry-After` and the doubled wait of a bare 429 come on top.
+//! The ranges are the ones the engine draws from. Attempts are assumed to take no time: a slow receiver only
+//! makes the schedule longer. `Retry-After` and the doubled wait after a 429 without one are not included.
 
 use std::time::Duration;
 
@@ -15,39 +15,39 @@ use super::jitter::Jitter;
 use super::spec::WAIT_MAX;
 use super::strategy::Strategy;
 
-/// What a policy does with one tier and TTL, if every attempt fails.
+/// The schedule of a policy for one tier and TTL if every attempt fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// The wait before each retry that can start in time.
     pub waits: Vec<Wait>,
-    /// The longest that any of them can be, jitter included.
+    /// The longest possible wait, jitter included.
     pub largest_wait: Duration,
-    /// An outage that begins with the accept and is shorter than this is survived however the dice
-    /// fall: an attempt comes after it.
+    /// An outage that begins at accept and is shorter than this is survived for every roll of the jitter: at
+    /// least one attempt starts after it.
     pub survives: Duration,
-    /// What a person should know before relying on it.
+    /// Warnings about the schedule.
     pub notes: Vec<String>,
-    /// All of it in words for a customer.
+    /// The schedule as a sentence for customers.
     pub text: String,
 }
 
 /// The wait before one retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Which retry; the first is 1.
+    /// The number of the retry; the first is 1.
     pub retry: u16,
-    /// What jitter is put on. Decorrelated has no such thing: what it comes to with middling dice.
+    /// The wait before jitter; for decorrelated, which has none, the wait that middle rolls draw.
     pub after: Duration,
-    /// The shortest that jitter makes it.
+    /// The shortest wait, jitter included.
     pub earliest: Duration,
-    /// The longest that jitter makes it.
+    /// The longest wait, jitter included.
     pub latest: Duration,
-    /// This and every earlier `after`.
+    /// The sum of `after` up to this retry.
     pub since_accept: Duration,
 }
 
 impl Policy {
-    /// What this policy does with a message of that tier and TTL, if every attempt fails.
+    /// The schedule for a message of that tier and TTL if every attempt fails.
     pub fn preview(&self, tier: Tier, ttl: Option<Duration>) -> Preview {
         if ttl.is_some_and(|ttl| ttl.is_zero()) {
             return now_or_never();
@@ -63,15 +63,15 @@ impl Policy {
         }
     }
 
-    /// When the last retry starts at the latest, after birth.
+    /// The latest start of the last retry, counted from birth.
     pub(super) fn latest_start(&self, tier: Tier) -> Duration {
         let latest: Duration = self.waits(tier).map(|wait| wait.latest).sum();
         latest.min(self.window.unwrap_or(Duration::MAX))
     }
 
-    /// Every wait there is, whatever window and TTL say.
+    /// The waits of all retries, without regard to window and TTL.
     fn waits(&self, tier: Tier) -> impl Iterator<Item = Wait> {
-        // Decorrelated waits grow from the one before: the shortest from the shortest, the longest
+        // Decorrelated waits grow from the previous one: the shortest from the shortest, the longest
         // from the longest.
         let mut before: Option<Wait> = None;
         let mut since_accept = Duration::ZERO;
@@ -93,7 +93,7 @@ impl Policy {
 }
 
 impl Preview {
-    /// The waits as a plain-text table, what follows from them, and the notes.
+    /// The waits as a plain-text table, the totals, and the notes.
     pub fn table(&self) -> String {
         let mut rows = vec![["retry", "wait", "earliest", "latest", "since accept"].map(str::to_owned)];
         rows.extend(self.waits.iter().map(|wait| {
@@ -118,7 +118,7 @@ impl Preview {
     }
 }
 
-/// What ends the tries of a delivery that never arrives.
+/// What ends the attempts of a delivery that never arrives.
 #[derive(Clone, Copy)]
 enum End {
     Attempts,
@@ -126,22 +126,22 @@ enum End {
     Ttl(Duration),
 }
 
-/// A policy seen with one tier and TTL.
+/// A policy for one tier and TTL.
 struct Outlook<'a> {
     policy: &'a Policy,
     tier: Tier,
     end: End,
-    /// No retry starts after this.
+    /// No retry starts later than this after birth.
     last_start: Duration,
     /// The retries that can start by then.
     waits: Vec<Wait>,
-    /// How many of them start whatever the dice say.
+    /// How many of them start by then for every roll.
     certain: usize,
 }
 
 impl<'a> Outlook<'a> {
     fn new(policy: &'a Policy, tier: Tier, ttl: Option<Duration>) -> Self {
-        // At its TTL a delivery has expired; at the end of its window it may still start.
+        // At its TTL a delivery has expired; at the end of its window an attempt may still start.
         let by_ttl = ttl.map_or(Duration::MAX, |ttl| ttl.saturating_sub(Duration::from_millis(1)));
         let by_window = policy.window.unwrap_or(Duration::MAX);
         let last_start = by_ttl.min(by_window);
@@ -165,10 +165,10 @@ impl<'a> Outlook<'a> {
         Self { policy, tier, end, last_start, waits, certain }
     }
 
-    /// When the last attempt starts if the dice fall as badly as they can.
+    /// The earliest time at which the last attempt can start, over all rolls.
     ///
-    /// Either it is the last retry, come as early as can be; or it is one whose successor would have
-    /// come too late, and then it started at most that successor's longest wait before the end.
+    /// Either the last attempt is the last retry, which starts as early as possible; or the retry after it would be
+    /// too late, and then it starts at most that retry's longest wait before the end.
     fn survives(&self) -> Duration {
         let mut worst: Duration = self.waits.iter().map(|wait| wait.earliest).sum();
         let (mut earliest, mut latest) = (Duration::ZERO, Duration::ZERO);
@@ -206,8 +206,9 @@ impl<'a> Outlook<'a> {
         let unused = self.policy.unused.iter();
         notes.extend(unused.map(|field| {
             let (strategy, jitter) = (self.policy.strategy.name(), self.policy.jitter.name());
-            let of = if field.starts_with("jitter") { jitter } else { strategy };
-            format!("{field} is set but has no part in {of}")
+            let of =
+                if field.starts_with("jitter") { format!("jitter {jitter}") } else { format!("strategy {strategy}") };
+            format!("{field} is set but has no effect with {of}")
         }));
         notes
     }
@@ -219,14 +220,14 @@ impl<'a> Outlook<'a> {
             _ if self.waits.is_empty() => None,
             Jitter::Decorrelated if after_first().all(|wait| wait.earliest == wait.latest) && self.waits.len() > 1 => {
                 Some(format!(
-                    "decorrelated is cut at the cap of {cap} after jitter, and here nothing is left of it: raise the cap above the first wait"
+                    "decorrelated jitter is cut at the cap of {cap}, which leaves no jitter here: raise the cap above the first wait"
                 ))
             }
             Jitter::Decorrelated => Some(format!(
-                "decorrelated is cut at the cap of {cap} after jitter: late retries gather at exactly that wait"
+                "decorrelated jitter is cut at the cap of {cap}: many late retries wait exactly that long"
             )),
             _ if self.waits.iter().any(|wait| wait.earliest == wait.latest) => {
-                Some("no jitter: what fails together comes back together".to_owned())
+                Some("no jitter: deliveries that fail together are retried together".to_owned())
             }
             _ => None,
         }
@@ -238,13 +239,13 @@ impl<'a> Outlook<'a> {
         };
         let retries = usize::from(self.policy.max_attempts) - 1;
         if self.policy.jitter == Jitter::Decorrelated {
-            return Some("decorrelated takes only the first of the delays and grows by itself".to_owned());
+            return Some("decorrelated jitter uses only the first of the delays and grows from it".to_owned());
         }
         if retries > delays.len() {
             return Some(format!("the last of the {} delays repeats up to {retries} retries", delays.len()));
         }
         (retries < delays.len())
-            .then(|| format!("{retries} of the {} delays used: max_attempts allows no more", delays.len()))
+            .then(|| format!("only {retries} of the {} delays used: max_attempts allows no more", delays.len()))
     }
 
     fn text(&self) -> String {
@@ -286,7 +287,7 @@ impl<'a> Outlook<'a> {
         )
     }
 
-    /// When the last retry starts with middling dice.
+    /// When the last retry starts with middle rolls.
     fn typical_span(&self) -> Duration {
         let middle = |wait: &Wait| match self.policy.jitter {
             Jitter::Decorrelated => wait.after,
@@ -297,9 +298,9 @@ impl<'a> Outlook<'a> {
 
     /// `within 1s, then after 15s, 1m and 3 × 5m`.
     fn waits_in_words(&self) -> String {
-        let hastened = usize::from(self.policy.variant(self.tier).first.is_some());
+        let bounded = usize::from(self.policy.variant(self.tier).first.is_some());
         let mut runs: Vec<(usize, String)> = Vec::new();
-        for wait in &self.waits[hastened..] {
+        for wait in &self.waits[bounded..] {
             let words = human(wait.after);
             match runs.last_mut() {
                 Some((count, last)) if *last == words => *count += 1,
@@ -316,7 +317,7 @@ impl<'a> Outlook<'a> {
         if words.len() > WORDS_MAX {
             words.splice(WORDS_MAX / 2..words.len() - 1, ["…".to_owned()]);
         }
-        let first = self.waits.first().filter(|_| hastened == 1).map(|wait| format!("within {}", human(wait.after)));
+        let first = self.waits.first().filter(|_| bounded == 1).map(|wait| format!("within {}", human(wait.after)));
         match (first, joined(&words)) {
             (Some(first), rest) if rest.is_empty() => first,
             (Some(first), rest) => format!("{first}, then after {rest}"),
@@ -330,11 +331,11 @@ impl<'a> Outlook<'a> {
             Jitter::Full => ", each cut at random to anything below".to_owned(),
             Jitter::Equal => ", each cut at random by up to half".to_owned(),
             Jitter::Decorrelated if self.policy.cap == WAIT_MAX => {
-                ", each drawn anew, up to three times the one before".to_owned()
+                ", each drawn at random, up to three times the one before".to_owned()
             }
             Jitter::Decorrelated => {
                 format!(
-                    ", each drawn anew, up to three times the one before and never above {}",
+                    ", each drawn at random, up to three times the one before and never above {}",
                     human(self.policy.cap)
                 )
             }
@@ -344,7 +345,7 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// A sentence lists no more waits than this: the table has them all.
+/// How many waits the sentence lists at most; the table lists all.
 const WORDS_MAX: usize = 12;
 
 /// `a, b and c`.
@@ -362,7 +363,7 @@ fn now_or_never() -> Preview {
         waits: Vec::new(),
         largest_wait: Duration::ZERO,
         survives: Duration::ZERO,
-        notes: vec!["a TTL of 0 means now or never: the policy has no say".to_owned()],
+        notes: vec!["a TTL of 0 means now or never: the policy does not apply".to_owned()],
         text: format!(
             "Tries once, within {within} of accept, or never. Survives no outage; a message that fails expires."
         ),

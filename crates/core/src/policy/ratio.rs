@@ -1,5 +1,5 @@
-//! Shares, scales and multipliers as parts per million: exact, comparable, and no floating point
-//! past the door.
+//! Shares, scales and multipliers as parts per million: exact and comparable. Floating-point numbers are
+//! converted when a spec is checked, and not used after that.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,8 +14,8 @@ impl Ratio {
     /// All of it.
     pub(super) const ONE: Self = Self(MILLION);
 
-    /// The ratio nearest to a number somebody wrote; `None` when it is not within `low..=high`,
-    /// and what is no number is within nothing. The bounds keep it far from overflow.
+    /// The nearest ratio to a configured number; `None` if that is not within `low..=high`, as NaN
+    /// never is. The bounds keep it far from overflow.
     pub(super) fn within(written: f64, low: u32, high: u32) -> Option<Self> {
         let bounds = f64::from(low)..=f64::from(high);
         #[expect(
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_outside_its_bounds_is_no_ratio() {
+    fn nan_and_numbers_out_of_bounds_are_refused() {
         for written in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 1.000_001, f64::MAX] {
             assert_eq!(Ratio::within(written, 0, 1), None, "{written}");
         }

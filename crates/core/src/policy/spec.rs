@@ -1,8 +1,8 @@
-//! What people write of a policy, and what is wrong with it: all of it at once, each complaint with
-//! the field and the way out.
+//! The fields of a policy as users write them, and their validation: every invalid field is reported at once, with
+//! its name and a remedy.
 //!
-//! Everything may be left out; the defaults are the constants below. A field that has no part in the
-//! chosen strategy or jitter is not an error, but preview says that nothing comes of it.
+//! Every field is optional; the defaults are the constants below. A field that has no effect with the
+//! chosen strategy or jitter is not an error; the preview notes it.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::ratio::Ratio;
 use super::strategy::Strategy;
 use super::{Policy, Variant};
 
-/// The first delay, where none is given.
+/// The default of `base`.
 const BASE: Duration = Duration::from_secs(2);
-/// The longest delay before jitter, where delays are computed. A list is taken as written.
+/// The default of `cap` where delays are computed. A list has no cap by default.
 const CAP: Duration = Duration::from_secs(60);
-/// Attempts in all, where delays are computed. A list makes one more than it has delays.
+/// The default of `max_attempts` where delays are computed. A list makes one more attempt than it has delays.
 const ATTEMPTS: u16 = 9;
 const MULTIPLIER: f64 = 2.0;
 const SHARE: f64 = 0.2;
@@ -28,103 +28,103 @@ const RETRY_AFTER: Duration = DAY;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A shorter wait would hammer a receiver that has just failed.
+/// The shortest wait: a receiver that has just failed must not be tried again at once.
 pub const WAIT_MIN: Duration = Duration::from_millis(1);
-/// As long as the longest TTL and the default retention: nothing is left to retry after it.
+/// The longest wait: as long as the longest TTL and the default retention, after which no payload is left to send.
 pub const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// More attempts than this are a loop, not a policy.
+/// The highest value of `max_attempts`.
 pub const ATTEMPTS_MAX: u16 = 1_000;
-/// As many as the attempts can use.
+/// The most delays in a list: as many as the attempts can use.
 pub const DELAYS_MAX: usize = 1_000;
-/// A `Retry-After` has whole seconds: below one, none would be obeyed.
+/// The lowest `retry_after_max`. A `Retry-After` has whole seconds, so that with less none would be obeyed.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
-/// How often a wait may grow at most from one retry to the next.
+/// The highest `multiplier`.
 const MULTIPLIER_MAX: u32 = 1_000;
-/// More answers than this are not waited for: a window has half a minute.
+/// The highest `min_volume` and `consecutive`: a breaker's window is 30 s and rarely has more answers.
 const BREAKER_ANSWERS_MAX: u16 = 10_000;
-/// A shorter hold would be no rest.
+/// The shortest `open_for`: a shorter hold would not relieve the receiver.
 const OPEN_FOR_MIN: Duration = Duration::from_secs(1);
-/// How much of what was written is said back.
+/// How many characters of an invalid value an error repeats.
 const ECHO_CHARS_MAX: usize = 40;
 
-/// A policy as it is written. The names are those of the API.
+/// The fields of a policy, not yet checked. The names are those of the API.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicySpec {
-    /// `fixed`, `linear`, `exponential` or `list`; left out, `delays` make a list, a `step` makes it
-    /// linear, and otherwise it is exponential.
+    /// `fixed`, `linear`, `exponential` or `list`. Default: `list` if `delays` is set, else `linear` if `step` is
+    /// set, else `exponential`.
     pub strategy: Option<String>,
-    /// The first delay of fixed and exponential: 2 s.
+    /// The first delay of fixed and exponential. Default: 2 s.
     pub base: Option<Duration>,
-    /// How exponential grows: 2.
+    /// The factor by which exponential grows. Default: 2.
     pub multiplier: Option<f64>,
-    /// The longest delay before jitter: 60 s; a list has none unless it is set.
+    /// The longest delay before jitter. Default: 60 s; for a list none.
     pub cap: Option<Duration>,
-    /// What linear grows by: `base` where that is set, else 2 s.
+    /// The amount by which linear grows. Default: `base` where that is set, else 2 s.
     pub step: Option<Duration>,
-    /// The waits of a list. Where there are more attempts, the last one repeats.
+    /// The delays of a list. If there are more retries than delays, the last one repeats.
     pub delays: Option<Vec<Duration>>,
-    /// How waits are spread: ±20 %.
+    /// How waits are spread. Default: ±20 %.
     pub jitter: JitterSpec,
-    /// Attempts in all, the first included: 9; a list makes one more than it has delays.
+    /// Attempts in all, the first included. Default: 9; for a list one more than it has delays.
     pub max_attempts: Option<u64>,
-    /// How long after its birth a delivery is retried: without limit.
+    /// How long after its birth a delivery is retried. Default: without limit.
     pub window: Option<Duration>,
-    /// The longest `Retry-After` that is obeyed in full: 24 h.
+    /// The longest `Retry-After` that is obeyed in full. Default: 24 h.
     pub retry_after_max: Option<Duration>,
-    /// What each tier makes of it.
+    /// How each tier changes the waits.
     pub tiers: TiersSpec,
     /// When the endpoint's own breaker opens.
     pub breaker: BreakerSpec,
 }
 
-/// How waits are spread, as it is written.
+/// The `jitter` of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JitterSpec {
-    /// `none`, `full`, `equal`, `decorrelated`, `spread` or `add`: spread.
+    /// `none`, `full`, `equal`, `decorrelated`, `spread` or `add`. Default: `spread`.
     pub kind: Option<String>,
-    /// How far spread and add go: 0.2.
+    /// The width of spread and add, as a share of the delay. Default: 0.2.
     pub share: Option<f64>,
 }
 
-/// What each tier makes of a policy, as it is written.
+/// The `tiers` of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TiersSpec {
-    /// Left out: half the waits, the first within 1 s.
+    /// Default: half the waits, the first retry within 1 s.
     pub transactional: TierSpec,
-    /// Left out: the waits as written.
+    /// Default: the waits unchanged.
     pub promotional: TierSpec,
-    /// Left out: twice the waits.
+    /// Default: twice the waits.
     pub engagement: TierSpec,
 }
 
-/// What one tier makes of a policy, as it is written.
+/// How one tier changes the waits of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TierSpec {
-    /// What its waits are multiplied by.
+    /// The factor by which waits are multiplied.
     pub scale: Option<f64>,
-    /// The first retry comes within this time, or sooner where the policy says so.
+    /// An upper bound of the first wait, jitter included.
     pub first: Option<Duration>,
 }
 
-/// When an endpoint's breaker opens, as it is written.
+/// When an endpoint's breaker opens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerSpec {
-    /// The share of failures that opens it: 0.5.
+    /// The share of failures that opens it. Default: 0.5.
     pub failure_rate: Option<f64>,
-    /// Among at least this many answers in 30 s: 20.
+    /// The least number of answers in 30 s for `failure_rate` to apply. Default: 20.
     pub min_volume: Option<u64>,
-    /// This many failures in a row open it as well: 10.
+    /// The number of failures in a row that opens it as well. Default: 10.
     pub consecutive: Option<u64>,
-    /// How long it stays open at first: 30 s.
+    /// How long it stays open at first. Default: 30 s.
     pub open_for: Option<Duration>,
 }
 
-/// One thing that is wrong with a policy.
+/// An invalid field of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPolicy {
-    /// Where: `base`, `delays[3]`, `tiers.engagement.scale`.
+    /// The field's path, such as `base`, `delays[3]` or `tiers.engagement.scale`.
     pub field: String,
-    /// What, and the way out.
+    /// What is wrong, and how to correct it.
     pub reason: String,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Display for BadPolicy {
 
 impl std::error::Error for BadPolicy {}
 
-/// Reads the whole spec, complaining as it goes and carrying on with the default.
+/// Reads the whole spec. After an invalid field it continues with a default, so that all errors are collected.
 pub(super) fn build(spec: &PolicySpec) -> Result<Policy, Vec<BadPolicy>> {
     let mut reader = Reader { spec, wrong: Vec::new(), unused: Vec::new() };
     let strategy = reader.strategy();
@@ -209,8 +209,8 @@ impl Reader<'_> {
     fn delays(&mut self) -> Vec<Duration> {
         let delays = self.spec.delays.as_deref().unwrap_or_default();
         if delays.is_empty() {
-            let way_out = r#"a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#;
-            self.complain("delays", way_out.to_owned());
+            let reason = r#"a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#;
+            self.complain("delays", reason.to_owned());
             return vec![BASE];
         }
         if delays.len() > DELAYS_MAX {
@@ -221,7 +221,7 @@ impl Reader<'_> {
             self.complain("delays", reason);
             return vec![BASE];
         }
-        // One complaint stands for all of them: a thousand lines help nobody.
+        // Only the first invalid delay is reported: there may be a thousand.
         if let Some(first_bad) = delays.iter().position(|delay| !(WAIT_MIN..=WAIT_MAX).contains(delay)) {
             self.bounded(&format!("delays[{first_bad}]"), delays[first_bad]);
         }
@@ -254,7 +254,7 @@ impl Reader<'_> {
 
     fn cap(&mut self, strategy: &Strategy, jitter: Jitter) -> Duration {
         let default = match strategy {
-            // Decorrelated has to end somewhere: at the longest wait that was written.
+            // Decorrelated needs a bound: the longest listed delay.
             Strategy::List { delays } if jitter == Jitter::Decorrelated => delays.iter().copied().max().unwrap_or(CAP),
             Strategy::List { .. } => WAIT_MAX,
             _ => CAP,
@@ -308,7 +308,7 @@ impl Reader<'_> {
                 Tier::Engagement => (&self.spec.tiers.engagement, 2.0, None),
             };
             let written = spec.scale.unwrap_or(scale);
-            // To the millionth, a smaller positive scale than this would be none.
+            // A much smaller scale would round to zero, since ratios are exact to the millionth.
             let scale = Ratio::within(written, 0, 100).filter(|_| written >= 0.01).unwrap_or_else(|| {
                 let reason = format!("{written:?} is not from 0.01 to 100; 2 doubles each wait, 0.5 halves it");
                 self.complain(&format!("tiers.{}.scale", tier.name()), reason);
@@ -328,7 +328,7 @@ impl Reader<'_> {
         let open_for = spec.open_for.unwrap_or(default.open_for);
         if !(OPEN_FOR_MIN..=HOLD_MAX).contains(&open_for) {
             let (low, high) = (human(OPEN_FOR_MIN), human(HOLD_MAX));
-            let reason = format!("{} is not from {low} to {high}; it grows by itself", human(open_for));
+            let reason = format!("{} is not from {low} to {high}; it grows with each failed probe", human(open_for));
             self.complain("breaker.open_for", reason);
         }
         Rule {
@@ -340,7 +340,7 @@ impl Reader<'_> {
         }
     }
 
-    /// To the thousandth.
+    /// In thousandths.
     fn failure_rate(&mut self, written: f64) -> u16 {
         // Below a hundredth, the failures of a healthy endpoint would open it.
         if !(0.01..=1.0).contains(&written) {
@@ -363,7 +363,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The wait, or the nearest that may be and a complaint.
+    /// The wait, or the nearest allowed one after reporting an error.
     fn bounded(&mut self, field: &str, written: Duration) -> Duration {
         let (low, high) = (human(WAIT_MIN), human(WAIT_MAX));
         if written < WAIT_MIN {
@@ -388,7 +388,7 @@ fn none_of(written: &str, names: &[&str]) -> String {
     format!("{:?} is none of {}", echo(written), names.join(", "))
 }
 
-/// What somebody wrote, as far as it is said back.
+/// The beginning of an invalid value, for an error message.
 pub(super) fn echo(written: &str) -> String {
     let mut echo: String = written.chars().take(ECHO_CHARS_MAX).collect();
     if echo.len() < written.len() {
@@ -414,7 +414,7 @@ mod tests {
         PolicySpec { delays: Some(seconds.iter().copied().map(Duration::from_secs).collect()), ..PolicySpec::default() }
     }
 
-    /// The waits as written, in seconds.
+    /// The waits before jitter, in seconds.
     fn waits(spec: &PolicySpec) -> Vec<u64> {
         let policy = Policy::build(spec).expect("a valid policy");
         policy.preview(Tier::Promotional, None).waits.iter().map(|wait| wait.after.as_secs()).collect()
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strategy_follows_from_what_is_written() {
+    fn the_default_strategy_follows_from_the_fields_set() {
         assert_eq!(waits(&listed(&[7, 5])), [7, 5]);
         let linear = PolicySpec { step: Some(Duration::from_secs(20)), ..PolicySpec::default() };
         assert_eq!(waits(&linear), [20, 40, 60, 60, 60, 60, 60, 60]);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_taken_as_written_unless_it_sets_a_cap() {
+    fn a_list_is_not_capped_unless_it_sets_a_cap() {
         assert_eq!(waits(&listed(&[10, 86_400])), [10, 86_400]);
         let capped = PolicySpec { cap: Some(Duration::from_secs(60)), ..listed(&[10, 86_400]) };
         assert_eq!(waits(&capped), [10, 60]);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once_with_the_way_out() {
+    fn all_invalid_fields_are_reported_at_once_with_a_remedy() {
         let tier = TierSpec { scale: Some(0.0), first: Some(Duration::ZERO) };
         let spec = PolicySpec {
             strategy: Some("expo".to_owned()),
@@ -485,12 +485,12 @@ mod tests {
         breaker.failure_rate: 0.009 is not from 0.01 to 1; 0.5 means 50%
         breaker.min_volume: 0 is not from 1 to 10000; leave it out for the default
         breaker.consecutive: 10001 is not from 1 to 10000; leave it out for the default
-        breaker.open_for: 5m 1s is not from 1s to 5m; it grows by itself
+        breaker.open_for: 5m 1s is not from 1s to 5m; it grows with each failed probe
         "#);
     }
 
     #[test]
-    fn a_breaker_is_the_endpoints_default_where_nothing_else_is_written() {
+    fn unset_breaker_fields_have_the_endpoint_defaults() {
         let rule = |breaker| Policy::build(&PolicySpec { breaker, ..PolicySpec::default() }).expect("valid").breaker();
         assert_eq!(rule(BreakerSpec::default()), Rule::ENDPOINT);
         let written = BreakerSpec {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_needs_waits_and_not_too_many() {
+    fn an_empty_list_and_one_with_too_many_delays_are_refused() {
         insta::assert_snapshot!(complaints(&named("list")), @r#"delays: a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#);
         insta::assert_snapshot!(complaints(&listed(&[])), @r#"delays: a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#);
         insta::assert_snapshot!(complaints(&listed(&[1; 1_001])), @"delays: 1001 are too many; give at most 1000, the last one repeats up to max_attempts");
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_below_the_first_wait_is_refused_not_applied() {
+    fn a_cap_below_the_first_wait_is_refused() {
         let slow = PolicySpec { base: Some(Duration::from_secs(300)), ..PolicySpec::default() };
         insta::assert_snapshot!(complaints(&slow), @"cap: 1m is below the first wait of 5m; set cap to 5m or more");
     }
@@ -531,8 +531,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_not_said_back_in_full() {
-        let said = complaints(&named(&"é".repeat(1_000_000)));
-        assert!(said.chars().count() < 120, "{said}");
+    fn an_error_abbreviates_a_long_name() {
+        let error = complaints(&named(&"é".repeat(1_000_000)));
+        assert!(error.chars().count() < 120, "{error}");
     }
 }

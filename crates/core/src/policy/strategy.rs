@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use super::ratio::Ratio;
 
-/// Growth ends here: beyond every cap of every tier, and far from overflow.
+/// The longest delay: above every cap of every tier, and far from overflow.
 const FAR: Duration = Duration::from_secs(10_000 * 86_400);
 
-/// How delays grow.
+/// How the delay grows from retry to retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// The same each time.
+    /// The same delay each time.
     Fixed { base: Duration },
     /// `step × n`.
     Linear { step: Duration },
     /// `base × multiplierⁿ⁻¹`.
     Exponential { base: Duration, multiplier: Ratio },
-    /// As written, never empty; the last one repeats.
+    /// The listed delays, never empty; the last one repeats.
     List { delays: Vec<Duration> },
 }
 
 impl Strategy {
-    /// Every strategy's name, as the API takes it.
+    /// The names of all strategies, as the API takes them.
     pub(super) const NAMES: [&str; 4] = ["fixed", "linear", "exponential", "list"];
 
     /// Its name in the API.
@@ -46,7 +46,7 @@ impl Strategy {
     }
 }
 
-/// `base` multiplied `times` over.
+/// `base × multiplier` to the power of `times`.
 fn grown(base: Duration, multiplier: Ratio, times: u16) -> Duration {
     // In millionths of a microsecond: rounded to whole ones, 1 ms × 1.0001 would never grow.
     const FINE: u128 = 1_000_000;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn each_strategy_grows_in_its_own_way() {
+    fn each_strategy_grows_as_documented() {
         let base = Duration::from_secs(3);
         check(&Strategy::Fixed { base }, &[3_000, 3_000, 3_000]);
         check(&Strategy::Linear { step: base }, &[3_000, 6_000, 9_000]);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_ends_far_out_instead_of_overflowing() {
+    fn growth_stops_at_the_longest_delay_instead_of_overflowing() {
         let longest = Duration::from_secs(30 * 86_400);
         for retry in [1, 2, 10, 1_000, u16::MAX] {
             let delay = Strategy::Exponential { base: longest, multiplier: times(1_000.0) }.delay(retry);

@@ -1,11 +1,11 @@
-//! Laws that hold for every policy that can be built, and for every one that cannot.
+//! Invariants of every valid policy and of the errors for invalid ones.
 
 use proptest::option::of;
 use proptest::prelude::{Strategy, *};
 
 use super::*;
 
-/// Durations people write, and some that nobody should.
+/// Plausible durations, and some extreme ones.
 fn any_wait() -> impl Strategy<Value = Duration> {
     prop_oneof![
         8 => (1_u64..3_600_000).prop_map(Duration::from_millis),
@@ -64,7 +64,7 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
     )
 }
 
-/// Any policy there can be.
+/// Any valid policy.
 fn any_policy() -> impl Strategy<Value = Policy> {
     any_spec().prop_filter_map("a bad policy", |spec| Policy::build(&spec).ok())
 }
@@ -73,7 +73,7 @@ fn any_tier() -> impl Strategy<Value = Tier> {
     prop::sample::select(&Tier::ALL[..])
 }
 
-/// Rolls that reach the ends more often than dice would.
+/// Rolls that reach both ends more often than random ones would.
 fn any_roll() -> impl Strategy<Value = Roll> {
     prop_oneof![Just(0), Just(u64::MAX), any::<u64>()].prop_map(Roll)
 }
@@ -94,7 +94,7 @@ fn starts(policy: &Policy, tier: Tier, rolls: &[Roll]) -> Vec<Duration> {
 
 proptest! {
     #[test]
-    fn any_spec_either_builds_or_says_why_not(spec in any_spec()) {
+    fn any_spec_either_builds_or_reports_an_error(spec in any_spec()) {
         match Policy::build(&spec) {
             Ok(policy) => prop_assert!(policy.max_attempts() >= 1),
             Err(wrong) => {
@@ -105,28 +105,28 @@ proptest! {
     }
 
     #[test]
-    fn there_is_a_wait_exactly_until_the_attempts_are_spent(
+    fn a_wait_exists_exactly_while_attempts_are_left(
         policy in any_policy(), retry in any::<u16>(), tier in any_tier(), previous in of(any::<Duration>()), roll in any_roll(),
     ) {
         let wait = policy.wait(retry, tier, previous, roll);
         prop_assert_eq!(wait.is_some(), retry < policy.max_attempts());
-        prop_assert!(wait.unwrap_or_default() <= WAIT_MAX * 2, "a wait is at most the cap and its share");
+        prop_assert!(wait.unwrap_or_default() <= WAIT_MAX * 2, "a wait is at most the cap plus jitter");
     }
 
     #[test]
-    fn every_wait_is_in_the_band_that_preview_shows(
+    fn every_wait_is_in_the_range_that_preview_shows(
         policy in any_policy(), tier in any_tier(), rolls in prop::collection::vec(any_roll(), 1..40),
     ) {
         let policy = Policy { window: None, ..policy };
-        let shown = policy.preview(tier, None);
+        let preview = policy.preview(tier, None);
         let mut before = Duration::ZERO;
-        for (wait, start) in shown.waits.iter().zip(starts(&policy, tier, &rolls)) {
+        for (wait, start) in preview.waits.iter().zip(starts(&policy, tier, &rolls)) {
             let drawn = start - before;
             prop_assert!(wait.earliest <= drawn && drawn <= wait.latest, "{drawn:?} is not within {wait:?}");
-            prop_assert!(drawn <= shown.largest_wait);
+            prop_assert!(drawn <= preview.largest_wait);
             before = start;
         }
-        prop_assert_eq!(shown.waits.len(), usize::from(policy.max_attempts()) - 1);
+        prop_assert_eq!(preview.waits.len(), usize::from(policy.max_attempts()) - 1);
     }
 
     #[test]
@@ -138,12 +138,12 @@ proptest! {
             ttl.is_none_or(|ttl| *start < ttl) && policy.window().is_none_or(|window| *start <= window)
         };
         let last = starts(&policy, tier, &rolls).into_iter().take_while(in_time).last().unwrap_or_default();
-        // Due times are whole milliseconds, and so is what preview says of a TTL.
-        prop_assert!(last + Duration::from_millis(1) >= survives, "last at {last:?}, said to survive {survives:?}");
+        // Due times are whole milliseconds, and so are the figures of a preview with a TTL.
+        prop_assert!(last + Duration::from_millis(1) >= survives, "last at {last:?}, preview says {survives:?}");
     }
 
     #[test]
-    fn a_hastened_first_retry_is_never_late(policy in any_policy(), previous in of(any::<Duration>()), roll in any_roll()) {
+    fn a_bounded_first_retry_is_never_late(policy in any_policy(), previous in of(any::<Duration>()), roll in any_roll()) {
         let written = policy.strategy.delay(1);
         for tier in Tier::ALL {
             let Some(first) = policy.variant(tier).first else { continue };
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cap_does_not_herd(policy in any_policy(), retry in 2_u16..40, tier in any_tier()) {
+    fn a_capped_wait_is_still_spread(policy in any_policy(), retry in 2_u16..40, tier in any_tier()) {
         let Jitter::Spread(share) = policy.jitter else { return Ok(()) };
         if share.of(policy.cap).is_zero() || retry >= policy.max_attempts() {
             return Ok(());
@@ -164,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn the_survived_outage_is_the_worst_there_can_be() {
+fn the_survived_outage_is_the_worst_case() {
     // 10 s ± 20 %, nine retries at most, within 30 s: 8 + 8 + 8 s can be all there is before a wait
     // of 12 s misses the window, but 18 s + 12.000001 s misses it as well.
     let spec = PolicySpec {
@@ -195,7 +195,7 @@ fn transactional_halves_engagement_doubles_and_the_cap_holds_for_both() {
 }
 
 #[test]
-fn a_tier_may_be_given_waits_of_its_own() {
+fn a_policy_may_set_the_waits_of_each_tier() {
     let spec = PolicySpec {
         jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
         tiers: TiersSpec {

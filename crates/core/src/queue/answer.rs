@@ -1,5 +1,7 @@
-//! What an answer does to the gates: breakers open and close, concurrency and pace follow, and a
-//! destination that is well again gets what waited for it, paced (E1, E2, F2).
+//! Applies an answer to the gates its attempt passed: breakers open and close, concurrency and pace are adapted, and a
+//! destination that has recovered gets its backlog at a limited pace (E1, E2, F2).
+//!
+//! Invariant: only attempts that were made count. The gates themselves are in `flow`.
 
 use std::sync::Arc;
 
@@ -19,11 +21,12 @@ use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// A destination that says it has too much before anybody knows what it takes is fed half of this.
+/// The rate, in thousandths a second, that is assumed of a destination that answers 429 or 503 before its own rate is
+/// known. It is slowed down to half of this.
 const UNKNOWN_RATE: u64 = 10_000;
 
 impl Queue {
-    /// Tells every gate an attempt went through what came of it.
+    /// Reports the outcome of an attempt to every gate that it passed.
     pub(super) fn answered(&mut self, index: u32, flight: &Flight, verdict: &Verdict, now: Timestamp, roll: Roll) {
         let Some(settings) = self.lane_ref(index).settings.clone() else { return };
         let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
@@ -41,7 +44,7 @@ impl Queue {
                 flight,
                 verdict,
                 &settings,
-                Heard { signal: Signal::of_endpoint(verdict), ..heard },
+                Heard { signal: Signal::for_endpoint(verdict), ..heard },
                 now,
             );
         }
@@ -66,7 +69,7 @@ impl Queue {
         let in_flight = lane.in_flight + 1;
         let Some(destination) = lane.destination.as_mut() else { return };
         let took = now.since(flight.started);
-        let said = match heard.signal {
+        let pace_answer = match heard.signal {
             Signal::Success => {
                 destination.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
                 if destination.concurrency.latency_holds() { pace::Answer::Well } else { pace::Answer::Slowly }
@@ -89,9 +92,9 @@ impl Queue {
             destination.healthy = took_lately;
         }
         match &mut destination.pace {
-            Some(pace) => pace.answered(now, said),
-            // While it is not closed the breaker is all the pace there is.
-            None if said == pace::Answer::TooMuch && destination.breaker.standing(now) == Standing::Closed => {
+            Some(pace) => pace.answered(now, pace_answer),
+            // While the breaker is not closed, it limits the rate by itself.
+            None if pace_answer == pace::Answer::TooMuch && destination.breaker.standing(now) == Standing::Closed => {
                 destination.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
             }
             None => {}
@@ -113,7 +116,7 @@ impl Queue {
         }
     }
 
-    /// A lane's breaker has opened: nothing is kept apart or paced until it closes.
+    /// Handles the opening of a lane's breaker: pace and drain end until it closes.
     fn opened(&mut self, index: u32, now: Timestamp) {
         self.restock(index, now);
         let lane = self.lane_mut(index);
@@ -131,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// A lane's destination is well again: what waits becomes due and is paced.
+    /// Starts the recovery of a lane's destination: waiting retries become due, and a pace limits the rate.
     pub(super) fn recovered(&mut self, index: u32, now: Timestamp) {
         let drain = Drain::new(now, self.marks.next(), |at| self.marks.since(at));
         let lane = self.lane_mut(index);
@@ -154,14 +157,14 @@ impl Queue {
         self.tidy_destination(index, now);
     }
 
-    /// The breaker of a shared gate has closed: each lane behind it recovers at its own pace.
+    /// Handles the closing of a shared gate's breaker: each lane behind it recovers at its own pace.
     pub(super) fn shared_recovered(&mut self, gate: SharedGate, now: Timestamp) {
         for lane in self.parked_at(gate) {
             let Some(index) = self.lane_index.get(&lane).copied() else { continue };
-            let is_well = self.lane_ref(index).destination.as_ref().is_some_and(|destination| {
+            let is_healthy = self.lane_ref(index).destination.as_ref().is_some_and(|destination| {
                 destination.breaker.standing(now) == Standing::Closed && destination.pace.is_none()
             });
-            if is_well {
+            if is_healthy {
                 if let Some(destination) = self.lane_mut(index).destination.as_mut() {
                     destination.healthy = destination.healthy.max(destination.breaker.successes_per_second(now));
                 }
@@ -171,8 +174,8 @@ impl Queue {
         self.ring_parked(gate, now);
     }
 
-    /// Ends what has done its work: a pace that held nothing back, a drain that is empty, a budget
-    /// of a destination that does not fail any more.
+    /// Ends what is no longer needed: a pace that held nothing back, an empty drain, and the budget of a destination
+    /// that has stopped failing.
     pub(super) fn tidy_destination(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_mut(index);
         if lane.drain().is_some_and(Drain::is_empty) {
@@ -190,7 +193,7 @@ impl Queue {
         }
     }
 
-    /// Puts everything a lane kept apart back into its one queue.
+    /// Ends a lane's drain and puts its postponed retries back into its queues.
     fn restock(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_mut(index);
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
@@ -208,7 +211,7 @@ impl Queue {
         self.sort_ready(index);
     }
 
-    /// Puts what may go into the part it belongs to.
+    /// Moves the ready deliveries into the parts they belong to.
     fn sort_ready(&mut self, index: u32) {
         for tier in Tier::ALL {
             for id in self.lane_mut(index).take_ready(tier) {
@@ -219,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Makes a retry due that waits for its time.
+    /// Makes a waiting retry due now.
     fn make_due(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
         if let State::Retry { due, cause } = item.delivery.state
@@ -230,21 +233,20 @@ impl Queue {
         }
     }
 
-    /// Makes one due that waits for its time, because its owner asks for it. Gates and holds of its lane stay; a wait
-    /// that its endpoint asked for that delivery alone ends. Nothing is written: a later read of its row finds the time
-    /// it had.
+    /// Makes a waiting delivery due now, at its owner's request. Gates and holds of its lane still apply; a wait that
+    /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
     pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
-        let hurried = match item.delivery.state {
+        let due_now = match item.delivery.state {
             State::Queued { due } if due > now => State::Queued { due: now },
             State::Retry { due, cause } if due > now => State::Retry { due: now, cause },
             _ => return,
         };
-        item.delivery.state = hurried;
+        item.delivery.state = due_now;
         self.due(id, now);
     }
 
-    /// Whether a retry may go, by the budget of its destination.
+    /// Takes a retry from the budget of the lane's destination, where it applies; `false` if the budget is spent.
     pub(super) fn may_retry(&mut self, index: u32, now: Timestamp) -> bool {
         let lane = self.lane_mut(index);
         let drains = lane.drain().is_some();
@@ -257,7 +259,7 @@ impl Queue {
         !applies || destination.budget.take(now).is_ok()
     }
 
-    /// A retry over the budget waits until there is some again.
+    /// Keeps a retry over the budget aside until the budget allows it.
     pub(super) fn postpone(&mut self, index: u32, tier: Tier, id: DeliveryId, now: Timestamp) {
         let lane = self.lane_mut(index);
         let rank = lane.ranked(id);
@@ -268,7 +270,7 @@ impl Queue {
         }
     }
 
-    /// Tells of queues that began or ended to spill because they are cut differently now.
+    /// Notes which queues started or stopped spilling because the lane was divided differently.
     pub(super) fn tell_spilling(&mut self, index: u32, before: [bool; 3]) {
         let lane = self.lane_ref(index);
         let id = lane.id;
@@ -280,15 +282,15 @@ impl Queue {
         }
     }
 
-    /// How a lane's own breaker stands.
+    /// The state of a lane's own breaker.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
         let destination = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
         destination.map_or(Standing::Closed, |destination| destination.breaker.standing(now))
     }
 }
 
-/// What an attempt says of the resolver. Over a kept connection it was not asked, which counts for it: what still
-/// goes well need not be held.
+/// The signal for the DNS resolver's gate. An attempt over a kept connection needs no resolver and counts as a success,
+/// since such attempts need not be held.
 fn resolver_signal(verdict: &Verdict) -> Signal {
     match verdict.class {
         Class::Ours | Class::Decided => Signal::Neutral,
@@ -297,7 +299,7 @@ fn resolver_signal(verdict: &Verdict) -> Signal {
     }
 }
 
-/// Whether the receiver took longer than it had: it may be slow because it has too much.
+/// Whether the attempt timed out, which may be a sign of overload.
 fn is_timeout(cause: Cause) -> bool {
     matches!(cause, Cause::Unknown | Cause::ConnectTimeout | Cause::GatewayTimeout | Cause::RequestTimeout)
 }

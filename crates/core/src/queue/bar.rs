@@ -1,8 +1,8 @@
-//! What keeps a lane from sending right now, and what lifts it: somebody's word, the lane's own slots, its
-//! destination, a gate it shares. Holding costs no attempt. What an answer does to the gates is in
-//! `answer.rs`.
+//! What blocks a lane from sending right now, and which event unblocks it: a pause or a `Retry-After`, the lane's own
+//! slots, its destination, or a gate it shares. Being blocked costs no attempt. `answer.rs` updates the gates after an
+//! answer.
 //!
-//! Invariant: a lane that is barred is looked at again, by whatever lifts the bar.
+//! Invariant: a blocked lane is checked again by the event that unblocks it.
 
 use super::Queue;
 use super::lane::Lane;
@@ -13,7 +13,7 @@ use crate::hold::{Hold, Why};
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// Something that keeps a lane from sending.
+/// What blocks a lane from sending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bar {
     pub(super) hold: Hold,
@@ -26,7 +26,7 @@ impl Bar {
     }
 }
 
-/// How a bar is lifted.
+/// The event that unblocks a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lifts {
     ByWord,
@@ -36,9 +36,9 @@ pub(super) enum Lifts {
 }
 
 impl Queue {
-    /// What holds a whole lane for now: nothing of it is taken in, paged in or sent.
+    /// What holds a whole lane: none of its deliveries is admitted, paged in or sent.
     pub(super) fn holding(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
-        if let Some(hold) = self.word(lane, now) {
+        if let Some(hold) = self.explicit_hold(lane, now) {
             return Some(hold);
         }
         if let Some(Standing::Open { until, .. }) =
@@ -49,16 +49,16 @@ impl Queue {
         self.shared_open(lane, now).map(|(_, hold)| hold)
     }
 
-    /// Somebody's word, or the receiver's, that a lane must wait.
-    fn word(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
+    /// A pause, the lane's own hold, a disabled endpoint, or missing settings.
+    fn explicit_hold(&self, lane: &Lane, now: Timestamp) -> Option<Hold> {
         let wide = self.wide_pause(lane.settings.as_deref(), now);
         wide.map(|(_, hold)| hold).or_else(|| lane.held(now))
     }
 
-    /// What keeps a lane from sending something of this tier now.
+    /// What blocks a lane from sending a delivery of this tier now.
     pub(super) fn bar(&self, index: u32, tier: Tier, now: Timestamp) -> Option<Bar> {
         let lane = self.lane_ref(index);
-        if let Some(hold) = self.word(lane, now) {
+        if let Some(hold) = self.explicit_hold(lane, now) {
             return Some(Bar { hold, lifts: Lifts::ByWord });
         }
         if !lane.has_slot() {
@@ -75,7 +75,7 @@ impl Queue {
         own.or_else(|| self.shared_bar(lane, now))
     }
 
-    /// Sees to it that a held lane is looked at again, though it has nothing in the window to send.
+    /// Makes sure that a held lane is checked again although it has nothing in the window to send.
     pub(super) fn park_held(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_ref(index);
         let id = lane.id;
@@ -89,18 +89,18 @@ impl Queue {
         }
     }
 
-    /// Sees to it that a barred lane is looked at again.
+    /// Makes sure that a blocked lane is checked again.
     pub(super) fn park(&mut self, index: u32, bar: Bar, now: Timestamp) {
         let lane = self.lane_ref(index).id;
         match bar.lifts {
-            // A landing, a resume or the hold's own timer looks at the lane.
+            // The end of an attempt, a resume or the hold's own timer checks the lane.
             Lifts::ByWord | Lifts::ByLanding => {}
             Lifts::At(at) => self.wake_lane(index, at, now),
             Lifts::ByGate(gate) => self.park_at(gate, lane, bar.hold.until),
         }
     }
 
-    /// Looks at a lane again at this time, unless that happens anyway.
+    /// Sets a timer to check a lane at this time, unless an earlier one is set.
     pub(super) fn wake_lane(&mut self, index: u32, at: Timestamp, now: Timestamp) {
         let lane = self.lane_mut(index);
         if at < lane.wakes_at || lane.wakes_at < now {

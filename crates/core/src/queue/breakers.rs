@@ -1,4 +1,6 @@
-//! Breakers as an operator sees them (E3), and what of them survives a restart.
+//! Breakers as an operator sees and resets them (E3), and their part that survives a restart.
+//!
+//! Invariant: after a restart a breaker that was not closed is half-open.
 
 use super::Queue;
 use super::destination::Destination;
@@ -10,57 +12,57 @@ use crate::id::{LaneId, TenantId};
 use crate::queue::TenantSettings;
 use crate::time::Timestamp;
 
-/// Whose breaker.
+/// What a breaker belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerOf {
-    /// One endpoint's.
+    /// A lane: the breaker of an endpoint.
     Lane(LaneId),
-    /// One that lanes share.
+    /// A gate that lanes share.
     Shared(SharedGate),
 }
 
 /// A breaker that is not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerShown {
-    /// Whose.
+    /// The lane or the shared gate it belongs to.
     pub of: BreakerOf,
-    /// How it stands: until when, since when.
+    /// Whether it is open or half-open, and since when.
     pub standing: Standing,
     /// What opened it.
     pub opened: Option<Opened>,
-    /// What it holds, as far as the window knows: deliveries of a lane, lanes of a shared gate.
+    /// How much of the window it holds: deliveries of a lane, or lanes at a shared gate.
     pub holds: usize,
 }
 
-/// What survives a restart of a breaker that is not closed: it probes first.
+/// The part of a breaker that is kept over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftBreaker {
-    /// Whose.
+    /// The lane or the shared gate it belongs to.
     pub of: BreakerOf,
-    /// Since when it is not closed, and how long it held last.
+    /// When it opened, and its last hold.
     pub soft: Soft,
 }
 
-/// How a recovery goes on (E2).
+/// The progress of a recovery (E2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// How many thousandths of a delivery leave a second.
+    /// The rate of sends, in thousandths a second.
     pub rate_milli: u64,
-    /// When what waits will have gone, if nothing changes.
+    /// When the backlog will be drained at this rate; `None` if it never will be.
     pub drained_at: Option<Timestamp>,
 }
 
 /// How an operator resets a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// A probe goes first, and it closes when probes succeed.
+    /// Become half-open: probes are sent, and it closes when they succeed.
     Probe,
-    /// It closes at once.
+    /// Close at once.
     Force,
 }
 
 impl Queue {
-    /// Takes over what an operator has set for a tenant.
+    /// Sets an operator's settings for a tenant.
     pub fn set_tenant(&mut self, now: Timestamp, settings: TenantSettings) {
         self.turn.set(settings, now);
     }
@@ -85,17 +87,17 @@ impl Queue {
         lanes.chain(shared).filter(|shown| shown.standing != Standing::Closed).collect()
     }
 
-    /// The lanes that go through a gate, each with whose it is, as far as the window knows them.
+    /// The lanes in memory that share a gate, each with its tenant.
     pub fn lanes_through(&self, gate: SharedGate) -> Vec<(LaneId, TenantId)> {
         let settings = self.lane_index.values().filter_map(|index| self.lane_ref(*index).settings.as_ref());
         let through = settings.filter(|settings| settings.shared().contains(&Some(gate)));
         let mut lanes: Vec<(LaneId, TenantId)> = through.map(|settings| (settings.lane, settings.tenant)).collect();
-        // Not in the order of a map: a seed is a run.
+        // Sorted, since the order of a map must not influence a simulation.
         lanes.sort_unstable();
         lanes
     }
 
-    /// Resets a breaker; `false` when there is none that is not closed.
+    /// Resets a breaker; `false` if it does not exist or is closed.
     pub fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
         let breaker = match of {
             BreakerOf::Lane(lane) => self.lane_index.get(&lane).copied().and_then(|index| {
@@ -117,7 +119,7 @@ impl Queue {
         true
     }
 
-    /// What a restart must know of breakers that are not closed.
+    /// The breakers that are not closed, for the next start.
     pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
         let lanes = self.troubled.iter().filter_map(|lane| {
             let destination = self.lane_ref(*self.lane_index.get(lane)?).destination.as_ref()?;
@@ -129,7 +131,7 @@ impl Queue {
         lanes.chain(shared).collect()
     }
 
-    /// Takes over breakers that were not closed before a restart: each probes first.
+    /// Restores breakers that were not closed before a restart, as half-open.
     pub fn restore_breakers(&mut self, now: Timestamp, breakers: &[SoftBreaker]) {
         if self.limits.care == Care::Off {
             return;
@@ -148,7 +150,7 @@ impl Queue {
         }
     }
 
-    /// How a lane's recovery goes on while `waiting` deliveries wait; `None` when none is under way.
+    /// The progress of a lane's recovery with `waiting` deliveries to send; `None` if it is not recovering.
     pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
         let destination = self.lane_ref(*self.lane_index.get(&lane)?).destination.as_ref()?;
         let rate_milli = destination.pace.as_ref()?.rate();

@@ -1,5 +1,5 @@
-//! What is known of one destination: made with its first attempt, forgotten when nothing of it is
-//! worth remembering.
+//! The flow-control state of one destination: its breaker, limits, budget and drain. It is created with the first
+//! attempt and dropped some time after the last one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,16 +20,15 @@ use crate::id::DeliveryId;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// How long a destination that is well is remembered after its last attempt: its concurrency and
-/// the rate it took are worth that much.
+/// How long a healthy destination is kept after its last attempt, with its concurrency limit and rate.
 const KEPT_WELL: Duration = Duration::from_secs(60);
-/// How long a row of failures is, or a breaker that nobody waits for.
+/// How long a destination is kept after its last attempt if its breaker is not closed or has counted failures.
 const KEPT_FAILING: Duration = Duration::from_secs(3_600);
 
-/// Retries kept in the window so that a recovery can make them due at once.
+/// The most retries kept in the window so that a recovery can make them due at once.
 const RETRIES_MAX: usize = 256;
 
-/// What is known of a destination.
+/// The flow-control state of a destination.
 #[derive(Debug)]
 pub(super) struct Destination {
     care: Care,
@@ -38,13 +37,13 @@ pub(super) struct Destination {
     pub(super) budget: Budget,
     pub(super) bucket: Option<Bucket>,
     pub(super) pace: Option<Pace>,
-    /// What it took when it was last well, in thousandths a second.
+    /// The rate of successes when it was last healthy, in thousandths a second.
     pub(super) healthy: u64,
-    /// When something was last sent.
+    /// When the last attempt started.
     pub(super) used: Timestamp,
     /// Retries that wait in the window: a recovery makes them due at once.
     pub(super) retries: BTreeSet<DeliveryId>,
-    /// Retries over the budget.
+    /// Retries over the budget, by tier.
     pub(super) postponed: [Ready; 3],
     pub(super) drain: Option<Box<Drain>>,
 }
@@ -54,7 +53,7 @@ impl Destination {
         Self { care, bucket: settings.rate().map(|rate| Bucket::full(rate, now)), ..Self::unlimited(now) }
     }
 
-    /// One whose lane's settings are not known.
+    /// A destination without a rate limit, for a lane whose settings are not known.
     pub(super) fn unlimited(now: Timestamp) -> Self {
         Self {
             care: Care::On,
@@ -71,17 +70,17 @@ impl Destination {
         }
     }
 
-    /// Whether the destination is treated with care, or only kept to its rate.
+    /// Whether the destination is protected, not only rate-limited.
     pub(super) fn is_cared_for(&self) -> bool {
         self.care == Care::On
     }
 
-    /// How many attempts may be under way at once.
+    /// The most attempts in flight, where the lane's settings allow `most`.
     pub(super) fn in_flight_max(&self, most: u16) -> u16 {
         if self.is_cared_for() { self.concurrency.limit(most) } else { most }
     }
 
-    /// What keeps its own lane from sending now.
+    /// What blocks the destination's lane from sending now.
     pub(super) fn bar(&self, settings: &LaneSettings, now: Timestamp) -> Option<Bar> {
         match self.breaker.lets_through(now) {
             LetsThrough::Nothing { until: Some(at) } => return Some(Bar::until(Why::BreakerOpen, at)),
@@ -98,12 +97,12 @@ impl Destination {
         limited.max(paced).map(|at| Bar::until(Why::RateLimit, at))
     }
 
-    /// Something is sent.
+    /// Notes the start of an attempt, which takes its tokens.
     pub(super) fn start(&mut self, settings: &LaneSettings, first_try: bool, now: Timestamp) -> Pass {
         self.used = now;
         if let Some(rate) = settings.rate() {
             let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
-            // Looked at before: there is a token.
+            // `bar` was checked before: there is a token.
             let _ = bucket.take(rate, now);
         }
         if let Some(pace) = &mut self.pace {
@@ -115,7 +114,7 @@ impl Destination {
         self.breaker.start(now)
     }
 
-    /// The clock was set back: what time has earned counts from now on.
+    /// After the clock was set back: buckets continue from the new time.
     pub(super) fn catch_up(&mut self, settings: Option<&LaneSettings>, now: Timestamp) {
         if let (Some(rate), Some(bucket)) = (settings.and_then(LaneSettings::rate), &mut self.bucket) {
             bucket.catch_up(rate, now);
@@ -126,7 +125,7 @@ impl Destination {
         self.budget.catch_up(now);
     }
 
-    /// Something was picked and not sent after all.
+    /// Gives back the tokens of an attempt that was not made.
     pub(super) fn put_back(&mut self, settings: &LaneSettings, flight: &Flight) {
         if let (Some(rate), Some(bucket)) = (settings.rate(), &mut self.bucket) {
             bucket.give_back(rate, flight.started);
@@ -137,23 +136,23 @@ impl Destination {
         self.breaker.put_back(flight.generation);
     }
 
-    /// Whether the destination cannot be sent to freely, or could not a moment ago.
+    /// Whether the breaker is not closed, or many recent answers were failures.
     pub(super) fn is_troubled(&self, now: Timestamp) -> bool {
         self.breaker.standing(now) != Standing::Closed || self.breaker.is_failing(now)
     }
 
-    /// Whether a retry waits for the budget.
+    /// Whether a retry is waiting for the budget.
     pub(super) fn is_postponed(&self, tier: Tier, rank: Rank) -> bool {
         self.postponed[tier.index()].contains(rank)
     }
 
-    /// Remembers a retry that waits, if there is room.
+    /// Notes a waiting retry for a recovery; `false` if there is no room.
     pub(super) fn keep_retry(&mut self, id: DeliveryId) -> bool {
         let room = self.retries.len() < RETRIES_MAX;
         room && self.retries.insert(id)
     }
 
-    /// Whether nothing of it is worth remembering.
+    /// Whether the destination may be dropped.
     pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
         let quiet = now.since(self.used);
         let owes = match (settings.and_then(LaneSettings::rate), &self.bucket) {
@@ -164,7 +163,7 @@ impl Destination {
         quiet >= kept && !owes && self.drain.is_none()
     }
 
-    /// When to look again whether it is over.
+    /// When to check [`Self::is_over`] again.
     pub(super) fn over_at(&self, now: Timestamp) -> Timestamp {
         let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
         (self.used + kept).max(now + Duration::from_secs(1))

@@ -1,11 +1,11 @@
-//! A backlog on its way out (E2): what waited when a breaker closed is kept apart from what comes
-//! after, so that fresh messages do not queue behind it.
+//! Draining a backlog (E2): deliveries that waited when a breaker closed are kept apart from those that come
+//! after, so that fresh messages do not queue behind them.
 //!
-//! Parts, each in the lane's own order: *fresh* is what was born since (it stays in the lane's own
-//! queue); of the rest, what had waited least goes first, in steps, and the backlog proper is last.
-//! Nobody knows when the receiver became well again: the shorter something had waited, the more
-//! likely it was born after that, and is news. Where both wait, four of five sends are fresh, but a
-//! fresh one first gives way for a moment to what had waited less than a minute.
+//! A draining lane has several parts, each in the lane's own order. *Fresh* deliveries were born after the breaker
+//! closed; they stay in the lane's own queue. The others are divided by how long they had waited, and those that had
+//! waited least are sent first: it is not known when the receiver recovered, and a delivery that waited only shortly
+//! was probably born after that. Where both wait, four of five sends are fresh. A fresh delivery that has just arrived
+//! first gives way to deliveries that had waited less than a minute.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use crate::id::DeliveryId;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// What had waited less than this when the breaker closed goes before what had waited longer. The
-/// last step is the longest a breaker holds while messages wait: what is older was most likely born
-/// while the receiver was down.
+/// Bounds of the parts: deliveries that had waited less than a bound when the breaker closed are sent before those that
+/// had waited longer. The last bound is the longest hold of a breaker while messages wait: older deliveries were
+/// probably born while the receiver was down.
 pub(super) const STEPS: [Duration; 3] = [Duration::from_secs(6), Duration::from_secs(36), Duration::from_secs(60)];
 
-/// A fresh one gives way until it has waited this long itself.
+/// How long a fresh delivery gives way.
 const GIVES_WAY: Duration = Duration::from_millis(4_200);
 
-/// Fresh ones in a row while others wait.
+/// How many fresh deliveries are sent in a row while others wait.
 const FRESH_IN_A_ROW: u8 = 4;
 
-/// The parts that are kept apart: one for each step, and the backlog.
+/// How many parts are kept apart: one for each step, and one for older deliveries.
 const APART: usize = STEPS.len() + 1;
 
-/// Which of a draining lane's queues.
+/// A part of a draining lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Fresh,
-    /// What had waited until this step; the last one is the backlog.
+    /// Deliveries that had waited less than this step; the last part has those that had waited longer.
     Waited(u8),
 }
 
 impl Part {
-    /// All of them, in the order they are paged in.
+    /// All parts, in the order in which they are paged in.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         std::iter::once(Self::Fresh).chain((0..APART).map(Self::waited))
     }
@@ -48,30 +48,30 @@ impl Part {
     }
 }
 
-/// The rows of a queue from one id (with it) to another (without it).
+/// A half-open range of delivery ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first.
+    /// The first id, included.
     pub from: DeliveryId,
-    /// What comes after the last.
+    /// The end, excluded.
     pub below: DeliveryId,
 }
 
 impl Span {
-    /// All rows there can be.
+    /// All ids.
     pub const ALL: Self = Self { from: DeliveryId::from_raw(0), below: DeliveryId::from_raw(u64::MAX >> 1) };
 
-    /// Whether a row is among them.
+    /// Whether the id is in the range.
     pub fn contains(&self, id: DeliveryId) -> bool {
         self.from <= id && id < self.below
     }
 }
 
-/// What waited when a breaker closed.
+/// The deliveries that waited when a breaker closed.
 #[derive(Debug)]
 pub(super) struct Drain {
     begun: Timestamp,
-    /// The first id of what is fresh, then of each step: they descend.
+    /// The first id of the fresh part, then of each step: they descend.
     from: [DeliveryId; APART],
     /// By part and tier.
     ready: [[Ready; 3]; APART],
@@ -80,7 +80,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Begins one; `since` gives the first id that may be from a time or later.
+    /// Begins a drain; `since` returns the first id from about a time or later.
     pub(super) fn new(begun: Timestamp, fresh_from: DeliveryId, since: impl Fn(Timestamp) -> DeliveryId) -> Self {
         let mut from = [fresh_from; APART];
         for (step, waited) in STEPS.into_iter().enumerate() {
@@ -97,7 +97,7 @@ impl Drain {
         Part::waited(STEPS.iter().position(|step| waited < *step).unwrap_or(STEPS.len()))
     }
 
-    /// Whose rows these are in the store.
+    /// The part to which a row in the store belongs.
     pub(super) fn part_of_row(&self, id: DeliveryId) -> Part {
         match self.from.iter().position(|from| id >= *from) {
             Some(0) => Part::Fresh,
@@ -121,7 +121,8 @@ impl Drain {
         self.ready[usize::from(step)][tier.index()].push(rank);
     }
 
-    /// The next of those kept apart, unless it is the turn of a fresh one that has waited so long.
+    /// The next delivery of the parts kept apart; `None` if it is the turn of a fresh one. `fresh` is how long the
+    /// first fresh delivery has waited.
     pub(super) fn pop(&mut self, tier: Tier, fresh: Option<Duration>) -> Option<Rank> {
         let young_waits = self.ready[..STEPS.len()].iter().any(|part| !part[tier.index()].is_empty());
         let gives_way = fresh.is_some_and(|waited| young_waits && waited < GIVES_WAY);
@@ -151,7 +152,7 @@ impl Drain {
         &mut self.overflow[usize::from(step)][tier]
     }
 
-    /// Looks for rows behind the window in every part that can have some.
+    /// Marks every part that can have rows behind the window as to be searched.
     pub(super) fn look_behind(&mut self) {
         for step in 0..APART {
             let span = self.span(Part::waited(step));
@@ -169,7 +170,7 @@ impl Drain {
         self.overflow.iter().flatten().map(|queue| u8::from(queue.paging)).sum()
     }
 
-    /// Whether everything that was kept apart has gone.
+    /// Whether no delivery is kept apart any more.
     pub(super) fn is_empty(&self) -> bool {
         self.overflow.iter().flatten().all(|queue| !queue.is_spilling())
             && self.ready.iter().flatten().all(Ready::is_empty)

@@ -1,8 +1,8 @@
-//! What ends without another attempt: a cut covers it, its time to live is over, a receipt came, or the
-//! store ended it by itself.
+//! Ends without another attempt: a cut covers the delivery, its TTL is over, a receipt came, or the
+//! store ended it.
 //!
-//! Invariant: nothing is ended while it is in flight or being recorded. A cut spares it; the rest waits
-//! until it has landed and [`Queue::recorded`] looks again.
+//! Invariant: a delivery that is in flight or being recorded is not ended here. A cut spares it; other ends are applied
+//! once its attempt has ended, by [`Queue::recorded`].
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,15 @@ use crate::time::Timestamp;
 /// A cut that is in force and not yet durable.
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
-    /// How often it was made since.
+    /// How many [`Queue::cut`] calls have not been recorded.
     calls: u32,
-    /// Lanes that read on once it is durable.
+    /// Lanes that read on once all are durable.
     lanes: BTreeSet<LaneId>,
 }
 
 impl Queue {
-    /// Puts a cut in force and says what it spares: what is in flight may still arrive, and what
-    /// is being recorded has its outcome already. [`Queue::cut_recorded`] must hear once it is durable.
+    /// Puts a cut in force and returns the deliveries that it spares: those in flight may still arrive, and those
+    /// being recorded have an outcome. The caller must call [`Queue::cut_recorded`] once the cut is durable.
     pub fn cut(&mut self, scope: Scope, upto: Key, cause: Cause) -> Vec<DeliveryId> {
         let mut spared: Vec<DeliveryId> = self
             .in_flight
@@ -54,7 +54,7 @@ impl Queue {
         spared
     }
 
-    /// A cut is durable: strict lanes go on behind what it covers.
+    /// Notes that a cut is durable: strict lanes continue after the deliveries it covers.
     pub fn cut_recorded(&mut self, scope: Scope) {
         let Some(unrecorded) = self.cutting.get_mut(&scope) else { return };
         unrecorded.calls -= 1;
@@ -64,8 +64,8 @@ impl Queue {
         }
     }
 
-    /// Whether a lane may go on behind a row that [is swept](Queue::is_swept). Not a strict one before the cut is durable:
-    /// a crash would bring the row back, and what comes after it would have been sent first.
+    /// Whether a lane may continue after a row that [is swept](Queue::is_swept). A strict lane may not before the cut
+    /// is durable: after a crash the row would be pending again, although a later one had been sent.
     pub fn may_pass(&mut self, delivery: &Delivery) -> bool {
         let lane = delivery.lane;
         let is_strict = self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).is_strict());
@@ -85,9 +85,8 @@ impl Queue {
         self.cutting.values().any(|unrecorded| unrecorded.lanes.contains(&lane))
     }
 
-    /// Ends whatever of the window the cut of this scope covers and is not under way: what to record
-    /// of each. An arrival can come after its row was swept, and would be sent once the cut is
-    /// forgotten.
+    /// Ends the waiting deliveries of the window that this scope's cut covers, and returns what to record of each. An
+    /// arrival can come after its row was swept; without this it would be sent once the cut is removed.
     pub fn end_covered(&mut self, now: Timestamp, scope: Scope) -> Vec<Record> {
         let waits = |item: &&Item| matches!(item.stage, Stage::Ready | Stage::Waiting);
         let waiting = self.items.iter().filter(waits).map(|item| &item.delivery);
@@ -101,13 +100,13 @@ impl Queue {
         ids.into_iter().filter_map(end).collect()
     }
 
-    /// Forgets a cut whose rows are all swept.
+    /// Removes a cut whose rows are all swept.
     pub fn forget_cut(&mut self, scope: Scope, upto: Key) {
         self.cuts.forget(scope, upto);
         self.all_read_on();
     }
 
-    /// Ends a row that a sweep or a scan of the store found; `None` when it is under way.
+    /// Ends a row that a sweep or a scan of the store found; `None` if it is in flight or being recorded.
     pub fn end_row(&mut self, delivery: Delivery, place: Place, end: State) -> Option<Record> {
         let id = delivery.id;
         match self.items.get(&id).map(|item| item.stage) {
@@ -120,22 +119,22 @@ impl Queue {
         }
     }
 
-    /// The store has ended one by itself: it is forgotten, unless it is under way. What is then
-    /// recorded of it comes back refused.
+    /// Drops a delivery that the store has ended. One that is in flight or being recorded stays; the store will refuse
+    /// its record.
     pub fn ended_elsewhere(&mut self, now: Timestamp, id: DeliveryId) {
         if self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting)) {
             self.leave(id, now);
         }
     }
 
-    /// Ends one that is not in flight.
+    /// Ends a delivery that is not in flight.
     pub(super) fn end(&mut self, id: DeliveryId, end: State) -> Record {
         let strict = self.lane_of(id).and_then(|lane| lane.settings.as_ref()).and_then(|settings| settings.strict());
         let decision = delivery::end(&self.items[&id].delivery, end, strict);
         self.apply(id, &decision)
     }
 
-    /// Ends one whose time to live is over, unless it is under way or was sent already.
+    /// Ends a delivery whose TTL is over, unless it is in flight, being recorded, or waiting for a receipt.
     pub(super) fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<Record> {
         let item = self.items.get(&id)?;
         let waits = matches!(item.stage, Stage::Ready | Stage::Waiting);
@@ -146,7 +145,7 @@ impl Queue {
         Some(self.end(id, end))
     }
 
-    /// How one that waits to be sent has ended already, if it has.
+    /// The final state of a waiting delivery that must not be sent any more, if that is so.
     pub(super) fn ended_already(&self, delivery: &Delivery, now: Timestamp) -> Option<State> {
         if delivery.receipt_kept {
             return Some(State::Delivered { at: now });

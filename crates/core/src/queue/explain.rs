@@ -1,4 +1,4 @@
-//! Why a delivery waits, and until when (G5).
+//! Explains why a delivery waits, and until when (G5). It changes nothing.
 
 use super::lane::Lane;
 use super::turn::Speed;
@@ -9,18 +9,17 @@ use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// Why a delivery waits.
+/// Whether a delivery waits, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explained {
     /// It is being sent, or its outcome is being written.
     UnderWay,
-    /// It waits.
+    /// It waits for this reason.
     Waits(Hold),
 }
 
 impl Queue {
-    /// Why a delivery waits. `lane` and `state` are what its row says: they speak for one that the
-    /// window does not hold.
+    /// Why a delivery waits. `lane` and `state` are those of its row, for a delivery that is not in the window.
     pub fn explain(&self, now: Timestamp, id: DeliveryId, lane: LaneId, state: State) -> Explained {
         let (Some(item), Some(lane)) = (self.items.get(&id), self.lane_of(id)) else {
             return Explained::Waits(self.explain_row(now, lane, state));
@@ -65,7 +64,7 @@ impl Queue {
     }
 }
 
-/// What a state waits for until it is due: for what its receiver asked its lane for, where that takes as long.
+/// Why a delivery waits that is not due yet: for its lane's `Retry-After` if that lasts as long, else for its due time.
 fn until_due(state: State, lane: Option<&Lane>, now: Timestamp) -> Hold {
     let why = match state {
         State::AwaitingAck { .. } => Why::Ack,

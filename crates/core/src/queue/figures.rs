@@ -1,5 +1,5 @@
-//! How much there is to do, as an operator watches it (K1). Asked for now and then: it looks at the whole
-//! window, so that nothing is counted while deliveries come and go.
+//! Figures of the window for operators (K1). They are computed from the whole window when they are asked for, so that
+//! admitting and sending need no counters.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::state::Phase;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// What has a breaker of its own, in the order of [`BreakerScope::ALL`].
+/// The kinds of breakers, in the order of [`BreakerScope::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerScope {
     /// An endpoint.
@@ -22,12 +22,12 @@ pub enum BreakerScope {
     Region,
     /// A credential.
     Credential,
-    /// What finds out where receivers are.
+    /// The DNS resolver.
     Resolver,
 }
 
 impl BreakerScope {
-    /// Every one.
+    /// Every kind.
     pub const ALL: [Self; 5] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential, Self::Resolver];
 
     /// Its name in metrics and the API.
@@ -41,7 +41,7 @@ impl BreakerScope {
         }
     }
 
-    /// What a gate that lanes share is.
+    /// The kind of a shared gate's breaker.
     pub const fn of(gate: SharedGate) -> Self {
         match gate {
             SharedGate::Origin(_) => Self::Origin,
@@ -52,37 +52,37 @@ impl BreakerScope {
     }
 }
 
-/// How much is in the window, and what holds it.
+/// How many deliveries are in the window, and what holds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Deliveries in memory by state: those that can be there.
+    /// Deliveries in memory, by the states that are kept there.
     pub states: [(Phase, u64); 4],
-    /// Those of them whose time has come and that are not under way.
+    /// Deliveries that are due and neither in flight nor being recorded.
     pub ready: u64,
-    /// Those of them that nothing holds: only the turns of others are before them.
+    /// Ready deliveries of lanes that are not blocked: they only wait for their turn.
     pub unheld: u64,
-    /// Attempts under way.
+    /// Attempts in flight.
     pub in_flight: u64,
-    /// How long ago the first of those that are ready was due.
+    /// The earliest due time of the ready deliveries.
     pub oldest_due: Option<Timestamp>,
-    /// The same of those that nothing holds.
+    /// The earliest due time of the ready deliveries of lanes that are not blocked.
     pub oldest_unheld: Option<Timestamp>,
-    /// Queues with more on the disk than in memory.
+    /// Queues that may have rows behind the window.
     pub spilling: u64,
     /// Breakers that are not closed, by [`BreakerScope`].
     pub open: [u64; 5],
-    /// How often one opened, by [`BreakerScope`].
+    /// How often breakers opened, by [`BreakerScope`].
     pub trips: [u64; 5],
-    /// The pause of everything, if there is one.
+    /// The pause of every lane, if there is one.
     pub paused: Option<Hold>,
-    /// Tenants that are paused.
+    /// The number of paused tenants.
     pub paused_tenants: u64,
-    /// Origins that are paused.
+    /// The number of paused origins.
     pub paused_origins: u64,
 }
 
 impl Queue {
-    /// Looks at everything in the window.
+    /// The figures at `now`. It looks at every delivery of the window.
     pub fn figures(&self, now: Timestamp) -> Figures {
         let mut figures = Figures {
             in_flight: self.in_flight.len() as u64,

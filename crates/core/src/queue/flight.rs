@@ -1,8 +1,8 @@
-//! Attempts under way: what starting one takes, and what is given back when it lands or was not made
+//! Attempts in flight: what starting one takes, and what is given back when it ends or was not made
 //! after all.
 //!
-//! Invariant: a slot that was taken is freed once. Tokens, a tenant's turn and a probe's place are given
-//! back only where nothing was sent.
+//! Invariant: a slot that was taken is freed exactly once. Tokens, the charge to the tenant's share and a probe are
+//! given back only if no request was sent.
 
 use std::time::Duration;
 
@@ -18,31 +18,31 @@ use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// How long an attempt is expected to take where nothing is known.
+/// The expected duration of an attempt at a destination without measurements.
 const EXPECTED: Duration = Duration::from_millis(100);
 
 /// One attempt to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Of which delivery.
+    /// The delivery to send.
     pub delivery: DeliveryId,
-    /// What to send.
+    /// The message it delivers.
     pub message: MessageId,
-    /// Where to.
+    /// The endpoint to send to.
     pub endpoint: EndpointId,
-    /// In which lane it waited.
+    /// The lane it waited in.
     pub lane: LaneId,
-    /// Which attempt it is, from 1.
+    /// The number of the attempt; the first is 1.
     pub attempt: u16,
-    /// When it was due.
+    /// When the delivery was due.
     pub due: Timestamp,
-    /// Whether the compact payload is to be sent.
+    /// Whether to send the compact payload.
     pub compact: bool,
-    /// Whether a breaker waits for its answer: it is given less time.
+    /// Whether it is the probe of a breaker: it gets a shorter timeout.
     pub probe: bool,
 }
 
-/// An attempt under way.
+/// An attempt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) delivery: DeliveryId,
@@ -51,14 +51,14 @@ pub(super) struct Flight {
     pub(super) started: Timestamp,
     expected: Duration,
     slow: bool,
-    /// Of its lane's breaker.
+    /// The generation of its lane's breaker at the start.
     pub(super) generation: u32,
-    /// The shared gates it went through: its lane may be elsewhere when it lands.
+    /// The shared gates it passed: its lane may have other gates when it ends.
     pub(super) shared: Passed,
 }
 
 impl Queue {
-    /// Takes what an attempt needs; it is in flight from here on.
+    /// Takes the slot and tokens of an attempt; the delivery is then in flight.
     pub(super) fn start(&mut self, id: DeliveryId, taken: Taken, now: Timestamp) -> Start {
         let endpoint = self.items[&id].delivery.endpoint;
         let (pass, expected, slow) = self.start_own(id, taken.lane, now);
@@ -95,8 +95,8 @@ impl Queue {
         }
     }
 
-    /// Takes a slot and what its lane's own gates ask for: how long it is expected to take, and
-    /// whether that is slow.
+    /// Takes a slot of the lane and passes its own gates. Returns the expected duration as well, and whether the
+    /// destination is slow.
     fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
         let first_try = self.items[&id].delivery.attempts == 0;
         let care = self.limits.care;
@@ -112,14 +112,14 @@ impl Queue {
         (pass, destination.concurrency.latency(), destination.concurrency.is_slow())
     }
 
-    /// An attempt is over: its slots are free again.
+    /// Frees the slots of an attempt that has ended.
     pub(super) fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
         let flight = self.free_slot(id)?;
         self.turn.landed(flight.taken, flight.expected, now.since(flight.started));
         Some(flight)
     }
 
-    /// An attempt was not made after all: its slots are free again, and what it took is given back.
+    /// Frees the slots of an attempt that was not made after all, and gives back what it took.
     pub(super) fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(flight) = self.free_slot(id) else { return };
         self.turn.put_back(flight.taken, flight.expected, flight.started);

@@ -1,4 +1,6 @@
-//! The deliveries of the window, found by id.
+//! The deliveries of the window, by id.
+//!
+//! Invariant: an id has at most one entry.
 
 use std::ops::Index;
 
@@ -12,9 +14,9 @@ use crate::slots::Slots;
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) delivery: Delivery,
-    /// Its lane's number.
+    /// The index of its lane.
     pub(super) lane: u32,
-    /// Its number among those in flight, or among those being recorded.
+    /// Its index in `Queue::in_flight` or `Queue::recording`, by its stage.
     pub(super) number: u32,
     pub(super) place: Place,
     pub(super) stage: Stage,
@@ -22,7 +24,7 @@ pub(super) struct Item {
     pub(super) keeps_wait: bool,
 }
 
-/// Kept by number, so that a full table of ids is small: most of a window's memory is here.
+/// Items are kept in a slab, so that the table of ids stays small: most of a window's memory is here.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     items: Slots<Item>,
@@ -52,7 +54,7 @@ impl Items {
         self.numbers.contains_key(id)
     }
 
-    /// All of them, in no order that means anything, and the same in every run.
+    /// All items, in an order that has no meaning but is the same in every run.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Item> {
         self.items.iter()
     }
@@ -66,6 +68,6 @@ impl Index<&DeliveryId> for Items {
     type Output = Item;
 
     fn index(&self, id: &DeliveryId) -> &Item {
-        self.get(id).expect("asked for one of the window")
+        self.get(id).expect("the delivery is in the window")
     }
 }

@@ -1,4 +1,6 @@
-//! A lane: the queue of one destination, one part for each tier.
+//! A lane: the pending deliveries of one destination, with one queue for each tier, and the lane's settings.
+//!
+//! Invariant: without settings a lane sends nothing.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,53 +19,53 @@ use crate::policy::Policy;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// In which order a destination gets its messages (G4).
+/// The order in which a destination gets its deliveries (G4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// First in, first out.
     #[default]
     Fifo,
-    /// The newest first: old news is worth less.
+    /// The newest first.
     NewestFirst,
-    /// One in flight, later ones wait for its end.
+    /// First in, first out; each delivery waits until the one before has ended.
     Strict,
 }
 
-/// What a strict lane does when its head is dead.
+/// What a strict lane does when its first delivery dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDead {
-    /// The next one goes.
+    /// Continue with the next delivery.
     #[default]
     Skip,
-    /// The lane stops until somebody resumes it.
+    /// Pause the lane until it is resumed.
     Hold,
 }
 
-/// What a lane's owner has set.
+/// The settings of a lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneSettings {
-    /// Which lane.
+    /// The lane that the settings are for.
     pub lane: LaneId,
-    /// Whose.
+    /// The tenant that owns the lane's endpoints.
     pub tenant: TenantId,
-    /// Counts their changes: what comes late from before a change is not taken over.
+    /// Counts the changes of these settings. Older settings that arrive late are ignored.
     pub version: u32,
-    /// Counts the changes of the rules that several lanes share, in this process: policies by name, and what was
-    /// agreed with tenants. The same holds for it.
+    /// Counts, in this process, the changes of rules that several lanes share: named policies and tenant settings.
+    /// Settings made from older rules that arrive late are ignored.
     pub rules: u32,
-    /// Whether what is for it waits until somebody enables it.
+    /// Whether the endpoint is disabled: its deliveries wait until it is enabled.
     pub disabled: bool,
-    /// In which order.
+    /// The order in which deliveries are sent.
     pub order: Order,
-    /// For strict lanes.
+    /// What to do when the first delivery of a strict lane dies.
     pub on_dead: OnDead,
-    /// How many attempts may be under way at once.
+    /// The most attempts in flight at once.
     pub max_in_flight: u16,
-    /// When to try again.
+    /// The retry policy.
     pub policy: Arc<Policy>,
-    /// The scheme, host and port it is at.
+    /// The scheme, host and port of the endpoint's URL.
     pub origin: Option<OriginId>,
-    /// What most lanes do not have.
+    /// Settings that most lanes do not have.
     pub special: Option<Box<Special>>,
 }
 
@@ -71,21 +73,21 @@ pub struct LaneSettings {
 // of 80.
 const _: () = assert!(size_of::<LaneSettings>() <= 56);
 
-/// What is set for some lanes only.
+/// Settings that only some lanes have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Special {
-    /// How fast it may be sent to.
+    /// The rate limit of the lane.
     pub rate: Option<Rate>,
-    /// When engagement messages may go.
+    /// The daily window in which engagement messages may be sent.
     pub off_peak: Option<OffPeak>,
-    /// The provider or group of origins it belongs to.
+    /// The provider, or the group of origins, that the lane belongs to.
     pub region: Option<RegionId>,
-    /// What its provider knows us by.
+    /// The credential with which the lane sends to its provider.
     pub credential: Option<CredentialId>,
 }
 
 impl LaneSettings {
-    /// First in, first out, 64 at once, by this policy.
+    /// Settings with the defaults: first in, first out, 64 attempts in flight.
     pub fn new(lane: LaneId, tenant: TenantId, policy: Arc<Policy>) -> Self {
         Self {
             lane,
@@ -102,39 +104,40 @@ impl LaneSettings {
         }
     }
 
-    /// The same, with what most lanes do not have.
+    /// Adds the settings that most lanes do not have.
     #[must_use]
     pub fn with(self, special: Special) -> Self {
         Self { special: Some(Box::new(special)), ..self }
     }
 
-    /// Whether others are from before a change that this one knows of. What was read after both kinds of change is
-    /// never refused by this, and each of them has the lane read again.
+    /// Whether `others` were made before a change that these settings include. Settings that are newer in one respect
+    /// and older in the other count as older too: every change makes the lane's settings be read again, so newer ones
+    /// follow.
     pub(super) fn is_newer(&self, others: &Self) -> bool {
         self.version > others.version || self.rules > others.rules
     }
 
-    /// What the lane does behind a dead head; `None` unless it is strict.
+    /// What a strict lane does when its first delivery dies; `None` unless it is strict.
     pub fn strict(&self) -> Option<OnDead> {
         (self.order == Order::Strict).then_some(self.on_dead)
     }
 
-    /// How fast it may be sent to.
+    /// The rate limit of the lane.
     pub fn rate(&self) -> Option<&Rate> {
         self.special.as_ref()?.rate.as_ref()
     }
 
-    /// When engagement messages may go.
+    /// The daily window in which engagement messages may be sent.
     pub fn off_peak(&self) -> Option<&OffPeak> {
         self.special.as_ref()?.off_peak.as_ref()
     }
 
-    /// What its provider knows us by.
+    /// The credential with which the lane sends to its provider.
     pub fn credential(&self) -> Option<CredentialId> {
         self.special.as_ref()?.credential
     }
 
-    /// The gates it goes through with others, narrowest first.
+    /// The gates that the lane shares with others, narrowest first.
     pub(super) fn shared(&self) -> [Option<SharedGate>; 4] {
         let special = self.special.as_ref();
         [
@@ -146,31 +149,31 @@ impl LaneSettings {
     }
 }
 
-/// One lane with work in the window, or with something worth remembering.
+/// A lane with deliveries in the window or with other state to keep.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: LaneId,
-    /// `None` until the store was asked: nothing is sent on a guess.
+    /// `None` until they have been read from the store.
     pub(super) settings: Option<Arc<LaneSettings>>,
-    /// What is known of its destination; `None` before anything was sent.
+    /// The state of its destination; `None` before the first attempt.
     pub(super) destination: Option<Box<Destination>>,
-    /// What somebody's word, or the receiver's, keeps from being sent.
+    /// The lane's pause, and the hold that an answer asked for.
     pub(super) holds: Option<Box<Holds>>,
-    /// The earliest timer that will look at it.
+    /// The earliest timer that checks the lane.
     pub(super) wakes_at: Timestamp,
     pub(super) in_flight: u16,
-    /// What the window holds of it, in any stage.
+    /// How many of its deliveries are in the window, in any stage, by tier.
     pub(super) kept: [u32; 3],
-    /// Whether the store holds more of it than the window; while a backlog drains, of what is fresh.
+    /// Whether the store has more rows than the window, by tier; while a backlog drains, of the fresh part.
     pub(super) overflow: [Overflow; 3],
-    /// Pages under way that were asked for before the lane's queues were cut differently. They say
-    /// nothing of the queues there are now.
+    /// Requested pages from before the lane's queues were divided differently. They do not tell what is behind the
+    /// queues that exist now.
     pub(super) old_pages: u8,
-    /// Whether it stands in a tier's ring.
+    /// Whether the lane is in a tier's ring.
     pub(super) in_ring: [bool; 3],
-    /// Whether it stands in line for a page.
+    /// Whether the lane waits for a page.
     pub(super) hungry: bool,
-    /// New rows that pages under way may bring.
+    /// New rows that requested pages may bring.
     pub(super) rows_to_come: u16,
     ready: [Ready; 3],
 }
@@ -178,9 +181,9 @@ pub(super) struct Lane {
 /// Why a whole lane waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holds {
-    /// What an answer asked for, or a credential's fault.
+    /// A `Retry-After`, or a refused credential.
     pub(super) by_answer: Option<Hold>,
-    /// Somebody's word.
+    /// A pause of the lane.
     pub(super) paused: Option<Hold>,
 }
 
@@ -193,16 +196,16 @@ impl Holds {
 /// What is behind the window of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Overflow {
-    /// The store may hold spilled rows that the window does not.
+    /// The store may have spilled rows that are not in the window.
     pub(super) more: bool,
-    /// A page was asked for and has not come.
+    /// A page was requested and has not come.
     pub(super) paging: bool,
-    /// Rows were spilled since that page was asked for: it may have missed them.
+    /// Rows were spilled since that page was requested: it may have missed them.
     pub(super) since: bool,
 }
 
 impl Overflow {
-    /// Nobody knows what is behind it: it has to be looked at.
+    /// It is not known whether rows are behind the window: a page must be read.
     pub(super) const UNKNOWN: Self = Self { more: true, paging: false, since: false };
 
     pub(super) fn is_spilling(self) -> bool {
@@ -245,7 +248,7 @@ impl Lane {
         self.destination.as_mut()?.drain.as_deref_mut()
     }
 
-    /// Which of its queues a tier's rows are paged with: a strict lane is paged as a whole.
+    /// The index of the queue with which a tier's rows are paged: a strict lane is paged as a whole.
     pub(super) fn paged_as(&self, tier: Tier) -> usize {
         if self.is_strict() { 0 } else { tier.index() }
     }
@@ -262,7 +265,7 @@ impl Lane {
         }
     }
 
-    /// The store holds rows of this queue behind the window; while a backlog drains, fresh ones.
+    /// Whether the store has rows of this queue behind the window; while a backlog drains, fresh ones.
     pub(super) fn is_spilling(&self, tier: Tier) -> bool {
         self.overflow[self.paged_as(tier)].is_spilling()
     }
@@ -272,7 +275,7 @@ impl Lane {
         self.overflow.iter().any(|queue| queue.more) || self.drain().is_some_and(Drain::has_more)
     }
 
-    /// Nothing of it is worth remembering.
+    /// Whether the lane has no work and no state to keep, so that it may be dropped.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.kept == [0; 3]
             && self.holds.as_ref().is_none_or(|holds| holds.holding(now).is_none())
@@ -281,12 +284,12 @@ impl Lane {
             && self.destination.as_ref().is_none_or(|destination| destination.is_over(self.settings.as_deref(), now))
     }
 
-    /// Whether something is there to be sent, or behind the window.
+    /// Whether deliveries wait in the window, or rows behind it.
     pub(super) fn has_work(&self) -> bool {
         self.kept.iter().sum::<u32>() > u32::from(self.in_flight) || self.has_more()
     }
 
-    /// What somebody's word keeps from being sent, or the receiver's.
+    /// What holds the lane by itself: missing settings, a disabled endpoint, a pause or a hold of an answer.
     pub(super) fn held(&self, now: Timestamp) -> Option<Hold> {
         let Some(settings) = &self.settings else { return Some(Hold { why: Why::Store, until: None }) };
         if settings.disabled {
@@ -295,7 +298,7 @@ impl Lane {
         self.holds.as_ref()?.holding(now)
     }
 
-    /// What an answer asked for, while it holds.
+    /// The hold that an answer asked for, while it lasts.
     pub(super) fn asked(&self, now: Timestamp) -> Option<Hold> {
         self.holds.as_ref()?.by_answer.filter(|hold| hold.holds(now))
     }
@@ -304,7 +307,7 @@ impl Lane {
         self.holds.get_or_insert_default()
     }
 
-    /// Forgets what no longer holds.
+    /// Removes holds that have ended.
     pub(super) fn release(&mut self, now: Timestamp) {
         let Some(holds) = &mut self.holds else { return };
         holds.paused = holds.paused.filter(|hold| hold.holds(now));
@@ -314,7 +317,7 @@ impl Lane {
         }
     }
 
-    /// Whether one of its holds ends then.
+    /// Whether one of its holds ends at this time.
     pub(super) fn hold_ends(&self, at: Timestamp) -> bool {
         let holds = self.holds.iter().flat_map(|holds| [holds.by_answer, holds.paused]).flatten();
         holds.into_iter().any(|hold| hold.until == Some(at))
@@ -332,7 +335,7 @@ impl Lane {
         self.in_flight < most
     }
 
-    /// Whether its destination holds slots for long.
+    /// Whether attempts at its destination take long.
     pub(super) fn speed(&self) -> Speed {
         match &self.destination {
             Some(destination) if destination.concurrency.is_slow() => Speed::Slow,
@@ -340,7 +343,7 @@ impl Lane {
         }
     }
 
-    /// Which of its queues something born then belongs to.
+    /// The part to which a delivery with this birth belongs.
     pub(super) fn part(&self, born: Timestamp) -> Part {
         self.drain().map_or(Part::Fresh, |drain| drain.part(born))
     }
@@ -349,21 +352,21 @@ impl Lane {
         Reverse(self.rank(id.raw()))
     }
 
-    /// Retries over the budget wait with the others again.
+    /// Puts retries that were over the budget back among the ready deliveries.
     pub(super) fn take_back_postponed(&mut self, tier: Tier) {
         let Some(destination) = &mut self.destination else { return };
         let postponed = destination.postponed[tier.index()].take();
         self.ready[tier.index()].extend(postponed);
     }
 
-    /// When one over the budget may go, if there is one.
+    /// When the next retry that was over the budget may be sent, if there is one.
     pub(super) fn postponed_until(&self, tier: Tier, now: Timestamp) -> Option<Timestamp> {
         let destination =
             self.destination.as_ref().filter(|destination| !destination.postponed[tier.index()].is_empty())?;
         destination.budget.next_at(now)
     }
 
-    /// One over the budget, if it may go now.
+    /// Takes a retry that was over the budget, if it may be sent now.
     pub(super) fn pop_postponed(&mut self, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         let destination = self.destination.as_mut().filter(|destination| destination.budget.next_at(now).is_none())?;
         let Reverse(rank) = destination.postponed[tier.index()].pop()?;
@@ -378,8 +381,8 @@ impl Lane {
         }
     }
 
-    /// The next one of a tier. While a backlog drains, `waited` says how long the first of the fresh
-    /// has waited.
+    /// Takes the next ready delivery of a tier. `waited` returns how long a delivery has waited; it is used while a
+    /// backlog drains.
     pub(super) fn pop(&mut self, tier: Tier, waited: impl Fn(DeliveryId) -> Duration) -> Option<DeliveryId> {
         if self.drain().is_some() {
             let first = self.ready[tier.index()].peek().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(rank)));
@@ -400,7 +403,7 @@ impl Lane {
             })
     }
 
-    /// How many of a queue's may go.
+    /// How many deliveries of a queue are ready.
     pub(super) fn ready_count(&self, part: Part, tier: Tier) -> usize {
         match (self.drain(), part) {
             (Some(drain), Part::Waited(step)) => drain.ready_count(step, tier),
@@ -408,7 +411,7 @@ impl Lane {
         }
     }
 
-    /// Takes everything of a tier that may go, whatever its part.
+    /// Takes all ready deliveries of a tier, of every part.
     pub(super) fn take_ready(&mut self, tier: Tier) -> Vec<DeliveryId> {
         let mut taken = self.ready[tier.index()].take();
         if let Some(drain) = self.drain_mut() {
@@ -418,12 +421,12 @@ impl Lane {
         taken.into_iter().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(rank))).collect()
     }
 
-    /// Takes over settings; ranks and queues that were made under another order are made anew.
+    /// Replaces the settings. If the order changed, ranks and queues are rebuilt.
     pub(super) fn take_over(&mut self, settings: &Arc<LaneSettings>) {
         let (old, new) = (self.order(), settings.order);
         let newest = |order| order == Order::NewestFirst;
         let strict = |order| order == Order::Strict;
-        // Also where nothing was known before: a reset may have divided the lane on a guess.
+        // Also without earlier settings: a reset of the breaker may have divided the lane before they were known.
         if strict(old) != strict(new) || newest(old) != newest(new) {
             self.end_drain();
             Tier::ALL.into_iter().for_each(|tier| self.take_back_postponed(tier));
@@ -440,14 +443,14 @@ impl Lane {
         self.settings = Some(Arc::clone(settings));
     }
 
-    /// Pages that were asked for and have not come.
+    /// How many requested pages have not come.
     pub(super) fn pages_under_way(&self) -> u8 {
         let own = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>();
         own + self.drain().map_or(0, Drain::pages_under_way) + self.old_pages
     }
 
-    /// Its queues are cut differently from now on, so nobody knows what is behind which: pages under
-    /// way say nothing of them. Whether anything may be behind them at all.
+    /// Divides the lane into queues anew, so that requested pages no longer tell what is behind which queue. Returns
+    /// whether rows may be behind any of them.
     pub(super) fn regroup(&mut self) -> bool {
         let paging = self.pages_under_way();
         let more = paging > 0 || self.has_more();
@@ -456,11 +459,11 @@ impl Lane {
         more
     }
 
-    /// Keeps what waits now apart from what will come.
+    /// Starts to keep the current backlog apart from deliveries that come later.
     pub(super) fn begin_drain(&mut self, drain: Drain) {
         self.end_drain();
-        // Rows that are behind the window are looked for in every part, the fresh one included: an id
-        // may be older than what arrived last.
+        // Rows behind the window are searched for in every part, the fresh one included, since ids do not arrive in
+        // order.
         let more = self.regroup();
         let Some(destination) = &mut self.destination else { return };
         let mut drain = Box::new(drain);
@@ -470,7 +473,7 @@ impl Lane {
         destination.drain = Some(drain);
     }
 
-    /// Nothing is kept apart any more.
+    /// Ends the drain: its deliveries join the lane's own queues.
     pub(super) fn end_drain(&mut self) {
         if self.drain().is_none() {
             return;
@@ -488,7 +491,7 @@ impl Lane {
         }
     }
 
-    /// A delivery's place in the heap; applied twice it gives the id back.
+    /// Maps an id to its rank in the heap, and a rank back to the id.
     fn rank(&self, raw: u64) -> u64 {
         if self.order() == Order::NewestFirst { !raw } else { raw }
     }

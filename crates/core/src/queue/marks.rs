@@ -1,4 +1,5 @@
-//! Which ids there were at which time, for a minute back: tells rows apart by how long they have waited.
+//! The highest delivery id at points in the last 80 seconds, so that the age of a row can be estimated from its id, to
+//! within some seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::time::Timestamp;
 const EVERY: Duration = Duration::from_secs(2);
 const KEPT: usize = 40;
 
-/// The highest id seen, and what it was every few seconds.
+/// The highest delivery id, and its earlier values every two seconds.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     highest: u64,
@@ -27,12 +28,12 @@ impl Marks {
         self.highest = self.highest.max(id.raw());
     }
 
-    /// Higher than every id seen.
+    /// One more than the highest id.
     pub(super) fn next(&self) -> DeliveryId {
         DeliveryId(Key::from_raw(self.highest).plus(1))
     }
 
-    /// The first id that may be from `at` or later; when that is not known, what comes next.
+    /// The first id that was seen at about `at`, or up to two seconds later; [`Marks::next`] if that is not known.
     pub(super) fn since(&self, at: Timestamp) -> DeliveryId {
         let mark = self.past.iter().find(|(seen, _)| *seen >= at);
         mark.map_or_else(|| self.next(), |(_, highest)| DeliveryId(Key::from_raw(*highest).plus(1)))
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_told_apart_by_the_time_they_came() {
+    fn the_first_id_since_a_time_is_exact_to_a_few_seconds() {
         let mut marks = Marks::default();
         let at = |second: i64| Timestamp::from_millis(second * 1_000);
         for second in 0..200 {

@@ -1,12 +1,12 @@
-//! Rows behind the window that a cut has ended: the store's sweep writes them off, and pages go on
-//! behind them. A cancelled message may have left thousands in one queue; reading them in would only
-//! write them off one by one.
+//! Paging past rows that a cut has ended. The store's sweep turns such rows into outcomes in batches, so pages skip
+//! them: a cancelled message may have thousands of rows in one queue, and reading them into the window would only end
+//! them one by one.
 //!
-//! A page that met such rows makes its queue *rest*: the sweep says when the next one may read on, so
-//! that both together go at its pace.
+//! A queue whose page contained such rows *rests* until the sweep calls [`Queue::read_on`], so that pages do not read
+//! faster than the sweep writes.
 //!
-//! Invariant: a row outside what a queue has left to read is covered by a cut, or in the window, or
-//! [`Queue::spilled`] will hear of it.
+//! Invariant: a row outside the remaining span of a queue is covered by a cut, or in the window, or
+//! will be reported to [`Queue::spilled`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,31 +17,31 @@ use crate::delivery::Delivery;
 use crate::id::{DeliveryId, LaneId};
 use crate::tier::Tier;
 
-/// Rows that a page looks at where the last one met rows of a cut: some milliseconds of reading.
+/// The rows that a page reads after one with rows of a cut: some milliseconds of reading.
 pub(super) const PASSING_PAGE: u32 = 2_000;
 
-/// A part of a queue that is paged by itself: where it begins.
+/// A part of a queue that is paged by itself: lane, tier and first id.
 type PartOf = (LaneId, Tier, DeliveryId);
 
-/// What was passed over.
+/// How far each queue has been paged past rows of cuts.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     marks: BTreeMap<PartOf, Mark>,
-    /// Those that rest, in turn.
+    /// Queues that rest, the longest first.
     resting: VecDeque<PartOf>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// Of which rows: a queue may be divided otherwise since.
+    /// The span of the queue at that time; the queue may be divided differently since.
     of: Span,
-    /// What is left of them to read.
+    /// The part of the span that is left to read.
     rest: Span,
     rests: bool,
 }
 
 impl Passed {
-    /// What is left to read of this span of a queue; itself when nothing was passed over.
+    /// The part of this span of a queue that is left to read; the whole span if no row was passed over.
     pub(super) fn rest(&self, lane: LaneId, tier: Tier, of: Span) -> Span {
         self.mark(lane, tier, of).map_or(of, |mark| mark.rest)
     }
@@ -54,15 +54,17 @@ impl Passed {
         self.marks.remove(&(lane, tier, of.from));
     }
 
-    /// A row of this lane is behind the window: what was passed over may not include it.
+    /// Notes that a row of this lane is behind the window. If it is before the remaining span of its queue, the queue
+    /// is read from the beginning again.
     pub(super) fn heard(&mut self, lane: LaneId, row: DeliveryId) {
         if self.marks.is_empty() {
             return;
         }
-        let of_lane = (lane, Tier::ALL[0], Span::ALL.from)..=(lane, Tier::ALL[2], Span::ALL.below);
-        let doubtful = self.marks.range(of_lane).filter(|(_, mark)| mark.of.contains(row) && !mark.rest.contains(row));
-        let doubtful: Vec<PartOf> = doubtful.map(|(part, _)| *part).collect();
-        doubtful.iter().for_each(|part| _ = self.marks.remove(part));
+        let lane_watermark = (lane, Tier::ALL[0], Span::ALL.from)..=(lane, Tier::ALL[2], Span::ALL.below);
+        let missed =
+            self.marks.range(lane_watermark).filter(|(_, mark)| mark.of.contains(row) && !mark.rest.contains(row));
+        let missed: Vec<PartOf> = missed.map(|(part, _)| *part).collect();
+        missed.iter().for_each(|part| _ = self.marks.remove(part));
     }
 
     fn mark(&self, lane: LaneId, tier: Tier, of: Span) -> Option<&Mark> {
@@ -71,18 +73,18 @@ impl Passed {
 }
 
 impl Queue {
-    /// Whether a cut has ended this one and its row is the sweep's to write off: nobody has it in memory.
+    /// Whether a cut has ended this delivery and the sweep will write its outcome, since it is not in the window.
     pub fn is_swept(&self, delivery: &Delivery) -> bool {
         self.cuts.cause(delivery).is_some() && !self.knows(delivery.id)
     }
 
-    /// A page of this span met rows that [are swept](Self::is_swept): all up to this one are dealt with,
-    /// in the order of the lane. To be said before [`Queue::paged`].
+    /// Notes that a page of this span contained rows that [are swept](Self::is_swept), and that all rows up to `upto`,
+    /// in the order of the lane, need not be read again. To be called before [`Queue::paged`].
     pub fn pass_over(&mut self, id: LaneId, tier: Tier, span: Span, upto: DeliveryId) {
         let Some(index) = self.lane_index.get(&id).copied() else { return };
         let lane = self.lane_mut(index);
         let part = lane.drain().map_or(Part::Fresh, |drain| drain.part_of_row(span.from));
-        // A page from before the lane was divided otherwise, or one that a later row may belong to.
+        // A page from before the lane was divided differently, or one that may have missed a row spilled since.
         if lane.old_pages > 0 || lane.overflow(part, tier).since {
             return;
         }
@@ -94,7 +96,7 @@ impl Queue {
         self.passed.resting.push_back((id, tier, of.from));
     }
 
-    /// The queue that has rested longest may read on.
+    /// Lets the queue that has rested longest read on.
     pub fn read_on(&mut self) {
         while let Some(part) = self.passed.resting.pop_front() {
             let Some(mark) = self.passed.marks.get_mut(&part).filter(|mark| mark.rests) else { continue };
@@ -103,7 +105,7 @@ impl Queue {
         }
     }
 
-    /// Every queue that rests may read on, from its beginning: what was passed over is written off.
+    /// Lets every resting queue read on from its beginning: all rows that were passed over have been swept.
     pub fn all_read_on(&mut self) {
         self.passed.marks.clear();
         for (lane, ..) in std::mem::take(&mut self.passed.resting) {

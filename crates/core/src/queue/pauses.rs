@@ -1,5 +1,7 @@
-//! Somebody's word that something must wait: pauses of everything, a tenant, an origin or a lane, and a lane's hold
-//! that an answer asked for. What is held still exists; what they mean for a lane is in `bar.rs`.
+//! Pauses of the whole server, a tenant, an origin or a lane, and holds of a lane by an answer's `Retry-After`.
+//! `bar.rs` applies them to a lane.
+//!
+//! Invariant: a pause ends no delivery and spends no attempt.
 
 use super::Queue;
 use super::lane::LaneSettings;
@@ -11,18 +13,18 @@ use crate::time::Timestamp;
 /// Which pause holds a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PausedBy {
-    /// The one of everything.
+    /// The pause of the whole server.
     All,
-    /// Its tenant's.
+    /// The pause of its tenant.
     Tenant(TenantId),
-    /// The one of where it sends to.
+    /// The pause of its origin.
     Origin(OriginId),
-    /// Its own.
+    /// The pause of the lane itself.
     Lane,
 }
 
 impl Queue {
-    /// Pauses everything.
+    /// Pauses every lane.
     pub fn pause_all(&mut self, hold: Hold) {
         self.shed_in_vain = None;
         self.paused_all = Some(hold);
@@ -36,7 +38,7 @@ impl Queue {
         self.set_pause_timer(hold);
     }
 
-    /// Pauses every lane that sends there.
+    /// Pauses every lane that sends to this origin.
     pub fn pause_origin(&mut self, origin: OriginId, hold: Hold) {
         self.shed_in_vain = None;
         self.paused_origins.insert(origin, hold);
@@ -53,13 +55,13 @@ impl Queue {
         }
     }
 
-    /// Who paused a lane, and until when, as far as somebody has.
+    /// The pause of the lane itself, if there is one.
     pub fn pause_of_lane(&self, lane: LaneId, now: Timestamp) -> Option<Hold> {
         let holds = self.lane_ref(*self.lane_index.get(&lane)?).holds.as_ref()?;
         holds.paused.filter(|hold| hold.holds(now))
     }
 
-    /// Which pause holds a lane, where one does: the widest, since all of them have to end.
+    /// The pause that holds a lane, if any; the widest if there are several.
     pub fn paused_by(&self, lane: LaneId, now: Timestamp) -> Option<PausedBy> {
         let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
         let settings = lane.and_then(|lane| lane.settings.as_deref());
@@ -68,7 +70,7 @@ impl Queue {
         wide.or_else(own)
     }
 
-    /// A pause that holds more than one lane, among them one with these settings.
+    /// The widest pause of more than one lane that holds a lane with these settings.
     pub(super) fn wide_pause(&self, settings: Option<&LaneSettings>, now: Timestamp) -> Option<(PausedBy, Hold)> {
         let in_force = |hold: &Hold| hold.holds(now);
         if let Some(hold) = self.paused_all.filter(in_force) {
@@ -86,7 +88,7 @@ impl Queue {
         Some((PausedBy::Origin(origin), hold))
     }
 
-    /// Ends a pause of everything.
+    /// Ends the pause of every lane.
     pub fn resume_all(&mut self, now: Timestamp) {
         self.paused_all = None;
         self.ring_every_lane(now);
@@ -115,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// Holds a lane; of two holds the one that lasts longer counts.
+    /// Holds a lane; of two holds the longer one applies.
     pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
         let index = self.lane(lane);
         let holds = self.lane_mut(index).holds_mut();

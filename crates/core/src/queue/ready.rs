@@ -1,13 +1,13 @@
-//! Deliveries of one queue that may go, by rank. Most queues have one or none: those cost no
+//! The ready deliveries of one queue, as a heap by rank. Most queues have one or none, which need no
 //! allocation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A delivery's place in its queue: the lowest goes first.
+/// A delivery's position in its queue: the lowest is sent first.
 pub(super) type Rank = Reverse<u64>;
 
-/// Those that may go.
+/// The ranks of ready deliveries.
 #[derive(Debug, Default)]
 pub(super) enum Ready {
     #[default]
@@ -66,7 +66,7 @@ impl Ready {
         }
     }
 
-    /// Takes all of them, in no order.
+    /// Takes all ranks, in no order.
     pub(super) fn take(&mut self) -> Vec<Rank> {
         match std::mem::take(self) {
             Self::None => Vec::new(),
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lowest_rank_goes_first_however_many_there_are(ranks in prop::collection::vec(0..50_u64, 0..9)) {
+        fn ranks_are_popped_in_ascending_order(ranks in prop::collection::vec(0..50_u64, 0..9)) {
             let mut ready = Ready::default();
             ready.extend(ranks.iter().copied().map(Reverse));
             prop_assert_eq!(ready.len(), ranks.len());

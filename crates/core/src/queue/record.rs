@@ -1,6 +1,6 @@
-//! What is made durable of a delivery, and what follows once it is.
+//! Records: changes of a delivery to make durable, and what follows once they are.
 //!
-//! Invariant: what was decided is acted on only after [`Queue::recorded`] said that it is durable.
+//! Invariant: a decision takes effect only after [`Queue::recorded`] reported that it is durable.
 
 use super::{HORIZON, Place, Queue, Stage};
 use crate::cut::{self, EndpointChange};
@@ -9,38 +9,38 @@ use crate::id::{DeliveryId, Shard};
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// A change to make durable. The owner tells [`Queue::recorded`] once it is.
+/// A change to make durable. The owner calls [`Queue::recorded`] once it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The delivery as it is from now on.
+    /// The changed delivery.
     pub delivery: Delivery,
-    /// Attempts the store must still count for the change to be valid.
+    /// The number of attempts that the row must have for the change to be valid; otherwise the settle is stale.
     pub attempts_before: u16,
-    /// Where its row goes, while it has one.
+    /// Where the row is kept while it is pending.
     pub place: Place,
-    /// Who owns it.
+    /// The shard of its lane.
     pub shard: Shard,
-    /// A strict lane stops behind its dead head, in the same transaction.
+    /// Whether its strict lane is paused in the same transaction.
     pub pauses_lane: bool,
-    /// What becomes of its endpoint. The loop cuts the lane of one that is gone, the store disables one.
+    /// The change of its endpoint's status. If it is gone, the dispatch loop cuts the lane; the store disables one.
     pub endpoint_change: Option<EndpointChange>,
 }
 
-/// What a recorded change means for the window.
+/// What follows once a change is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// It ended and left.
+    /// The delivery has ended and left the window.
     Ended,
     /// It waits in the window.
     Waits,
-    /// It waits in the store and must be read back before this.
+    /// It has left the window and must be read back from the store before this time.
     Left(Timestamp),
-    /// A cut came while it was being recorded: record this too.
+    /// A cut or a receipt came in the meantime: record this change too.
     Again(Record),
 }
 
 impl Queue {
-    /// A change is durable; the delivery moves on.
+    /// Notes that a delivery's change is durable, and continues with it.
     pub fn recorded(&mut self, now: Timestamp, id: DeliveryId) -> Recorded {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Recording) else {
             return Recorded::Ended;
@@ -55,7 +55,7 @@ impl Queue {
         if let Some(cause) = self.cuts.cause(&item.delivery) {
             return Recorded::Again(self.end(id, cut::ended(cause, now)));
         }
-        let due = item.delivery.state.due().expect("what has not ended is due at some time");
+        let due = item.delivery.state.due().expect("a pending delivery has a due time");
         if due > now + HORIZON && item.place == Place::Delayed && !self.keeps_retry(id, now) {
             self.leave(id, now);
             return Recorded::Left(due);
@@ -64,12 +64,13 @@ impl Queue {
         Recorded::Waits
     }
 
-    /// Its row is not what we think: somebody else owns the delivery, or it has ended.
+    /// Drops a delivery whose change the store refused: another session owns it, or it has ended.
     pub fn refused(&mut self, now: Timestamp, id: DeliveryId) {
         self.leave(id, now);
     }
 
-    /// Whether a retry is better kept: its destination fails, and a recovery makes it due at once.
+    /// Whether a retry far in the future stays in the window: its destination is failing, and a recovery would make it
+    /// due at once.
     fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
         let item = &self.items[&id];
         let is_retry = matches!(item.delivery.state, State::Retry { .. });
@@ -77,7 +78,7 @@ impl Queue {
             return false;
         }
         if self.lane_ref(item.lane).kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
-            // Those that wait must not keep out what could go.
+            // Waiting retries must not keep out deliveries that can be sent.
             return false;
         }
         let index = item.lane;
@@ -85,10 +86,10 @@ impl Queue {
         destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
     }
 
-    /// Takes over a decision; from here on it is being recorded.
+    /// Applies a decision; the delivery is then being recorded.
     pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> Record {
         let refused = &mut self.refused_moves;
-        let item = self.items.get_mut(&id).expect("decided about one in the window");
+        let item = self.items.get_mut(&id).expect("the decision is about a delivery of the window");
         let attempts_before = item.delivery.attempts;
         item.delivery.attempts = decision.attempts;
         item.delivery.previous_wait = decision.previous_wait;
@@ -113,7 +114,7 @@ impl Queue {
     }
 }
 
-/// A move that the table refuses is not made, and counted.
+/// Changes the state. A transition that the table refuses is counted and not made.
 pub(super) fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
     if delivery.state.become_(next).is_err() {
         *refused += 1;

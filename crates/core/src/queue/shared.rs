@@ -1,8 +1,10 @@
-//! Gates that lanes go through together: origin, region, credential (E1, F1), the resolver of names (B3).
+//! Gates that several lanes share: origin, region, credential (E1, F1) and the DNS resolver (B3).
 //!
-//! A gate is made by the first failure behind it, or by somebody's setting, and forgotten when
-//! nothing of it is worth remembering. Lanes it holds are parked with it, so that passing over them
-//! costs nothing.
+//! A gate is created by the first failure of a lane behind it, or by its settings, and dropped when there were no
+//! failures or no attempts for a while. The lanes that it holds are parked with the gate, so that they cost nothing
+//! while they wait.
+//!
+//! Invariant: a parked lane is checked again when its gate lets requests through.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,16 +21,16 @@ use crate::hold::{Hold, Why};
 use crate::id::{CredentialId, EndpointId, LaneId};
 use crate::time::Timestamp;
 
-/// What is set for a gate that lanes share.
+/// The settings of a shared gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
-    /// When its breaker opens, instead of the rule for its kind.
+    /// When its breaker opens, in place of the rule for its kind.
     pub rule: Option<Rule>,
-    /// How fast may be sent through it, over all its lanes.
+    /// The rate limit over all its lanes.
     pub rate: Option<Rate>,
 }
 
-/// The gates something went through, and what it passed each of them under.
+/// The gates that an attempt passed, each with its pass.
 pub(super) type Passed = [Option<(SharedGate, Pass)>; 4];
 
 #[derive(Debug)]
@@ -36,22 +38,22 @@ pub(super) struct Shared {
     breaker: Breaker,
     settings: SharedSettings,
     bucket: Option<Bucket>,
-    /// The lanes that wait here, who was sent to longest ago first.
+    /// The waiting lanes, with the time of their last attempt: the oldest is first.
     parked: BTreeSet<(Timestamp, LaneId)>,
-    /// When something was last sent through it.
+    /// When the last attempt passed it.
     used: Timestamp,
-    /// The earliest timer that will look at it.
+    /// The earliest timer that checks it.
     wakes_at: Timestamp,
 }
 
-/// So many lanes try again when a gate lets one or a few through; the others a second later.
+/// How many parked lanes are checked at once when a gate lets requests through; the others after [`RING_AGAIN`].
 const RUNG_AT_ONCE: usize = 64;
 const RING_AGAIN: Duration = Duration::from_secs(1);
-/// How often a gate is looked at that nobody waits at: it may be forgotten.
+/// How often a gate without parked lanes is checked whether it may be dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How long one that is not closed is remembered when nobody sends through it.
+/// How long a gate whose breaker is not closed is kept after its last attempt.
 const KEPT: Duration = Duration::from_secs(3_600);
-/// Origins with one failing endpoint that are remembered; nothing is lost with one that is not.
+/// The most origins with a single failing endpoint that are remembered. Dropping one only delays its breaker.
 const SUSPECTS_MAX: usize = 65_536;
 
 impl Shared {
@@ -86,7 +88,7 @@ impl Shared {
 }
 
 impl Queue {
-    /// Takes over what is set for a gate that lanes share.
+    /// Sets the settings of a shared gate.
     pub fn set_shared(&mut self, now: Timestamp, gate: SharedGate, settings: SharedSettings) {
         let shared = self.shared_entry(gate, now);
         if shared.settings.rate != settings.rate {
@@ -96,18 +98,18 @@ impl Queue {
         self.ring_parked(gate, now);
     }
 
-    /// A credential was replaced: what it held is tried again (B6).
+    /// Notes that a credential was replaced: the deliveries it held are tried again (B6).
     pub fn replaced(&mut self, now: Timestamp, credential: CredentialId) {
         let gate = SharedGate::Credential(credential);
         if let Some(shared) = self.shared.get_mut(&gate) {
             shared.breaker.force_close(now);
         }
-        // Not forgotten at once: an answer that is on its way must find the gate it went through.
+        // The gate is not dropped at once: answers of attempts in flight still refer to it.
         self.ring_parked(gate, now);
     }
 
-    /// A provider asked that nothing is sent with a credential until the hold ends; one probe goes first then. A hold
-    /// that lasts longer already, or without an end, stays.
+    /// Holds all lanes of a credential at a provider's request; a probe is sent first when the hold ends. A hold that
+    /// already lasts longer, or has no end, stays.
     pub(super) fn hold_credential(&mut self, credential: CredentialId, hold: Hold, now: Timestamp) {
         self.shed_in_vain = None;
         let breaker = &mut self.shared_entry(SharedGate::Credential(credential), now).breaker;
@@ -120,7 +122,7 @@ impl Queue {
         breaker.trip(now, hold.until);
     }
 
-    /// What holds everything behind one of a lane's shared gates.
+    /// The first of a lane's shared gates whose breaker is open, and its hold.
     pub(super) fn shared_open(&self, lane: &Lane, now: Timestamp) -> Option<(SharedGate, Hold)> {
         if self.shared.is_empty() {
             return None;
@@ -132,7 +134,7 @@ impl Queue {
         })
     }
 
-    /// What keeps a lane from sending now, at a gate it shares.
+    /// The first of a lane's shared gates that blocks it from sending now.
     pub(super) fn shared_bar(&self, lane: &Lane, now: Timestamp) -> Option<Bar> {
         if self.shared.is_empty() {
             return None;
@@ -159,10 +161,10 @@ impl Queue {
             let shared = Shared { wakes_at: look_at, ..Shared::new(SharedSettings::default(), now) };
             self.shared.insert(gate, Box::new(shared));
         }
-        self.shared.get_mut(&gate).expect("made if it was not there")
+        self.shared.get_mut(&gate).expect("created above if it was missing")
     }
 
-    /// The time has come to look at a gate: it lets through again, or is forgotten.
+    /// Checks a gate when its timer fires: lanes are let through, or the gate is dropped.
     pub(super) fn look_at_gate(&mut self, gate: SharedGate, now: Timestamp) {
         self.ring_parked(gate, now);
         self.forget_shared(gate, now);
@@ -175,7 +177,7 @@ impl Queue {
         }
     }
 
-    /// The clock was set back: what time has earned counts from now on.
+    /// After the clock was set back: buckets continue from the new time.
     pub(super) fn catch_up_shared(&mut self, now: Timestamp) {
         for shared in self.shared.values_mut() {
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
@@ -184,7 +186,7 @@ impl Queue {
         }
     }
 
-    /// Lets the lanes that wait at a gate try again.
+    /// Lets the lanes that are parked at a gate try again.
     pub(super) fn ring_parked(&mut self, gate: SharedGate, now: Timestamp) {
         let Some(shared) = self.shared.get_mut(&gate) else { return };
         shared.wakes_at = Timestamp::MAX;
@@ -204,21 +206,21 @@ impl Queue {
         }
     }
 
-    /// Something is sent through a lane's shared gates; what it passed each of them under.
+    /// Notes an attempt at a lane's shared gates, and returns the passes.
     pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> Passed {
         settings.shared().map(|gate| {
             let gate = gate?;
             let Some(shared) = self.shared.get_mut(&gate) else { return Some((gate, Pass::FIRST)) };
             shared.used = now;
             if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
-                // Looked at before: there is a token.
+                // `shared_bar` was checked before: there is a token.
                 let _ = bucket.take(rate, now);
             }
             Some((gate, shared.breaker.start(now)))
         })
     }
 
-    /// Something was picked and not sent after all.
+    /// Gives back the tokens and passes of an attempt that was not made.
     pub(super) fn put_back_shared(&mut self, flight: &Flight, now: Timestamp) {
         for (gate, pass) in flight.shared.iter().flatten() {
             let Some(shared) = self.shared.get_mut(gate) else { continue };
@@ -230,7 +232,7 @@ impl Queue {
         }
     }
 
-    /// What an answer says to the gates it was sent through; those whose breaker closed.
+    /// Applies an answer to the shared gates its attempt passed, and returns those whose breaker closed.
     pub(super) fn answered_shared(
         &mut self,
         settings: &LaneSettings,
@@ -271,10 +273,10 @@ impl Queue {
             let change = shared.breaker.answered(now, heard.roll, &rule, answer);
             match change {
                 Some(Change::Closed) => closed.push(gate),
-                // No time makes a credential good again: somebody replaces it.
+                // A refused credential stays refused until an operator replaces it.
                 Some(Change::Opened | Change::Reopened) if is_credential => shared.breaker.trip(now, None),
                 Some(Change::Opened | Change::Reopened) => {}
-                // A probe's place is free again.
+                // Another probe may be sent.
                 None if shared.breaker.lets_through(now) == LetsThrough::Probe => self.ring_parked(gate, now),
                 None => {}
             }
@@ -284,8 +286,8 @@ impl Queue {
         closed
     }
 
-    /// Whether a failure at a gate is worth counting. Most origins have one endpoint, and one endpoint alone
-    /// never opens an origin's breaker: the gate is made once a second endpoint fails.
+    /// Whether a failure is to be counted at a gate that does not exist yet. Most origins have one endpoint, which
+    /// alone never opens the origin's breaker, so the gate is created only when a second endpoint fails.
     fn is_suspect(&mut self, gate: SharedGate, endpoint: EndpointId) -> bool {
         let SharedGate::Origin(origin) = gate else { return true };
         if self.suspects.len() >= SUSPECTS_MAX {
@@ -294,7 +296,7 @@ impl Queue {
         *self.suspects.entry(origin).or_insert(endpoint) != endpoint
     }
 
-    /// Forgets a gate that has nothing to say.
+    /// Drops a quiet gate without parked lanes and settings. A credential's gate stays while its breaker is not closed.
     pub(super) fn forget_shared(&mut self, gate: SharedGate, now: Timestamp) {
         let Some(shared) = self.shared.get(&gate) else { return };
         let is_quiet = shared.breaker.is_as_new(now) || now.since(shared.used) >= KEPT;
@@ -304,7 +306,7 @@ impl Queue {
         }
     }
 
-    /// The lanes that wait at a gate.
+    /// The lanes that are parked at a gate.
     pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
         self.shared.get(&gate).map(|shared| shared.parked.iter().map(|(_, lane)| *lane).collect()).unwrap_or_default()
     }
@@ -318,36 +320,36 @@ impl Queue {
         self.shared.get_mut(&gate).map(|shared| &mut shared.breaker)
     }
 
-    /// Makes a gate stand as it did before a restart.
+    /// Restores a gate's breaker after a restart.
     pub(super) fn restore_shared(&mut self, gate: SharedGate, soft: Soft, now: Timestamp) {
         let breaker = &mut self.shared_entry(gate, now).breaker;
         *breaker = Breaker::restore(soft);
-        // A refused credential is held without an end, so its hold has no length; a `Retry-After` has one. No probe
-        // tells whether a refused credential is good again: an operator replaces it.
+        // The hold of a refused credential has no end and so a length of zero; that of a `Retry-After` has a length. A
+        // refused credential is not probed: it stays held until an operator replaces it.
         if matches!(gate, SharedGate::Credential(_)) && soft.hold.is_zero() {
             breaker.trip(now, None);
         }
     }
 
-    /// Every gate that lanes share and that has something to say, with the lanes it holds.
+    /// Every shared gate, with the number of lanes parked at it.
     pub(super) fn shared_gates(&self) -> impl Iterator<Item = (SharedGate, usize)> {
         self.shared.iter().map(|(gate, shared)| (*gate, shared.parked.len()))
     }
 }
 
-/// What was heard of an attempt, for the gates it went through.
+/// The result of an attempt, for the gates that it passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     pub(super) signal: Signal,
     pub(super) credential_refused: bool,
-    /// What it says of the resolver of names.
+    /// The signal for the DNS resolver's gate.
     pub(super) resolver: Signal,
     pub(super) messages_wait: bool,
     pub(super) retry_after: Option<std::time::Duration>,
     pub(super) roll: crate::dice::Roll,
 }
 
-/// Why lanes wait at a gate whose breaker is open.
+/// The reason that lanes waiting at an open gate show.
 fn why(gate: SharedGate) -> Why {
     match gate {
         SharedGate::Credential(_) => Why::Credential,

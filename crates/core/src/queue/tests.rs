@@ -1,11 +1,11 @@
-//! The queue beside a slow model of itself, and the promises that deserve a name of their own.
+//! A comparison of the queue with a slow model, and tests of single rules.
 
 mod gates;
 mod model;
 mod receipts;
 mod room;
+mod settings_versions;
 mod stuck;
-mod told;
 mod turns;
 
 use proptest::prelude::*;
@@ -35,12 +35,12 @@ fn delivery(id: u64) -> Delivery {
     Delivery::queued(DeliveryId::from_raw(id), MessageId::from_raw(id), ENDPOINT, LANE, Tier::Promotional, NOW)
 }
 
-/// One to the endpoint that has this lane to itself.
+/// A delivery to the only endpoint of this lane.
 fn delivery_in(lane: LaneId, id: u64) -> Delivery {
     Delivery { lane, endpoint: EndpointId::from_raw(lane.raw() * 10), ..delivery(id) }
 }
 
-/// Four at once, again after two seconds.
+/// At most four attempts in flight, retries after two seconds.
 fn settings(lane: LaneId, order: Order) -> LaneSettings {
     let policy = PolicySpec {
         strategy: Some("fixed".to_owned()),
@@ -56,9 +56,9 @@ fn asking(wait: Duration) -> Verdict {
     Verdict { status: Some(503), retry_after: Some(wait), ..Verdict::of(Cause::Unavailable) }
 }
 
-// --- beside the model ---
+// --- comparison with the model ---
 
-/// Something that happens to a queue. Numbers choose among what is there at the time.
+/// A call or an event. Numbers choose among the rows that exist at the time.
 #[derive(Clone, Debug)]
 enum Op {
     Arrive { lane: usize, tier: Tier, due_in: Duration, ttl: Option<Duration>, ack: bool, known: bool },
@@ -125,7 +125,7 @@ fn a_verdict() -> impl Strategy<Value = Verdict> {
     ]
 }
 
-fn somebody() -> impl Strategy<Value = Whom> {
+fn pause_target() -> impl Strategy<Value = Whom> {
     prop_oneof![Just(Whom::All), (0..2_usize).prop_map(Whom::Tenant), (0..LANES).prop_map(Whom::Lane)]
 }
 
@@ -153,8 +153,8 @@ fn an_op() -> impl Strategy<Value = Op> {
         2 => nth().prop_map(Op::Cancel),
         1 => (0..LANES).prop_map(Op::CutLane),
         3 => Just(Op::Sweep),
-        3 => (somebody(), prop::option::weighted(0.7, a_wait())).prop_map(|(whom, lasts)| Op::Pause(whom, lasts)),
-        4 => somebody().prop_map(Op::Resume),
+        3 => (pause_target(), prop::option::weighted(0.7, a_wait())).prop_map(|(whom, lasts)| Op::Pause(whom, lasts)),
+        4 => pause_target().prop_map(Op::Resume),
         4 => new_settings(),
         12 => a_wait().prop_map(Op::Wait),
         8 => Just(Op::Page),
@@ -177,7 +177,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_the_queue_does_what_a_slow_model_allows_and_leaves_nothing_undone(
+    fn any_history_follows_the_slow_model_and_leaves_no_work_undone(
         limits in some_limits(),
         steps in prop::collection::vec((an_op(), prop::bool::weighted(0.8)), 1..200),
     ) {
@@ -192,7 +192,7 @@ proptest! {
     }
 }
 
-// --- by name ---
+// --- single rules ---
 
 /// A queue that knows one lane.
 fn queue(order: Order) -> Queue {
@@ -222,7 +222,7 @@ fn settle(queue: &mut Queue, now: Timestamp, id: u64, verdict: &Verdict) -> Reco
 }
 
 #[test]
-fn a_queue_that_begins_or_ends_to_spill_is_published_once() {
+fn a_change_of_spilling_is_reported_once() {
     let mut queue = queue(Order::Fifo);
     queue.spilled(LANE, Tier::Engagement, ROW);
     queue.spilled(LANE, Tier::Engagement, ROW);
@@ -234,7 +234,7 @@ fn a_queue_that_begins_or_ends_to_spill_is_published_once() {
 }
 
 #[test]
-fn a_strict_lane_that_has_all_its_rows_ends_to_spill_in_every_tier() {
+fn a_strict_lane_with_all_rows_in_memory_stops_spilling_in_every_tier() {
     let mut queue = queue(Order::Strict);
     queue.spilled(LANE, Tier::Engagement, ROW);
     assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
@@ -252,11 +252,11 @@ fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
     queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
     queue.paged(NOW, LANE, old.tier, Span::ALL, false);
     let tiers: Vec<Tier> = std::iter::from_fn(|| queue.next_page(NOW)).map(|wanted| wanted.tier).collect();
-    assert_eq!(tiers, Tier::ALL, "a page of the old order says nothing of the new queues");
+    assert_eq!(tiers, Tier::ALL, "a page of the old order does not count for the new queues");
 }
 
 #[test]
-fn a_strict_lane_goes_on_behind_a_cut_only_once_that_is_durable() {
+fn a_strict_lane_continues_after_a_cut_only_once_it_is_durable() {
     let covered = delivery(1);
     for (order, waits) in [(Order::Strict, true), (Order::Fifo, false)] {
         for scope in [Scope::Lane(LANE), Scope::Message(covered.message)] {
@@ -276,7 +276,7 @@ fn a_strict_lane_goes_on_behind_a_cut_only_once_that_is_durable() {
 }
 
 #[test]
-fn what_a_cut_covers_is_not_read_back() {
+fn rows_covered_by_a_cut_are_not_paged_in() {
     let mut queue = queue(Order::Fifo);
     let upto = Key::from_raw(100);
     queue.cut(Scope::Lane(LANE), upto, Cause::Unsubscribed);
@@ -288,11 +288,11 @@ fn what_a_cut_covers_is_not_read_back() {
     queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
     queue.cut(Scope::Lane(LANE), Span::ALL.below.0, Cause::Unsubscribed);
     queue.spilled(LANE, Tier::Engagement, ROW);
-    assert_eq!(queue.next_page(NOW), None, "nothing can be above this one");
-    assert!(!queue.is_spilling(LANE, Tier::Engagement), "nobody waits behind the window");
+    assert_eq!(queue.next_page(NOW), None, "no row can be above this cut");
+    assert!(!queue.is_spilling(LANE, Tier::Engagement), "no row waits behind the window");
 }
 
-/// Pages of the queue until it rests, each full of rows that a cut covers; where they began.
+/// Pages the queue until it rests, with pages full of rows that a cut covers. Returns the first id of each page.
 fn passed_over(queue: &mut Queue, upto: u64) -> Vec<u64> {
     let pages = std::iter::from_fn(|| {
         let wanted = queue.next_page(NOW)?;
@@ -304,12 +304,12 @@ fn passed_over(queue: &mut Queue, upto: u64) -> Vec<u64> {
 }
 
 #[test]
-fn pages_go_on_behind_what_a_cut_covers_when_the_sweep_says_so() {
+fn paging_past_rows_of_a_cut_continues_at_the_pace_of_the_sweep() {
     let mut queue = queue(Order::Fifo);
     queue.spilled(LANE, Tier::Engagement, ROW);
     assert_eq!(passed_over(&mut queue, 100), [0]);
     queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(500));
-    assert_eq!(passed_over(&mut queue, 200), [], "it rests, whatever is spilled behind it");
+    assert_eq!(passed_over(&mut queue, 200), [], "it rests although another row was spilled");
     queue.read_on();
     assert_eq!(passed_over(&mut queue, 200), [101]);
     queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(150));
@@ -321,7 +321,7 @@ fn pages_go_on_behind_what_a_cut_covers_when_the_sweep_says_so() {
 }
 
 #[test]
-fn what_is_put_back_has_spent_no_attempt() {
+fn putting_a_delivery_back_spends_no_attempt() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
     for _ in 0..20 {
@@ -346,7 +346,7 @@ fn our_own_fault_does_not_hide_why_the_receiver_failed() {
 }
 
 #[test]
-fn a_strict_lane_that_holds_on_dead_pauses_behind_its_dead_head_alone() {
+fn a_dead_delivery_pauses_only_a_strict_lane_set_to_hold() {
     for (order, on_dead, pauses) in
         [(Order::Strict, OnDead::Hold, true), (Order::Strict, OnDead::Skip, false), (Order::Fifo, OnDead::Hold, false)]
     {
@@ -360,7 +360,7 @@ fn a_strict_lane_that_holds_on_dead_pauses_behind_its_dead_head_alone() {
 }
 
 #[test]
-fn of_two_retry_afters_the_longer_one_counts() {
+fn the_longer_of_two_retry_afters_holds_the_lane() {
     for (first, second) in [(60, 10), (10, 60)] {
         let mut queue = queue(Order::Fifo);
         for id in 1..=3 {
@@ -377,7 +377,7 @@ fn of_two_retry_afters_the_longer_one_counts() {
 }
 
 #[test]
-fn what_waits_because_its_receiver_asked_for_it_says_so() {
+fn a_wait_for_retry_after_is_explained_as_such() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
     assert_eq!(send(&mut queue, NOW), Some(1));
@@ -397,7 +397,7 @@ fn what_waits_because_its_receiver_asked_for_it_says_so() {
 }
 
 #[test]
-fn no_work_is_let_in_twice() {
+fn a_delivery_is_admitted_only_once() {
     let mut queue = queue(Order::Fifo);
     assert_eq!(admit(&mut queue, &delivery(1)), Admission::Taken);
     assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known);
@@ -427,7 +427,7 @@ fn tiers_are_sent_by_weight_as_long_as_all_have_work() {
 }
 
 #[test]
-fn what_ended_in_the_queue_costs_its_lane_no_turn() {
+fn deliveries_that_ended_in_the_queue_cost_their_lane_no_turn() {
     let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
     let other = LaneId::from_raw(8);
     queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
@@ -444,7 +444,7 @@ fn what_ended_in_the_queue_costs_its_lane_no_turn() {
 }
 
 #[test]
-fn a_hold_that_is_over_stays_over_when_the_clock_is_set_back() {
+fn a_hold_that_has_ended_does_not_return_when_the_clock_is_set_back() {
     let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
     for id in 1..=2 {
         admit(&mut queue, &delivery(id));
@@ -455,11 +455,11 @@ fn a_hold_that_is_over_stays_over_when_the_clock_is_set_back() {
     queue.pause_tenant(TenantId::from_raw(1), Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
     assert_eq!(send(&mut queue, NOW + seconds(5)), None, "no slot is free");
     settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
-    assert_eq!(send(&mut queue, NOW), Some(2), "nothing would wake it");
+    assert_eq!(send(&mut queue, NOW), Some(2), "no timer would end the holds again");
 }
 
 #[test]
-fn a_lane_whose_pause_is_over_is_forgotten() {
+fn a_lane_is_dropped_after_its_pause() {
     let mut queue = Queue::new(Limits::default());
     queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(1)) });
     queue.pause_lane(LaneId::from_raw(8), Hold { why: Why::Paused, until: None });
@@ -469,7 +469,7 @@ fn a_lane_whose_pause_is_over_is_forgotten() {
 }
 
 #[test]
-fn a_ttl_far_away_is_not_remembered_after_the_end() {
+fn timers_of_long_ttls_are_removed_after_their_deliveries_ended() {
     let mut queue = queue(Order::Fifo);
     for id in 1..=50_000 {
         admit(&mut queue, &Delivery { expiry: Expiry::At(NOW + seconds(86_400)), ..delivery(id) });
@@ -478,5 +478,5 @@ fn a_ttl_far_away_is_not_remembered_after_the_end() {
         queue.recorded(NOW, DeliveryId::from_raw(id));
         queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
     }
-    assert!(queue.timers.len() < 5_000, "{} deadlines of what has ended", queue.timers.len());
+    assert!(queue.timers.len() < 5_000, "{} timers of ended deliveries", queue.timers.len());
 }

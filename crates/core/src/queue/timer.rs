@@ -1,5 +1,6 @@
-//! Deadlines of the window: one heap, equal deadlines in the order of what they are for; and what each
-//! does when it has come.
+//! Timers of the window: one heap, in which equal times are ordered by kind, and the actions when they fire.
+//!
+//! Invariant: a timer that fires although its subject no longer needs it does no harm.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,36 +15,36 @@ use crate::id::{DeliveryId, LaneId, TenantId};
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// What a deadline is for. An entry whose subject has moved on is simply passed over.
+/// The purpose of a timer. A timer whose subject no longer needs it is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A lane's hold ends, or it has a token again, or it may be forgotten.
+    /// A lane's hold ends, or it has a token again, or it may be dropped.
     Lane(LaneId),
-    /// A gate that lanes share lets through again.
+    /// A shared gate lets requests through again.
     Gate(SharedGate),
     /// A tenant has a token again.
     Tenant(TenantId),
-    /// A pause of everything or of a tenant ends.
+    /// A pause of every lane, of a tenant or of an origin ends.
     Pause,
-    /// Held lanes are looked at again for rows that make room.
+    /// Held lanes are searched again for rows that make room.
     Shed,
-    /// A delivery's next step is due.
+    /// A delivery's next transition is due.
     Due(DeliveryId),
-    /// A delivery's time to live is over.
+    /// A delivery's TTL is over.
     Over(DeliveryId),
 }
 
-/// How soon to look again at what could not be decided for want of its lane's settings.
+/// How soon a decision is tried again that needs settings of a lane which are not known yet.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Below this many, entries nobody waits for do no harm.
+/// Unneeded timers are removed only if there are at least this many timers.
 const TIDY_FROM: usize = 1_024;
 
-/// The deadlines, earliest first.
+/// The timers, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Timestamp, Timer)>>,
-    /// Twice what was wanted when it was looked at last.
+    /// Twice the number of needed timers at the last removal.
     tidy_at: usize,
 }
 
@@ -52,7 +53,7 @@ impl Timers {
         self.heap.push(Reverse((at, timer)));
     }
 
-    /// Takes the earliest one that has come.
+    /// Takes the earliest timer that has fired by `now`.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<Timer> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {
@@ -61,17 +62,17 @@ impl Timers {
         self.heap.pop().map(|Reverse((_, timer))| timer)
     }
 
-    /// When the earliest one comes.
+    /// The time of the earliest timer.
     pub(super) fn next_at(&self) -> Option<Timestamp> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Whether half of it may be entries that nobody waits for: a TTL of days outlives its delivery.
+    /// Whether half of the timers may be unneeded: the timer of a TTL of days outlives its delivery.
     pub(super) fn is_untidy(&self) -> bool {
         self.heap.len() >= self.tidy_at.max(TIDY_FROM)
     }
 
-    /// Keeps what is wanted, once.
+    /// Removes unneeded timers and duplicates.
     pub(super) fn tidy(&mut self, wanted: impl Fn(Timestamp, Timer) -> bool) {
         let mut kept = std::mem::take(&mut self.heap).into_vec();
         kept.retain(|Reverse((at, timer))| wanted(*at, *timer));
@@ -88,7 +89,7 @@ impl Timers {
 }
 
 impl Queue {
-    /// Lets every deadline that has come take effect.
+    /// Runs every timer that has fired by `now`.
     pub(super) fn fire(&mut self, now: Timestamp) {
         if now < self.latest {
             self.catch_up(now);
@@ -101,7 +102,7 @@ impl Queue {
             match timer {
                 Timer::Due(id) => self.due(id, now),
                 Timer::Over(id) => self.over.push(id),
-                // What is over stays over: a clock that is set back would find no timer to end it.
+                // A pause that has ended is removed: if the clock is set back, there is no timer to end it again.
                 Timer::Pause => {
                     self.paused_all = self.paused_all.filter(|hold| hold.holds(now));
                     self.paused_tenants.retain(|_, hold| hold.holds(now));
@@ -120,13 +121,13 @@ impl Queue {
                 }
                 Timer::Gate(gate) => self.look_at_gate(gate, now),
                 Timer::Tenant(tenant) => self.turn.wake(tenant),
-                // Whoever is woken asks for what makes room.
+                // The timer only wakes the dispatch loop, which then calls `Queue::shed`.
                 Timer::Shed => {}
             }
         }
     }
 
-    /// The clock was set back: limits go on from here instead of waiting for the time it was.
+    /// After the clock was set back: limits continue from the new time.
     fn catch_up(&mut self, now: Timestamp) {
         for index in 0..self.lanes.bound() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
@@ -142,7 +143,7 @@ impl Queue {
         self.ring_every_lane(now);
     }
 
-    /// Forgets deadlines of what has moved on. Whoever waits again sets them again.
+    /// Removes timers that are not needed any more. A delivery that waits again sets its timer again.
     fn tidy_timers(&mut self) {
         let mut timers = std::mem::take(&mut self.timers);
         timers.tidy(|at, timer| match timer {
@@ -159,11 +160,11 @@ impl Queue {
         self.timers = timers;
     }
 
-    /// Its next step is due: it stands in its lane, or its receipt did not come.
+    /// Handles a delivery that is due: it becomes ready in its lane, or its receipt is missing.
     pub(super) fn due(&mut self, id: DeliveryId, now: Timestamp) {
         let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
         match item.delivery.state.due() {
-            Some(due) if due > now => {} // it was moved; a later entry stands for it
+            Some(due) if due > now => {} // the due time has changed, and a later timer is set
             _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.unacknowledged.push(id),
             _ => {
                 item.stage = Stage::Ready;
@@ -176,7 +177,7 @@ impl Queue {
         }
     }
 
-    /// Receipts that did not come in time become retries: what to record of each.
+    /// The next delivery whose receipt did not come in time, as a record of its retry or end.
     pub(super) fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<Record> {
         loop {
             let id = self.unacknowledged.pop()?;
@@ -185,7 +186,7 @@ impl Queue {
                 continue;
             }
             let Some(settings) = self.lane_of(id).and_then(|lane| lane.settings.clone()) else {
-                // Its lane is not known yet: decided as soon as it is.
+                // The lane's settings are not known yet: tried again soon.
                 self.timers.set(now + ASK_AGAIN, Timer::Due(id));
                 continue;
             };

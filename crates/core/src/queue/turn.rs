@@ -1,18 +1,19 @@
-//! Whose turn it is: a tier by weight, then the tenant of that tier that has had the least, then
-//! that tenant's lanes one after the other.
+//! Fair scheduling: picks a tier by weight, then the tenant of that tier that has used the least slot-time, then
+//! that tenant's lanes in turn.
 //!
-//! Tiers are served by strides: each pick moves a tier on by a stride that is short for a heavy
-//! tier, and the tier furthest behind is next (G1). What has waited long for its turn moves its
-//! tier on by less, so that it comes again sooner, though never as if it were two tiers higher. The lowest tier is first while it holds less than its share of the slots.
+//! Tiers are served by stride scheduling: each pick advances a tier by a stride that is shorter for a higher weight,
+//! and the tier that has advanced least is next (G1). A delivery that has waited long advances its tier by less, so
+//! that the tier is picked again sooner; its weight grows at most to about that of the next higher tier. The lowest
+//! tier is picked first while it holds less than its share of the slots.
 //!
-//! Tenants are compared by slot-time, not by count: a pick is charged with what an attempt there
-//! usually takes and put right when it has ended, so slow receivers cost their own tenant (G3). In
-//! each tier they stand in two lines, one for quick destinations and one for slow ones, and the slow
-//! line is passed over while slow destinations hold all they may. Where both lines may send, the
-//! tenant that has had less is next, and of its lanes the one that has waited longest.
+//! Tenants are compared by slot-time, not by number of picks: a pick is charged with the expected duration of the
+//! attempt and corrected when it ends, so slow receivers cost their own tenant (G3). In each tier the tenants wait in
+//! two lines, one for quick destinations and one for slow ones, and the slow line is skipped while slow destinations
+//! hold all the slots that they may use. Where both lines may send, the tenant with less slot-time is next, and of its
+//! lanes the one that has waited longest.
 //!
-//! Whoever was idle, kept back or passed over goes on from where the others are: nothing is saved
-//! up, nobody waits for ever. The lines of a tier are in `turn/ranks.rs`.
+//! Invariant: a tier or tenant that was idle, limited or skipped continues from the current position of the others.
+//! It saves up no credit, and none waits for ever. The lines of a tier are in `turn/ranks.rs`.
 
 mod ranks;
 
@@ -29,43 +30,42 @@ use crate::time::Timestamp;
 use ranks::Ranks;
 pub(super) use ranks::{Room, Speed};
 
-/// How often each tier is picked while all have work.
+/// The relative weights of the tiers while all have work.
 pub const WEIGHTS: [u64; 3] = [16, 4, 1];
 
-/// What a pick of weight 1 moves a tier on by.
+/// How far a pick advances a tier of weight 1.
 const STRIDE: u64 = 1 << 20;
 
-/// 1 in 21 would be less than the lowest tier's share of 5 %, so it moves on by a little less.
+/// The lowest tier's share by weight, 1 in 21, is less than the promised 5 %, so its stride is a little shorter.
 const LOWEST_STRIDE: u64 = STRIDE / 10 * 9;
 
-/// What waits this long for its turn weighs twice as much, and twice again after as long once more.
-/// Then it weighs about what is fresh of the tier above does, and no more: a transactional message
-/// must not wait behind a campaign, however old that is.
+/// The weight of a delivery doubles after waiting this long for its turn, and once more after twice as long. It does
+/// not grow further: a transactional message must not wait behind an old campaign.
 const AGEING: Duration = Duration::from_secs(30);
 const AGEING_MOST: u32 = 2;
 
-/// A tenant is there for this long after its last attempt, and keeps the others to their caps.
+/// A tenant counts as active for this long after its last attempt; while several are, each is limited to its cap.
 const PRESENT: Duration = Duration::from_secs(60);
 
-/// The least an attempt costs: one that ends within the same millisecond is not for nothing.
+/// The least cost of an attempt, for one that ends within the same millisecond.
 const LEAST_COST: Duration = Duration::from_millis(1);
 
-/// Slot-time is counted in microseconds for a tenant of this weight.
+/// The weight for which slot-time is counted in microseconds.
 const UNIT_WEIGHT: u64 = 1_000;
 
-/// What an operator has set for a tenant.
+/// An operator's settings for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantSettings {
-    /// Which tenant.
+    /// The tenant that the settings are for.
     pub tenant: TenantId,
-    /// Its share beside others, in thousandths: 2,000 gets twice the slot-time of 1,000.
+    /// Its weight in thousandths: a tenant with 2,000 gets twice the slot-time of one with 1,000.
     pub weight_milli: u32,
-    /// How fast its messages may leave, over all its endpoints.
+    /// The rate limit over all its endpoints.
     pub rate: Option<Rate>,
 }
 
 impl TenantSettings {
-    /// An equal among equals, without a limit.
+    /// The default settings: weight 1, no rate limit.
     pub const fn new(tenant: TenantId) -> Self {
         Self { tenant, weight_milli: 1_000, rate: None }
     }
@@ -75,17 +75,17 @@ impl TenantSettings {
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     tiers: [Ranks; 3],
-    /// Where the tier picked last by weight stood: what an idle tier starts from.
+    /// The position of the tier that was last picked by weight; an idle tier continues from here.
     now_at: u64,
     tenants: Slots<Tenant>,
     index: IdMap<TenantId, u32>,
-    /// What operators have set; everybody else is an equal among equals.
+    /// The tenants' settings; tenants without have the default.
     settings: IdMap<TenantId, TenantSettings>,
     /// Tenants out of tokens, and when each has one again.
     wakes: Vec<(Timestamp, TenantId)>,
-    /// Where the next look for tenants who have left begins.
+    /// The tenant that was last checked for inactivity.
     looked_at: u32,
-    /// How many lanes have joined: a clock that cannot be set back.
+    /// How many lanes have joined, modulo 2³²: a logical clock for the order of waiting.
     joined: u32,
 }
 
@@ -95,7 +95,7 @@ struct Tenant {
     bucket: Option<Bucket>,
     in_flight: u32,
     last_sent: Timestamp,
-    /// Kept from sending as a whole: too many slots, or out of tokens.
+    /// Why the whole tenant may not send: it is at its cap of slots, or out of tokens.
     blocked: Option<Why>,
     /// Its lanes by tier and speed.
     rings: [[Ring; 2]; 3],
@@ -104,10 +104,10 @@ struct Tenant {
 /// A tenant's part of one line.
 #[derive(Debug, Default)]
 struct Ring {
-    /// Slot-time it has had, by its weight. Slots that slow ones could not have had do not count
-    /// among the slow: else a tenant's own quick lanes could keep its slow ones waiting for ever.
+    /// The slot-time it has used, divided by its weight. Slots that slow destinations could not have used are not
+    /// counted in the slow line: otherwise a tenant's own quick lanes could keep its slow ones waiting for ever.
     had: u64,
-    /// Its lanes with work; who joined first is first.
+    /// Its lanes with work, in the order in which they joined.
     lanes: VecDeque<Waiting>,
 }
 
@@ -115,7 +115,7 @@ struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     lane: u32,
-    /// As how many-th it joined.
+    /// The value of [`Turn::joined`] when it joined.
     number: u32,
     since: Timestamp,
 }
@@ -127,14 +127,14 @@ pub(super) struct Taken {
     pub(super) tenant: u32,
     pub(super) lane: u32,
     number: u32,
-    /// Since when it waited for this.
+    /// Since when it has waited for its turn.
     pub(super) since: Timestamp,
-    /// Whether a slow destination may have the slot.
+    /// Whether a slow destination may use the slot.
     pub(super) open_to_slow: bool,
 }
 
 impl Turn {
-    /// The tenant's place, made if there is none.
+    /// The tenant's index; the tenant is added if it is new.
     pub(super) fn tenant(&mut self, id: TenantId, now: Timestamp) -> u32 {
         if let Some(index) = self.index.get(&id) {
             return *index;
@@ -153,7 +153,7 @@ impl Turn {
         index
     }
 
-    /// Takes over what an operator has set.
+    /// Sets a tenant's settings.
     pub(super) fn set(&mut self, settings: TenantSettings, now: Timestamp) {
         self.settings.insert(settings.tenant, settings);
         let Some(index) = self.index.get(&settings.tenant).copied() else { return };
@@ -172,7 +172,7 @@ impl Turn {
         self.stand(tier, tenant, speed, Waiting { lane, number: self.joined, since: now });
     }
 
-    /// Puts a lane among the slow that was taken as a quick one; it has waited as long as before.
+    /// Puts a lane that was taken as a quick one into the slow line. It keeps the time it has waited.
     pub(super) fn join_slow(&mut self, taken: Taken) {
         let Taken { tier, tenant, lane, number, since, .. } = taken;
         self.stand(tier, tenant, Speed::Slow, Waiting { lane, number, since });
@@ -194,12 +194,12 @@ impl Turn {
 
     /// The next lane and the tier it may send of.
     pub(super) fn take(&mut self, room: Room, now: Timestamp) -> Option<Taken> {
-        self.forget_who_left(now);
+        self.remove_one_inactive_tenant(now);
         let cap = if self.index.len() > 1 { room.cap } else { u32::MAX };
         loop {
             let short = self.lowest_if_short(room);
             let tier = short.or_else(|| self.next_by_weight(room))?;
-            let (place, index, line) = self.tiers[tier.index()].first(room).expect("somebody of this tier waits");
+            let (place, index, line) = self.tiers[tier.index()].first(room).expect("a tenant of this tier waits");
             if self.is_kept_back(index, cap, now) {
                 continue;
             }
@@ -212,13 +212,13 @@ impl Turn {
         }
     }
 
-    /// The lowest tier, if it could use more slots and holds less than its share.
+    /// The lowest tier, if it has work and holds less than its share of the slots.
     fn lowest_if_short(&self, room: Room) -> Option<Tier> {
         let lowest = &self.tiers[Tier::Engagement.index()];
         (lowest.in_flight < room.lowest && lowest.first(room).is_some()).then_some(Tier::Engagement)
     }
 
-    /// The tier furthest behind; one that was idle is not further behind than the others.
+    /// The tier that has advanced least; an idle time does not count.
     fn next_by_weight(&self, room: Room) -> Option<Tier> {
         let waits = |tier: &Tier| self.tiers[tier.index()].first(room).is_some();
         let place = |tier: &Tier| (self.tiers[tier.index()].passed.max(self.now_at), tier.index());
@@ -244,7 +244,7 @@ impl Turn {
         Taken { tier, tenant: index, lane, number, since, open_to_slow: room.slow }
     }
 
-    /// Whether a tenant has too many slots, or no token; it then stands in no line.
+    /// Whether a tenant is at its cap of slots or out of tokens. If so, it leaves all lines.
     fn is_kept_back(&mut self, index: u32, cap: u32, now: Timestamp) -> bool {
         let tenant = self.tenant_mut(index);
         let empty_until = match (&tenant.settings.rate, &tenant.bucket) {
@@ -273,19 +273,19 @@ impl Turn {
         let ages = u32::try_from(ages).unwrap_or(AGEING_MOST).min(AGEING_MOST);
         let ranks = &mut self.tiers[tier];
         ranks.in_flight += 1;
-        // One that was first whatever its weight owes a turn for it, and not more.
+        // A tier that was picked without regard to its weight is charged one stride from the current position at most.
         ranks.passed = ranks.passed.max(self.now_at + (stride >> ages));
         let tenant = self.tenant_mut(taken.tenant);
         tenant.in_flight += 1;
         tenant.last_sent = now;
         if let (Some(rate), Some(bucket)) = (&tenant.settings.rate, &mut tenant.bucket) {
-            // Looked at when it was taken: a token is there.
+            // `is_kept_back` was checked before: there is a token.
             let _ = bucket.take(rate, now);
         }
         self.charge(taken, cost(expected));
     }
 
-    /// An attempt has ended; what it was charged is put right.
+    /// Corrects the charge of an attempt that has ended by its actual duration.
     pub(super) fn landed(&mut self, taken: Taken, expected: Duration, took: Duration) {
         self.free_slot(taken);
         self.charge(taken, cost(took) - cost(expected));
@@ -294,7 +294,7 @@ impl Turn {
         }
     }
 
-    /// An attempt was not made after all that was started then.
+    /// Takes back the charge of an attempt that was started at `started` and not made.
     pub(super) fn put_back(&mut self, taken: Taken, expected: Duration, started: Timestamp) {
         self.free_slot(taken);
         let entry = self.tenant_mut(taken.tenant);
@@ -310,7 +310,7 @@ impl Turn {
         self.tenant_mut(taken.tenant).in_flight -= 1;
     }
 
-    /// The clock was set back: what time has earned counts from now on.
+    /// After the clock was set back: buckets continue from the new time.
     pub(super) fn catch_up(&mut self, now: Timestamp) {
         for index in 0..self.tenants.bound() {
             let Some(tenant) = self.tenants.get_mut(index) else { continue };
@@ -323,7 +323,7 @@ impl Turn {
         }
     }
 
-    /// A tenant may have a token again.
+    /// Lets a tenant that was out of tokens try again.
     pub(super) fn wake(&mut self, tenant: TenantId) {
         if let Some(index) = self.index.get(&tenant).copied()
             && self.tenant_mut(index).blocked == Some(Why::RateLimit)
@@ -332,17 +332,17 @@ impl Turn {
         }
     }
 
-    /// Tenants that ran out of tokens since the last call, and when each is to be woken.
+    /// Tenants that ran out of tokens since the last call, and when to call [`Turn::wake`] for each.
     pub(super) fn take_wakes(&mut self) -> Vec<(Timestamp, TenantId)> {
         std::mem::take(&mut self.wakes)
     }
 
-    /// How many tenants have something to send, or had a moment ago.
+    /// How many tenants are active.
     pub(super) fn tenants(&self) -> usize {
         self.index.len()
     }
 
-    /// What keeps a tenant as a whole from sending.
+    /// What blocks a whole tenant from sending.
     pub(super) fn holding(&self, tenant: TenantId, now: Timestamp) -> Option<Hold> {
         let tenant = self.tenants.get(*self.index.get(&tenant)?)?;
         let until = match (&tenant.settings.rate, &tenant.bucket) {
@@ -352,7 +352,7 @@ impl Turn {
         tenant.blocked.map(|why| Hold { why, until })
     }
 
-    // --- the books ---
+    // --- accounting ---
 
     fn tenant_mut(&mut self, index: u32) -> &mut Tenant {
         self.tenants.get_mut(index).expect("an indexed tenant is there")
@@ -375,7 +375,7 @@ impl Turn {
         }
     }
 
-    /// Where a tenant stands in no line, it goes on from where the others are.
+    /// Moves a tenant that is not in a line up to the position of the others there.
     fn keep_no_credit(&mut self, tier: Tier, index: u32) {
         let ranks = &mut self.tiers[tier.index()];
         let tenant = self.tenants.get_mut(index).expect("an indexed tenant is there");
@@ -406,7 +406,7 @@ impl Turn {
         });
     }
 
-    /// Every place in a line that a tenant's lanes give it.
+    /// Calls `change` for every line in which the tenant has lanes, with the tenant's entry there.
     fn each_place(&mut self, index: u32, change: impl Fn(&mut BTreeSet<(u64, u32)>, (u64, u32))) {
         let tenant = self.tenants.get(index).expect("an indexed tenant is there");
         for (ranks, rings) in self.tiers.iter_mut().zip(&tenant.rings) {
@@ -418,8 +418,8 @@ impl Turn {
         }
     }
 
-    /// Looks at one tenant: whoever has had nothing to do for a while does not count any more.
-    fn forget_who_left(&mut self, now: Timestamp) {
+    /// Checks one tenant, and removes it if it has been inactive for a while.
+    fn remove_one_inactive_tenant(&mut self, now: Timestamp) {
         self.looked_at = (self.looked_at + 1) % self.tenants.bound().max(1);
         let Some(tenant) = self.tenants.get(self.looked_at) else { return };
         let waits = tenant.rings.iter().flatten().any(|ring| !ring.lanes.is_empty());
@@ -435,13 +435,12 @@ impl Turn {
     }
 }
 
-/// Whether one joined before another, as seen when so many have joined. The count starts again from
-/// 0 some day.
+/// Whether one lane joined before another, where `joined` lanes have joined so far. The counter may wrap around.
 fn is_before(one: &Waiting, other: &Waiting, joined: u32) -> bool {
     joined.wrapping_sub(one.number) > joined.wrapping_sub(other.number)
 }
 
-/// What an attempt of this length costs, in microseconds of slot-time.
+/// The cost of an attempt of this duration, in microseconds of slot-time.
 fn cost(took: Duration) -> i64 {
     i64::try_from(took.max(LEAST_COST).as_micros()).unwrap_or(i64::MAX)
 }

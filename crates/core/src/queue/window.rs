@@ -1,4 +1,6 @@
-//! What the window holds: who comes in, who waits, who leaves, and what is left in the store.
+//! The window: which deliveries are admitted, wait and leave, and which rows stay in the store.
+//!
+//! Invariant: a pending row is in the window, or will be paged in, or a cut covers it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,50 +18,50 @@ use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// How soon every lane is looked at again for rows to spill, after there were not enough.
+/// How soon all lanes are searched again for rows to spill, after a search that did not free enough room.
 const SHED_AGAIN: Duration = Duration::from_secs(1);
 
-/// What became of one that asked to come in.
+/// The result of [`Queue::admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is in the window.
+    /// The delivery is now in the window.
     Taken,
-    /// It was there already.
+    /// It was in the window already.
     Known,
-    /// Its queue or the window is full, or its lane is held: leave it in the store.
+    /// Its queue or the window is full, or its lane is held: it stays in the store.
     NoRoom,
 }
 
 /// A page to read from the store: the first `limit` rows of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageWanted {
-    /// Which lane.
+    /// The lane to read.
     pub lane: LaneId,
-    /// Which tier; for a strict lane all of them.
+    /// The tier to read; a strict lane is read over all tiers.
     pub tier: Tier,
-    /// In which order.
+    /// The order of the rows.
     pub order: Order,
-    /// From which id to which.
+    /// The range of ids.
     pub span: Span,
-    /// How many.
+    /// The most rows to read.
     pub limit: u32,
 }
 
-/// One that makes room for others.
+/// A delivery that was removed from the window to make room. Its row must be written as spilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shed {
-    /// Which.
+    /// The delivery's id.
     pub delivery: DeliveryId,
-    /// Of which lane.
+    /// The delivery's lane.
     pub lane: LaneId,
-    /// And tier.
+    /// The delivery's tier.
     pub tier: Tier,
 }
 
 impl Queue {
-    /// Lets a delivery into the window, if there is room for it.
+    /// Takes a delivery into the window, if there is room for it.
     ///
-    /// `place` is where its row is now. A strict lane takes its head alone.
+    /// `place` is where its row is now. Of a strict lane, only one delivery is admitted at a time.
     pub fn admit(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> Admission {
         if self.items.contains(&delivery.id) {
             return Admission::Known;
@@ -75,31 +77,31 @@ impl Queue {
         Admission::Taken
     }
 
-    /// Whether the window holds it.
+    /// Whether a delivery is in the window.
     pub fn knows(&self, id: DeliveryId) -> bool {
         self.items.contains(&id)
     }
 
-    /// Takes over a lane's settings as the store has them.
+    /// Sets a lane's settings as the store has them now, and notes their version.
     pub fn tell_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
-        self.told.tell(now, settings);
+        self.settings_versions.tell(now, settings);
         self.set_lane(now, settings);
     }
 
-    /// The rules of a tenant's lanes, or of everybody's, have changed: settings that were made by those of a smaller
-    /// number are not taken over any more.
-    pub fn tell_rules(&mut self, now: Timestamp, whose: Option<TenantId>, number: u32) {
-        self.told.tell_rules(now, whose, number);
+    /// Notes that the rules of a tenant's lanes (`None`: of all lanes) have changed. Settings made from rules with a
+    /// smaller number are ignored from now on.
+    pub fn tell_rules(&mut self, now: Timestamp, tenant: Option<TenantId>, number: u32) {
+        self.settings_versions.tell_rules(now, tenant, number);
     }
 
-    /// Takes over a lane's settings, new or changed, unless the store has told of newer ones.
+    /// Sets a lane's settings, new or changed, unless newer ones are known.
     pub fn set_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
-        if self.told.are_older(settings) {
+        if self.settings_versions.are_older(settings) {
             return;
         }
         let index = self.lane(settings.lane);
         let lane = self.lane_mut(index);
-        // What an accept brings along may be older than what its owner has said since.
+        // The settings that an accept brings along may be older than the lane's.
         let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.is_newer(settings);
         if lane.settings.as_ref().is_some_and(is_known) {
             return;
@@ -115,15 +117,15 @@ impl Queue {
         self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).settings.is_some())
     }
 
-    /// The lanes of a tenant, or of everybody, and those of which nobody knows yet whose they are.
+    /// The lanes in memory of a tenant (`None`: of all tenants), and those whose tenant is not known yet.
     pub fn lanes_of(&self, tenant: Option<TenantId>) -> Vec<LaneId> {
-        let is_meant = |lane: &Lane| {
-            let whose = lane.settings.as_ref().map(|settings| settings.tenant);
-            tenant.is_none() || whose.is_none() || whose == tenant
+        let matches = |lane: &Lane| {
+            let owner = lane.settings.as_ref().map(|settings| settings.tenant);
+            tenant.is_none() || owner.is_none() || owner == tenant
         };
         let mut lanes: Vec<LaneId> = self.lane_index.keys().copied().collect();
-        lanes.retain(|lane| is_meant(self.lane_ref(self.lane_index[lane])));
-        // Not in the order of a map: a seed is a run.
+        lanes.retain(|lane| matches(self.lane_ref(self.lane_index[lane])));
+        // Sorted, since the order of a map must not influence a simulation.
         lanes.sort_unstable();
         lanes
     }
@@ -133,27 +135,27 @@ impl Queue {
         self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).settings.is_none())
     }
 
-    /// Forgets a lane that was looked at and has nothing to do.
+    /// Drops a lane if it has nothing to do.
     pub fn forget_idle_lane(&mut self, lane: LaneId, now: Timestamp) {
         if let Some(index) = self.lane_index.get(&lane).copied() {
             self.drop_if_idle(index, now);
         }
     }
 
-    // --- what is behind the window ---
+    // --- rows behind the window ---
 
-    /// Whether the store holds rows of this queue behind the window. New ones then belong there
-    /// too: they must not overtake.
+    /// Whether the store has rows of this queue behind the window. New rows then go behind the window too, so that
+    /// they do not overtake.
     pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
         self.lane_index.get(&lane).is_some_and(|index| self.lane_ref(*index).is_spilling(tier))
     }
 
-    /// Takes the queues that began or ended to spill since the last call.
+    /// The queues that started (`true`) or stopped spilling since the last call.
     pub fn take_spilling_changes(&mut self) -> Vec<(LaneId, Tier, bool)> {
         std::mem::take(&mut self.spilling_changes)
     }
 
-    /// A row of this queue was written as spilled.
+    /// Notes that a row of this queue was written as spilled.
     pub fn spilled(&mut self, id: LaneId, tier: Tier, row: DeliveryId) {
         self.passed.heard(id, row);
         let index = self.lane(id);
@@ -176,15 +178,15 @@ impl Queue {
         }
     }
 
-    /// Takes note of a delivery that was made.
+    /// Notes that a delivery with this id was created.
     pub fn seen(&mut self, now: Timestamp, id: DeliveryId) {
         self.marks.see(now, id);
     }
 
-    /// A queue whose rows should be paged in now; ask until it says `None`.
+    /// The next page to read from the store. To be called until it returns `None`.
     ///
-    /// A page is always the first rows of its queue: those the window knows are passed over, so
-    /// no cursor can lose a row that was committed late.
+    /// A page always has the first rows of its queue, and rows that are in the window already are skipped. There is no
+    /// cursor that could miss a row that was committed late.
     pub fn next_page(&mut self, now: Timestamp) -> Option<PageWanted> {
         while self.items.len() + self.rows_to_come < self.limits.window {
             let index = self.hungry.pop_front()?;
@@ -205,10 +207,10 @@ impl Queue {
         None
     }
 
-    /// What a lane's cut leaves of a span: what it covers is the store's to write off, and reading
-    /// millions of rows back would only write them off one by one. `None` when nothing is left.
+    /// The part of a span that the lane's cut does not cover; `None` if it covers all of it. The store's sweep ends the
+    /// covered rows in batches, faster than the window could one by one.
     fn above_cut(&self, lane: LaneId, span: Span) -> Option<Span> {
-        let above = self.cuts.of_lane(lane).map(|upto| DeliveryId(upto.plus(1)));
+        let above = self.cuts.lane_watermark(lane).map(|upto| DeliveryId(upto.plus(1)));
         let from = above.map_or(span.from, |above| above.max(span.from));
         (from < span.below).then_some(Span { from, ..span })
     }
@@ -242,7 +244,7 @@ impl Queue {
         for part in Part::all().take(if entry.drain().is_some() { usize::MAX } else { 1 }) {
             for tier in Tier::ALL {
                 let kept = entry.kept[tier.index()];
-                // Entries of what has ended since are counted as ready until their turn comes.
+                // The ready count includes deliveries that have ended since.
                 let few = kept <= half || entry.ready_count(part, tier) <= half as usize;
                 let has_room = few && kept < most;
                 let span = entry.drain().map_or(Span::ALL, |drain| drain.span(part));
@@ -260,7 +262,7 @@ impl Queue {
         None
     }
 
-    /// A page came: whether the store may hold more of these rows than the window.
+    /// Notes that a page has come. `more`: the store may have more of these rows than the window.
     pub fn paged(&mut self, now: Timestamp, id: LaneId, tier: Tier, span: Span, more: bool) {
         let Some(index) = self.lane_index.get(&id).copied() else { return };
         self.page_came(index);
@@ -293,14 +295,14 @@ impl Queue {
         self.drop_if_idle(index, now);
     }
 
-    /// How many rows of one queue a page brings: half of what the window has for each.
+    /// How many rows of one queue a page brings: half of the window's room for each queue.
     fn page_size(&self) -> u32 {
         let each = self.limits.window / self.lanes.len().max(1);
         (u32::try_from(each).unwrap_or(u32::MAX).min(self.limits.per_queue) / 2).max(1)
     }
 
-    /// Nothing more is expected of one of a lane's pages: its share of what they may bring is given
-    /// back, with the last one the rest.
+    /// Releases the room that was reserved for one page of a lane: its share of the reserved rows, or all of them with
+    /// the last page.
     fn page_came(&mut self, index: u32) {
         let lane = self.lane_mut(index);
         let pages = u16::from(lane.pages_under_way()).max(1);
@@ -309,15 +311,16 @@ impl Queue {
         self.rows_to_come -= usize::from(back);
     }
 
-    /// Rows to write as spilled because the window is nearly full: what waits in held lanes makes
-    /// room for what can be sent. They have left the window when this returns; once they are
-    /// written, [`Queue::spilled`] must hear of them. A look that does not make enough room costs
-    /// time: the next one is a second later, or when something else is held.
+    /// Evicts deliveries of held lanes if the window is nearly full, to make room for deliveries that can be sent.
+    ///
+    /// The returned deliveries have left the window. Their rows must be written as spilled, and then be reported to
+    /// [`Queue::spilled`]. A search that does not free enough room is repeated after a second, or when another hold
+    /// begins.
     pub fn shed(&mut self, now: Timestamp) -> Vec<Shed> {
         let mut shed = Vec::new();
-        // A look in the future is a clock that was set back.
-        let looked = self.shed_in_vain.is_some_and(|at| at <= now && now.since(at) < SHED_AGAIN);
-        if looked || self.items.len() < self.limits.window / 4 * 3 {
+        // A search in the future means that the clock was set back.
+        let searched = self.shed_in_vain.is_some_and(|at| at <= now && now.since(at) < SHED_AGAIN);
+        if searched || self.items.len() < self.limits.window / 4 * 3 {
             return shed;
         }
         let lanes = self.lanes.bound();
@@ -362,7 +365,7 @@ impl Queue {
         if place == Place::Ready && lane.is_spilling(delivery.tier) {
             return false;
         }
-        // A receipt is waited for whatever the lane does; everything else needs its queue's room.
+        // A delivery that waits for a receipt is always admitted; any other needs room in its queue.
         matches!(delivery.state, State::AwaitingAck { .. })
             || (lane.kept[delivery.tier.index()] < room(&self.limits, lane)
                 && self.items.len() < self.limits.window
@@ -375,9 +378,9 @@ impl Queue {
         self.items.insert(Item { delivery, lane: index, number: 0, place, stage, keeps_wait: false });
     }
 
-    /// Lets one wait for its due time; when that has come it is ready at once.
+    /// Lets a delivery wait for its due time; if that has come, it is ready at once.
     pub(super) fn wait(&mut self, id: DeliveryId, now: Timestamp) {
-        let item = self.items.get_mut(&id).expect("waits in the window");
+        let item = self.items.get_mut(&id).expect("the delivery is in the window");
         if item.stage == Stage::Recording {
             self.recording.remove(item.number);
         }
@@ -393,7 +396,7 @@ impl Queue {
         }
     }
 
-    /// Forgets one: it has ended, or the store keeps it.
+    /// Removes a delivery from the window: it has ended, or its row stays in the store.
     pub(super) fn leave(&mut self, id: DeliveryId, now: Timestamp) {
         if self.items.get(&id).is_some_and(|item| item.stage == Stage::InFlight) {
             self.unsent(id, now);
@@ -435,7 +438,7 @@ impl Queue {
         self.items.get(&id).map(|item| self.lane_ref(item.lane))
     }
 
-    /// Puts a lane in its tier's ring if it has something to send and may.
+    /// Adds a lane to a tier's ring if it has a delivery to send and is not blocked.
     pub(super) fn ring(&mut self, index: u32, tier: Tier, now: Timestamp) {
         let lane = self.lane_ref(index);
         if lane.in_ring[tier.index()] {
@@ -481,7 +484,7 @@ impl Queue {
         }
     }
 
-    /// Frees a lane that has nothing to do and stands in no ring.
+    /// Drops a lane that has nothing to do and is in no ring.
     pub(super) fn drop_if_idle(&mut self, index: u32, now: Timestamp) {
         let lane = self.lane_ref(index);
         if lane.in_flight > 0 || lane.in_ring != [false; 3] || lane.kept != [0; 3] {
@@ -498,7 +501,8 @@ impl Queue {
     }
 }
 
-/// How many of one tier the window takes of a lane; a backlog must not keep fresh ones out.
+/// How many deliveries of one tier of a lane the window takes; a draining lane gets twice as many, so that its backlog
+/// does not keep fresh deliveries out.
 fn room(limits: &Limits, lane: &Lane) -> u32 {
     if lane.drain().is_some() { limits.per_queue.saturating_mul(2) } else { limits.per_queue }
 }

@@ -1,24 +1,25 @@
-//! One file as the disk has it, and what the system has not told the disk yet.
+//! The durable state of one file, and the changes to it that were not synced yet.
 //!
-//! The bytes a program reads are in the real file; here is only what a power cut would leave of it.
+//! The bytes that a program reads are in the real file. This module only keeps what a power cut would leave of it.
 
-/// What a disk writes whole or not at all.
+/// The bytes that a disk writes completely or not at all.
 const SECTOR: usize = 512;
 
-/// What is on the disk for certain, and what may be.
+/// A file's synced bytes, and the changes that may have reached the disk too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
     /// Its bytes at the last sync.
     synced: Vec<u8>,
-    /// What was done to it since, in order.
+    /// The changes since the last sync, in order.
     changes: Vec<Change>,
-    /// Whether its name is on the disk.
+    /// Whether the file's directory entry is durable.
     named: Named,
-    /// How often a sync failed: everybody who had the file open then is told once.
+    /// How many syncs failed. Each failure is reported once to every holder that had the file open.
     pub(super) failed_syncs: u64,
-    /// Tells one file of a name from the next.
+    /// Distinguishes successive files of the same name.
     pub(super) inode: u64,
-    /// Whether its process is gone, and its time was set so that a change from outside shows.
+    /// Whether the process that used the file has ended. The file's modification time was reset then, so that a later
+    /// change from outside SQLite is visible.
     pub(super) left: bool,
 }
 
@@ -28,37 +29,37 @@ enum Change {
     Cut { len: usize },
 }
 
-/// Whether a file's name is on the disk.
+/// Whether a file's directory entry is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Named {
-    /// It is.
+    /// It is durable.
     #[default]
     Yes,
-    /// It was made, or made anew in place of one with these bytes, and nobody has synced it.
+    /// The file was created, perhaps in place of one with the bytes `before`, and its folder was not synced since.
     Perhaps { before: Option<Vec<u8>> },
-    /// It was deleted, and nobody has synced that.
+    /// The file was deleted, and its folder was not synced since.
     PerhapsNot,
 }
 
 impl File {
-    /// A file that was there, whole, before we looked.
+    /// A file that existed before the disk was made; all of it counts as synced.
     pub(super) fn found(bytes: Vec<u8>, inode: u64) -> Self {
         Self { synced: bytes, inode, ..Self::default() }
     }
 
-    /// Somebody wrote all of it again and synced it.
+    /// Records that the whole file was written again and synced.
     pub(super) fn renewed(&mut self, bytes: Vec<u8>) {
         self.synced = bytes;
         self.changes.clear();
     }
 
-    /// Somebody wrote its beginning again and synced the whole.
+    /// Records that the file's beginning was written again and the whole file synced.
     pub(super) fn renewed_head(&mut self, head: &[u8]) {
         self.write(0, head);
         _ = self.sync();
     }
 
-    /// A file that was just made in place of another, if there was one.
+    /// A file that was just created, perhaps in place of another.
     pub(super) fn made(before: Option<Self>, inode: u64) -> Self {
         let before = before.and_then(|old| match old.named {
             Named::Yes | Named::PerhapsNot => Some(old.synced),
@@ -77,7 +78,7 @@ impl File {
 
     pub(super) fn deleted(&mut self) {
         self.named = match std::mem::take(&mut self.named) {
-            // Never on the disk: what was there before may come back.
+            // Its own entry was never durable: the file that was there before may come back.
             Named::Perhaps { before } => {
                 self.synced = before.unwrap_or_default();
                 Named::PerhapsNot
@@ -91,8 +92,8 @@ impl File {
         self.named == Named::PerhapsNot
     }
 
-    /// A sync that went well: all of it is on the disk. Its name is its folder's business; whether
-    /// that has to be synced as well.
+    /// A sync that succeeded: all bytes are durable. Returns whether the folder has to be synced as well, because the
+    /// file's directory entry is not durable yet.
     #[must_use]
     pub(super) fn sync(&mut self) -> bool {
         for change in std::mem::take(&mut self.changes) {
@@ -101,21 +102,21 @@ impl File {
         matches!(self.named, Named::Perhaps { .. })
     }
 
-    /// Its folder was synced.
+    /// Records that the file's folder was synced.
     pub(super) fn sync_name(&mut self) {
         if !self.is_deleted() {
             self.named = Named::Yes;
         }
     }
 
-    /// A sync that failed. Some of it is on the disk; the system believes that all of it is, and
-    /// will not write the rest again.
+    /// A sync that failed. A part of the changes is durable. The kernel takes all of them as clean and will not write
+    /// the rest again.
     pub(super) fn fail_sync(&mut self, dice: &mut fastrand::Rng) {
         self.failed_syncs += 1;
         self.lose(dice);
     }
 
-    /// What a power cut leaves, if anything.
+    /// The bytes that a power cut leaves, or `None` if the file is gone.
     pub(super) fn survivor(mut self, dice: &mut fastrand::Rng) -> Option<Vec<u8>> {
         let named = std::mem::take(&mut self.named);
         self.lose(dice);
@@ -132,10 +133,10 @@ impl File {
         }
     }
 
-    /// Any subset of what was not synced reaches the disk, by sectors: so writes are dropped, torn,
-    /// and overtaken by later ones.
+    /// Applies a random subset of the sectors that were not synced: writes are dropped, torn, and overtaken by later
+    /// ones.
     fn lose(&mut self, dice: &mut fastrand::Rng) {
-        // Most, some or none: each kind of luck has to come up.
+        // Nothing, a part or everything survives; all of these have to occur.
         let share = [0.0, 0.1, 0.5, 0.9, 1.0][dice.usize(..5)];
         for change in std::mem::take(&mut self.changes) {
             apply(&mut self.synced, &change, |_| dice.f64() < share);
@@ -143,7 +144,7 @@ impl File {
     }
 }
 
-/// Makes a change, sector by sector as `keep` says.
+/// Applies those sectors of a change that `keep` accepts.
 fn apply(bytes: &mut Vec<u8>, change: &Change, mut keep: impl FnMut(usize) -> bool) {
     match change {
         Change::Cut { len } => {
@@ -154,7 +155,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Change, mut keep: impl FnMut(usize) -> bo
         Change::Write { at, bytes: written } => {
             let mut from = 0;
             while from < written.len() {
-                // To the next border of a sector of the file.
+                // Up to the end of the sector.
                 let to = written.len().min(from + SECTOR - (at + from) % SECTOR);
                 if keep((at + from) / SECTOR) {
                     let end = at + to;
@@ -178,27 +179,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_survives() {
+    fn synced_bytes_survive_a_power_cut() {
         let mut file = File::made(None, 1);
         file.write(0, &[1; 2000]);
         file.cut_to(1500);
-        assert!(file.sync(), "it is new");
+        assert!(file.sync(), "a new file needs a sync of its folder");
         file.sync_name();
-        assert!(!file.sync(), "it has its name");
+        assert!(!file.sync(), "the folder was synced");
         assert_eq!(file.survivor(&mut dice()), Some(vec![1; 1500]));
     }
 
     #[test]
-    fn what_was_not_synced_survives_by_sectors_and_in_any_combination() {
+    fn unsynced_sectors_survive_a_power_cut_in_any_combination() {
         let mut dice = dice();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..500 {
             let mut file = File::found(vec![0; 1024], 1);
             file.write(100, &[1; 600]); // the end of one sector, the beginning of the next
             file.write(512, &[2; 512]);
-            let left = file.survivor(&mut dice).expect("it was there before");
+            let left = file.survivor(&mut dice).expect("the file existed before");
             assert!(left[..100].iter().all(|byte| *byte == 0));
-            assert!(left[100..512].iter().all(|byte| *byte == left[100]), "a sector is whole");
+            assert!(left[100..512].iter().all(|byte| *byte == left[100]), "a sector survives completely or not at all");
             seen.insert((left[100], left[512], left[1000]));
         }
         let all = [(0, 0, 0), (0, 1, 0), (0, 2, 2), (1, 0, 0), (1, 1, 0), (1, 2, 2)];
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_not_synced_may_be_there_or_not() {
+    fn unsynced_directory_entry_may_survive_or_not() {
         let mut dice = dice();
         let mut outcomes =
             |file: &File| (0..50).map(|_| file.clone().survivor(&mut dice).is_some()).collect::<Vec<_>>();
@@ -219,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_sync_nothing_writes_the_rest_again() {
+    fn sync_after_a_failed_sync_does_not_write_the_lost_bytes() {
         let mut dice = dice();
         let lost = (0..50).filter(|_| {
             let mut file = File::found(Vec::new(), 1);
             file.write(0, &[1; 512]);
             file.fail_sync(&mut dice);
             assert!(!file.sync());
-            file.survivor(&mut dice).expect("it is there").is_empty()
+            file.survivor(&mut dice).expect("the file is there").is_empty()
         });
         assert!(lost.count() > 5);
     }

@@ -1,4 +1,4 @@
-//! A real store on a disk that fills up.
+//! Tests of a real store on a simulated disk that is full or fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::Disk;
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const RESERVE: u64 = 1 << 20;
 
-/// A log that is not begun anew in these tests: what it has already would be room enough.
+/// The log is not restarted in these tests: reusing its space would make room on a full disk.
 fn bounds(reserve_bytes: u64) -> Bounds {
     Bounds { reserve_bytes, again_after: Duration::from_millis(2), ..Bounds::default() }
 }
@@ -58,7 +58,7 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     }
 }
 
-/// Accepts until the disk is full; what was accepted.
+/// Accepts messages until the disk is full. Returns the accepted ones.
 async fn fill(store: &Sqlite, session: Session) -> Vec<Accepted> {
     let mut accepted = Vec::new();
     loop {
@@ -66,13 +66,13 @@ async fn fill(store: &Sqlite, session: Session) -> Vec<Accepted> {
         match store.accept(session, vec![next.clone()]).await {
             Ok(_) => accepted.push(next),
             Err(StoreError::Full) => return accepted,
-            Err(error) => panic!("a full disk is no reason to stop: {error}"),
+            Err(error) => panic!("a full disk must not stop the store: {error}"),
         }
         store.arrivals().await;
     }
 }
 
-/// Accepts until it is not refused any more.
+/// Retries a message until the store accepts it.
 async fn accept_again(store: &Sqlite, session: Session, n: u64) {
     let resumed = async {
         while let Err(error) = store.accept(session, vec![message(session, n)]).await {
@@ -80,11 +80,11 @@ async fn accept_again(store: &Sqlite, session: Session, n: u64) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), resumed).await.expect("it goes on by itself");
+    tokio::time::timeout(Duration::from_secs(30), resumed).await.expect("the store accepts again by itself");
 }
 
 #[test]
-fn a_full_disk_at_the_first_start_is_told_and_does_no_harm() {
+fn first_start_on_a_full_disk_is_refused_and_leaves_no_damage() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 1).expect("the folder is there");
     for room in [0, 10_000, 100_000] {
@@ -98,27 +98,27 @@ fn a_full_disk_at_the_first_start_is_told_and_does_no_harm() {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_what_was_accepted_is_settled_from_the_reserve() {
+async fn accepted_deliveries_are_settled_from_the_reserve_on_a_full_disk() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 2).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(RESERVE)).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     disk.set_room(5 << 20);
     let accepted = fill(&store, session).await;
-    // How many depends on what of them is in the log and in the database at once.
+    // How many fit depends on how much of them is in the log and in the database at the same time.
     assert!(accepted.len() > 20, "{} were accepted", accepted.len());
     for one in &accepted[..8] {
-        let settled = store.settle(session, vec![delivered(session, one)]).await.expect("there is the reserve");
+        let settled = store.settle(session, vec![delivered(session, one)]).await.expect("the reserve has room");
         assert_eq!(settled, [Settled::Done]);
     }
     disk.heal();
     accept_again(&store, session, 1_000).await;
     assert_eq!(store.stopped(), None);
-    assert_eq!(std::fs::metadata(folder.path().join("reserve")).expect("it is made again").len(), RESERVE);
+    assert_eq!(std::fs::metadata(folder.path().join("reserve")).expect("the reserve exists again").len(), RESERVE);
 }
 
 #[tokio::test]
-async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
+async fn settle_without_any_room_waits_until_there_is_room() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 3).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
@@ -128,7 +128,7 @@ async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
     disk.set_room(0);
     let settle = store.settle(session, vec![delivered(session, &message(session, 0))]);
     let free = async {
-        // It is tried more than once, and producers are told meanwhile.
+        // The settle is tried more than once; accepts are refused meanwhile.
         while disk.struck() < 4 {
             tokio::task::yield_now().await;
         }
@@ -137,13 +137,13 @@ async fn a_settle_that_finds_no_room_at_all_is_held_until_there_is_some() {
         disk.heal();
     };
     let both = async { tokio::join!(settle, free) };
-    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is tried again");
+    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
     assert_eq!(settled.expect("there is room again"), [Settled::Done]);
     accept_again(&store, session, 2).await;
 }
 
 #[tokio::test]
-async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
+async fn store_on_a_failing_disk_answers_stopped_and_keeps_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 4).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
@@ -153,12 +153,12 @@ async fn a_store_whose_disk_breaks_answers_that_it_has_stopped_and_says_why() {
         let refused = store.accept(session, vec![message(session, n)]).await;
         assert!(matches!(refused, Err(StoreError::Stopped)), "{refused:?}");
     }
-    let why = store.stopped().expect("it keeps the reason");
+    let why = store.stopped().expect("the store keeps the reason");
     assert!(why.starts_with("cannot commit: disk I/O error"), "{why}");
 }
 
 #[tokio::test]
-async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_done_later() {
+async fn document_filed_without_any_room_is_refused_and_not_stored_later() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = Disk::of(folder.path(), 5).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
@@ -170,7 +170,7 @@ async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_do
     let (tenant, id) = (TenantId::from_raw(9), Key::from_raw(5));
     let document = Document { kind: DocumentKind::Policy, id, tenant, name: None, at: NOW, body: "{}".into() };
     let free = async {
-        // Not even the settle finds room.
+        // There is no room for the settle either.
         while disk.struck() < 4 {
             tokio::task::yield_now().await;
         }
@@ -181,8 +181,8 @@ async fn what_somebody_asks_for_on_a_disk_without_any_room_is_refused_and_not_do
         disk.heal();
     };
     let both = async { tokio::join!(settle, free) };
-    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is told");
+    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
     assert_eq!(settled.expect("there is room again"), [Settled::Done]);
-    assert_eq!(store.document(DocumentKind::Policy, id).await.expect("it reads"), None, "it was refused");
+    assert_eq!(store.document(DocumentKind::Policy, id).await.expect("the store can be read"), None, "it was refused");
     assert_eq!(store.file(session, document, None, Act::at(NOW)).await.expect("there is room again"), Filed::Done);
 }

@@ -1,9 +1,9 @@
-//! What a store does beside accepting and settling: fan-outs and replays in chunks, collapse keys, cuts
-//! and their sweeps, purges, retention. A store in memory is asked the same, one thing at a time, and
-//! whatever can be read of it must be the same from both.
+//! The load beyond accepting and settling: fan-outs and replays in chunks, collapse keys, cuts and their sweeps,
+//! purges, retention. A memory store serves as the model: it gets the same calls, one at a time, and every read must
+//! return the same from both.
 //!
-//! Invariant: the store in memory has what was acknowledged. What is in doubt is found done or not done;
-//! of retention, which is many transactions, any part may be done, and the rest can be.
+//! Invariant: the model has exactly what was acknowledged. A call in doubt is found done or not done. Retention, which
+//! is many transactions, may be found done in part, and running it again completes it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -29,16 +29,16 @@ use posthaste_store::{
 use super::{NOW, endpoint};
 use crate::crowd::{Flaw, chain};
 
-/// Nobody else's: what is purged and listed here is not in the ledger.
+/// A tenant of its own, so that purges and lists here do not touch deliveries in the ledger.
 const TENANT: TenantId = TenantId::from_raw(10);
 /// Lanes that the rest of the load does not use.
 const LANES: std::ops::Range<u64> = 20..24;
-/// Longer ago than payloads are kept.
+/// A time before the retention of payloads.
 const OLD: Timestamp = Timestamp::from_millis(NOW.as_millis() - 10 * 24 * 60 * 60 * 1_000);
-/// More than a life has of anything.
+/// A page limit that no life reaches.
 const MANY: u32 = 10_000;
 
-/// Something to ask of both stores.
+/// A call to make to both stores.
 #[derive(Clone, Debug)]
 pub(super) enum Chore {
     Accept(Accepted),
@@ -52,7 +52,7 @@ pub(super) enum Chore {
 }
 
 impl Chore {
-    /// Whether an answer says that something has arrived.
+    /// Whether the answer means that deliveries have arrived.
     pub(super) fn has_arrived(&self, answer: &str) -> bool {
         match self {
             Self::Accept(accepted) => !accepted.deliveries.is_empty(),
@@ -62,7 +62,7 @@ impl Chore {
     }
 }
 
-/// What came of one.
+/// The result of a chore in the real store.
 #[derive(Debug)]
 pub(super) enum Came {
     Done,
@@ -70,7 +70,7 @@ pub(super) enum Came {
     Doubt,
 }
 
-/// The chores of a life.
+/// The state of all chores of one life.
 pub(super) struct Chores {
     model: MemoryStore,
     messages: Vec<MessageId>,
@@ -84,12 +84,12 @@ impl Chores {
         Self { model: MemoryStore::default(), messages: Vec::new(), cuts: Vec::new(), doubt: None, done: 0 }
     }
 
-    /// How many were answered as done.
+    /// How many chores were answered as done.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
 
-    /// Something that can be asked now; `mint` makes so many keys.
+    /// Draws a chore that is possible now. `mint` reserves a number of keys and returns the first.
     pub(super) async fn draw(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<Chore> {
         if self.doubt.is_some() {
             return None;
@@ -165,17 +165,17 @@ impl Chores {
         self.model.jobs(JobQuery::Running, None, MANY).await.unwrap_or_default()
     }
 
-    /// One of a message's deliveries that still wait, ended.
+    /// Ends a pending delivery of a random message.
     async fn settle(&self, dice: &mut fastrand::Rng) -> Option<Delivery> {
         let message = *dice.choice(&self.messages)?;
-        let shown = self.model.deliveries(message, None, NOW, MANY).await.ok()?;
-        let waits = shown.into_iter().find(|shown| !shown.delivery.state.is_terminal())?;
+        let deliveries = self.model.deliveries(message, None, NOW, MANY).await.ok()?;
+        let pending = deliveries.into_iter().find(|view| !view.delivery.state.is_terminal())?;
         let (state, cause) = match dice.u8(..3) {
             0 => (State::Delivered { at: NOW }, None),
             _ => (State::Dead { at: NOW, cause: Cause::Gone }, Some(Cause::Gone)),
         };
-        let attempts = waits.delivery.attempts + 1;
-        Some(Delivery { state, attempts, last_cause: cause, ..waits.delivery })
+        let attempts = pending.delivery.attempts + 1;
+        Some(Delivery { state, attempts, last_cause: cause, ..pending.delivery })
     }
 
     async fn replay(&self, dice: &mut fastrand::Rng, mint: &mut impl FnMut(u64) -> Key) -> Option<NewReplay> {
@@ -186,7 +186,7 @@ impl Chores {
         Some(NewReplay::new(JobId(mint(1)), TENANT, NOW, what))
     }
 
-    /// Takes over what came of one. An answer that is not the one of the store in memory is a flaw.
+    /// Applies a finished chore to the model. An answer that differs from the model's is a flaw.
     pub(super) async fn note(&mut self, chore: Chore, came: Came, answer: &str) -> Result<(), Flaw> {
         match came {
             Came::Full if !matches!(chore, Chore::Retain) => Ok(()),
@@ -205,7 +205,7 @@ impl Chores {
         }
     }
 
-    /// Asks the store in memory.
+    /// Makes the call to the model.
     async fn apply(&mut self, chore: &Chore) -> String {
         match chore {
             Chore::Accept(accepted) => self.messages.push(accepted.message.id),
@@ -216,7 +216,7 @@ impl Chores {
         ask(&self.model, session, chore).await.unwrap_or_else(|error| format!("{error}"))
     }
 
-    /// Compares everything, and takes what was in doubt as it is found.
+    /// Compares everything, and brings the model in line with how the chore in doubt is found.
     pub(super) async fn verify(&mut self, store: &Sqlite, session: Session) -> Result<(), Flaw> {
         let unread = |error: StoreError| Flaw::Damaged(format!("the store cannot be read: {}", chain(&error)));
         if let Some(Chore::Retain) = self.doubt {
@@ -237,18 +237,21 @@ impl Chores {
         let differ = |(found, expected): &(&String, &String)| found != expected;
         match found.iter().zip(&expected).find(differ) {
             Some((found, expected)) => Err(Flaw::Lost(format!("found {found}\n  instead of {expected}"))),
-            None if found.len() != expected.len() => Err(Flaw::Lost("something is there that is not known".to_owned())),
+            None if found.len() != expected.len() => {
+                Err(Flaw::Lost("the store and its model list different numbers of things".to_owned()))
+            }
             None => ended_once(store).await,
         }
     }
 }
 
-/// Nothing has ended twice, and nothing is missing from the journal.
+/// Checks that no delivery has ended twice, and that the journal has no gap.
 async fn ended_once(store: &Sqlite) -> Result<(), Flaw> {
     let unread = |error: StoreError| Flaw::Damaged(format!("the journal cannot be read: {}", chain(&error)));
     let rows = store.journal(0, MANY).await.map_err(unread)?;
     let mut ended = BTreeSet::new();
-    // Retention may have let the first rows go: those of sessions in which nothing else happened say no time.
+    // The journal need not begin with its first row: retention may have removed rows of sessions in which nothing else
+    // happened, which carry no time.
     let mut head = None;
     for row in &rows {
         if head.is_some_and(|head: Head| !head.is_followed_by(row)) || !row.is_sound().map_err(unread)? {
@@ -297,10 +300,10 @@ fn new_delivery(
     NewDelivery { delivery, place, lane: Arc::new(to.lane_settings()), collapse }
 }
 
-/// Asks a store; what it answers, in words that both use.
+/// Makes the call to a store. Returns the answer as text, for comparison.
 pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) -> Result<String, StoreError> {
     let mut answer = String::new();
-    let said = match chore {
+    let written = match chore {
         Chore::Accept(accepted) => write!(answer, "{:?}", store.accept(session, vec![accepted.clone()]).await?),
         Chore::Spread(chunk) => write!(answer, "{:?}", store.spread(session, chunk.clone()).await?),
         Chore::Settle(delivery) => {
@@ -321,7 +324,7 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
             write!(answer, "retained")
         }
     };
-    said.expect("memory is there");
+    written.expect("writing to a string does not fail");
     Ok(answer)
 }
 
@@ -343,20 +346,20 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
     }
 }
 
-/// All that can be read of the chores, a line each.
+/// Everything that can be read of the chores, one line each.
 async fn look<S: Store>(store: &S, messages: &[MessageId]) -> Result<Vec<String>, StoreError> {
     let mut lines = Vec::new();
     for id in messages {
         let is_there = store.message(*id).await?.is_some();
         lines.push(format!("message {id} {is_there}"));
-        for shown in store.deliveries(*id, None, NOW, MANY).await? {
-            let lives = store.lives(vec![shown.delivery.id]).await?;
-            lines.push(format!("{shown:?} {lives:?}"));
+        for view in store.deliveries(*id, None, NOW, MANY).await? {
+            let lives = store.lives(vec![view.delivery.id]).await?;
+            lines.push(format!("{view:?} {lives:?}"));
         }
     }
     let filter = DeadLetterFilter::of(TENANT);
     for letter in store.dead_letters(filter, ListOrder::OldestFirst, None, MANY).await?.letters {
-        // Their numbers are those of everybody's.
+        // Without their numbers, which are shared with the tenant of the ledger.
         lines.push(format!("letter {} {:?} {:?}", letter.delivery, letter.cause, letter.replayed_as));
     }
     for query in [JobQuery::FanOuts, JobQuery::Replays(TENANT, ListOrder::OldestFirst)] {

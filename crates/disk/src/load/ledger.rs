@@ -1,4 +1,4 @@
-//! What a store has promised, and whether it keeps it.
+//! The ledger: what a store has acknowledged, and the comparison with what is found in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use posthaste_store::{Accepted, Archive, Directory, PauseScope, Start, StoreErro
 use super::NOW;
 use crate::crowd::{Flaw, chain};
 
-/// What a call was answered.
+/// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// That it is done.
+    /// The call is done.
     Done,
-    /// That the disk is full: it has not happened.
+    /// The disk is full: the call had no effect.
     Full,
-    /// That the store has stopped: nobody knows.
+    /// The store has stopped: the call may be done or not.
     Doubt,
-    /// Something it must not answer.
+    /// An answer that the store must not give.
     Wrong(&'static str),
 }
 
-/// Something small that is either known or not.
+/// Something that a store either has or has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fact {
     Cut(LaneId),
@@ -40,18 +40,18 @@ struct Sent {
 
 #[derive(Debug)]
 struct Life {
-    /// As it was answered last.
+    /// The delivery after the last call that was answered as done.
     sure: Delivery,
-    /// As it may be instead.
+    /// The delivery after each later call that is in doubt.
     perhaps: Vec<Delivery>,
 }
 
-/// The ledger.
+/// The answers of a store during one life.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     sent: BTreeMap<MessageId, Sent>,
     lives: BTreeMap<DeliveryId, Life>,
-    /// Deliveries that can be settled, and that nothing is under way for.
+    /// Pending deliveries for which no call is under way.
     waiting: BTreeSet<DeliveryId>,
     facts: BTreeMap<Fact, Answer>,
     never: BTreeSet<MessageId>,
@@ -69,7 +69,7 @@ impl Ledger {
         self.arrived
     }
 
-    /// Something has arrived that is not in the ledger.
+    /// Notes an arrival from a chore.
     pub(super) fn arrives(&mut self) {
         self.arrived = true;
     }
@@ -78,13 +78,13 @@ impl Ledger {
         self.arrived = false;
     }
 
-    /// A number for a fact, beyond the lanes in use.
+    /// A number for a fact, higher than those of the lanes in use.
     pub(super) fn fresh_fact(&mut self) -> u64 {
         self.next_fact += 1;
         1_000 + self.next_fact
     }
 
-    /// Some deliveries that wait, the most recent ones most often.
+    /// Takes up to `most` waiting deliveries, preferring recent ones.
     pub(super) fn take_waiting(&mut self, dice: &mut fastrand::Rng, most: usize) -> Vec<Delivery> {
         let ids: Vec<_> =
             self.waiting.iter().rev().take(40).copied().filter(|_| dice.u8(..3) == 0).take(most).collect();
@@ -92,7 +92,7 @@ impl Ledger {
         ids.iter().filter_map(|id| Some(self.lives.get(id)?.sure.clone())).collect()
     }
 
-    /// A message that was acknowledged under a key.
+    /// A random message that was acknowledged under an idempotency key.
     pub(super) fn keyed(&self, dice: &mut fastrand::Rng) -> Option<Accepted> {
         let known = |sent: &&Sent| sent.answer == Answer::Done && sent.accepted.idempotency.is_some();
         let keyed: Vec<_> = self.sent.values().filter(known).collect();
@@ -117,7 +117,7 @@ impl Ledger {
         self.sent.insert(accepted.message.id, Sent { accepted, answer });
     }
 
-    /// An id that no message may have.
+    /// Notes an id that no message may have.
     pub(super) fn never(&mut self, message: MessageId) {
         self.never.insert(message);
     }
@@ -148,7 +148,7 @@ impl Ledger {
         self.facts.insert(fact, answer);
     }
 
-    /// What a session finds at its beginning.
+    /// Compares the cuts and pauses that a session finds at its beginning.
     pub(super) fn check_start(&self, start: &Start) -> Result<(), String> {
         for (fact, answer) in &self.facts {
             let found = match fact {
@@ -161,7 +161,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Compares everything, and takes what was in doubt as it is found.
+    /// Compares everything, and resolves calls in doubt to what is found.
     pub(super) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
         let unread = |error: StoreError| Flaw::Damaged(format!("the store cannot be read: {}", chain(&error)));
         for (fact, answer) in &mut self.facts {
@@ -200,7 +200,7 @@ impl Ledger {
                     }
                 }
             }
-            // From now on it is known which.
+            // The doubt, if there was one, is resolved.
             sent.answer = if found.is_some() { Answer::Done } else { Answer::Full };
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Life {
     }
 }
 
-/// Whether what is found is what was answered.
+/// Compares the answer to a call with whether its effect is found.
 fn agrees(answer: Answer, found: bool) -> Result<(), &'static str> {
     match (answer, found) {
         (Answer::Done, false) => Err("was acknowledged and is lost"),

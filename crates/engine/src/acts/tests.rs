@@ -1,4 +1,4 @@
-//! Verbs whose callers hang up at every point at which they could, over a real store.
+//! Methods of the engine whose callers disconnect at every possible point, over a real store.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ use crate::tenants::{Made, Tenant, Terms};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Knows nobody: what is sent fails.
+/// A resolver that always fails, so that every attempt fails.
 #[derive(Debug)]
 struct NoResolver;
 
@@ -77,36 +77,36 @@ fn open(folder: &TempDir) -> Arc<Sqlite> {
 fn made<T>(made: Made<T>) -> T {
     match made {
         Made::Now(made) => made,
-        Made::Before(_) => panic!("nobody gave a key"),
+        Made::Before(_) => panic!("the request has no idempotency key"),
     }
 }
 
-/// Something of each kind that an engine remembers.
+/// One object of each kind that an engine keeps in memory.
 #[derive(Clone)]
 struct Things {
     tenant: Tenant,
     key: Arc<MadeKey>,
     endpoint: Endpoint,
-    /// It waits for the endpoint, which is disabled and paused.
+    /// A delivery that waits for the endpoint, which is disabled and paused.
     delivery: DeliveryId,
 }
 
 impl Things {
-    /// Makes them, and has them remembered.
+    /// Makes the objects, and loads them into memory.
     async fn make(engine: &Arc<DiskEngine>) -> Self {
         let terms = Terms { policy: None, ..Terms::default() };
         let tenant = made(engine.make_tenant(None, terms, None, None).await.expect("a tenant")).tenant;
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
         let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
         engine.put_policy(tenant.id, "own", attempts(3), None).await.expect("a policy");
-        let wished = Endpoint::new(
+        let new = Endpoint::new(
             EndpointId::from_raw(0),
             LaneId::from_raw(0),
             tenant.id,
             engine.now(),
             "https://example.com/",
         );
-        let made = made(engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("an endpoint"));
+        let made = made(engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint"));
         let status = EndpointStatus::Disabled(DisabledBy::Receiver);
         let disabled = Endpoint { status, version: 1, ..made.endpoint };
         let endpoint = engine.change_endpoint(disabled, None).await.expect("it is disabled");
@@ -115,10 +115,10 @@ impl Things {
         let delivery = match engine.accept(message).await.expect("it is accepted") {
             // The first delivery's key follows the message's.
             Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            Outcome::Replayed(_) => panic!("nobody gave a key"),
+            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
         };
         let things = Self { tenant, key, endpoint, delivery };
-        things.as_told_by(engine).await;
+        things.reported_by(engine).await;
         things
     }
 
@@ -126,8 +126,8 @@ impl Things {
         self.endpoint.lane
     }
 
-    /// What an engine says of them.
-    async fn as_told_by(&self, engine: &Arc<DiskEngine>) -> Vec<String> {
+    /// The state of the objects as an engine reports it.
+    async fn reported_by(&self, engine: &Arc<DiskEngine>) -> Vec<String> {
         let admitted = engine.admit(self.key.key.reveal()).await.is_ok();
         let tenant = engine.tenant(self.tenant.id).await.expect("the store reads");
         let policy = engine.rules(self.tenant.id).await.expect("the store reads").policy("own");
@@ -145,18 +145,18 @@ impl Things {
         ]
     }
 
-    /// Waits until whoever erases them has ended their pause.
+    /// Waits until the eraser has ended their pause.
     async fn are_no_longer_paused(&self, engine: &Arc<DiskEngine>) {
         let paused = async {
             while engine.paused(vec![self.lane()]).await.expect("the loop runs").iter().any(Option::is_some) {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), paused).await.expect("nothing is left that it holds");
+        tokio::time::timeout(Duration::from_secs(30), paused).await.expect("the erasure ends the pause");
     }
 
-    /// Waits until the loop holds the endpoint no longer.
-    async fn is_let_go(&self, engine: &Arc<DiskEngine>) {
+    /// Waits until the loop no longer holds the endpoint.
+    async fn until_not_held(&self, engine: &Arc<DiskEngine>) {
         let held = async {
             loop {
                 let view = engine.delivery(Sees::All, self.delivery).await.expect("the store reads");
@@ -166,7 +166,7 @@ impl Things {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), held).await.expect("what waits for it goes on");
+        tokio::time::timeout(Duration::from_secs(30), held).await.expect("the delivery is no longer held");
     }
 }
 
@@ -176,7 +176,7 @@ fn attempts(most: u64) -> PolicySpec {
 
 type Verb = fn(Arc<DiskEngine>, Things) -> BoxFuture<'static, ()>;
 
-/// Every verb that writes to the store and then changes what is in memory.
+/// Every method that writes to the store and then changes memory.
 const VERBS: [(&str, Verb); 9] = [
     ("revoke a key", |engine, things| {
         Box::pin(async move {
@@ -187,8 +187,8 @@ const VERBS: [(&str, Verb); 9] = [
     ("change a tenant", |engine, things| {
         Box::pin(async move {
             let terms = Terms { weight: 3.0, payload_kept: Some(2 * DAY), ..Terms::default() };
-            let wished = Tenant { terms, ..things.tenant.clone() };
-            engine.change_tenant(&things.tenant, &wished, None).await.expect("it is changed");
+            let changed = Tenant { terms, ..things.tenant.clone() };
+            engine.change_tenant(&things.tenant, &changed, None).await.expect("it is changed");
         })
     }),
     ("put a policy", |engine, things| {
@@ -203,8 +203,8 @@ const VERBS: [(&str, Verb); 9] = [
     }),
     ("change an endpoint", |engine, things| {
         Box::pin(async move {
-            let wished = Endpoint { version: 2, max_in_flight: 3, ..things.endpoint };
-            engine.change_endpoint(wished, None).await.expect("it is changed");
+            let changed = Endpoint { version: 2, max_in_flight: 3, ..things.endpoint };
+            engine.change_endpoint(changed, None).await.expect("it is changed");
         })
     }),
     ("rotate a secret", |engine, things| {
@@ -229,12 +229,12 @@ const VERBS: [(&str, Verb); 9] = [
     }),
 ];
 
-/// Waits for an answer until so many things have happened, and hangs up with the next one. Whether it was answered.
-async fn hang_up_after(happenings: usize, verb: impl Future<Output = ()>) -> bool {
+/// Polls a call this many times, and drops it at the next poll. Returns whether it was answered.
+async fn drop_after(most_polls: usize, verb: impl Future<Output = ()>) -> bool {
     let (mut verb, mut polls) = (pin!(verb), 0);
     poll_fn(|context| {
         polls += 1;
-        if polls > happenings {
+        if polls > most_polls {
             return Poll::Ready(false);
         }
         verb.as_mut().poll(context).map(|()| true)
@@ -243,37 +243,37 @@ async fn hang_up_after(happenings: usize, verb: impl Future<Output = ()>) -> boo
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_half_way_leaves_memory_and_store_of_one_mind() {
+async fn dropped_caller_leaves_memory_and_store_consistent() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (store, keys) = (open(&folder), StoreKey::generate(KeyId(1)));
-    for (what, verb) in VERBS {
-        let mut happenings = 0;
+    for (name, verb) in VERBS {
+        let mut polls = 0;
         loop {
-            happenings += 1 + happenings / 8;
+            polls += 1 + polls / 8;
             let running = Running::start(&store, &keys).await;
             let engine = &running.engine;
             let things = Things::make(engine).await;
             while !engine.agreements.is_told.load(Ordering::Acquire) {
                 tokio::task::yield_now().await;
             }
-            let is_answered = hang_up_after(happenings, verb(Arc::clone(engine), things.clone())).await;
+            let is_answered = drop_after(polls, verb(Arc::clone(engine), things.clone())).await;
             engine.acts.all_ended().await;
             let kept = engine.tenant(things.tenant.id).await.expect("the store reads");
             if kept.is_none() {
                 things.are_no_longer_paused(engine).await;
             }
-            let told = things.as_told_by(engine).await;
+            let reported = things.reported_by(engine).await;
             if kept.is_some_and(|tenant| tenant.terms.payload_kept.is_some()) {
-                let is_told = engine.agreements.is_told.load(Ordering::Acquire);
-                assert!(!is_told, "{what}, {happenings}: the store is to be told what was agreed");
+                let is_stored = engine.agreements.is_told.load(Ordering::Acquire);
+                assert!(!is_stored, "{name}, {polls} polls: the next run passes the retention times to the store");
             }
             let now = store.endpoint(things.endpoint.id).await.expect("the store reads");
             if now.is_some_and(|endpoint| endpoint.status == EndpointStatus::Active) {
-                things.is_let_go(engine).await;
+                things.until_not_held(engine).await;
             }
             running.end().await;
             let fresh = Running::start(&store, &keys).await;
-            assert_eq!(told, things.as_told_by(&fresh.engine).await, "{what}, after {happenings} happenings");
+            assert_eq!(reported, things.reported_by(&fresh.engine).await, "{name}, dropped after {polls} polls");
             fresh.end().await;
             if is_answered {
                 break;
@@ -284,23 +284,23 @@ async fn whoever_hangs_up_half_way_leaves_memory_and_store_of_one_mind() {
 }
 
 #[tokio::test]
-async fn what_was_handed_over_ends_before_the_engine_and_nothing_is_handed_over_after_it() {
+async fn acts_end_before_the_engine_and_none_begins_after_it() {
     let (acts, carrier) = Acts::new();
     let (acts, stop) = (Arc::new(acts), CancellationToken::new());
-    let (say, said) = oneshot::channel();
-    let handed = hang_up_after(1, {
+    let (finish, finished) = oneshot::channel();
+    let handed = drop_after(1, {
         let acts = Arc::clone(&acts);
         async move {
-            let act = async move { said.await.expect("it is said") };
+            let act = async move { finished.await.expect("the test lets it finish") };
             _ = acts.carry_out(act).await;
         }
     });
-    assert!(!tokio::time::timeout(Duration::ZERO, handed).await.unwrap_or(false), "nobody has said anything");
+    assert!(!tokio::time::timeout(Duration::ZERO, handed).await.unwrap_or(false), "the act has not finished");
     stop.cancel();
     let mut run = pin!(carrier.run(stop));
     let is_pending = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_pending())).await;
     assert!(is_pending, "it waits for the act");
     assert_eq!(acts.carry_out(async {}).await, Err(Ended));
-    say.send(()).expect("the act waits for it");
+    finish.send(()).expect("the act waits for it");
     run.await;
 }

@@ -1,15 +1,15 @@
 //! One timer for a connection's whole life.
 //!
-//! Moving a timer costs a lock on the runtime's wheel, and an attempt nearly always ends long
-//! before its deadline. So a later deadline leaves the timer where it is: it rings early, sees
-//! that nothing is due, and is set anew. A busy connection touches the wheel a few times a minute.
+//! Moving a timer costs a lock on the runtime's timer wheel, and an attempt nearly always ends long
+//! before its deadline. So a later deadline leaves the timer where it is: it fires early, finds
+//! that nothing is due, and is set again. A busy connection takes that lock a few times a minute.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Rings once what it was set to has come.
+/// Fires at the time that was set last.
 #[derive(Debug)]
 pub(super) struct Alarm {
     timer: Pin<Box<Sleep>>,
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_rings_at_the_time_set_last_whether_earlier_or_later() {
+    async fn alarm_fires_at_the_time_set_last() {
         let second = Duration::from_secs(1);
         let mut alarm = Alarm::new(Instant::now() + 10 * second);
         alarm.set(Instant::now() + 30 * second);
@@ -65,7 +65,7 @@ mod tests {
         assert!(poll_fn(|cx| Poll::Ready(alarm.poll(cx))).await.is_pending());
         alarm.set(Instant::now() + 5 * second);
         assert_eq!(ring_after(&mut alarm).await, 5 * second);
-        // Rung and not set again: it is still due.
+        // It fired and was not set again: it is still due.
         assert_eq!(ring_after(&mut alarm).await, Duration::ZERO);
     }
 }

@@ -1,4 +1,4 @@
-//! A job under way: it ends in exactly one [`Done`], even when its task does not live to say so.
+//! A job under way: it ends in exactly one [`Done`], even when its task panics or is aborted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{Answer, Done, Fault, Identity, Job};
 use crate::target::Target;
 
-/// A job, its deadline and its place in the results.
+/// A job, its deadline and its reserved place in the channel of results.
 #[derive(Debug)]
 pub(super) struct Attempt {
     token: u64,
@@ -22,9 +22,9 @@ pub(super) struct Attempt {
     request: Request,
     deadline: Instant,
     sent_at: Instant,
-    /// Whether a connection gave it back already.
+    /// Whether a connection has handed it back before.
     repeated: bool,
-    /// Reserved when the job was taken: a result never waits for room.
+    /// Reserved when the job was taken, so that the result never waits for room.
     reply: Option<OwnedPermit<Done>>,
 }
 
@@ -51,7 +51,7 @@ impl Attempt {
         &self.request
     }
 
-    /// The same for HTTP/2, which frames the body itself.
+    /// The request's head and body for HTTP/2, which frames the body itself.
     pub(super) fn http2_request(&self) -> (http::Request<()>, Bytes) {
         let Request { ours, own, body } = &self.request;
         let mut head = http::Request::new(());
@@ -65,12 +65,12 @@ impl Attempt {
         (head, body.clone())
     }
 
-    /// Whether a connection gave it back already.
+    /// Whether a connection has handed it back before.
     pub(super) fn is_repeated(&self) -> bool {
         self.repeated
     }
 
-    /// It is given back, which happens to it once; `false` when it has happened before.
+    /// Marks it as handed back; `false` if it was before.
     pub(super) fn repeat(&mut self) -> bool {
         !std::mem::replace(&mut self.repeated, true)
     }
@@ -79,7 +79,7 @@ impl Attempt {
         self.reply(result);
     }
 
-    /// Undoes [`Attempt::new`]: nobody hears of it.
+    /// Undoes [`Attempt::new`]: the job ends without a result.
     pub(super) fn into_job(mut self) -> Job {
         self.reply = None;
         Job {
@@ -98,7 +98,7 @@ impl Attempt {
     }
 }
 
-/// A value that is a secret is kept out of the tables that HTTP/2 compresses heads by.
+/// Adds a header. HTTP/2 keeps the value of a secret one out of its compression tables.
 fn put(headers: &mut HeaderMap, (name, value): (&str, &str), is_secret: bool) {
     let name = HeaderName::from_bytes(name.as_bytes()).expect("fields are made of names");
     let mut value = HeaderValue::from_str(value).expect("fields are printable ASCII");
@@ -107,7 +107,7 @@ fn put(headers: &mut HeaderMap, (name, value): (&str, &str), is_secret: bool) {
 }
 
 impl Drop for Attempt {
-    /// A panic or an aborted runtime: we cannot know how far it came.
+    /// After a panic or an aborted task it is not known how much of the request was sent.
     fn drop(&mut self) {
         self.reply(Err(Fault { cause: Cause::Unknown, detail: Some("connector_stopped") }));
     }

@@ -1,24 +1,25 @@
-//! How much of an answer is read, and how much of that is kept: the same over HTTP/1.1 and HTTP/2.
+//! How much of an answer is read, and how much of it is kept: the same over HTTP/1.1 and HTTP/2.
 
 use std::ops::ControlFlow;
 
 use bytes::BytesMut;
 use posthaste_store::EXCERPT_BYTES_MAX;
 
-/// Of an answer's head, interim answers apart.
+/// The most bytes of an answer's head, without interim answers.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Of an answer's head.
+/// The most header fields of an answer.
 pub(super) const FIELDS_MAX: usize = 100;
-/// Of an answer's body: reading on would cost more than a new connection.
+/// The most bytes read of an answer's body: reading further would cost more than a new connection.
 pub const BODY_BYTES_READ_MAX: usize = 64 * 1024;
-/// Of `100 Continue`, `103 Early Hints` and the like before the answer.
+/// The most interim answers, such as `100 Continue` and `103 Early Hints`, before the answer.
 pub const INTERIM_ANSWERS_MAX: usize = 8;
 
-/// What is kept of a body.
+/// The excerpt of a body, and how much of the body was read.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) excerpt: BytesMut,
     pub(super) read: usize,
+    /// Whether an excerpt is kept at all: only of failures.
     pub(super) wanted: bool,
 }
 

@@ -1,9 +1,9 @@
-//! A connection's life: one task that carries attempt after attempt for its origin. If its receiver
-//! chose HTTP/2, `streams` takes over once it is open.
+//! The life of a connection: one task that carries attempts of its origin, one after the other. If its
+//! receiver chooses HTTP/2, `streams` takes over once the connection is open.
 //!
-//! It is born with the attempt that needs it, opens the socket for it, and then takes the next
-//! one from its origin's queue or waits idle. It ends when it waited too long, when its receiver
-//! closed it, or when nothing is left to do after a failure.
+//! The task begins with the attempt that needs a connection, opens the socket, and then takes the next
+//! attempt from its origin's queue or waits idle. It ends after the idle timeout, when its receiver
+//! closes the connection, or when the queue is empty after a failure.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use super::streams::{self, Streams};
 use super::{Answer, Carriers, Fault};
 use crate::target::Target;
 
-/// Carries attempts until there are none, beginning with this one.
+/// Carries attempts, beginning with this one, until the connection leaves its pool.
 pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Attempt) {
     let mut alarm = Alarm::new(attempt.deadline());
     let mut link = None;
@@ -51,7 +51,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: At
     }
 }
 
-/// Waits idle until an attempt is handed over, the receiver closes, or it was long enough.
+/// Waits idle until an attempt is handed over, the receiver closes the connection, or the idle timeout is over.
 async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instant) -> Next {
     alarm.set(until);
     poll_fn(|cx| {
@@ -62,13 +62,13 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
     seat.stop_waiting()
 }
 
-/// How carrying an attempt went.
+/// The result of carrying an attempt.
 enum Carried {
-    /// It has ended.
+    /// The attempt has ended.
     Ended(Result<Answer, Fault>),
-    /// There is no connection to carry it.
+    /// No connection could be opened.
     NotOpened(Fault),
-    /// A connection was opened that carries many, and has yet to carry this one.
+    /// An HTTP/2 connection was opened; it has yet to carry this attempt.
     Many(Box<Streams>),
 }
 
@@ -91,7 +91,7 @@ async fn carry(
         Ok(Reuse::Link(mut link)) => match link.exchange(attempt.request(), &target, alarm).await {
             Exchange::Answered(answer) => return Carried::Ended(Ok(keep(kept, link, answer))),
             Exchange::Failed(fault) => return Carried::Ended(Err(fault)),
-            // The receiver had closed it while it waited: once more, on a new one.
+            // The receiver had closed it while it was idle: the attempt is made on a new connection.
             Exchange::GivenBack(_) => None,
         },
         Ok(Reuse::Moved(addresses)) => Some(addresses),
@@ -111,7 +111,7 @@ async fn carry(
     }
 }
 
-/// A new connection, to one of these addresses if they were looked up a moment ago.
+/// Opens a connection, to one of these addresses if they were resolved a moment ago.
 async fn open(
     carriers: &Carriers,
     seat: &Seat,
@@ -129,17 +129,18 @@ async fn open(
     opener.open(target.origin(), &addresses, tls, deadline).await
 }
 
-/// What a kept connection is worth.
+/// Whether a kept connection may be used.
 enum Reuse {
     /// It may be used.
     Link(Box<Link>),
-    /// Its name has these addresses now, and its own is not among them.
+    /// It may not: its name now has these addresses, and the connection's is not among them.
     Moved(Vec<IpAddr>),
-    /// There is none, or it ended.
+    /// There is none, or it has ended.
     Nothing,
 }
 
-/// A connection outlives its look-up: after a while its address must prove itself again.
+/// Checks a kept connection. When its address was checked longer than `recheck_after` ago, the name is resolved again
+/// and must still have that address.
 async fn reuse(
     opener: &Opener,
     kept: Option<Box<Link>>,
@@ -210,7 +211,7 @@ mod tests {
         Attempt::new(job, reply, now, timeout)
     }
 
-    /// Whatever happened on loopback before this call is known to the runtime afterwards.
+    /// Lets the runtime process everything that happened on loopback before this call.
     async fn let_the_runtime_see_events() {
         let (listener, address) = listen().await;
         let stream = TcpStream::connect(address).await.expect("a listener on loopback");
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_connection_that_took_nothing_is_replaced_once_and_silently() {
+    async fn stale_connection_that_took_no_byte_is_replaced_once_silently() {
         let (listener, address) = listen().await;
         let carriers = carriers();
         let offer = carriers.pools.offer(attempt(&carriers.opener, address));
@@ -229,7 +230,7 @@ mod tests {
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.poll_ended(cx))).await.is_pending());
         assert!(link.is_usable());
-        // Closed behind our back: the link is not polled between this and its next use.
+        // The receiver closes, and the link is not polled between this and its next use.
         drop(other_side);
         let_the_runtime_see_events().await;
 

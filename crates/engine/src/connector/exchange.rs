@@ -1,8 +1,8 @@
-//! One request and its answer over one connection of HTTP/1.1: [`http1`] says what the bytes mean, this moves them.
+//! One request and its answer over one HTTP/1.1 connection: this module moves the bytes, [`http1`] interprets them.
 //!
-//! Both directions are served at once, since a receiver may answer before it has read everything. What was written
-//! decides whether a lost request may have arrived, so it is counted where it is handed to the socket. With TLS that is of
-//! plain bytes taken, which errs towards "may have arrived".
+//! Writing and reading go on at the same time, since a receiver may answer before it has read everything. Whether a
+//! lost request may have arrived depends on the bytes written, which are counted when the socket takes them. With TLS
+//! the plain bytes are counted when TLS takes them, so the count errs towards "may have arrived".
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -22,22 +22,22 @@ use super::wire::Wire;
 use super::{Answer, Fault, fault};
 use crate::target::Target;
 
-/// Room for what is read at once: nearly every answer whole.
+/// Bytes read at once: nearly every answer fits.
 const READ_BYTES: usize = 4 * 1024;
-/// A body up to this size is copied behind its head and goes out with it; a larger one is left where it is.
+/// A body up to this size is copied into the buffer of its head and sent with it; a larger one is not copied.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
-/// What an idle connection keeps of its buffers.
+/// The most buffer space that an idle connection keeps.
 const KEPT_BYTES_MAX: usize = 8 * 1024;
 
-/// An open connection.
+/// An open HTTP/1.1 connection.
 #[derive(Debug)]
 pub(super) struct Link {
     wire: Wire,
-    /// What was received and not yet read.
+    /// Bytes received and not yet parsed.
     inbox: BytesMut,
-    /// A request's head, and a small body.
+    /// The bytes of a request's head, and of a small body.
     outbox: Vec<u8>,
-    /// Whether it may carry another request: the last answer was read to its end, and nothing came after it.
+    /// Whether it may carry another request: the last answer was read to its end, and no bytes followed it.
     is_usable: bool,
     address: IpAddr,
     checked_at: Instant,
@@ -46,21 +46,21 @@ pub(super) struct Link {
 /// How an exchange ended.
 #[derive(Debug)]
 pub(super) enum Exchange {
-    /// With an answer; whether the connection can be used again, [`Link::is_usable`] tells.
+    /// With an answer; [`Link::is_usable`] says whether the connection can be used again.
     Answered(Answer),
-    /// The connection was gone: nothing was written.
+    /// The connection had ended before anything was written.
     GivenBack(Fault),
-    /// Without an answer; the connection is not to be used again.
+    /// Without an answer; the connection must not be used again.
     Failed(Fault),
 }
 
-/// How far a request is on its way out.
+/// The progress of writing a request.
 #[derive(Debug, Default)]
 struct Sent {
     bytes: usize,
-    /// Nothing is left to do, or nothing more can be done.
+    /// Everything was written, or writing has failed.
     is_over: bool,
-    /// The receiver takes no more of it. It may have answered all the same.
+    /// Writing has failed after some bytes. The receiver may have answered all the same.
     is_refused: bool,
 }
 
@@ -83,18 +83,18 @@ impl Link {
         self.checked_at = now;
     }
 
-    /// Whether it can take a request.
+    /// Whether it can carry a request.
     pub(super) fn is_usable(&self) -> bool {
         self.is_usable
     }
 
-    /// Ready once its receiver has closed it, or said something that nobody had asked for.
+    /// Ready once its receiver has closed it, or sent bytes without a request.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.is_usable &= self.poll_read(cx).is_pending();
         if self.is_usable { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Sends a request and reads its answer until the alarm rings.
+    /// Sends a request and reads its answer, until the alarm fires.
     pub(super) async fn exchange(&mut self, request: &Request, target: &Target, alarm: &mut Alarm) -> Exchange {
         self.is_usable = false;
         http1::write_head(&mut self.outbox, request, target);
@@ -109,7 +109,7 @@ impl Link {
         self.outbox.shrink_to(KEPT_BYTES_MAX);
         let end = match ended {
             Ended::Read(end) => end,
-            // What came of the answer stands, if its head is among it.
+            // The part of the answer that was read counts, if its head is complete.
             Ended::TimeOver => Progress::More,
             Ended::Fault(fault) if sent.bytes == 0 => return Exchange::GivenBack(fault),
             Ended::Fault(fault) => return Exchange::Failed(fault),
@@ -133,9 +133,9 @@ impl Link {
         alarm: &mut Alarm,
     ) -> Poll<Ended> {
         if sent.bytes == 0
-            && let Poll::Ready(came) = self.poll_read(cx)
+            && let Poll::Ready(read) = self.poll_read(cx)
         {
-            return Poll::Ready(Ended::Fault(fault::before_request(came)));
+            return Poll::Ready(Ended::Fault(fault::before_request(read)));
         }
         if let Err(fault) = self.write(cx, body, sent) {
             return Poll::Ready(Ended::Fault(fault));
@@ -161,8 +161,8 @@ impl Link {
         }
     }
 
-    /// Writes what the socket takes. An error is one only before anything was taken: later the receiver may still have
-    /// answered, and reading tells.
+    /// Writes what the socket takes. An error is returned only before any byte was taken; later the receiver may still
+    /// have answered, and reading finds out.
     fn write(&mut self, cx: &mut Context<'_>, body: &[u8], sent: &mut Sent) -> Result<(), Fault> {
         while !sent.is_over {
             let head = self.outbox.get(sent.bytes..).unwrap_or_default();
@@ -192,9 +192,9 @@ impl Link {
     }
 }
 
-/// How moving bytes ended.
+/// How writing and reading ended.
 enum Ended {
-    /// The answer was read so far.
+    /// The answer was read this far.
     Read(Progress),
     TimeOver,
     Fault(Fault),

@@ -1,7 +1,7 @@
-//! What an error on the way means (B1, B3, B7). Pure: an error in, a cause out.
+//! The causes of network errors (B1, B3, B7). Pure: an error in, a cause out.
 //!
-//! The question that decides most: had anything of the request been written? If not, the receiver
-//! cannot have it; if so, it may, and the cause is `unknown`.
+//! Most depends on whether any byte of the request was written. If not, the receiver cannot have
+//! the request; if so, it may, and the cause is `unknown`.
 
 use std::io;
 
@@ -20,7 +20,7 @@ impl Fault {
         Self { cause, detail: None }
     }
 
-    /// Out of time while waiting for an answer, or before it was our turn to ask.
+    /// Out of time: while waiting for an answer if the request was written, otherwise before it could be.
     pub(super) const fn timeout(written: bool) -> Self {
         let cause = if written { Cause::Unknown } else { Cause::ConnectTimeout };
         Self::new(cause, "attempt_timeout")
@@ -38,7 +38,7 @@ impl From<Refusal> for Fault {
 }
 
 /// No TCP connection.
-pub(super) fn of_connect(error: &io::Error) -> Fault {
+pub(super) fn connect_fault(error: &io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Fault::plain(Cause::ConnectRefused),
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => Fault::plain(Cause::ConnectReset),
@@ -46,27 +46,27 @@ pub(super) fn of_connect(error: &io::Error) -> Fault {
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
             Fault::new(Cause::ConnectRefused, "unreachable")
         }
-        // No descriptors or ports left: ours, but to the delivery it is a connection it did not get.
+        // No descriptors or ports left: a fault of this server, counted as a connection that was not made.
         _ => Fault::new(Cause::ConnectTimeout, "local_resources"),
     }
 }
 
 /// No TLS session: nothing of the request was written.
-pub(super) fn of_handshake(error: &io::Error) -> Fault {
+pub(super) fn handshake_fault(error: &io::Error) -> Fault {
     use rustls::{Error as Tls, InvalidMessage};
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>()) {
         Some(Tls::InvalidCertificate(_) | Tls::NoCertificatesPresented | Tls::UnsupportedNameType) => {
             Fault::plain(Cause::TlsCertificate)
         }
-        // The first byte is of no TLS record: something else speaks on that port.
+        // The first byte is not of a TLS record: the port speaks another protocol.
         Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => Fault::new(Cause::ProtocolError, "not_tls"),
         _ => Fault::plain(Cause::TlsHandshake),
     }
 }
 
-/// What came before anything of a request was written: the connection's end, or bytes that nobody had asked for.
-pub(super) fn before_request(came: io::Result<usize>) -> Fault {
-    match came {
+/// A read that returned before any byte of a request was written: the connection's end, or bytes without a request.
+pub(super) fn before_request(read: io::Result<usize>) -> Fault {
+    match read {
         Ok(1..) => Fault::new(Cause::ProtocolError, "spoke_first"),
         Err(error) if is_reset(&error) => Fault::plain(Cause::ConnectReset),
         Ok(0) | Err(_) => Fault::plain(Cause::ClosedEarly),
@@ -81,19 +81,19 @@ pub(super) fn without_answer(ended: io::Result<usize>) -> Fault {
     }
 }
 
-/// What became of a stream without an answer.
+/// How a stream ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// The receiver says that it did not process it.
+    /// The receiver did not process the request, by the rules of HTTP/2.
     NotProcessed(Fault),
-    /// The receiver broke it, alone or with the protocol's rules.
+    /// The receiver reset the stream, or violated the protocol.
     Broken(Fault),
-    /// It went down with its connection.
+    /// The connection was lost.
     Lost(Fault),
 }
 
 /// No answer to a request that was begun over HTTP/2.
-pub(super) fn of_stream(error: &h2::Error) -> Stream {
+pub(super) fn stream_fault(error: &h2::Error) -> Stream {
     let is_ours = error.is_library();
     match error.reason() {
         Some(Reason::REFUSED_STREAM) if error.is_remote() && error.is_reset() => {
@@ -102,30 +102,30 @@ pub(super) fn of_stream(error: &h2::Error) -> Stream {
         Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
             Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "http_1_1_required"))
         }
-        // Told only to streams above the last one the receiver has seen.
+        // Reported only for streams above the last one that the receiver has seen.
         Some(_) if error.is_remote() && error.is_go_away() => {
             Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "going_away"))
         }
         Some(_) if is_ours => Stream::Broken(Fault::new(Cause::ProtocolError, "http2")),
         Some(_) => Stream::Broken(Fault::new(Cause::Unknown, "stream_reset")),
         None => Stream::Lost(match error.get_io().map(io::Error::kind) {
-            // Not a broken pipe, which is the library's word for every end.
+            // Not a broken pipe, which the library reports for every end.
             Some(io::ErrorKind::ConnectionReset) => Fault::new(Cause::Unknown, "connection_reset"),
             _ => Fault::new(Cause::Unknown, "connection_closed"),
         }),
     }
 }
 
-/// A request that HTTP/2 did not take: its connection had ended.
-pub(super) fn of_unsent_stream(error: &h2::Error) -> Fault {
-    match of_stream(error) {
+/// A request that the HTTP/2 connection did not take, because it had ended.
+pub(super) fn unsent_stream_fault(error: &h2::Error) -> Fault {
+    match stream_fault(error) {
         Stream::NotProcessed(fault) => fault,
         Stream::Broken(_) | Stream::Lost(_) => Fault::plain(Cause::ClosedEarly),
     }
 }
 
-/// A connection of HTTP/2 that ended: `None` unless the receiver broke the rules.
-pub(super) fn of_connection(error: &h2::Error) -> Option<Fault> {
+/// The fault of an HTTP/2 connection that ended; `None` unless the receiver violated the protocol.
+pub(super) fn connection_fault(error: &h2::Error) -> Option<Fault> {
     (error.is_library() && error.reason().is_some()).then(|| Fault::new(Cause::ProtocolError, "http2"))
 }
 
@@ -141,8 +141,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_connect_has_the_cause_an_operator_would_name() {
-        let check = |kind: io::ErrorKind, cause: Cause| assert_eq!(of_connect(&kind.into()).cause, cause, "{kind:?}");
+    fn failed_connect_has_the_cause_of_its_error() {
+        let check =
+            |kind: io::ErrorKind, cause: Cause| assert_eq!(connect_fault(&kind.into()).cause, cause, "{kind:?}");
         check(io::ErrorKind::ConnectionRefused, Cause::ConnectRefused);
         check(io::ErrorKind::HostUnreachable, Cause::ConnectRefused);
         check(io::ErrorKind::ConnectionReset, Cause::ConnectReset);
@@ -151,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_does_not_fit_is_told_from_a_handshake_that_was_cut() {
-        let tls = |error: rustls::Error| of_handshake(&io::Error::new(io::ErrorKind::InvalidData, error)).cause;
+    fn invalid_certificate_and_cut_handshake_have_different_causes() {
+        let tls = |error: rustls::Error| handshake_fault(&io::Error::new(io::ErrorKind::InvalidData, error)).cause;
         let expired = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
         assert_eq!(tls(expired), Cause::TlsCertificate);
         assert_eq!(tls(rustls::Error::HandshakeNotComplete), Cause::TlsHandshake);
-        assert_eq!(of_handshake(&io::ErrorKind::UnexpectedEof.into()).cause, Cause::TlsHandshake);
+        assert_eq!(handshake_fault(&io::ErrorKind::UnexpectedEof.into()).cause, Cause::TlsHandshake);
     }
 
     #[test]

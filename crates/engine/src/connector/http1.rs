@@ -1,8 +1,8 @@
-//! HTTP/1.1 in bytes: a request as it goes out, an answer as it comes in.
+//! The format of HTTP/1.1: writing requests and parsing answers.
 //!
-//! Pure: what was received goes in, what it means comes out; `exchange` has the socket. Everything a receiver may say is
-//! bounded: the head, its fields, interim answers, chunks, trailers, the body. Of two ways to read an answer the
-//! strict one is taken, and a connection whose answer was not read to a plain end is not used again.
+//! Pure: received bytes go in, the parsed answer comes out; `exchange` has the socket. Everything in an answer is
+//! bounded: the head, its fields, interim answers, chunks, trailers, the body. An ambiguous answer is read strictly,
+//! and a connection whose answer was not read to a clear end is not used again.
 
 mod chunks;
 
@@ -20,11 +20,11 @@ use super::{Answer, Fault};
 use crate::target::Target;
 use chunks::Chunks;
 
-/// Fields of an answer that somebody reads: how it is framed, and what it asks for. No other is kept.
+/// The header fields of an answer that are used: for framing, and for what it asks for. Others are dropped.
 const READ: [HeaderName; 5] =
     [header::CONNECTION, header::CONTENT_LENGTH, header::RETRY_AFTER, header::TRANSFER_ENCODING, webhook::ASKS];
 
-/// Writes a request's head: its path and host are the target's, its framing is ours.
+/// Writes a request's head: path and host of the target, the request's fields, and the length of its body.
 pub(super) fn write_head(out: &mut Vec<u8>, request: &Request, target: &Target) {
     let path = target.path().path_and_query().map_or("/", |path| path.as_str());
     let (ours, own) = (request.ours.lines().as_bytes(), request.own.lines().as_bytes());
@@ -35,28 +35,28 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Request, target: &Target) 
     write!(out, "content-length: {}\r\n\r\n", request.body.len()).expect("a vector takes everything");
 }
 
-/// How far an answer is.
+/// The progress of reading an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// More of it is to come.
     More,
     /// It was read to its end.
     Whole,
-    /// We read no further: it is longer than we care for.
+    /// It is longer than the bound, and reading stops.
     TooLong,
 }
 
-/// An answer on its way in.
+/// An answer that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     interim: usize,
-    /// Bytes of the head that were looked at and do not end it.
+    /// Bytes of the head that were parsed before and were incomplete.
     looked: usize,
     head: Option<Head>,
     kept: Kept,
 }
 
-/// What stands before the body.
+/// The head of an answer.
 #[derive(Debug)]
 struct Head {
     status: StatusCode,
@@ -66,7 +66,7 @@ struct Head {
     keeps_open: bool,
 }
 
-/// How the end of a body is told.
+/// How the end of a body is found.
 #[derive(Debug)]
 enum Framing {
     Length(u64),
@@ -75,7 +75,7 @@ enum Framing {
 }
 
 impl Reading {
-    /// Takes what it can of what was received.
+    /// Consumes as much of the received bytes as it can.
     pub(super) fn take(&mut self, inbox: &mut BytesMut) -> Result<Progress, Fault> {
         while self.head.is_none() {
             if !self.is_worth_a_look(inbox) {
@@ -102,17 +102,16 @@ impl Reading {
         head.framing.take(inbox, &mut self.kept)
     }
 
-    /// A head is parsed from its beginning each time, so bytes that trickle in are looked at line by line. The very
-    /// first tell whether it is HTTP at all.
+    /// Whether to parse the head now. It is parsed from its beginning each time, so when bytes come slowly, it is
+    /// parsed once a line. It is always parsed at the first bytes, which show whether it is HTTP.
     fn is_worth_a_look(&mut self, inbox: &BytesMut) -> bool {
         let looked = std::mem::replace(&mut self.looked, inbox.len());
         !inbox.is_empty() && (looked == 0 || inbox.len() >= HEAD_BYTES_MAX || inbox[looked..].contains(&b'\n'))
     }
 
-    /// The connection has ended, cleanly or not, and nothing more will come: how far the answer is then. `None` when there
-    /// is none.
+    /// The connection has ended, cleanly or not: the final progress of the answer, or `None` without a head.
     pub(super) fn end(&mut self, inbox: &mut BytesMut, is_clean: bool) -> Result<Option<Progress>, Fault> {
-        // A last look, also at a line that is cut off.
+        // Parsed a last time, including a line that is cut off.
         self.looked = 0;
         let end = self.take(inbox)?;
         let is_all = |head: &Head| is_clean && matches!(head.framing, Framing::UntilClosed) && end == Progress::More;
@@ -123,18 +122,18 @@ impl Reading {
     pub(super) fn into_answer(self, end: Progress) -> Option<(Answer, bool)> {
         let Head { status, headers, keeps_open, .. } = self.head?;
         let is_whole = end == Progress::Whole;
-        // A 205 has no body by definition: what follows one cannot be trusted to be an answer.
+        // A 205 has no body by definition: after one that has, the connection is not used again.
         let is_odd = status == StatusCode::RESET_CONTENT && self.kept.read > 0;
         let excerpt = self.kept.excerpt.freeze();
         Some((Answer { status, headers, excerpt, cut: !is_whole }, is_whole && keeps_open && !is_odd))
     }
 }
 
-/// What the beginning of what came is.
+/// What the received bytes begin with.
 enum Parsed {
-    /// The beginning of a head.
+    /// An incomplete head.
     Incomplete,
-    /// An interim answer of so many bytes: another one follows.
+    /// An interim answer of `length` bytes; another answer follows.
     Interim { length: usize },
     /// The head of the answer.
     Head { head: Head, length: usize },
@@ -175,13 +174,14 @@ fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
 
 const NOT_HTTP: Fault = Fault::plain(Cause::ProtocolError);
 
-/// Whether the receiver leaves the connection open: newer ones do unless they say so, older ones only if they do.
+/// Whether the receiver leaves the connection open: with HTTP/1.1 unless it sends `close`, with HTTP/1.0 only if it
+/// sends `keep-alive`.
 fn keeps_open(headers: &HeaderMap, is_old: bool) -> bool {
-    let says = |word: &str| {
+    let has_token = |word: &str| {
         let lists = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
         lists.flat_map(|list| list.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
     };
-    !says("close") && (!is_old || says("keep-alive"))
+    !has_token("close") && (!is_old || has_token("keep-alive"))
 }
 
 impl Framing {
@@ -217,14 +217,14 @@ impl Framing {
     }
 }
 
-/// Moves so many bytes of a body from what was received to what is kept.
+/// Consumes `length` received bytes of a body, and keeps their excerpt.
 fn keep(inbox: &mut BytesMut, length: usize, kept: &mut Kept) -> ControlFlow<()> {
     let flow = kept.take(&inbox[..length]);
     inbox.advance(length);
     flow
 }
 
-/// What all length fields say; an error where they do not agree, or say something else than a number.
+/// The value of the length fields; an error if they differ, or are not numbers.
 fn length(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
@@ -239,7 +239,7 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(found)
 }
 
-/// Whether chunks are what was applied last.
+/// Whether `chunked` is the last transfer encoding.
 fn is_chunked(encoding: &HeaderValue) -> bool {
     let last = encoding.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
     last.trim_ascii().eq_ignore_ascii_case(b"chunked")

@@ -1,8 +1,8 @@
-//! How one endpoint wants TLS to be spoken: whom we believe beside the server's own roots, and who
-//! we say we are (I1).
+//! An endpoint's own TLS settings: authorities to trust in addition to the server's roots, and a
+//! client certificate (I1).
 //!
-//! Connections are kept apart by it: what was proved to one receiver's server under one identity is
-//! never used for an endpoint with another. Holding an [`Identity`] proves that its parts can be used.
+//! Endpoints with different identities share no connection, so that a connection authenticated for one
+//! is never used for another. An [`Identity`] can only be made of texts that can be used.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use rustls::sign::CertifiedKey;
 
 use super::trust;
 
-/// Of each PEM text. A long chain with its comments has 20 KiB.
+/// The most bytes of each PEM text. A long chain with its comments has 20 KiB.
 pub const PEM_BYTES_MAX: usize = 64 * 1024;
-/// Authorities of one endpoint, and links of a client's chain: each handshake walks or sends them.
+/// The most authorities of one endpoint, and the most certificates of a client's chain: each handshake checks or sends
+/// them.
 pub const CERTIFICATES_MAX: usize = 16;
 
-/// The texts an [`Identity`] is made of, as the API and the store have them. At least one is there.
+/// The texts that an [`Identity`] is made of, as the API and the store have them. At least one must be given.
 #[derive(Clone, Copy, Default)]
 pub struct IdentityPem<'a> {
-    /// Certificates of authorities that are believed for this endpoint, beside the server's own.
+    /// Certificates of authorities that are trusted for this endpoint, in addition to the server's roots.
     pub ca: Option<&'a str>,
-    /// Our certificate, followed by those that lead to its authority.
+    /// The client certificate, followed by the chain to its authority.
     pub client_cert: Option<&'a str>,
     /// The certificate's private key.
     pub client_key: Option<&'a str>,
@@ -39,7 +40,7 @@ pub struct Identity {
     client: Option<Arc<CertifiedKey>>,
 }
 
-/// Why texts make no [`Identity`]. [`BadIdentity::field`] says which of them it is about.
+/// Why texts make no [`Identity`]. [`BadIdentity::field`] names the text that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentity {
     /// Nothing was given.
@@ -48,50 +49,50 @@ pub enum BadIdentity {
     /// A text is above [`PEM_BYTES_MAX`].
     #[error("has {bytes} bytes, the most is {PEM_BYTES_MAX}; give only the certificates that are needed")]
     TooLong {
-        /// Which.
+        /// The text's name in the API.
         field: &'static str,
-        /// How many it has.
+        /// The size of the text.
         bytes: usize,
     },
     /// A text is not PEM.
     #[error("is not PEM; it must have lines such as -----BEGIN {expected}-----")]
     NotPem {
-        /// Which.
+        /// The text's name in the API.
         field: &'static str,
-        /// What it should hold.
+        /// The PEM label that it should have.
         expected: &'static str,
     },
-    /// More than [`CERTIFICATES_MAX`].
+    /// A text has more than [`CERTIFICATES_MAX`] certificates.
     #[error("has more than {CERTIFICATES_MAX} certificates; give only those that are needed")]
     TooMany {
-        /// Which.
+        /// The text's name in the API.
         field: &'static str,
     },
-    /// A certificate that is none, or cannot vouch for anybody.
+    /// A certificate is malformed, or not one of an authority.
     #[error("certificate {number} cannot be used as an authority; give a CA's X.509 certificate")]
     BadAuthority {
-        /// Counted from 1.
+        /// The certificate's number in the text, counted from 1.
         number: usize,
     },
-    /// A certificate without its key.
+    /// There is a client certificate without its key.
     #[error("is missing; a client certificate needs its private key")]
     NoKey,
-    /// A key without its certificate.
+    /// There is a client key without its certificate.
     #[error("is missing; a client key needs its certificate")]
     NoCertificate,
-    /// A key that we cannot sign with.
+    /// The key cannot be used for signing.
     #[error("cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key")]
     BadKey,
-    /// A key of some other certificate.
+    /// The key belongs to another certificate.
     #[error("does not belong to the first certificate of client_cert")]
     KeyDoesNotFit,
-    /// A client certificate that is none.
+    /// The client certificate is malformed.
     #[error("its first certificate cannot be read; give an X.509 certificate")]
     BadCertificate,
 }
 
 impl BadIdentity {
-    /// The text it is about, by its name in the API; `None` for all of them.
+    /// The API name of the text that is wrong; `None` if none was given.
     pub const fn field(&self) -> Option<&'static str> {
         match self {
             Self::Empty => None,
@@ -104,13 +105,13 @@ impl BadIdentity {
 }
 
 impl Identity {
-    /// Reads the texts. Whether a client certificate is still valid is its receiver's to judge.
+    /// Parses the texts. Whether a client certificate has expired is not checked: its receiver decides that.
     pub fn parse(pem: IdentityPem<'_>) -> Result<Self, BadIdentity> {
         let authorities = match pem.ca {
             Some(text) => certificates("ca", text)?,
             None => Vec::new(),
         };
-        // Into a store of their own: what cannot be used is said now, not at a handshake.
+        // Added to a separate store, so that an unusable one is reported now and not at a handshake.
         let mut store = RootCertStore::empty();
         for (authority, number) in authorities.iter().zip(1..) {
             store.add(authority.clone()).map_err(|_| BadIdentity::BadAuthority { number })?;
@@ -119,23 +120,23 @@ impl Identity {
         let (chain, key) = match (pem.client_cert, pem.client_key) {
             (None, None) if authorities.is_empty() => return Err(BadIdentity::Empty),
             (None, None) => {
-                let fingerprint = digest::of_parts(&parts);
+                let fingerprint = digest::hash_parts(&parts);
                 return Ok(Self { fingerprint, authorities, client: None });
             }
             (Some(_), None) => return Err(BadIdentity::NoKey),
             (None, Some(_)) => return Err(BadIdentity::NoCertificate),
             (Some(chain), Some(key)) => (certificates("client_cert", chain)?, private_key(key)?),
         };
-        // An authority and a client's certificate of the same bytes are not the same identity.
+        // Without the separator an authority and a client certificate of the same bytes would be the same identity.
         parts.push(b"client");
         parts.extend(chain.iter().map(AsRef::as_ref));
         parts.push(key.secret_der());
-        let fingerprint = digest::of_parts(&parts);
+        let fingerprint = digest::hash_parts(&parts);
         let client = certified(chain, key)?;
         Ok(Self { fingerprint, authorities, client: Some(client) })
     }
 
-    /// What tells identities apart: a digest of all their parts.
+    /// A digest of all parts; different identities have different ones.
     pub(super) const fn fingerprint(&self) -> &Digest {
         &self.fingerprint
     }
@@ -158,7 +159,7 @@ impl PartialEq for Identity {
 impl Eq for Identity {}
 
 impl fmt::Debug for Identity {
-    /// Neither keys nor a digest of them.
+    /// Shows neither keys nor a digest of them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("authorities", &self.authorities.len())
@@ -218,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate of its own and its key.
+    /// A self-signed certificate and its key.
     fn pair() -> (String, String) {
         let key = KeyPair::generate().expect("randomness");
         let params = CertificateParams::new(vec!["client.example.com".to_owned()]).expect("a name");
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_its_name_and_the_way_out() {
+    fn unusable_texts_are_refused_with_their_name_and_a_remedy() {
         let ((certificate, key), (_, other_key)) = (pair(), pair());
         let (certificate, key) = (certificate.as_str(), key.as_str());
         check(None, None, None, "tls is empty; give ca, or client_cert with client_key, or all three");
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_texts_are_the_same_identity_and_any_other_part_is_another() {
+    fn identities_are_equal_only_if_all_parts_are() {
         let ((ca, _), (certificate, key)) = (pair(), pair());
         let parse = |pem| Identity::parse(pem).expect("texts that fit");
         let ca_alone = IdentityPem { ca: Some(&ca), ..IdentityPem::default() };

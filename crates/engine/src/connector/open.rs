@@ -1,7 +1,7 @@
-//! Opening a connection: look up, check, connect to what was checked, TLS, HTTP.
+//! Opening a connection: resolve, check, connect to a checked address, TLS, HTTP.
 //!
-//! Invariant: check and connect use one look-up, so a name that changes its mind in between
-//! changes nothing. Of several addresses the next one joins in when those before it have failed or
+//! Invariant: check and connect use one look-up, so a name whose addresses change in between cannot
+//! redirect the connect. Of several addresses the next one is tried when those before it have failed or
 //! had a head start, families in turn (RFC 8305); the first that connects is taken.
 
 use std::io;
@@ -26,7 +26,7 @@ use super::wire::{Stream, Wire};
 use super::{Fault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
 use crate::target::{Host, Origin, Refusal, Scheme, check_addresses};
 
-/// Opens sockets. There is one way to do it; tests have another, to witness what is contacted.
+/// Opens sockets. Production has one implementation; tests use another to observe the contacted addresses.
 pub trait Dial: std::fmt::Debug + Send + Sync + 'static {
     /// A connection to exactly this address. The caller bounds its time.
     fn dial(&self, to: SocketAddr) -> BoxFuture<'_, io::Result<TcpStream>>;
@@ -42,21 +42,21 @@ impl Dial for Tcp {
     }
 }
 
-/// How long an address is tried before the next one joins in.
+/// How long an address is tried before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// Bytes of answers that may be on their way to us over one connection of HTTP/2.
+/// The flow-control window for answers of one HTTP/2 connection.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// An open connection.
 pub(super) enum Opened {
-    /// It carries one attempt at a time: HTTP/1.1.
+    /// HTTP/1.1: it carries one attempt at a time.
     One(Box<Link>),
-    /// It carries many: HTTP/2.
+    /// HTTP/2: it carries many.
     Many(Box<Streams>),
 }
 
-/// How TLS is spoken: with both protocols on offer, or with one.
+/// TLS connectors that offer both protocols, or HTTP/1.1 alone.
 #[derive(Clone)]
 pub(super) struct Tls {
     both: TlsConnector,
@@ -72,19 +72,19 @@ impl Tls {
         Self { both: TlsConnector::from(Arc::new(config)), http1 }
     }
 
-    /// What is offered to a receiver that may, or may not, be spoken to over HTTP/2.
+    /// The connector for a receiver that may or may not be offered HTTP/2.
     pub(super) fn offering(&self, may_multiplex: bool) -> &TlsConnector {
         if may_multiplex { &self.both } else { &self.http1 }
     }
 }
 
-/// Everything it takes to open a connection.
+/// Everything that is needed to open a connection.
 pub(super) struct Opener {
     pub(super) settings: Settings,
     resolver: Arc<dyn Resolve>,
     dial: Arc<dyn Dial>,
     roots: Roots,
-    /// For whoever has no identity of its own: nearly everybody.
+    /// For endpoints without an identity of their own, which are nearly all.
     tls: Tls,
     http2: h2::client::Builder,
 }
@@ -103,17 +103,17 @@ impl Opener {
         let mut http2 = h2::client::Builder::new();
         http2
             .enable_push(false)
-            // None before the receiver has said how many it takes: what it would refuse is not sent.
+            // No stream is opened before the receiver has sent its limit, so that none is refused.
             .initial_max_send_streams(0)
             .initial_window_size(u32::try_from(BODY_BYTES_READ_MAX).unwrap_or(u32::MAX))
             .initial_connection_window_size(WINDOW_BYTES)
-            // Twice our own limit, which is checked once it is read and has a cause of its own.
+            // Twice the limit for heads, which is checked after reading and has a cause of its own.
             .max_header_list_size(u32::try_from(2 * HEAD_BYTES_MAX).unwrap_or(u32::MAX));
         let tls = Tls::new(&roots, None);
         Self { settings, resolver, dial, roots, tls, http2 }
     }
 
-    /// How TLS is spoken under this identity.
+    /// The TLS connectors for this identity.
     pub(super) fn tls(&self, identity: Option<&Identity>) -> Tls {
         match identity {
             Some(identity) => Tls::new(&self.roots, Some(identity)),
@@ -121,7 +121,7 @@ impl Opener {
         }
     }
 
-    /// The addresses of an origin, all of which may be contacted.
+    /// Resolves an origin; returns its addresses if all of them may be contacted.
     pub(super) async fn check(&self, origin: &Origin, deadline: Instant) -> Result<Vec<IpAddr>, Refusal> {
         let answers = match &origin.host {
             Host::Address(ip) => vec![*ip],
@@ -137,7 +137,7 @@ impl Opener {
         check_addresses(&answers, origin.port, &self.settings.rules)
     }
 
-    /// A connection to one of these addresses, which [`Opener::check`] let pass a moment ago.
+    /// Opens a connection to one of these addresses, which [`Opener::check`] returned a moment ago.
     pub(super) async fn open(
         &self,
         origin: &Origin,
@@ -146,8 +146,8 @@ impl Opener {
         deadline: Instant,
     ) -> Result<Opened, Fault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
-        // Without it a small request may wait for the acknowledgement of the one before.
-        tcp.set_nodelay(true).map_err(|error| fault::of_connect(&error))?;
+        // Without it, Nagle's algorithm may delay a small request until the one before is acknowledged.
+        tcp.set_nodelay(true).map_err(|error| fault::connect_fault(&error))?;
         let (stream, is_http2) = match origin.scheme {
             Scheme::Http => (Stream::Plain(tcp), false),
             Scheme::Https => {
@@ -159,7 +159,8 @@ impl Opener {
         let (wire, traffic) = Wire::new(stream);
         if is_http2 {
             let begun = timeout_at(deadline, self.http2.handshake::<_, Bytes>(wire)).await;
-            let begun = begun.map_err(|_| Fault::timeout(false))?.map_err(|error| fault::of_unsent_stream(&error))?;
+            let begun =
+                begun.map_err(|_| Fault::timeout(false))?.map_err(|error| fault::unsent_stream_fault(&error))?;
             return Ok(Opened::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
         }
         Ok(Opened::One(Box::new(Link::new(wire, address, Instant::now()))))
@@ -184,13 +185,13 @@ impl Opener {
                 None if under_way.is_empty() => return Err(last),
                 None => {}
             }
-            // A short timeout is shared out evenly, so that none goes untried.
+            // A short timeout is divided evenly, so that every address is tried.
             let shares = u32::try_from(left.len()).unwrap_or(u32::MAX).saturating_add(1);
             let share = deadline.saturating_duration_since(Instant::now()) / shares;
             let until = if left.len() == 0 { deadline } else { Instant::now() + share.min(HEAD_START) };
             match timeout_at(until, under_way.next()).await {
                 Ok(Some((address, Ok(tcp)))) => return Ok((address, tcp)),
-                Ok(Some((_, Err(error)))) => last = fault::of_connect(&error),
+                Ok(Some((_, Err(error)))) => last = fault::connect_fault(&error),
                 Err(_) if until == deadline => return Err(Fault::plain(Cause::ConnectTimeout)),
                 Ok(None) | Err(_) => {}
             }
@@ -208,13 +209,13 @@ impl Opener {
         let name = server_name(&origin.host)?;
         match timeout_at(deadline, tls.connect(name, tcp)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
-            Ok(Err(error)) => Err(fault::of_handshake(&error)),
+            Ok(Err(error)) => Err(fault::handshake_fault(&error)),
             Err(_) => Err(Fault::new(Cause::TlsHandshake, "tls_timeout")),
         }
     }
 }
 
-/// The addresses as they are tried: families in turn, beginning with the first one's.
+/// The order in which addresses are tried: families in turn, beginning with that of the first.
 fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
     let (first, other): (Vec<IpAddr>, Vec<IpAddr>) =

@@ -1,13 +1,13 @@
-//! Who carries which attempt: each origin's queue and its connections, apart for each identity.
+//! Connection pools: each origin's queue of attempts and its connections, separate for each identity.
 //!
 //! An attempt goes to a connection with room if there is one (the one used last, so that surplus
-//! ones age out), else to a new one if the origin may have more, else into the origin's queue, where
-//! a connection finds it when it is done. A connection of HTTP/1.1 has room for one attempt, one of
-//! HTTP/2 for many: where HTTP/2 was spoken before, attempts wait for a connection that is being
-//! opened instead of opening one each.
+//! ones reach their idle timeout), else to a new one if the origin may have more, else into the origin's
+//! queue, from which a connection takes it when it has room. An HTTP/1.1 connection has room for one
+//! attempt, an HTTP/2 connection for many: if the origin used HTTP/2 before, attempts wait for a connection
+//! that is being opened instead of opening one each.
 //!
-//! Invariant: an origin with attempts in its queue has a connection that will look for them,
-//! because looking and leaving are one step under one lock.
+//! Invariant: an origin with attempts in its queue has a connection that will take them, because a
+//! connection checks the queue and leaves the pool under one lock.
 //!
 //! Locks are taken in the order origins, origin, slot, and never held across an await.
 
@@ -37,17 +37,17 @@ pub(super) struct Pools {
 
 #[derive(Debug, Default)]
 struct Origins {
-    /// By the fingerprint of the identity, then by origin: found without making a key of the two.
+    /// By the fingerprint of the identity, then by origin: a look-up needs no copy of the origin.
     pools: HashMap<Option<Digest>, HashMap<Origin, Arc<Pool>>>,
     protocols: Protocols,
     closing: bool,
 }
 
-/// One origin's under one identity. It lives as long as it has a connection.
+/// The queue and the connections of one origin under one identity. It exists as long as it has a connection.
 struct Pool {
     origin: Origin,
     identity: Option<Arc<Identity>>,
-    /// Made once: it holds a copy of all roots.
+    /// Made once, since it holds a copy of all roots.
     tls: OnceLock<Tls>,
     state: Mutex<State>,
 }
@@ -55,39 +55,39 @@ struct Pool {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Attempt>,
-    /// Connections with room.
+    /// The slots of connections with room.
     open: Vec<Arc<Slot>>,
     connections: usize,
-    /// Of these, those that have not been opened yet.
+    /// How many of the connections are not open yet.
     opening: usize,
-    /// How many attempts one connection carries at once, as far as is known.
+    /// How many attempts one connection is expected to carry at once.
     streams: usize,
     closing: bool,
 }
 
-/// Where a connection with room is handed its next attempts.
+/// The inbox of a connection, into which the pool puts attempts.
 #[derive(Debug, Default)]
 struct Slot(Mutex<Handed>);
 
 #[derive(Debug, Default)]
 struct Handed {
     attempts: VecDeque<Attempt>,
-    /// How many more it takes.
+    /// How many more the connection takes.
     room: usize,
-    /// Whether it carries nothing, and is counted as such.
+    /// Whether the connection is idle, and counted as idle.
     idle: bool,
     close: bool,
     waker: Option<Waker>,
 }
 
-/// What became of an attempt that was offered.
+/// The result of offering an attempt.
 #[derive(Debug)]
 pub(super) enum Offer {
-    /// A connection has it or will find it.
+    /// A connection has it or will take it.
     Taken,
-    /// It needs a new connection, which has this seat.
+    /// It needs a new connection, whose seat this is.
     Grow(Seat, Attempt),
-    /// Nothing is taken any more.
+    /// The connector is closing.
     Closed(Attempt),
 }
 
@@ -102,13 +102,13 @@ impl Pools {
         }
     }
 
-    /// For an attempt that was just taken.
+    /// Places an attempt of a new job.
     pub(super) fn offer(self: &Arc<Self>, attempt: Attempt) -> Offer {
         let origins = lock(&self.origins);
         if origins.closing { Offer::Closed(attempt) } else { self.place(origins, attempt) }
     }
 
-    /// For an attempt that a connection could not carry: it was taken, and ends, also while closing.
+    /// Places an attempt that a connection could not carry; also while closing, since its job was taken before.
     pub(super) fn pass_on(self: &Arc<Self>, attempt: Attempt) -> Offer {
         self.place(lock(&self.origins), attempt)
     }
@@ -143,7 +143,7 @@ impl Pools {
         Offer::Grow(seat, attempt)
     }
 
-    /// From now on nothing is offered, and no connection waits idle.
+    /// Refuses further jobs, and ends idle connections.
     pub(super) fn close(&self) {
         let mut origins = lock(&self.origins);
         origins.closing = true;
@@ -159,7 +159,7 @@ impl Pools {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Forgets an origin without connections: nobody is left to look into its queue.
+    /// Removes the pool of an origin without connections.
     fn forget(&self, pool: &Pool) {
         let mut origins = lock(&self.origins);
         if lock(&pool.state).connections > 0 {
@@ -224,21 +224,21 @@ pub(super) struct Seat {
 /// What a connection that carries one attempt at a time does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// This attempt.
+    /// It carries this attempt.
     Carry(Attempt),
-    /// It waits: [`Seat::poll_handed`] tells for what.
+    /// It waits until [`Seat::poll_handed`] is ready.
     Wait,
     /// It has left the pool and ends.
     Leave,
 }
 
 impl Seat {
-    /// Whom its connection is to.
+    /// The origin of its connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.pool.origin
     }
 
-    /// How this pool's connections speak TLS.
+    /// The TLS connectors of this pool.
     pub(super) fn tls(&self, opener: &Opener) -> Tls {
         self.pool.tls.get_or_init(|| opener.tls(self.pool.identity.as_deref())).clone()
     }
@@ -249,14 +249,14 @@ impl Seat {
         origins.protocols.may_multiplex(self.pool.fingerprint(), &self.pool.origin, now)
     }
 
-    /// The connection is open and carries one attempt at a time. What hoped for more is handed back,
-    /// to be offered again.
+    /// The connection is open and carries one attempt at a time. Returns queued attempts that expected
+    /// more room, to be offered again.
     pub(super) fn opened_one(&mut self) -> VecDeque<Attempt> {
         self.end_opening();
         self.carries(1)
     }
 
-    /// The connection is open and carries many; how many, its receiver has yet to say.
+    /// The connection is open and carries many attempts; its receiver has yet to send the number.
     pub(super) fn opened_many(&mut self) {
         self.end_opening();
         let mut state = lock(&self.pool.state);
@@ -265,8 +265,8 @@ impl Seat {
         }
     }
 
-    /// A connection to this receiver carries so many at once. What waits for more than those that are
-    /// open or being opened will carry is handed back, to be offered again.
+    /// A connection to this receiver carries this many attempts at once. Returns queued attempts for which the
+    /// connections being opened will have no room, to be offered again.
     pub(super) fn carries(&self, streams: usize) -> VecDeque<Attempt> {
         let mut origins = lock(&self.pools.origins);
         origins.protocols.learn(self.pool.fingerprint(), &self.pool.origin, streams);
@@ -275,13 +275,14 @@ impl Seat {
         if state.connections == self.pools.per_origin_max {
             return VecDeque::new();
         }
-        // Each has an attempt of its own already.
+        // Each connection has one attempt of its own already.
         let covered = (state.opening + 1) * (streams - 1);
         let covered = covered.min(state.queue.len());
         state.queue.split_off(covered)
     }
 
-    /// The connection could not be opened. What waited for it alone shares its fate and is handed over.
+    /// The connection could not be opened. Returns the queued attempts that waited for this connection alone; they fail
+    /// with it.
     pub(super) fn not_opened(&mut self) -> VecDeque<Attempt> {
         let was_opening = self.opening;
         self.end_opening();
@@ -292,7 +293,7 @@ impl Seat {
         std::mem::take(&mut state.queue)
     }
 
-    /// The receiver broke an attempt over HTTP/2: it may get HTTP/1.1 for a while. Says whether it does.
+    /// The receiver broke an attempt over HTTP/2. Returns whether it gets HTTP/1.1 for a while.
     pub(super) fn broke(&self, how: Broke, now: Instant) -> bool {
         let mut origins = lock(&self.pools.origins);
         let gets_http1 = origins.protocols.broke(self.pool.fingerprint(), &self.pool.origin, how, now);
@@ -307,7 +308,7 @@ impl Seat {
         lock(&self.pools.origins).protocols.works(self.pool.fingerprint(), &self.pool.origin);
     }
 
-    /// For a connection that can be used again: waits idle if the queue is empty.
+    /// The next step of a connection that can be used again: it waits idle if the queue is empty.
     pub(super) fn next_or_wait(&mut self) -> Next {
         let mut state = lock(&self.pool.state);
         if let Some(attempt) = state.queue.pop_front() {
@@ -323,7 +324,7 @@ impl Seat {
         Next::Leave
     }
 
-    /// For a connection that was closed: its task goes on only for what is in the queue.
+    /// The next step of a task whose connection was closed: it continues only if the queue has an attempt.
     pub(super) fn next_or_leave(&mut self) -> Next {
         let mut state = lock(&self.pool.state);
         match state.queue.pop_front() {
@@ -346,7 +347,7 @@ impl Seat {
         Poll::Pending
     }
 
-    /// Ends the wait, for whatever reason: takes what was handed over, else leaves.
+    /// Ends the wait: takes an attempt that was handed over, or leaves the pool.
     pub(super) fn stop_waiting(&mut self) -> Next {
         let mut state = lock(&self.pool.state);
         if let Some(attempt) = lock(&self.slot.0).attempts.pop_front() {
@@ -358,7 +359,7 @@ impl Seat {
         Next::Leave
     }
 
-    /// Takes what was handed over to a connection that carries many, and says how many that were, or
+    /// Moves the attempts that were handed over to an HTTP/2 connection, and returns their number;
     /// `None` when the pool closes.
     pub(super) fn take_handed(&self, into: &mut VecDeque<Attempt>, cx: &mut Context<'_>) -> Option<usize> {
         let mut handed = lock(&self.slot.0);
@@ -368,8 +369,8 @@ impl Seat {
         if handed.close { None } else { Some(taken) }
     }
 
-    /// A connection that carries many has room for so many more, and first of all for what waits in
-    /// the queue. Gives what is left of the room.
+    /// An HTTP/2 connection has room for this many more attempts. Moves queued attempts into `into`, and
+    /// returns the room that is left.
     pub(super) fn announce(&self, room: usize, into: &mut VecDeque<Attempt>) -> usize {
         let mut state = lock(&self.pool.state);
         let mut handed = lock(&self.slot.0);
@@ -393,22 +394,21 @@ impl Seat {
         handed.room
     }
 
-    /// For a connection that carries many and has nothing left to carry: whether it may wait.
+    /// Whether an HTTP/2 connection that carries nothing may wait idle.
     pub(super) fn may_rest(&self) -> bool {
         let state = lock(&self.pool.state);
         let is_empty = lock(&self.slot.0).attempts.is_empty();
         !is_empty || self.rest(&state)
     }
 
-    /// From now on nothing is handed over; what was comes back.
+    /// Stops the handing over of attempts, and returns those that were handed over.
     pub(super) fn retire(&self) -> VecDeque<Attempt> {
         let mut state = lock(&self.pool.state);
         self.withdraw(&mut state);
         std::mem::take(&mut lock(&self.slot.0).attempts)
     }
 
-    /// Ends the membership of a connection that carried many. If it was the last one, what is in the
-    /// queue comes back.
+    /// Ends the membership of an HTTP/2 connection. If it was the last one, returns the queued attempts.
     pub(super) fn leave_with_queue(&mut self) -> VecDeque<Attempt> {
         let mut state = lock(&self.pool.state);
         let queue = if state.connections == 1 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
@@ -417,7 +417,7 @@ impl Seat {
         queue
     }
 
-    /// Counts the connection as idle, if one more may be.
+    /// Counts the connection as idle, if one more is allowed.
     fn rest(&self, state: &State) -> bool {
         let mut handed = lock(&self.slot.0);
         if handed.idle || state.closing {
@@ -455,8 +455,7 @@ impl Drop for Seat {
         self.end_opening();
         let mut state = lock(&self.pool.state);
         self.withdraw(&mut state);
-        // If it was the last connection, the pool goes with it, and what is queued is answered by
-        // being dropped.
+        // If it was the last connection, the pool is removed, and the drop of the queued attempts answers them.
         leave(&self.pools, &self.pool, state);
     }
 }
@@ -482,7 +481,7 @@ impl Slot {
 }
 
 impl Handed {
-    /// Gives the room that is left.
+    /// Hands over an attempt; returns the room that is left.
     fn hand(&mut self, attempt: Attempt, idle: &AtomicUsize) -> usize {
         self.attempts.push_back(attempt);
         self.room = self.room.saturating_sub(1);
@@ -500,7 +499,7 @@ impl Handed {
     }
 }
 
-/// A panic elsewhere leaves these plain collections as usable as before.
+/// Locks, ignoring poisoning: these plain collections stay usable after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! Which HTTP a receiver speaks, as far as is known. Pure: what happened comes in as words.
+//! Which HTTP version each receiver uses, as far as is known. Pure: events come in as arguments.
 //!
-//! It outlives the connections it was learnt from, so that the next burst opens one connection and
+//! This knowledge outlives connections, so that the next burst opens one connection and
 //! not one for each attempt, and so that a receiver that breaks HTTP/2 gets HTTP/1.1 for a while.
-//! Whatever is forgotten is learnt again.
+//! Evicted entries are learnt again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::target::Origin;
 
-/// What a receiver of HTTP/2 is expected to carry on one connection before it has said so.
+/// How many attempts one HTTP/2 connection is expected to carry before its receiver has sent the limit.
 pub(super) const STREAMS_EXPECTED: usize = 100;
-/// So many attempts broken in a row, and the receiver gets HTTP/1.1.
+/// After this many broken attempts in a row the receiver gets HTTP/1.1.
 const BROKEN_MAX: u8 = 3;
-/// For so long.
+/// How long such a receiver gets HTTP/1.1.
 const HTTP1_FOR: Duration = Duration::from_secs(600);
-/// So many receivers are remembered; with one more, all are forgotten.
+/// The most receivers that are remembered. When one more comes, all are evicted.
 const KNOWN_MAX: usize = 4_096;
 
 /// What is known of receivers.
@@ -36,9 +36,9 @@ struct Known {
 /// How a receiver broke an attempt over HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broke {
-    /// It reset it, refused it twice, or broke the protocol's rules.
+    /// It reset the stream, refused it twice, or violated the protocol.
     Stream,
-    /// It said that it wants HTTP/1.1.
+    /// It required HTTP/1.1.
     WantsHttp1,
 }
 
@@ -57,16 +57,16 @@ impl Protocols {
         until.is_none_or(|until| until <= now)
     }
 
-    /// A connection carries so many attempts at once.
+    /// A connection carries this many attempts at once.
     pub(super) fn learn(&mut self, identity: Option<Digest>, origin: &Origin, streams: usize) {
         let key = (identity, origin.clone());
-        // Nothing need be remembered of who speaks HTTP/1.1 and always did.
+        // A receiver that has only used HTTP/1.1 needs no entry.
         if streams > 1 || self.0.contains_key(&key) {
             self.known(key).streams = streams;
         }
     }
 
-    /// Says whether it gets HTTP/1.1 from now on.
+    /// Counts a broken attempt. Returns whether the receiver gets HTTP/1.1 from now on.
     pub(super) fn broke(&mut self, identity: Option<Digest>, origin: &Origin, how: Broke, now: Instant) -> bool {
         let known = self.known((identity, origin.clone()));
         known.broken = known.broken.saturating_add(1);
@@ -117,11 +117,11 @@ mod tests {
         assert!(protocols.may_multiplex(None, &one, now + HTTP1_FOR));
         assert!(protocols.may_multiplex(None, &origin(8443), now));
         assert!(protocols.may_multiplex(Some([1; 32]), &one, now));
-        assert!(protocols.broke(None, &origin(8443), Broke::WantsHttp1, now), "its word is enough");
+        assert!(protocols.broke(None, &origin(8443), Broke::WantsHttp1, now), "one request for HTTP/1.1 is enough");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn known_receivers_are_bounded() {
         let mut protocols = Protocols::default();
         (0..=u16::MAX).for_each(|port| protocols.learn(None, &origin(port), 100));
         assert!(protocols.0.len() <= KNOWN_MAX);

@@ -1,4 +1,4 @@
-//! From a name to its addresses. What they are worth is judged in [`crate::target`].
+//! Resolving names. The addresses are checked in [`crate::target`].
 
 use std::io;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ pub enum NoAnswer {
     Failed,
 }
 
-/// Looks names up. The caller bounds its time.
+/// Resolves names. The caller bounds the time.
 pub trait Resolve: std::fmt::Debug + Send + Sync + 'static {
-    /// All addresses of both families; never a part of them.
+    /// All addresses of both families; never only some of them.
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>>;
 }
 
 /// The operating system's resolver, with its hosts file and name service switch.
 ///
-/// It holds a thread of the runtime's blocking pool for a look-up, which cannot be cancelled; the
-/// pool's size bounds them.
+/// A look-up holds a thread of the runtime's blocking pool and cannot be cancelled; the pool's size
+/// bounds the number of look-ups.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -38,8 +38,8 @@ impl Resolve for System {
     }
 }
 
-/// The C library's error code does not survive in [`io::Error`], but its text does: that of glibc
-/// and that of musl, neither translated because the process sets no locale.
+/// Classifies a resolver's error by its text, since [`io::Error`] does not keep the C library's error
+/// code. The texts are those of glibc and musl, untranslated because the process sets no locale.
 fn meaning(error: &io::Error) -> NoAnswer {
     const NOT_FOUND: &[&str] = &[
         "Name or service not known",
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_name_is_told_from_a_failing_resolver() {
+    fn missing_name_and_failing_resolver_have_different_results() {
         let check = |text: &str| meaning(&io::Error::other(format!("failed to lookup address information: {text}")));
         assert_eq!(check("Name or service not known"), NoAnswer::NotFound);
         assert_eq!(check("Name does not resolve"), NoAnswer::NotFound);

@@ -1,8 +1,8 @@
-//! One request and its answer over one stream of a connection that carries many.
+//! One request and its answer over one stream of an HTTP/2 connection.
 //!
-//! What the receiver sends is bounded as everywhere: the head, its interim answers, the body, the
-//! time. Whether a stream that failed may have been processed is the protocol's own word: a refused
-//! stream, or one above the last that a receiver going away has seen, was not.
+//! The answer is bounded as over HTTP/1.1: the head, its interim answers, the body, the time. HTTP/2
+//! defines which failed streams were not processed: a refused stream, and one above the last that a
+//! receiver has seen when it sends `GOAWAY`.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(super) struct Ended {
 pub(super) enum How {
     /// With an answer.
     Answered(Answer),
-    /// Without one, and whether by the receiver's breaking it.
+    /// Without one, and how the receiver broke it, if it did.
     Failed(Fault, Option<Broke>),
     /// The receiver did not process it: it may be repeated.
     NotProcessed(Fault, Option<Broke>),
@@ -52,9 +52,9 @@ async fn talk(mut sender: SendRequest<Bytes>, attempt: &Attempt, deadline: Insta
     let (mut answer, mut stream) = match sender.send_request(head, !has_body) {
         Ok(begun) => begun,
         // The connection had ended or was about to: nothing was sent.
-        Err(error) => return How::NotProcessed(fault::of_unsent_stream(&error), None),
+        Err(error) => return How::NotProcessed(fault::unsent_stream_fault(&error), None),
     };
-    // The library holds on to it and sends as much at a time as the receiver allows.
+    // The library keeps the body and sends as much at a time as flow control allows.
     if has_body && let Err(error) = stream.send_data(body, true) {
         return failed(&error);
     }
@@ -88,7 +88,7 @@ fn poll_head(cx: &mut Context<'_>, answer: &mut ResponseFuture, interim: &mut us
     })
 }
 
-/// The head stands, however the body ends; what is too long or too slow is cut.
+/// Reads the rest of an answer. The head counts even if the body fails; a body that is too long or too slow is cut.
 async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     let (head, mut body) = response.into_parts();
     if !(200..=599).contains(&head.status.as_u16()) {
@@ -107,7 +107,7 @@ async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     How::Answered(Answer { status: head.status, headers: head.headers, excerpt: kept.excerpt.freeze(), cut })
 }
 
-/// Says whether the body was read to its end.
+/// Reads a body; `true` if it was read to its end.
 async fn read_body(body: &mut RecvStream, kept: &mut Kept) -> Result<bool, h2::Error> {
     while let Some(data) = poll_fn(|cx| body.poll_data(cx)).await {
         let data = data?;
@@ -121,7 +121,7 @@ async fn read_body(body: &mut RecvStream, kept: &mut Kept) -> Result<bool, h2::E
 }
 
 fn failed(error: &h2::Error) -> How {
-    match fault::of_stream(error) {
+    match fault::stream_fault(error) {
         fault::Stream::NotProcessed(fault) => {
             let wants_http1 = error.reason() == Some(h2::Reason::HTTP_1_1_REQUIRED);
             How::NotProcessed(fault, wants_http1.then_some(Broke::WantsHttp1))

@@ -1,13 +1,13 @@
-//! A connection that carries many attempts at once: HTTP/2.
+//! An HTTP/2 connection, which carries many attempts at once.
 //!
-//! One task drives the connection and all its streams; no task is made for an attempt. The receiver
-//! says how many streams it takes, we take no more than our own limit, and whoever finds no room goes
-//! to another connection or waits in the origin's queue. A stream that the receiver says it did not
-//! process is offered once more, to whichever connection has room; nothing else is ever repeated.
+//! One task drives the connection and all its streams; no task is made for an attempt. The number of
+//! streams is bounded by the receiver's limit and by our own. An attempt without room goes to another
+//! connection or waits in the origin's queue. A stream that the receiver did not process, by the rules of
+//! HTTP/2, is offered once more, to any connection with room; no other is ever repeated.
 //!
-//! The guarantees are those of a connection that carries one: an attempt ends once and by its own
-//! deadline, and a connection whose address was checked too long ago begins nothing before it was
-//! checked again. Read next: `stream` (one request and its answer).
+//! The guarantees are those of an HTTP/1.1 connection: an attempt ends once and by its own deadline, and
+//! when the address was checked too long ago, no attempt begins before it was checked again.
+//! Read next: `stream` (one request and its answer).
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -43,7 +43,7 @@ pub(super) struct Streams {
     traffic: Traffic,
     address: IpAddr,
     checked_at: Instant,
-    /// What ended it, if the receiver broke the rules.
+    /// What ended it, if the receiver violated the protocol.
     broken: Option<Fault>,
 }
 
@@ -54,25 +54,25 @@ impl Streams {
         address: IpAddr,
         checked_at: Instant,
     ) -> Self {
-        let ping = connection.ping_pong().expect("it is asked for once");
+        let ping = connection.ping_pong().expect("a connection gives it once");
         Self { sender, connection: Some(connection), ping, traffic, address, checked_at, broken: None }
     }
 
-    /// Lets the connection read and write, and says whether it takes requests.
+    /// Lets the connection read and write. Returns whether it takes requests.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         if let Poll::Ready(ended) = Pin::new(connection).poll(cx) {
-            // Dropping it tells whoever still waits for an answer that none will come.
+            // Dropping the connection ends all streams that still wait for an answer.
             self.connection = None;
-            self.broken = ended.err().and_then(|error| fault::of_connection(&error));
+            self.broken = ended.err().and_then(|error| fault::connection_fault(&error));
             return false;
         }
-        // It fails once the receiver has said that it goes away.
+        // It fails once the receiver has sent `GOAWAY`.
         !matches!(self.sender.poll_ready(cx), Poll::Ready(Err(_)))
     }
 }
 
-/// Carries attempts, beginning with this one, until the connection has ended and they with it.
+/// Carries attempts, beginning with this one, until the connection and all its attempts have ended.
 pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<Streams>, first: Attempt) {
     seat.opened_many();
     let look_at = Instant::now() + carriers.opener.settings.ping_after;
@@ -91,7 +91,7 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<St
         abandoned: false,
         clean: false,
         rests_since: None,
-        silence: Silence { heard: 0, look_at, asked: false },
+        silence: Silence { read_before: 0, look_at, pinged: false },
     };
     poll_fn(|cx| task.poll(cx)).await;
     let queue = task.seat.leave_with_queue();
@@ -104,20 +104,20 @@ struct Task {
     seat: Seat,
     streams: Box<Streams>,
     alarm: Alarm,
-    /// Handed over and not begun: the receiver has not said how many it takes, takes fewer than it
-    /// did, or its address is being checked.
+    /// Attempts that were handed over and have not begun: the receiver has not sent its limit yet, has lowered
+    /// it, or its address is being checked.
     waiting: VecDeque<Attempt>,
     under_way: FuturesUnordered<BoxFuture<'static, Ended>>,
     recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
-    /// Whether nothing was begun since the last check.
+    /// Whether no attempt has begun since the last check.
     just_checked: bool,
-    /// How many streams may be open at once, by the receiver's word and ours.
+    /// How many streams may be open at once: the lower of the receiver's limit and ours.
     limit: usize,
-    /// How many more the pool knows it may hand over.
+    /// How many more attempts the pool may hand over, as announced to it.
     room: usize,
-    /// Takes nothing more, and ends with what it has.
+    /// It takes no further attempt, and ends after those it has.
     retired: bool,
-    /// Begins nothing more either, and ends with what is under way.
+    /// It begins no further attempt either, and ends after those under way.
     abandoned: bool,
     /// Whether an attempt was answered since one was broken.
     clean: bool,
@@ -125,15 +125,18 @@ struct Task {
     silence: Silence,
 }
 
-/// How long the receiver has said nothing.
+/// Detects a receiver that sends nothing.
 struct Silence {
-    heard: u64,
+    /// Bytes read when the silence began.
+    read_before: u64,
+    /// When to check for further bytes.
     look_at: Instant,
-    asked: bool,
+    /// Whether a ping was sent.
+    pinged: bool,
 }
 
 impl Task {
-    /// Ready once the connection has ended, or rested long enough.
+    /// Ready once the connection has ended, or was idle for the idle timeout.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.seat.take_handed(&mut self.waiting, cx) {
@@ -156,18 +159,18 @@ impl Task {
         if self.is_over() { Poll::Ready(()) } else { self.poll_alarm(cx) }
     }
 
-    /// Whether there is nothing to carry, and nothing more will be taken.
+    /// Whether there is nothing to carry and no further attempt will be taken.
     fn is_over(&mut self) -> bool {
         if !self.under_way.is_empty() || !self.waiting.is_empty() || (!self.retired && self.rests()) {
             return false;
         }
         self.retire();
-        // Handed over at the last moment.
+        // Attempts that were handed over at the last moment.
         self.give_back();
         true
     }
 
-    /// Begins what waits, as far as there is room. Says whether anything was begun.
+    /// Begins waiting attempts as far as there is room. Returns whether one was begun.
     fn begin(&mut self) -> bool {
         if self.waiting.is_empty() || self.recheck.is_some() {
             return false;
@@ -221,7 +224,7 @@ impl Task {
         }
     }
 
-    /// What was handed over and not begun goes elsewhere.
+    /// Offers attempts that were handed over and not begun to other connections.
     fn give_back(&mut self) {
         let fault = self.streams.broken.unwrap_or(Fault::plain(Cause::ClosedEarly));
         std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| self.carriers.repeat(attempt, fault));
@@ -234,7 +237,7 @@ impl Task {
         }
     }
 
-    /// The receiver may say at any time how many streams it takes.
+    /// Takes over the receiver's limit of streams, which it may change at any time.
     fn see_limit(&mut self) {
         let limit = self
             .streams
@@ -251,8 +254,8 @@ impl Task {
         }
     }
 
-    /// Tells the pool how many more may be handed over, if that has changed. Says whether something
-    /// waited in the queue for it.
+    /// Announces to the pool how many more attempts may be handed over, if that has changed. Returns whether it took
+    /// attempts from the queue.
     fn announce(&mut self) -> bool {
         let free = self.limit.saturating_sub(self.under_way.len() + self.waiting.len());
         if self.retired || free == self.room {
@@ -263,7 +266,7 @@ impl Task {
         self.waiting.len() > waiting
     }
 
-    /// Takes nothing more.
+    /// Takes no further attempt.
     fn retire(&mut self) {
         if !std::mem::replace(&mut self.retired, true) {
             self.room = 0;
@@ -271,13 +274,13 @@ impl Task {
         }
     }
 
-    /// Begins nothing more: the receiver goes away, has moved, or is better spoken to otherwise.
+    /// Begins no further attempt: the receiver is going away, its address has changed, or it gets HTTP/1.1.
     fn abandon(&mut self) {
         self.retire();
         self.abandoned = true;
     }
 
-    /// The address must prove itself again before anything more is begun.
+    /// Checks the address again before another attempt begins.
     fn check_again(&mut self) -> bool {
         let deadline = self.waiting.iter().map(super::attempt::Attempt::deadline).min().unwrap_or_else(Instant::now);
         let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
@@ -294,7 +297,7 @@ impl Task {
                 self.streams.checked_at = Instant::now();
                 self.just_checked = true;
             }
-            // The name has moved: what waits goes where it is now.
+            // The name has other addresses: waiting attempts go to a new connection.
             Ok(_) => self.abandon(),
             Err(refusal) => {
                 self.abandon();
@@ -304,7 +307,7 @@ impl Task {
         }
     }
 
-    /// Whether a connection with nothing to carry may wait for more.
+    /// Whether a connection with nothing to carry may go on waiting.
     fn rests(&mut self) -> bool {
         if !self.seat.may_rest() {
             return false;
@@ -339,7 +342,7 @@ impl Task {
         soonest.unwrap_or_else(|| Instant::now() + self.carriers.opener.settings.idle_timeout)
     }
 
-    /// Ends what waited until its deadline.
+    /// Ends waiting attempts whose deadline has come.
     fn give_up(&mut self, now: Instant) {
         for _ in 0..self.waiting.len() {
             let Some(attempt) = self.waiting.pop_front() else { return };
@@ -350,26 +353,26 @@ impl Task {
         }
     }
 
-    /// Asks a silent receiver for a sign of life, and gives the connection up without one.
+    /// Sends a ping to a silent receiver, and closes the connection if nothing comes after it.
     fn listen(&mut self, now: Instant, cx: &mut Context<'_>) {
         if self.under_way.is_empty() || now < self.silence.look_at {
             return;
         }
         let _ = self.streams.ping.poll_pong(cx);
-        if self.streams.traffic.read() != self.silence.heard {
+        if self.streams.traffic.read() != self.silence.read_before {
             self.silence = self.silent_since(now);
-        } else if self.silence.asked || self.streams.ping.send_ping(Ping::opaque()).is_err() {
-            // Whoever waits on it hears of it by its end.
+        } else if self.silence.pinged || self.streams.ping.send_ping(Ping::opaque()).is_err() {
+            // Its streams end with it, and so do their attempts.
             self.streams.connection = None;
             self.silence = self.silent_since(now);
         } else {
-            self.silence.asked = true;
+            self.silence.pinged = true;
             self.silence.look_at = now + self.carriers.opener.settings.ping_after / 2;
         }
     }
 
     fn silent_since(&self, now: Instant) -> Silence {
         let look_at = now + self.carriers.opener.settings.ping_after;
-        Silence { heard: self.streams.traffic.read(), look_at, asked: false }
+        Silence { read_before: self.streams.traffic.read(), look_at, pinged: false }
     }
 }

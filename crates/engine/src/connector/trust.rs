@@ -1,4 +1,4 @@
-//! Whose certificates we believe.
+//! The certificate authorities that are trusted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::Identity;
 
-/// The authorities that may vouch for a receiver.
+/// The authorities that receivers' certificates are checked against.
 #[derive(Clone, Debug)]
 pub struct Roots(RootCertStore);
 
-/// No receiver could be believed.
+/// Why there are no trusted authorities, so that every TLS handshake would fail.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A slim container, perhaps.
+    /// The system has no bundle of authorities, as in a minimal container image.
     #[error("the system has no trusted certificates ({problems} problems reading them); install its CA bundle")]
     NoSystemRoots {
         /// How many files or entries could not be read.
         problems: usize,
     },
-    /// A file of roots that cannot be read, or is not PEM.
+    /// The file of authorities cannot be read, or is not PEM.
     #[error("cannot read trusted certificates from {}; give a PEM file", path.display())]
     BadFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// A file of roots without one.
+    /// The file of authorities has no usable certificate.
     #[error("{} has no certificate that can be trusted; give a PEM file of authorities", path.display())]
     EmptyFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// An authority the operator added.
+    /// The certificate of an authority that the operator added is malformed.
     #[error("cannot use the certificate of an extra authority; give a CA's certificate")]
     BadRoot(#[source] rustls::Error),
 }
 
 impl Roots {
-    /// Those of the operating system. Reads its bundle: once, at start.
+    /// The authorities of the operating system. Reads its bundle, so call it once at the start.
     pub fn system() -> Result<Self, TrustError> {
         let found = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
@@ -56,7 +56,7 @@ impl Roots {
         }
     }
 
-    /// Those of a PEM file, and no others.
+    /// The authorities of a PEM file, and no others.
     pub fn file(path: &Path) -> Result<Self, TrustError> {
         let bad = |source| TrustError::BadFile { path: path.to_owned(), source };
         let certificates: Vec<_> =
@@ -68,20 +68,20 @@ impl Roots {
         }
     }
 
-    /// None at all: only those added afterwards are believed.
+    /// No authorities: only those added afterwards are trusted.
     pub fn none() -> Self {
         Self(RootCertStore::empty())
     }
 
-    /// These and one more.
+    /// Adds an authority.
     pub fn with(mut self, authority: CertificateDer<'static>) -> Result<Self, TrustError> {
         self.0.add(authority).map_err(TrustError::BadRoot)?;
         Ok(self)
     }
 
-    /// What a handshake needs: for an endpoint with an identity these roots and its own authorities,
-    /// and its certificate if the receiver asks for one. Keys are never logged, whatever the
-    /// environment says.
+    /// The configuration of a handshake: these roots, and with an identity also its own authorities and its
+    /// client certificate, which is sent if the receiver asks for one. TLS keys are never logged, even with
+    /// `SSLKEYLOGFILE` set.
     pub(super) fn config(&self, identity: Option<&Identity>) -> ClientConfig {
         let mut roots = self.0.clone();
         let extra = identity.map_or(&[][..], Identity::authorities);
@@ -97,8 +97,7 @@ impl Roots {
     }
 }
 
-/// Named wherever one is needed and not left to a process-wide default, which another crate could
-/// set or forget.
+/// The cryptography provider. It is always passed explicitly: another crate could change the process-wide default.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

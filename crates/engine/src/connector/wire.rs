@@ -1,4 +1,4 @@
-//! The bytes under HTTP: TCP or TLS, and whether anything comes back.
+//! The byte stream under HTTP, TCP or TLS, which counts the bytes it reads.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! What the API asks of the loop. Every change of a delivery goes through its owner, so that the
-//! check before a send is against memory.
+//! Commands that the API sends to the loop. Every change of a delivery goes through the loop, so that
+//! the check before a send needs memory alone.
 
 use std::sync::Arc;
 
@@ -17,114 +17,118 @@ use super::call::Call;
 use super::counts::Watched;
 use super::{Departure, Dispatch, Effect, pauses};
 
-/// Tells an answer's asker.
+/// Identifies the caller that an answer goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// Something to do for somebody.
+/// A request to the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// End every delivery of a message that is not in flight, by somebody's word.
+    /// End every delivery of a message that is not in flight, at the request of a caller with this key.
     Cancel(MessageId, Option<By>),
-    /// End everything that waits in a lane, at an API caller's request or by the engine's own.
+    /// End everything that waits in a lane, at a caller's request or, without a key, at the engine's own.
     EndLane(EndLane, Option<By>),
-    /// Hold; nothing is sent once it is answered.
+    /// Pause; nothing of the scope is sent once this is answered.
     Pause(Pause),
-    /// End a pause, by somebody's word.
+    /// End a pause, at the request of a caller with this key.
     Resume(PauseScope, Option<By>),
-    /// What is paused? So many are passed over, and so many are told at most.
+    /// List the pauses in force: skip this many, and return at most this many.
     Pauses(usize, usize),
-    /// What an owner says of a lane has changed: read it again.
+    /// The settings of a lane have changed: read them again.
     Lane(LaneId),
-    /// The rules of a tenant's lanes, or of everybody's, have changed, to those of this number: read them again.
+    /// The rules of a tenant, or of all tenants for `None`, have changed, and this is their new number: read the lanes
+    /// again.
     Rules(Option<TenantId>, u32),
-    /// Answered once every outcome is durable that holds this lane, or disables its endpoint.
+    /// Answered once every outcome that holds this lane or disables its endpoint is durable.
     Recorded(LaneId),
-    /// Is an end of this lane still being carried out?
+    /// Is a cut of this lane still in force?
     IsEnding(LaneId),
     /// Which of these lanes are paused?
     Paused(Vec<LaneId>),
     /// A signed receipt came for this delivery.
     Receipt(DeliveryId),
-    /// Why does a delivery wait whose row has this lane and state?
+    /// Why does this delivery wait? The lane and the state are those of its row.
     Explain(DeliveryId, LaneId, State),
-    /// Send this now, whatever its schedule says; the gates still hold.
+    /// Send this delivery now, before its due time; gates may still hold it.
     Hurry(DeliveryId),
     /// Which breakers are not closed?
     Breakers,
-    /// Which lanes go through this gate, and whose are they?
+    /// Which lanes go through this gate, and which tenants own them?
     LanesThrough(SharedGate),
-    /// Take over what was agreed with a tenant.
+    /// Apply a tenant's settings.
     Tenant(TenantSettings),
-    /// Reset a breaker, by somebody's word: in force at once, as durable as breakers are, and in the journal once it is
-    /// answered.
+    /// Reset a breaker, at the request of a caller with this key: in force at once, and in the journal once it is
+    /// answered. It is as durable as breakers are.
     Reset(BreakerOf, Reset, Option<By>),
-    /// A tenant, or a subject of it, is being erased: nothing that rides in memory is sent to or about it. Asked before
-    /// the store erases, so that nothing slips out in between, and after it, for what is in flight then.
+    /// A tenant, or a subject of it, is being erased: drop its payloads from memory. Sent before the store erases, so
+    /// that none is sent in between, and again afterwards, to learn which messages are in flight then.
     Erased(TenantId, Option<String>),
-    /// The store has given these up: they waited for too long. None of them is sent that is not in flight.
+    /// The store has ended these deliveries because they waited longer than the retention allows. Those not in flight
+    /// are not sent.
     GivenUp(Vec<DeliveryId>),
     /// Which deliveries are being sent or recorded?
     UnderWay,
-    /// What happened so far, and how much is there to do?
+    /// The figures for metrics.
     Watch,
 }
 
-/// The end of everything that waits in a lane.
+/// Ends everything that waits in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndLane {
-    /// Which lane.
+    /// The lane.
     pub lane: LaneId,
     /// The highest id that ends.
     pub upto: Key,
-    /// Why.
+    /// The cause that the ended deliveries get.
     pub cause: Cause,
-    /// The endpoint that ends with its lane, and what becomes of it.
+    /// The endpoint that ends with the lane, and how.
     pub endpoint: Option<(EndpointId, EndpointChange)>,
 }
 
-/// A lane that waits by somebody's word.
+/// A lane that is paused or whose endpoint is disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanePaused {
-    /// Until when.
+    /// Why it waits, and until when.
     pub hold: Hold,
-    /// What was said of it, where anybody paused it, or a dead delivery of a strict order did.
+    /// The pause with its note, if a caller paused the lane or a dead delivery of a strict lane did.
     pub said: Option<Arc<Pause>>,
 }
 
-/// What became of a [`Command`].
+/// The answer to a [`Command`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is durable and in force.
     Done,
-    /// So many were ended; so many were in flight and may still arrive.
+    /// Deliveries were ended.
     Ended {
-        /// Never sent from now on.
+        /// How many will never be sent again.
         ended: u64,
-        /// May still arrive.
+        /// How many are in flight and may still arrive.
         in_flight: u64,
     },
-    /// Nothing to do: the delivery has ended or was never sent, the breaker is closed, nothing is paused.
+    /// Nothing was done: the delivery has ended or was never sent, the breaker is closed, the scope is not paused, or
+    /// too many retries are being read.
     Nothing,
-    /// Why it waits, and the pause that holds it, where that is why.
+    /// Why the delivery waits, and the pause that holds it, if that is why.
     Explained(Explained, Option<Arc<Pause>>),
-    /// Those that are not closed, lanes first.
+    /// The breakers that are not closed, lanes first.
     Breakers(Vec<BreakerShown>),
-    /// Those that go through a gate, as far as the window knows them.
+    /// The lanes in memory that go through the gate.
     LanesThrough(Vec<(LaneId, TenantId)>),
-    /// Those in force, in the order of their scopes.
+    /// The pauses in force, in the order of their scopes.
     Pauses(Vec<Arc<Pause>>),
-    /// What holds each lane that was asked for by somebody's word.
+    /// For each lane of the command, in order, whether it is paused.
     Paused(Vec<Option<LanePaused>>),
-    /// What is in flight, by message: one for each attempt.
+    /// The message of each attempt in flight.
     InFlight(Vec<MessageId>),
-    /// Being sent or recorded.
+    /// The deliveries being sent or recorded.
     UnderWay(Vec<DeliveryId>),
-    /// What happened so far, and how much there is to do.
+    /// The figures for metrics.
     Watched(Box<Watched>),
 }
 
-/// Deliveries that are read to be sent at once: somebody who asks for more asks again.
+/// Rows being read at a time because a caller asked to retry them now. A command beyond that is answered
+/// [`Answer::Nothing`], and its caller may repeat it.
 const HURRIED_MAX: usize = 4_096;
 
 /// Lanes that are read again in one call.
@@ -141,18 +145,18 @@ impl Dispatch {
                 let cut = Cut { endpoint, ..Cut::new(Scope::Lane(lane), upto, cause, now) };
                 self.cut(cut, by, Some(ticket), effects);
             }
-            // In force here before it is durable, so that nothing slips out in between.
+            // In force in memory before it is durable, so that nothing is sent in between.
             Command::Pause(pause) => {
                 self.pause(pause.clone());
                 let scope = pause.scope;
-                self.said_of(scope, Effect::Store(Call::Pause(pause, now, ticket)), effects);
+                self.after_outcomes_of(scope, Effect::Store(Call::Pause(pause, now, ticket)), effects);
             }
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope, by) => {
-                // A lane is resumed by whoever enables an endpoint, paused or not.
+                // Enabling an endpoint resumes its lane, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
                     let resume = Call::Resume(scope, self.pauses.number(scope), Act { at: now, by }, ticket);
-                    self.said_of(scope, Effect::Store(resume), effects);
+                    self.after_outcomes_of(scope, Effect::Store(resume), effects);
                 } else {
                     effects.push(Effect::Answer(ticket, Answer::Nothing));
                 }
@@ -160,7 +164,7 @@ impl Dispatch {
             Command::Pauses(passed, most) => {
                 effects.push(Effect::Answer(ticket, Answer::Pauses(self.pauses.list(passed, most, now))));
             }
-            // Not by the list of what is to be read: what is being read already may be older.
+            // Not through `lanes_to_ask`: a read that is already under way may return older settings.
             Command::Lane(lane) => {
                 effects.push(Effect::Store(Call::Lanes(vec![lane])));
                 effects.push(Effect::Answer(ticket, Answer::Done));
@@ -233,16 +237,16 @@ impl Dispatch {
         }
     }
 
-    /// Somebody says whether a scope is paused. Of a lane that comes behind what its outcomes say: otherwise a resume
-    /// would be on the disk before the pause that it ends.
-    fn said_of(&mut self, scope: PauseScope, said: Effect, effects: &mut Vec<Effect>) {
+    /// Stores a pause or a resume. For a lane it waits for outcomes that pause the same lane: otherwise a resume
+    /// would be durable before the pause that it ends.
+    fn after_outcomes_of(&mut self, scope: PauseScope, call: Effect, effects: &mut Vec<Effect>) {
         match scope {
-            PauseScope::Lane(lane) => self.pauses.behind_outcomes(lane, said, effects),
-            PauseScope::All | PauseScope::Tenant(_) | PauseScope::Origin(_) => effects.push(said),
+            PauseScope::Lane(lane) => self.pauses.behind_outcomes(lane, call, effects),
+            PauseScope::All | PauseScope::Tenant(_) | PauseScope::Origin(_) => effects.push(call),
         }
     }
 
-    /// Marks memory first, then the store; the answer comes once both have it.
+    /// Makes a cut in memory first, then in the store; the answer comes once both have it.
     pub(super) fn cut(&mut self, mut cut: Cut, by: Option<By>, ticket: Option<Ticket>, effects: &mut Vec<Effect>) {
         cut.spared = self.queue.cut(cut.scope, cut.upto, cut.cause);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
@@ -265,7 +269,7 @@ impl Dispatch {
         }
     }
 
-    /// Takes up again whatever receipts wait for a delivery.
+    /// Handles again the receipts that wait for a delivery.
     pub(super) fn receipts_again(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
         for ticket in self.receipts.remove(&id).unwrap_or_default() {
             self.receipt(now, ticket, id, effects);
@@ -277,7 +281,7 @@ impl Dispatch {
         Some(LanePaused { hold, said: self.pauses.in_force(PauseScope::Lane(lane), now).cloned() })
     }
 
-    /// How a row stands of which somebody is in a hurry, while it is being read: it waits for its time no more.
+    /// The state to explain for a row that is being read because a caller asked to retry it now: due now.
     fn as_hurried(&self, now: Timestamp, id: DeliveryId, state: State) -> State {
         match state {
             State::Queued { .. } if self.hurried.contains(&id) => State::Queued { due: now },
@@ -287,7 +291,7 @@ impl Dispatch {
     }
 
     /// One row was read: a receipt is for it, or a change of it was refused.
-    pub(super) fn one_row(
+    pub(super) fn row_read(
         &mut self,
         now: Timestamp,
         id: DeliveryId,
@@ -307,7 +311,7 @@ impl Dispatch {
             return;
         }
         if self.queue.knows(id) || self.is_older(id, as_of) {
-            // It came into the window by another page meanwhile, and may have left it again.
+            // Another page brought it into the window meanwhile, and it may have left again.
             return self.receipts_again(now, id, effects);
         }
         let mut row = row.filter(|row| row.delivery.attempts > 0);
@@ -323,7 +327,7 @@ impl Dispatch {
         }
     }
 
-    /// There is nothing to record a receipt of.
+    /// Answers the callers of a receipt for which there is nothing to record.
     fn receipt_is_nothing(&mut self, id: DeliveryId, effects: &mut Vec<Effect>) {
         for ticket in self.receipts.remove(&id).unwrap_or_default() {
             effects.push(Effect::Answer(ticket, Answer::Nothing));

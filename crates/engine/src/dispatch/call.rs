@@ -1,4 +1,4 @@
-//! What the loop asks of the store, and what the store answers.
+//! The calls that the loop makes to the store, and their replies.
 
 use std::sync::Arc;
 
@@ -18,56 +18,56 @@ use super::{Departure, PauseNumber};
 pub enum Call {
     /// Record outcomes.
     Settle(Vec<Settlement>),
-    /// Read rows, at most this many, at this time, as of this departure: the last one before the page was
-    /// asked for.
+    /// Read at most this many rows, at this time. The departure is the last one before the page was
+    /// requested.
     Page(Query, u32, Timestamp, Departure),
-    /// Move rows behind the window.
+    /// Mark rows as spilled.
     Spill(Vec<Shed>),
     /// Look up lanes.
     Lanes(Vec<LaneId>),
-    /// Put a cut in force, by somebody's word where somebody said so.
+    /// Make a cut durable, at the request of a caller with this key, and answer this ticket.
     Cut(Cut, Option<By>, Option<Ticket>),
-    /// Write off what has ended, but for these, which are under way.
+    /// Write outcomes for rows that have ended, except for these, which are under way.
     Sweep(Sweep, Vec<DeliveryId>),
-    /// Forget a cut, at this time.
+    /// Delete a cut that has no rows left, at this time.
     Uncut(Scope, Timestamp),
     /// Record a pause that began at this time.
     Pause(Pause, Timestamp, Ticket),
-    /// End a pause, and those before it, by somebody's word.
+    /// End this pause of a scope and those before it, with the act for the journal.
     Resume(PauseScope, PauseNumber, Act, Ticket),
-    /// Say in the journal that somebody reset a breaker.
+    /// Write to the journal that a caller reset a breaker.
     Reset(BreakerOf, Reset, Act, Ticket),
-    /// Remember the breakers that are not closed, in place of those remembered before.
+    /// Replace the stored breakers by these, which are not closed.
     Remember(Vec<SoftBreaker>),
 }
 
 /// The answer to a [`Call`].
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// For each settlement, in order.
+    /// One result for each settlement, in order.
     Settled(Vec<Settled>),
     /// The rows as of this departure, or later.
     Paged(Query, Departure, Page),
-    /// They are behind the window.
+    /// These rows are marked as spilled.
     Spilled(Vec<Shed>),
-    /// Those asked for, and those that exist.
+    /// The lanes asked for, and the settings of those that exist.
     Lanes(Vec<LaneId>, Vec<Arc<LaneSettings>>),
     /// The cut is durable.
     Cut {
-        /// Of what.
+        /// What it covers.
         scope: Scope,
         /// The endpoint that ended with it.
         endpoint: Option<EndpointId>,
-        /// Who asked.
+        /// The command to answer, if a caller asked for the cut.
         ticket: Option<Ticket>,
         /// How many pending deliveries it ended.
         ended: u64,
         /// How many were in flight and may still arrive.
         in_flight: u64,
     },
-    /// Some of it is written off.
+    /// The rows that one step of a sweep ended.
     Swept(Sweep, SweptRows),
-    /// The cut is forgotten.
+    /// The cut is deleted.
     Uncut,
     /// The pause is durable.
     Paused(Ticket),
@@ -75,9 +75,9 @@ pub enum Reply {
     Resumed(PauseScope, PauseNumber, Ticket),
     /// The journal has it.
     Reset(Ticket),
-    /// The breakers are remembered.
+    /// The breakers are stored.
     Remembered,
-    /// The store could not: the call is made again.
+    /// A read failed: the call is made again.
     Failed(Call),
 }
 

@@ -1,8 +1,8 @@
-//! What a newer delivery took the place of: its row has ended with the newer one's commit, and memory
-//! follows before anything is picked.
+//! Collapse keys: a newer delivery replaces one that still waits. The older row ends in the newer one's commit, and
+//! memory follows before the next delivery is picked.
 //!
-//! Invariant: what was superseded is not sent once the loop has heard of it. What is in flight then may
-//! still arrive; what comes of it is history.
+//! Invariant: a superseded delivery is not sent once the loop has handled the arrival that replaced it. If it is in
+//! flight then, it may still arrive; its attempt is kept in the history.
 
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
@@ -10,11 +10,11 @@ use posthaste_core::time::Timestamp;
 use super::Dispatch;
 
 impl Dispatch {
-    /// The rows of these have ended.
+    /// The rows of these deliveries have ended.
     pub(super) fn supersede(&mut self, now: Timestamp, deliveries: &[DeliveryId]) {
         for id in deliveries {
             if self.queue.is_under_way(*id) {
-                // A change of it may have been made before its row ended, and be answered after.
+                // A settlement may have been stored before its row ended, and be answered after.
                 self.superseded.insert(*id);
             } else {
                 self.drop_superseded(now, *id);
@@ -22,7 +22,7 @@ impl Dispatch {
         }
     }
 
-    /// An attempt was not made after all: it waits again, unless its row has ended meanwhile.
+    /// An attempt was not made: the delivery waits again, unless its row has ended meanwhile.
     pub(super) fn put_back(&mut self, now: Timestamp, id: DeliveryId) {
         if self.superseded.remove(&id) {
             self.drop_superseded(now, id);
@@ -31,7 +31,7 @@ impl Dispatch {
 
     fn drop_superseded(&mut self, now: Timestamp, id: DeliveryId) {
         self.queue.refused(now, id);
-        // A page that is under way may still bring its row.
+        // A page that is being read may still contain its row.
         self.depart(id);
     }
 }

@@ -1,5 +1,5 @@
-//! What happened in the loop so far, counted as it goes by: plain numbers of the loop's own, which whoever
-//! watches asks for. How much there is to do is counted when it is asked for, and not before.
+//! The loop's counters for metrics: plain numbers that the loop owns and returns on request. Gauges, such as how much
+//! is pending in memory, are computed on request.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use posthaste_core::cause::{Cause, Class};
 use posthaste_core::queue::Figures;
 use posthaste_core::state::State;
 
-/// What an operator watches of the loop.
+/// The loop's figures for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// What happened since the start.
+    /// Counters since the start.
     pub counts: Counts,
-    /// What is in memory.
+    /// Gauges of what is in memory.
     pub queue: Figures,
-    /// Outcomes that are decided and not written yet.
+    /// Outcomes that are decided and not yet durable.
     pub unsettled: u64,
 }
 
-/// Classes of attempts as they are counted, each with its name in metrics.
+/// The classes of attempts, each with its label in metrics.
 pub const CLASSES: [(Class, &str); 8] = [
     (Class::Delivered, "delivered"),
     (Class::Retry, "retry"),
@@ -30,29 +30,28 @@ pub const CLASSES: [(Class, &str); 8] = [
     (Class::Ours, "ours"),
 ];
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Deliveries that were accepted.
     pub arrived: u64,
     /// Attempts that ended, by [`CLASSES`].
     pub attempts: [u64; CLASSES.len()],
-    /// How long attempts took.
+    /// The duration of attempts.
     pub took: Spread,
-    /// How long after they were due attempts began.
+    /// The time from an attempt's due time to its start.
     pub latency: Spread,
     /// Deliveries that were delivered.
     pub delivered: u64,
     /// Deliveries that were cancelled.
     pub cancelled: u64,
-    /// Deliveries whose time to live was over.
+    /// Deliveries whose TTL ended.
     pub expired: u64,
     /// Dead letters, by the order of [`Cause::ALL`].
     pub dead: Vec<u64>,
-    /// Deliveries whose end a sweep wrote down: of cuts and erasures, and of times to live that ended
-    /// behind the window.
+    /// Deliveries ended by a sweep: by a cut or an erasure, or because their TTL ended behind the window.
     pub swept: u64,
-    /// Moves that no delivery makes: anything but zero is a bug.
+    /// State changes that the table of states refused: anything but zero is a bug.
     pub refused_moves: u64,
 }
 
@@ -82,12 +81,12 @@ impl Counts {
         }
     }
 
-    /// An attempt begins so long after it was due.
-    pub(super) fn sent(&mut self, late: Duration) {
-        self.latency.note(late);
+    /// An attempt begins this long after its due time.
+    pub(super) fn sent(&mut self, delay: Duration) {
+        self.latency.note(delay);
     }
 
-    /// What becomes of a delivery was decided.
+    /// A delivery's next state was decided.
     pub(super) fn recorded(&mut self, state: &State) {
         match state {
             State::Delivered { .. } => self.delivered += 1,
@@ -103,15 +102,15 @@ impl Counts {
     }
 }
 
-/// The upper ends of a spread's buckets, in milliseconds.
+/// The upper bounds of a histogram's buckets, in milliseconds.
 pub const BUCKETS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000];
 
-/// How durations spread.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// How many were at most [`BUCKETS_MS`] long and longer than the one before; the last were longer than all.
+    /// How many durations fall into each bucket of [`BUCKETS_MS`]; the last holds those above all bounds.
     pub buckets: [u64; BUCKETS_MS.len() + 1],
-    /// All of them together, in milliseconds.
+    /// The sum of all durations, in milliseconds.
     pub sum_ms: u64,
 }
 
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_is_counted_by_what_it_is() {
+    fn attempts_and_outcomes_are_counted_by_class_and_state() {
         let at = Timestamp::default();
         let mut counts = Counts::default();
         counts.attempted(Class::Retry, Duration::from_millis(3));

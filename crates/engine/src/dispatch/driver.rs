@@ -1,5 +1,5 @@
-//! The loop's shell: waits for whatever comes first, feeds it to [`Dispatch::step`], carries out
-//! the effects. It decides nothing; what stands in its `select!` only waits.
+//! The loop's shell: waits for the next event, passes it to [`Dispatch::step`] and carries out the
+//! effects. It decides nothing; the branches of its `select!` only wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,32 +22,32 @@ use super::call::{Call, Reply, perform};
 use super::{Answer, Command, Dispatch, Effect, Event, Finished, Send, Ticket};
 use crate::clock::Clock;
 
-/// Questions that may wait for the loop at once; more wait at the door.
+/// Commands that may be queued for the loop; the senders of more wait.
 const ASKED_MAX: usize = 1_024;
 
 /// How often the clock is compared with the wall clock.
 const FOLLOW_EVERY: Duration = Duration::from_secs(60);
 
-/// What is further off than this after a minute's following did not drift: it jumped.
+/// An offset above this between two comparisons is a jump of the wall clock, not drift.
 const JUMP_MS: u64 = 1_000;
 
-/// Makes attempts. What is given to [`Transport::send`] ends as one [`Finished`], whatever
-/// happens; the loop bounds how many are under way.
+/// Makes attempts. Each call of [`Transport::send`] leads to exactly one [`Finished`]; the loop
+/// bounds how many are under way.
 pub trait Transport: std::marker::Send {
     /// Begins an attempt. Does not wait.
     fn send(&mut self, send: Send, now: Timestamp);
 
-    /// An endpoint has ended: what is remembered of it is out of date.
+    /// An endpoint has ended: evicts what is cached of it.
     fn endpoint_ended(&mut self, _endpoint: EndpointId) {}
 
-    /// Waits for attempts that ended. Losing interest half-way loses none of them.
+    /// Waits for attempts that ended. Cancel safe: dropping the future loses none of them.
     fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + std::marker::Send;
 }
 
-/// Rolls dice: a seeded one makes a run repeatable.
+/// The source of random numbers: with a fixed seed a run is repeatable.
 pub type Dice = Box<dyn FnMut() -> Roll + std::marker::Send>;
 
-/// Asks the loop for things from elsewhere in the process.
+/// Sends commands to the loop from other tasks.
 #[derive(Clone, Debug)]
 pub struct Handle {
     asked: mpsc::Sender<(Command, oneshot::Sender<Answer>)>,
@@ -60,14 +60,14 @@ pub struct Handle {
 pub struct Ended;
 
 impl Handle {
-    /// Asks, and waits for the answer.
+    /// Sends a command and waits for its answer.
     pub async fn ask(&self, command: Command) -> Result<Answer, Ended> {
         let (answer, answered) = oneshot::channel();
         self.asked.send((command, answer)).await.map_err(|_| Ended)?;
         answered.await.map_err(|_| Ended)
     }
 
-    /// Whether new rows of this queue belong behind the window.
+    /// Whether new rows of this queue must be stored as spilled.
     pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
         self.spilling.read().unwrap_or_else(PoisonError::into_inner).contains(&(lane, tier))
     }
@@ -89,7 +89,7 @@ pub struct Driver<S, T, C> {
 }
 
 impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
-    /// A loop over this store, transport and clock, and the handle to ask it.
+    /// A loop over this store, transport and clock, and the handle for its commands.
     pub fn new(limits: Limits, start: Start, store: Arc<S>, transport: T, clock: C, dice: Dice) -> (Self, Handle) {
         let (sender, asked) = mpsc::channel(ASKED_MAX);
         let spilling = Arc::new(RwLock::default());
@@ -111,7 +111,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
         (driver, handle)
     }
 
-    /// Runs until `stop`, then lets what is in flight end and be recorded.
+    /// Runs until `stop`, then waits until the attempts in flight have ended and are recorded.
     ///
     /// An error means that the store has stopped or belongs to another session: nothing more may
     /// be sent.
@@ -126,8 +126,8 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
         let timer = tokio::time::sleep_until(follow_at);
         tokio::pin!(timer);
         loop {
-            // Whatever an accept was answered for is known before anything is picked: what it
-            // superseded must not be sent any more. Arrivals keep their order.
+            // Arrivals of answered accepts are handled before a delivery is picked: deliveries that
+            // they superseded must not be sent any more. Arrivals keep their order.
             if !matches!(event, Event::Started(_) | Event::Arrived(_))
                 && let Some(arrivals) = store.arrivals().now_or_never()
             {
@@ -171,16 +171,16 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
         }
     }
 
-    /// A move the table refused is a bug of ours: nothing is broken by it, but somebody must know.
+    /// Logs state changes that the table of states refused. Each is a bug in Posthaste; the delivery kept its state.
     fn report_refused_moves(&mut self) {
         let refused = self.dispatch.refused_moves();
         if refused > self.refused_moves {
-            tracing::error!(refused, "a delivery was about to make a move that no delivery makes; please report it");
+            tracing::error!(refused, "refused a state change that no delivery makes; please report this bug");
             self.refused_moves = refused;
         }
     }
 
-    /// Lets the clock follow the wall clock, and says so when that has jumped.
+    /// Lets the clock follow the wall clock, and logs a jump of the wall clock.
     fn follow(&self) {
         let off_ms = self.clock.follow();
         if off_ms.unsigned_abs() > JUMP_MS {
@@ -204,7 +204,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
-            // Whoever asked may have left; the work is done all the same.
+            // The caller may have stopped waiting; the work is done all the same.
             let _ = waiting.send(answer);
         }
     }
@@ -225,18 +225,18 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     }
 }
 
-/// What has arrived, unless nothing ever will again.
+/// The event for these arrivals; an empty list means that the store has stopped.
 fn arrived(arrivals: Vec<Arrival>) -> Result<Event, StoreError> {
     if arrivals.is_empty() { Err(StoreError::Stopped) } else { Ok(Event::Arrived(arrivals)) }
 }
 
-/// Makes a call. A read that fails is made again later, and so is a sweep, which begins with one; a
-/// write that fails ends the loop, since nobody can say what became of it.
+/// Makes a call. A read that fails is repeated later, and so is a sweep, which begins with a read. A
+/// write that fails ends the loop, since it is not known whether it was stored.
 async fn called<S: Outbox>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
     let again = matches!(call, Call::Page(..) | Call::Lanes(_) | Call::Sweep(..)).then(|| call.clone());
     match (perform(store.as_ref(), session, call).await, again) {
         (Err(error @ StoreError::Database { .. }), Some(call)) => {
-            tracing::warn!(%error, "the store could not be read; trying again");
+            tracing::warn!(%error, "store read failed; retrying in a second");
             Ok(Reply::Failed(call))
         }
         (reply, _) => reply,

@@ -1,5 +1,5 @@
-//! Who was erased a moment ago: no payload of theirs rides in memory. It is read from the store when its turn
-//! comes, which has what is new and has not what was erased.
+//! Subjects and tenants that were erased a moment ago: none of their payloads is kept in memory. At the time of its
+//! attempt a message is read from the store instead, which has new messages and no erased ones.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use posthaste_store::Message;
 
 use super::Dispatch;
 
-/// Far longer than an arrival takes from its commit to the loop: one that was erased on the way is not sent.
+/// Far longer than an arrival takes from its commit to the loop, so that a message erased on the way is not sent.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// Whoever was erased lately.
+/// Recent erasures: when, and of which tenant or subject of it.
 #[derive(Debug, Default)]
 pub(super) struct Erased(Vec<(Timestamp, TenantId, Option<String>)>);
 
@@ -34,7 +34,8 @@ fn is_theirs(message: &Message, tenant: TenantId, subject: Option<&str>) -> bool
 }
 
 impl Dispatch {
-    /// Drops what is carried of somebody who was erased; says which messages are in flight, whoever's they are.
+    /// Drops the payloads of an erased tenant or subject from memory. Returns the messages in flight, also those of
+    /// others.
     pub(super) fn drop_erased(&mut self, now: Timestamp, tenant: TenantId, subject: Option<String>) -> Vec<MessageId> {
         let mut dropped = 0;
         self.riding.retain(|_, message| {

@@ -1,7 +1,7 @@
 //! Delayed rows: which of them to read next, and when.
 //!
-//! A cursor over (due, id) moves forward with each page. Rows are not committed in that order, so
-//! every notice of a committed row that the cursor has passed takes it back: no row is skipped.
+//! A cursor over (due, id) moves forward with each page. Rows are not committed in that order, so a
+//! notice of a committed row at or before the cursor moves it back: no row is skipped.
 
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::HORIZON;
@@ -17,7 +17,7 @@ pub(super) struct Late {
     after: Option<(Timestamp, DeliveryId)>,
     look_at: Timestamp,
     paging: bool,
-    /// The lowest row that was noticed while a page was under way.
+    /// The lowest row whose commit was noticed while a page was being read.
     noticed: Option<(Timestamp, DeliveryId)>,
 }
 
@@ -39,7 +39,7 @@ impl Late {
         }
     }
 
-    /// Looks from now on.
+    /// Begins with a first page at this time.
     pub(super) fn start(&mut self, now: Timestamp) {
         self.look_at = now;
     }
@@ -59,7 +59,7 @@ impl Late {
         Some(Query::Delayed { after: self.after, until: now + HORIZON })
     }
 
-    /// A page came.
+    /// A page was read: moves the cursor and sets the time of the next page.
     pub(super) fn paged(&mut self, now: Timestamp, page: &Page) {
         self.paging = false;
         if let Some(last) = page.rows.last() {

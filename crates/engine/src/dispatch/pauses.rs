@@ -1,8 +1,8 @@
-//! What is paused: what was said of it, and which pause of its scope is the latest. The queue knows only that it
-//! holds.
+//! The pauses in force, each with its note, and the number of the latest pause of each scope. The queue knows only
+//! that a scope is held.
 //!
-//! Invariant: a lane that an outcome holds is held by the same commit as the outcome is written. What somebody says of
-//! the lane after that outcome was decided reaches the store behind it.
+//! Invariant: when an outcome pauses its lane, outcome and pause are durable by the same commit. A pause or resume of
+//! that lane that is requested after the decision reaches the store after the outcome.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,25 @@ use posthaste_store::{Pause, PauseScope};
 
 use super::Effect;
 
-/// Counts the pauses of a scope.
+/// Numbers the pauses of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseNumber(u64);
 
-/// The pauses in force, and how many there were.
+/// The pauses in force, and how many each scope had.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    said: BTreeMap<PauseScope, Arc<Pause>>,
-    /// Of every scope that was paused: a resume ends those before it was asked for.
+    by_scope: BTreeMap<PauseScope, Arc<Pause>>,
+    /// The latest pause of each scope: a resume ends the pauses up to the one that was the latest when it was asked
+    /// for.
     numbers: BTreeMap<PauseScope, PauseNumber>,
-    /// The lanes of outcomes that hold them, and are not written yet.
+    /// Outcomes that pause their lanes and are not written yet.
     unwritten: BTreeMap<DeliveryId, LaneId>,
-    /// What was asked for meanwhile, in its order.
+    /// Effects that wait for those outcomes, in order.
     behind: Vec<(LaneId, Effect)>,
 }
 
 impl Pauses {
-    /// Holds, from now on.
+    /// Pauses a scope in memory.
     pub(super) fn pause(&mut self, queue: &mut Queue, pause: Pause) {
         self.numbers.entry(pause.scope).or_insert(PauseNumber(0)).0 += 1;
         let hold = Hold { why: Why::Paused, until: pause.until };
@@ -42,28 +43,28 @@ impl Pauses {
             PauseScope::Lane(lane) => queue.pause_lane(lane, hold),
             PauseScope::Origin(origin) => queue.pause_origin(origin, hold),
         }
-        self.said.insert(pause.scope, Arc::new(pause));
+        self.by_scope.insert(pause.scope, Arc::new(pause));
     }
 
-    /// A receiver asked for nothing more: its lane holds before its endpoint is disabled.
+    /// A receiver asked to be disabled: its lane is held before the store disables its endpoint.
     pub(super) fn disable(&mut self, queue: &mut Queue, lane: LaneId) {
         self.numbers.entry(PauseScope::Lane(lane)).or_insert(PauseNumber(0)).0 += 1;
         queue.pause_lane(lane, Hold { why: Why::EndpointDisabled, until: None });
     }
 
-    /// The outcome of this delivery is to be written, and holds its lane from then on.
+    /// The outcome of this delivery pauses its lane, and is to be written.
     pub(super) fn decided(&mut self, delivery: DeliveryId, lane: LaneId) {
         self.unwritten.insert(delivery, lane);
     }
 
-    /// An outcome is written: what waited for it is done now.
+    /// An outcome is written: emits the effects that waited for it.
     pub(super) fn written(&mut self, delivery: DeliveryId, effects: &mut Vec<Effect>) {
         if let Some(lane) = self.unwritten.remove(&delivery).filter(|lane| !self.is_decided(*lane)) {
             effects.extend(self.behind.extract_if(.., |(of, _)| *of == lane).map(|(_, effect)| effect));
         }
     }
 
-    /// Does this once every outcome is written that holds the lane.
+    /// Emits an effect once every outcome that pauses the lane is written.
     pub(super) fn behind_outcomes(&mut self, lane: LaneId, effect: Effect, effects: &mut Vec<Effect>) {
         if self.is_decided(lane) {
             self.behind.push((lane, effect));
@@ -76,12 +77,12 @@ impl Pauses {
         self.unwritten.values().any(|of| *of == lane)
     }
 
-    /// Lets go, unless somebody has paused it again since.
+    /// Ends a pause in memory, unless the scope was paused again since this number.
     pub(super) fn resume(&mut self, queue: &mut Queue, now: Timestamp, scope: PauseScope, number: PauseNumber) {
         if self.number(scope) != number {
             return;
         }
-        self.said.remove(&scope);
+        self.by_scope.remove(&scope);
         match scope {
             PauseScope::All => queue.resume_all(now),
             PauseScope::Tenant(tenant) => queue.resume_tenant(tenant, now),
@@ -90,19 +91,19 @@ impl Pauses {
         }
     }
 
-    /// Which pause of a scope is the latest.
+    /// The number of a scope's latest pause.
     pub(super) fn number(&self, scope: PauseScope) -> PauseNumber {
         self.numbers.get(&scope).copied().unwrap_or(PauseNumber(0))
     }
 
     /// The pause of a scope, while it holds.
     pub(super) fn in_force(&self, scope: PauseScope, now: Timestamp) -> Option<&Arc<Pause>> {
-        self.said.get(&scope).filter(|pause| is_in_force(pause, now))
+        self.by_scope.get(&scope).filter(|pause| is_in_force(pause, now))
     }
 
-    /// What is paused, in the order of scopes, without the first so many.
+    /// The pauses in force, in the order of scopes: skips `passed` and returns at most `most`.
     pub(super) fn list(&self, passed: usize, most: usize, now: Timestamp) -> Vec<Arc<Pause>> {
-        let in_force = self.said.values().filter(|pause| is_in_force(pause, now));
+        let in_force = self.by_scope.values().filter(|pause| is_in_force(pause, now));
         in_force.skip(passed).take(most).cloned().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Reading rows back: what a crash left, what is due, what overflowed.
+//! Reading rows from the store: those left by a crash, those that are due, and those that overflowed the window.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use posthaste_store::{Page, Query, Row, Start, Token};
 use super::call::Call;
 use super::{Departure, Dispatch, Effect, late};
 
-/// Rows in one page of what a crash left: small enough to share the store with others.
+/// Rows in one page of those that earlier sessions left: small, so that other readers of the store are not delayed.
 const LEFT_PAGE: u32 = 500;
-/// Departures remembered before those are dropped that no page under way can be older than.
+/// With more departures than this, those are dropped that every page being read already reflects.
 const DEPARTED_TIDY: usize = 4_096;
 impl Dispatch {
-    /// Takes over what earlier sessions left.
+    /// Takes over the cuts, pauses, queues, breakers and rows of earlier sessions.
     pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
         self.session = start.session;
         // Higher than every id of earlier sessions.
@@ -41,7 +41,7 @@ impl Dispatch {
         self.read(now, Query::Left { after: None, before: self.session.writer }, LEFT_PAGE, effects);
     }
 
-    /// Reads whatever it is time to read.
+    /// Reads the pages that are due, sweeps, and spills what must leave the window.
     pub(super) fn read_what_is_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.draining {
             return;
@@ -96,13 +96,13 @@ impl Dispatch {
                 let more = self.take_in_or_pass(now, lane, tier, span, as_of, page);
                 self.queue.paged(now, lane, tier, span, more);
             }
-            Query::One(id) => self.one_row(now, id, as_of, page, effects),
+            Query::One(id) => self.row_read(now, id, as_of, page, effects),
         }
         self.page_came(as_of);
     }
 
-    /// Takes in a page of spilled rows, but for those that a cut has ended: the sweep writes them off.
-    /// Whether the store may hold more of the queue.
+    /// Takes in a page of spilled rows, except those that a cut has ended: the sweep writes their outcomes.
+    /// Returns whether the store may hold more rows of the queue.
     fn take_in_or_pass(
         &mut self,
         now: Timestamp,
@@ -131,7 +131,7 @@ impl Dispatch {
         page.more || stuck
     }
 
-    /// Forgets departures that every page still under way knows of.
+    /// Drops departures that every page still being read already reflects.
     fn page_came(&mut self, as_of: Departure) {
         if let Some(count) = self.pages.get_mut(&as_of) {
             *count -= 1;
@@ -149,8 +149,8 @@ impl Dispatch {
         }
     }
 
-    /// Lets a row into the window, unless the page is older than what is known of it. `false`
-    /// when the row must be looked at again.
+    /// Takes a row into the window, unless the page is older than what memory knows of the delivery. `false`
+    /// when the row must be read again.
     pub(super) fn take_in(&mut self, now: Timestamp, row: Row, as_of: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
         if self.is_older(id, as_of) {
@@ -177,8 +177,8 @@ impl Dispatch {
         admission != Admission::NoRoom
     }
 
-    /// A row that somebody else wrote is never sent: it ends here. What is in the window by that id came
-    /// there before, and goes on.
+    /// A row that Posthaste did not write is never sent: the delivery ends as dead. If a delivery with this id is in
+    /// the window already, it came there from a valid row and continues.
     pub(super) fn quarantine(&mut self, now: Timestamp, row: Row) {
         if !self.queue.knows(row.delivery.id) {
             let end = State::Dead { at: now, cause: Cause::TokenRejected };
@@ -187,12 +187,12 @@ impl Dispatch {
         }
     }
 
-    /// Whether a row of a page may be older than what was last known of its delivery.
+    /// Whether a row of a page may be older than what memory last knew of its delivery.
     pub(super) fn is_older(&self, id: DeliveryId, as_of: Departure) -> bool {
         self.departed.get(&id).is_some_and(|departed| *departed > as_of)
     }
 
-    /// Lets one in, or moves it behind the window: what nobody indexes must not be forgotten.
+    /// Takes a delivery into the window, or spills it: a ready row is in no index and would not be found again.
     pub(super) fn admit_or_spill(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> bool {
         let shed = Shed { delivery: delivery.id, lane: delivery.lane, tier: delivery.tier };
         match self.queue.admit(now, delivery, place) {
@@ -205,7 +205,7 @@ impl Dispatch {
         }
     }
 
-    /// Asks for a lane's settings, once.
+    /// Reads a lane's settings, once.
     pub(super) fn ask_for(&mut self, lane: LaneId) {
         if !self.queue.knows_lane(lane) && self.lanes_asked.insert(lane) {
             self.lanes_to_ask.push(lane);
@@ -225,11 +225,11 @@ impl Dispatch {
         }
         for lane in wanted {
             self.lanes_asked.remove(&lane);
-            // A lane without an endpoint has nowhere to send to.
+            // A lane without settings has no endpoint: its deliveries end.
             if !found.iter().any(|settings| settings.lane == lane) {
                 self.cut(Cut::new(Scope::Lane(lane), Key::MAX, Cause::EndpointGone, now), None, None, effects);
             } else if self.queue.lacks_settings(lane) {
-                // What was read is older than what was told of meanwhile.
+                // The settings that were read are older than a change that was reported meanwhile.
                 self.ask_for(lane);
             }
         }

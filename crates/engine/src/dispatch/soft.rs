@@ -1,8 +1,8 @@
-//! What a restart must know of breakers (E1): those that are not closed are written down while they
-//! change, every few seconds. A crash loses the last of that and nothing else.
+//! Stores the breakers that are not closed, so that a restart knows them (E1). They are written every few
+//! seconds while they change; a crash loses only the changes since the last write.
 //!
-//! Invariants: one write is under way at most; while every breaker is closed and was, nothing is
-//! written and nobody is woken. What is kept of a breaker is `core::flow::breaker::Soft`.
+//! Invariants: at most one write is under way; while every breaker is closed and was at the last write, nothing
+//! is written and no timer is set. The stored part of a breaker is `core::flow::breaker::Soft`.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use posthaste_core::time::Timestamp;
 use super::call::Call;
 use super::{Dispatch, Effect};
 
-/// How old what the store knows of breakers may become.
+/// The shortest time between two writes, and so how old the stored breakers may become.
 const REMEMBER_EVERY: Duration = Duration::from_secs(5);
 
-/// What the store knows of breakers.
+/// The breakers in the store.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    /// What it has, or is being given.
+    /// Those that are stored or being written.
     breakers: Vec<SoftBreaker>,
     is_writing: bool,
-    /// One may have changed since they were looked at.
+    /// A breaker may have changed since the last comparison.
     is_stale: bool,
-    /// They are not looked at before: it costs as much as there are.
+    /// The earliest time of the next comparison, whose cost grows with the number of breakers.
     look_at: Timestamp,
 }
 
 impl Remembered {
-    /// When to look whether something must be written, if anything may have changed.
+    /// When to compare the breakers with the stored ones; `None` if none can have changed or a write is under way.
     pub(super) fn look_at(&self) -> Option<Timestamp> {
         (self.is_stale && !self.is_writing).then_some(self.look_at)
     }
@@ -40,13 +40,13 @@ impl Remembered {
         self.is_writing
     }
 
-    /// An attempt ended: that can open or close a breaker.
+    /// An attempt ended, which can open or close a breaker.
     pub(super) fn heard(&mut self, verdict: &Verdict) {
         // While every breaker is closed, a success changes none.
         self.is_stale |= verdict.class != Class::Delivered || !self.breakers.is_empty();
     }
 
-    /// The store has it.
+    /// The write has ended.
     pub(super) fn written(&mut self) {
         self.is_writing = false;
     }
@@ -58,7 +58,7 @@ impl Dispatch {
         self.queue.restore_breakers(now, &breakers);
         for breaker in &breakers {
             if let BreakerOf::Lane(lane) = breaker.of {
-                // Nothing may ever come for it: its endpoint may be gone.
+                // Its endpoint may be gone, and no delivery may ever come for it.
                 self.queue.forget_idle_lane(lane, now);
             }
         }
@@ -71,11 +71,11 @@ impl Dispatch {
         self.queue.reset(now, of, how)
     }
 
-    /// Writes down the breakers that are not closed, if that is due and they have changed.
+    /// Stores the breakers that are not closed, if that is due and they have changed.
     pub(super) fn remember(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        // The last word of a drain does not wait for its time.
+        // The last write of a shutdown does not wait for its time.
         let is_due = now >= self.remembered.look_at || (self.draining && self.queue.in_flight() == 0);
-        // One that nobody sends to any more is forgotten without a word: seen when something else is.
+        // A breaker whose lane sends nothing any more is evicted without a notice, so stored breakers are compared too.
         let may_differ = self.remembered.is_stale || !self.remembered.breakers.is_empty();
         if self.remembered.is_writing || !is_due || !may_differ {
             return;

@@ -1,13 +1,13 @@
-//! Writing off what has ended by definition: rows that a cut covers, rows whose time to live is
-//! over. The store turns them into outcomes, a bounded number a call; here is decided which call
-//! comes next, and when a cut may be forgotten.
+//! Sweeps: writing outcomes for rows that a cut covers or whose TTL has ended. The store turns a
+//! bounded number of rows into outcomes with each call; this module decides which call comes next,
+//! and when a cut may be deleted.
 //!
-//! A cut's rows are found by key or index first (its *own* look), and a lane's then by the *roll*,
-//! which looks at every row there is and serves all lanes and expiry at once.
+//! The rows of a cut are first found by key or index, in a *look* of the cut's own. A lane's cut then
+//! needs the *roll*, which reads every pending row and serves all lanes and expiry at once.
 //!
-//! Invariants: one call is under way at a time, and while there is other work they take a twentieth
-//! of the time; a cut is forgotten after a look that began when nothing could join it any more, saw
-//! everything, and left nothing that was under way.
+//! Invariants: one call is under way at a time, and while there is other work the calls take a
+//! twentieth of the time; a cut is deleted only after a look or roll that began when no row could
+//! join the cut any more, read everything, and spared no row that was under way.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,50 +21,50 @@ use posthaste_store::{Sweep, SweptRows};
 use super::call::Call;
 use super::{Dispatch, Effect};
 
-/// How often every row is looked at: half of what is promised of one whose time is over (D2), so
-/// that a busy store has time to follow.
+/// How often every row is read: half of the promised bound for expiry (D2), so that a busy store has
+/// time to follow.
 const ROLL_EVERY: Duration = Duration::from_secs(300);
-/// How soon a cut is looked at again whose last rows are under way.
+/// How soon a cut is looked at again after rows of it were under way.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// While others have work, this many times as long as a call took passes before the next: what is
-/// derived from it costs about as much again, and both together leave others nine tenths.
+/// While there is other work, the pause after a call, in multiples of the call's duration. What the
+/// follower derives from the call costs about as much again, so other work gets nine tenths.
 const OTHERS: u32 = 19;
-
-/// Far longer than any accept takes: whoever waits for one has given up by then.
+/// Far longer than any accept takes.
 const LANE_CUT_KEPT: Duration = Duration::from_secs(600);
 /// Far longer than an arrival takes from the commit to the loop.
 const MESSAGE_CUT_KEPT: Duration = Duration::from_secs(60);
 
-/// What is to be written off.
+/// The cuts that are not deleted yet, and the progress of sweeping.
 #[derive(Debug, Default)]
 pub(super) struct Sweeper {
     cuts: BTreeMap<Scope, Made>,
     roll: Option<Roll>,
-    /// When every row is looked at next, whatever cuts there are.
+    /// When the next regular roll is due.
     roll_at: Option<Timestamp>,
-    /// Since when a call is under way.
+    /// When the call under way was made.
     asked_at: Option<Timestamp>,
     rest_until: Option<Timestamp>,
-    /// The cut whose turn was last, and whether the roll's was after it.
+    /// The cut that was swept last.
     last: Option<Scope>,
+    /// Whether the roll had its turn since.
     rolled: bool,
 }
 
-/// A cut that is not forgotten yet.
+/// A cut that is not deleted yet.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     upto: Key,
     since: Timestamp,
-    /// When its own look is due; never while it is not durable, or once that has found everything.
+    /// When its own look is due; `None` while the cut is not durable, and once the look has found everything.
     look_at: Option<Timestamp>,
-    /// From when on a roll that begins serves it.
+    /// A roll that begins at this time or later serves the cut.
     roll_from: Option<Timestamp>,
 }
 
 impl Made {
-    /// When a cut without rows may be forgotten. A lane's is kept for as long as an accept that
-    /// was under way when it was made could still become durable; a message's covers what is
-    /// durable already, but its arrival may still be on the way here.
+    /// When a cut without rows may be deleted. A lane's cut is kept for as long as an accept that
+    /// was under way when it was made could still become durable. A message's cut covers rows that
+    /// are durable already, but their arrival may still be on its way to the loop.
     fn forget_at(&self, scope: Scope) -> Timestamp {
         match scope {
             Scope::Lane(_) => self.since + LANE_CUT_KEPT,
@@ -78,21 +78,22 @@ impl Made {
     }
 }
 
-/// A look at every row, part by part.
+/// A pass over every pending row, part by part.
 #[derive(Clone, Copy, Debug)]
 struct Roll {
     began: Timestamp,
     after: Option<DeliveryId>,
+    /// Whether it spared rows that were under way.
     left: bool,
 }
 
 impl Sweeper {
-    /// Begins with the first roll.
+    /// Makes the first roll due.
     pub(super) fn start(&mut self, now: Timestamp) {
         self.roll_at = Some(now);
     }
 
-    /// A cut is in force here and on its way to the store.
+    /// A cut is in force in memory and on its way to the store.
     pub(super) fn cut(&mut self, scope: Scope, upto: Key, since: Timestamp) {
         let upto = self.cuts.get(&scope).map_or(upto, |before| before.upto.max(upto));
         self.cuts.insert(scope, Made { upto, since, look_at: None, roll_from: None });
@@ -135,7 +136,7 @@ impl Sweeper {
         let scope = self.next_scope(now);
         let rolls = self.roll_due().is_some_and(|at| at <= now);
         self.asked_at = Some(now);
-        // They take turns: neither millions of rows behind one cut nor a long roll keeps the other.
+        // Cuts and the roll take turns: neither millions of rows of one cut nor a long roll delays the other.
         match scope {
             Some(scope) if !rolls || self.rolled => {
                 (self.last, self.rolled) = (Some(scope), false);
@@ -156,7 +157,7 @@ impl Sweeper {
         found.map(|(scope, _)| *scope)
     }
 
-    /// A call came back: says which cuts have no rows any more.
+    /// A call has ended: returns the cuts that have no rows any more.
     fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, others: bool) -> Vec<Scope> {
         let asked_at = self.asked_at.take().unwrap_or(now);
         let took = now.since(asked_at).max(Duration::from_millis(1));
@@ -173,7 +174,7 @@ impl Sweeper {
         if !swept.ended.is_empty() || swept.stopped_at.is_some() {
             made.look_at = Some(now);
         } else if let Scope::Lane(_) = scope {
-            // The roll finds the rest.
+            // The roll finds the remaining rows.
             made.look_at = None;
         } else if swept.spared > 0 {
             made.look_at = Some(now + LOOK_AGAIN);
@@ -222,14 +223,14 @@ impl Dispatch {
         self.sweeper.durable(cut.scope, now);
     }
 
-    /// Asks the store to write something off, if it is time.
+    /// Makes the next call of a sweep, if it is due.
     pub(super) fn sweep(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if let Some(sweep) = self.sweeper.next(now) {
             effects.push(Effect::Store(Call::Sweep(sweep, self.queue.under_way())));
         }
     }
 
-    /// The store has ended these by itself.
+    /// The store has ended these deliveries without a decision of the loop.
     pub(super) fn ended_elsewhere(&mut self, now: Timestamp, ended: &[DeliveryId]) {
         for id in ended {
             self.queue.ended_elsewhere(now, *id);
@@ -237,10 +238,10 @@ impl Dispatch {
         }
     }
 
-    /// The store has written something off.
+    /// The store has written the outcomes of some rows.
     pub(super) fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, effects: &mut Vec<Effect>) {
         self.ended_elsewhere(now, &swept.ended);
-        // Reading past what a cut covers goes at the sweep's pace.
+        // Queues that passed over rows of a cut read on at the pace of the sweep.
         match sweep {
             Sweep::Cut(_) if swept.ended.is_empty() && swept.stopped_at.is_none() => self.queue.all_read_on(),
             _ => self.queue.read_on(),

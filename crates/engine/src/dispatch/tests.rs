@@ -1,4 +1,4 @@
-//! Interleavings that once went wrong, step by step over a store in memory.
+//! Interleavings of events and store calls that once went wrong, step by step over a store in memory.
 
 use futures_util::FutureExt;
 use posthaste_core::cause::Class;
@@ -16,9 +16,9 @@ use super::*;
 
 mod collapse;
 mod erased;
+mod lane_settings;
 mod rig;
 mod token;
-mod told;
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_000_000 + ms)
@@ -32,7 +32,7 @@ fn lane(order: Order, on_dead: OnDead) -> Arc<LaneSettings> {
     Arc::new(LaneSettings { order, on_dead, ..settings(7) })
 }
 
-/// A lane whose messages go as they come.
+/// A lane with first-in-first-out order.
 fn fifo(n: u64) -> Arc<LaneSettings> {
     Arc::new(settings(n))
 }
@@ -63,7 +63,7 @@ fn a_resume_under_way_does_not_undo_a_later_pause() {
 }
 
 #[test]
-fn what_the_store_has_given_up_is_not_sent_when_its_pause_ends() {
+fn delivery_ended_by_retention_is_not_sent_when_its_pause_ends() {
     let mut rig = Rig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
@@ -97,7 +97,7 @@ fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
 }
 
 #[test]
-fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled() {
+fn disabled_receiver_gets_nothing_until_it_is_enabled() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
@@ -115,7 +115,7 @@ fn a_receiver_that_asks_for_nothing_more_gets_nothing_more_until_it_is_enabled()
 }
 
 #[test]
-fn a_resume_reaches_the_store_behind_the_outcome_that_paused_its_lane() {
+fn resume_reaches_the_store_after_the_outcome_that_paused_its_lane() {
     let mut rig = Rig::new();
     let lane = lane(Order::Strict, OnDead::Hold);
     rig.send(1, &lane);
@@ -126,7 +126,7 @@ fn a_resume_reaches_the_store_behind_the_outcome_that_paused_its_lane() {
     rig.ask(3, 1, Command::Resume(scope, None));
     rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));
     rig.ask(3, 3, Command::Resume(scope, None));
-    // Whichever of those that are under way at once the store takes first.
+    // The store may take calls that are under way at once in any order.
     rig.calls.make_contiguous().reverse();
     rig.every_call(4);
     assert_eq!(rig.answered, [1, 2, 3].map(|ticket| (Ticket(ticket), Answer::Done)));
@@ -137,7 +137,7 @@ fn a_resume_reaches_the_store_behind_the_outcome_that_paused_its_lane() {
 }
 
 #[test]
-fn whoever_enables_an_endpoint_waits_for_the_answer_that_disables_it_to_be_durable() {
+fn enable_waits_until_the_disabling_outcome_is_durable() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
@@ -151,7 +151,7 @@ fn whoever_enables_an_endpoint_waits_for_the_answer_that_disables_it_to_be_durab
 }
 
 #[test]
-fn a_resume_under_way_does_not_undo_that_a_receiver_asked_for_nothing_more() {
+fn resume_under_way_does_not_enable_a_disabled_receiver() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
@@ -164,7 +164,7 @@ fn a_resume_under_way_does_not_undo_that_a_receiver_asked_for_nothing_more() {
 }
 
 #[test]
-fn what_an_accept_brings_along_does_not_undo_what_was_said_since() {
+fn lane_settings_of_an_accept_do_not_replace_newer_ones() {
     let mut rig = Rig::new();
     rig.send(1, &fifo(7));
     rig.send(10, &Arc::new(LaneSettings { version: 1, disabled: true, ..settings(7) }));
@@ -173,7 +173,7 @@ fn what_an_accept_brings_along_does_not_undo_what_was_said_since() {
     rig.send(30, &Arc::new(LaneSettings { version: 2, ..settings(7) }));
     rig.every_call(40);
     assert_eq!(rig.sent.len(), 4, "and enabled");
-    // The same where the rules of its tenant have changed.
+    // The same for rules of the tenant that have changed.
     rig.send(50, &Arc::new(LaneSettings { version: 2, rules: 3, disabled: true, ..settings(7) }));
     rig.send(60, &Arc::new(LaneSettings { version: 2, rules: 2, ..settings(7) }));
     rig.every_call(70);
@@ -181,7 +181,7 @@ fn what_an_accept_brings_along_does_not_undo_what_was_said_since() {
 }
 
 #[test]
-fn a_cancel_spares_what_has_its_outcome_already() {
+fn cancel_spares_deliveries_that_have_an_outcome() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
@@ -192,7 +192,7 @@ fn a_cancel_spares_what_has_its_outcome_already() {
     rig.ask(4, 1, Command::Cancel(rig.message(10), None));
     rig.first_call(5); // the first one's settle
     rig.first_call(6); // the cut
-    assert!(!rig.state(second, 6).is_terminal(), "nobody reads an end that will change");
+    assert!(!rig.state(second, 6).is_terminal(), "a reader does not see an end that will change");
     rig.every_call(7);
     assert!(matches!(rig.state(second, 7), State::Delivered { .. }));
 }
@@ -218,7 +218,7 @@ fn end_lane(lane: LaneId) -> Command {
 }
 
 #[test]
-fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
+fn arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_deleted() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let late = rig.accept(1, &lane);
@@ -238,7 +238,7 @@ fn an_arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_forgotten() {
 }
 
 #[test]
-fn what_was_on_its_way_to_an_endpoint_that_is_gone_is_not_sent() {
+fn arrivals_at_a_gone_endpoint_are_not_sent() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
@@ -249,7 +249,7 @@ fn what_was_on_its_way_to_an_endpoint_that_is_gone_is_not_sent() {
     assert_eq!(rig.sent.len(), 1, "it was durable before the 410 and arrived after it");
     rig.send_at(5, 20, &lane);
     rig.every_call(6);
-    assert_eq!(rig.sent.len(), 1, "whoever sent it could not know yet");
+    assert_eq!(rig.sent.len(), 1, "a message that was accepted before the 410 was known");
     for seq in [10, 20] {
         let id = DeliveryId(rig.message(seq).0.plus(1));
         assert!(matches!(rig.state(id, 7), State::Dead { cause: Cause::EndpointGone, .. }), "message {seq}");
@@ -257,7 +257,7 @@ fn what_was_on_its_way_to_an_endpoint_that_is_gone_is_not_sent() {
 }
 
 #[test]
-fn a_410_after_a_restart_ends_what_was_not_read_yet() {
+fn answer_410_after_a_restart_ends_rows_that_were_not_read_yet() {
     let mut rig = Rig::new();
     let lane = lane(Order::Strict, OnDead::Skip);
     for seq in [1, 10] {
@@ -271,7 +271,7 @@ fn a_410_after_a_restart_ends_what_was_not_read_yet() {
 }
 
 #[test]
-fn a_drain_does_not_ask_to_be_woken_for_what_it_will_not_do() {
+fn shutdown_sets_no_timer_for_work_it_will_not_do() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
@@ -288,7 +288,7 @@ fn a_drain_does_not_ask_to_be_woken_for_what_it_will_not_do() {
 }
 
 #[test]
-fn a_fault_of_our_own_spends_no_attempt_and_writes_nothing() {
+fn fault_of_this_server_spends_no_attempt_and_writes_nothing() {
     let mut rig = Rig::new();
     rig.send(1, &lane(Order::Fifo, OnDead::Skip));
     let id = rig.sent[0];
@@ -302,7 +302,7 @@ fn a_fault_of_our_own_spends_no_attempt_and_writes_nothing() {
 }
 
 #[test]
-fn a_receipt_whose_row_is_being_read_outlasts_that_the_delivery_comes_and_goes() {
+fn receipt_is_recorded_when_its_delivery_settles_while_its_row_is_read() {
     let mut before = Rig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
     let id = DeliveryId(before.message(1).0.plus(1));
@@ -325,7 +325,7 @@ fn a_receipt_whose_row_is_being_read_outlasts_that_the_delivery_comes_and_goes()
 }
 
 #[test]
-fn a_breaker_that_was_open_before_a_restart_lets_one_probe_go_first() {
+fn breaker_open_before_a_restart_sends_one_probe_first() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     rig.break_lane(10, 10, &lane);
@@ -343,7 +343,7 @@ fn a_breaker_that_was_open_before_a_restart_lets_one_probe_go_first() {
 }
 
 #[test]
-fn while_every_breaker_is_closed_nothing_is_remembered_and_nobody_is_woken_for_it() {
+fn closed_breakers_cause_no_write_and_no_timer() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     rig.sleep_until(1_000_000);
@@ -360,9 +360,9 @@ fn while_every_breaker_is_closed_nothing_is_remembered_and_nobody_is_woken_for_i
 }
 
 #[test]
-fn breakers_that_changed_are_remembered_every_five_seconds_one_write_at_a_time() {
+fn changed_breakers_are_stored_every_five_seconds_in_one_write_at_a_time() {
     let mut rig = Rig::new();
-    let whose =
+    let written =
         |rig: &Rig| rig.remembered.iter().map(|set| set.iter().map(|one| one.of).collect()).collect::<Vec<Vec<_>>>();
     let [first, second] = [7, 8].map(|n| BreakerOf::Lane(LaneId::from_raw(n)));
     rig.break_lane(1_000, 10, &fifo(7));
@@ -370,20 +370,20 @@ fn breakers_that_changed_are_remembered_every_five_seconds_one_write_at_a_time()
     assert_eq!(rig.remembered, Vec::<Vec<SoftBreaker>>::new(), "they were looked at when the first attempt failed");
     assert_eq!(rig.dispatch.wake_at(), Some(at(6_000)));
     rig.step(6_000, Event::Woke);
-    assert_eq!(whose(&rig), [vec![first]]);
+    assert_eq!(written(&rig), [vec![first]]);
     // The write is slow.
     rig.break_lane(7_000, 1_000, &fifo(8));
     rig.step(11_000, Event::Woke);
-    assert_eq!(whose(&rig).len(), 1, "one is under way");
+    assert_eq!(written(&rig).len(), 1, "one is under way");
     rig.every_call(11_001);
-    assert_eq!(whose(&rig), [vec![first], vec![first, second]]);
+    assert_eq!(written(&rig), [vec![first], vec![first, second]]);
     rig.sleep_until(25_000);
-    assert_eq!(whose(&rig).len(), 2, "nothing has changed since");
+    assert_eq!(written(&rig).len(), 2, "nothing has changed since");
     assert_eq!(rig.left_behind(), [first, second]);
 }
 
 #[test]
-fn a_drain_is_over_once_what_changed_of_breakers_is_remembered() {
+fn shutdown_ends_once_changed_breakers_are_stored() {
     let mut rig = Rig::new();
     rig.send_at(1_000, 10, &fifo(9));
     rig.break_lane(1_001, 1_000, &fifo(7));
@@ -398,7 +398,7 @@ fn a_drain_is_over_once_what_changed_of_breakers_is_remembered() {
 }
 
 #[test]
-fn a_breaker_whose_endpoint_is_gone_is_forgotten_in_the_end() {
+fn stored_breaker_of_a_missing_lane_is_removed_in_the_end() {
     let store = MemoryStore::default();
     let session = store.lock().open(at(0)).session;
     let soft = Soft { since: at(0), hold: Duration::from_secs(30) };
@@ -413,7 +413,7 @@ fn a_breaker_whose_endpoint_is_gone_is_forgotten_in_the_end() {
 }
 
 #[test]
-fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
+fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
     let mut rig = Rig::new();
     let lane = fifo(7);
     let of = BreakerOf::Lane(lane.lane);
@@ -450,15 +450,15 @@ fn a_breaker_is_shown_with_its_reason_and_reset_by_a_probe_or_by_force() {
 }
 
 #[test]
-fn who_asks_for_more_at_once_than_are_read_is_told() {
+fn retries_over_the_limit_are_refused() {
     let mut rig = Rig::new();
     let hurry = |n| Command::Hurry(DeliveryId(Key::new(rig.session.writer, n)));
-    let asked: Vec<Command> = (1..=4_097).map(hurry).collect();
-    for (ticket, command) in (0..).zip(&asked) {
+    let commands: Vec<Command> = (1..=4_097).map(hurry).collect();
+    for (ticket, command) in (0..).zip(&commands) {
         rig.ask(1, ticket, command.clone());
     }
-    rig.ask(1, 9_999, asked[0].clone());
-    let told: Vec<&Answer> = rig.answered.iter().map(|(_, answer)| answer).collect();
-    assert!(told[..4_096].iter().all(|answer| **answer == Answer::Done));
-    assert_eq!((told[4_096], told[4_097]), (&Answer::Nothing, &Answer::Done), "one too many, and a twin");
+    rig.ask(1, 9_999, commands[0].clone());
+    let answers: Vec<&Answer> = rig.answered.iter().map(|(_, answer)| answer).collect();
+    assert!(answers[..4_096].iter().all(|answer| **answer == Answer::Done));
+    assert_eq!((answers[4_096], answers[4_097]), (&Answer::Nothing, &Answer::Done), "one too many, and a repetition");
 }

@@ -32,7 +32,7 @@ use crate::export::Exported;
 
 const TENANT: TenantId = TenantId::from_raw(1);
 
-/// Counts who is asked for, and never answers: whatever is sent stays in flight.
+/// A resolver that counts look-ups and never answers, so that every attempt stays in flight.
 #[derive(Debug, Default)]
 struct Silence(AtomicUsize);
 
@@ -48,7 +48,7 @@ type MemoryEngine = Arc<Engine<MemoryStore, SystemClock>>;
 /// An engine that runs until it is stopped.
 struct Running {
     engine: MemoryEngine,
-    asked: Arc<Silence>,
+    resolver: Arc<Silence>,
     stop: CancellationToken,
     task: JoinSet<Result<(), StoreError>>,
 }
@@ -61,12 +61,12 @@ impl Running {
             StoreKey::generate(KeyId(1)).api_keys(),
         );
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
-        let (store, asked) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));
-        let resolver: Arc<dyn Resolve> = Arc::clone(&asked) as _;
-        let started = Engine::start(store, SystemClock::new(), settings, resolver, stop.clone()).await;
+        let (store, resolver) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));
+        let resolve: Arc<dyn Resolve> = Arc::clone(&resolver) as _;
+        let started = Engine::start(store, SystemClock::new(), settings, resolve, stop.clone()).await;
         let (engine, run) = started.expect("memory opens");
         task.spawn(run);
-        Self { engine, asked, stop, task }
+        Self { engine, resolver, stop, task }
     }
 
     async fn end(self) {
@@ -92,12 +92,12 @@ impl Running {
         };
         match self.engine.accept(message).await.expect("it is accepted") {
             Outcome::Promised(promise) => promise.message,
-            Outcome::Replayed(_) => panic!("nobody gave a key"),
+            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
         }
     }
 }
 
-/// Everything that is held about somebody, and how many parts that took.
+/// All items of a subject's export, and the number of its parts.
 async fn exported(engine: &MemoryEngine, subject: &str) -> (Vec<Exported>, usize) {
     let mut export = engine.export(TENANT, subject.to_owned(), None).await.expect("memory takes note");
     let (mut all, mut parts) = (Vec::new(), 0);
@@ -117,7 +117,7 @@ async fn bodies(engine: &MemoryEngine, subject: &str) -> Vec<Bytes> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobody_else() {
+async fn export_has_endpoints_messages_and_deliveries_of_its_subject_alone() {
     let running = Running::start().await;
     let engine = &running.engine;
     running.put_endpoint(7, Some("ann")).await;
@@ -125,16 +125,16 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
     running.put_endpoint(9, None).await;
     let about = [running.accept("ann", "one").await, running.accept("ann", "two").await];
     running.accept("bob", "three").await;
-    let mut told = Vec::new();
+    let mut items = Vec::new();
     for one in exported(engine, "ann").await.0 {
-        told.push(match one {
+        items.push(match one {
             Exported::Endpoint(endpoint) => format!("endpoint {}", endpoint.id.raw()),
             Exported::Message(message) => {
-                format!("message {}", about.iter().position(|id| *id == message.id).expect("one about them"))
+                format!("message {}", about.iter().position(|id| *id == message.id).expect("a message about ann"))
             }
             Exported::Delivery { shown, accepted_at, excerpts } => {
-                assert_eq!(excerpts, [], "nobody has answered");
-                let of = about.iter().position(|id| *id == shown.delivery.message).expect("one about them");
+                assert_eq!(excerpts, [], "no receiver has answered");
+                let of = about.iter().position(|id| *id == shown.delivery.message).expect("a message about ann");
                 assert!(accepted_at <= engine.now());
                 format!("delivery of {of} to {}", shown.delivery.endpoint.raw())
             }
@@ -145,17 +145,17 @@ async fn an_export_has_endpoints_messages_and_deliveries_of_somebody_and_of_nobo
     expected.extend(deliveries(0));
     expected.push("message 1".to_owned());
     expected.extend(deliveries(1));
-    assert_eq!(told, expected);
+    assert_eq!(items, expected);
     let others = engine.export(TenantId::from_raw(2), "ann".to_owned(), None).await;
     let mut others = others.expect("memory takes note");
     while let Some(part) = engine.exported(&mut others).await.expect("memory reads") {
-        assert_eq!(part, [], "the same name of another tenant is another's");
+        assert_eq!(part, [], "another tenant's subject of the same name is another subject");
     }
     running.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_has_how_receivers_answered() {
+async fn export_has_the_excerpts_of_receivers_answers() {
     let running = Running::start().await;
     let engine = &running.engine;
     running.put_endpoint(7, None).await;
@@ -180,14 +180,14 @@ async fn an_export_has_how_receivers_answered() {
     let epoch = engine.session.epoch;
     let settlement = Settlement { record, epoch, attempt: Some(failed), excerpt: Some(bytes.clone()) };
     engine.store.settle(engine.session, vec![settlement]).await.expect("memory takes it");
-    let told = exported(engine, "ann").await.0;
-    let Some(Exported::Delivery { excerpts, .. }) = told.last() else { panic!("a delivery is the last: {told:?}") };
+    let items = exported(engine, "ann").await.0;
+    let Some(Exported::Delivery { excerpts, .. }) = items.last() else { panic!("a delivery is the last: {items:?}") };
     assert_eq!(*excerpts, [(1, bytes)]);
     running.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_goes_on_over_pages_and_holds_one_message_at_a_time() {
+async fn export_spans_pages_and_holds_one_message_at_a_time() {
     let running = Running::start().await;
     for _ in 0..130 {
         running.accept("ann", "one").await;
@@ -209,7 +209,7 @@ async fn an_export_goes_on_over_pages_and_holds_one_message_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_about_somebody_can_be_exported_until_it_is_erased() {
+async fn subjects_data_can_be_exported_until_it_is_erased() {
     let running = Running::start().await;
     let engine = &running.engine;
     for (subject, text) in [("ann", "one"), ("bob", "two"), ("ann", "three")] {
@@ -225,7 +225,7 @@ async fn what_is_held_about_somebody_can_be_exported_until_it_is_erased() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_that_was_paused_is_sent_because_its_tenant_is_erased() {
+async fn erasing_a_paused_tenant_sends_nothing() {
     let running = Running::start().await;
     let engine = &running.engine;
     running.put_endpoint(7, None).await;
@@ -234,6 +234,6 @@ async fn nothing_that_was_paused_is_sent_because_its_tenant_is_erased() {
     running.accept("bob", "two").await;
     let erased = engine.erase(TENANT, Whom::Tenant, None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0));
-    assert_eq!(running.asked.0.load(Ordering::SeqCst), 0, "nobody looked for the receiver");
+    assert_eq!(running.resolver.0.load(Ordering::SeqCst), 0, "the receiver's name was not resolved");
     running.end().await;
 }

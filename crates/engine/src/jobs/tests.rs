@@ -1,4 +1,4 @@
-//! Jobs over a real store, by a process that dies again and again.
+//! Jobs over a real store, run by a process that is killed again and again.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -29,7 +29,7 @@ use crate::target::TargetRules;
 
 const TENANT: TenantId = TenantId::from_raw(3);
 
-/// Nobody sends anything here.
+/// A transport that sends nothing.
 struct Nowhere;
 
 impl Transport for Nowhere {
@@ -77,18 +77,18 @@ impl Process {
         }
     }
 
-    /// Carries jobs out until so many things have happened, or this one is done.
-    async fn work(&self, happenings: usize, id: JobId) {
+    /// Runs jobs for this many polls, or until this job is done.
+    async fn work(&self, most_polls: usize, id: JobId) {
         let mut run = Box::pin(self.jobs().run(CancellationToken::new()));
         let mut polls = 0;
         let dies = poll_fn(|context| {
             polls += 1;
-            if polls > happenings {
+            if polls > most_polls {
                 return Poll::Ready(());
             }
             run.as_mut().poll(context)
         });
-        // A task of its own: its looks are no happenings.
+        // In a task of its own, so that its reads do not count as polls.
         let store = Arc::clone(&self.store);
         let mut done = JoinSet::new();
         done.spawn(async move {
@@ -144,12 +144,12 @@ impl Process {
         }
     }
 
-    /// A message of so many bytes to all of a tenant's.
+    /// Sends a message of this many bytes to all endpoints of a tenant, by a job.
     async fn fan_out(&self, tenant: TenantId, bytes: usize) -> JobId {
         self.fan_out_of(Message { tenant, body: vec![b'1'; bytes].into(), ..self.message() }).await
     }
 
-    /// A message whose deliveries a job makes.
+    /// Accepts a message whose deliveries a job makes.
     async fn fan_out_of(&self, message: Message) -> JobId {
         let message = Arc::new(message);
         let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
@@ -158,7 +158,7 @@ impl Process {
         JobId(message.id.0)
     }
 
-    /// A message to one endpoint.
+    /// Accepts a message for one endpoint.
     async fn accept_for(&self, endpoint: EndpointId, message: Message) -> Delivery {
         let lane = lane_of(endpoint);
         let id = DeliveryId(self.mint.keys(1));
@@ -185,7 +185,7 @@ impl Process {
     }
 }
 
-/// Lets processes die until a job has ended; how many it took.
+/// Kills processes until a job has ended; returns the last process and the number of kills.
 async fn until_done(folder: &TempDir, id: JobId) -> (Process, usize) {
     let mut deaths = 0;
     loop {
@@ -200,7 +200,7 @@ async fn until_done(folder: &TempDir, id: JobId) -> (Process, usize) {
 }
 
 #[tokio::test]
-async fn a_large_fan_out_reaches_each_endpoint_once_however_often_the_process_dies() {
+async fn large_fan_out_reaches_each_endpoint_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     let put = (0..2_300).map(|n| process.put_endpoint(if n % 10 == 0 { &["c.*"] } else { &[] }));
@@ -249,7 +249,7 @@ async fn a_fan_out_by_tag_reaches_each_endpoint_with_the_tag_once_and_reads_no_o
     assert_eq!(process.job(id).await.made, 900);
     process.die().await;
 
-    // In one life: a chunk reads its own candidates, and two tags of one endpoint are two rows of the index.
+    // Without a crash: a chunk reads only its own candidates, and two tags of one endpoint are two rows of the index.
     let process = Process::start(&folder).await;
     let tags = vec!["beta".to_owned()];
     let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
@@ -262,7 +262,7 @@ async fn a_fan_out_by_tag_reaches_each_endpoint_with_the_tag_once_and_reads_no_o
 }
 
 #[tokio::test]
-async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies() {
+async fn replay_delivers_each_dead_letter_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     process.put_endpoint(&[]).await;
@@ -290,7 +290,7 @@ async fn a_replay_gives_each_letter_one_next_life_however_often_the_process_dies
 }
 
 #[tokio::test]
-async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_dies() {
+async fn replay_of_missing_messages_delivers_each_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     let accept = async |event_type: &str| {
@@ -324,7 +324,7 @@ async fn an_endpoint_gets_what_it_was_missing_once_however_often_the_process_die
 }
 
 #[tokio::test]
-async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints_alone() {
+async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     const OTHERS: TenantId = TenantId::from_raw(4);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
@@ -342,11 +342,11 @@ async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints
         match jobs.next_life(job, found, &mut Carried::default()).await.expect("the store reads") {
             Next::Life(life) => Ok(life.new.delivery.endpoint),
             Next::Skip(why) => Err(why),
-            Next::NotMeant => panic!("it has ended: whoever it was for is known"),
+            Next::NotMeant => panic!("an ended delivery has an endpoint"),
         }
     };
     assert_eq!(next_life(&job, own).await, Ok(own));
-    assert_eq!(next_life(&job, others).await, Err(Skip::EndpointGone), "another tenant's, whatever its row says");
+    assert_eq!(next_life(&job, others).await, Err(Skip::EndpointGone), "the endpoint is another tenant's");
     let theirs = Job { tenant: OTHERS, ..job };
     assert_eq!(next_life(&theirs, others).await, Err(Skip::PayloadGone), "another tenant's message");
     assert_eq!(next_life(&theirs, own).await, Err(Skip::EndpointGone));
@@ -354,7 +354,7 @@ async fn a_next_life_is_of_its_tenants_message_and_goes_to_its_tenants_endpoints
 }
 
 #[tokio::test]
-async fn a_message_that_was_altered_is_passed_over_and_the_jobs_behind_it_go_on() {
+async fn altered_message_is_skipped_and_later_jobs_continue() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("posthaste.db");
     let process = Process::start(&folder).await;
@@ -376,7 +376,7 @@ async fn a_message_that_was_altered_is_passed_over_and_the_jobs_behind_it_go_on(
     process.die().await;
 }
 
-/// Changes a byte in the middle of what is in the file and was not: most of that is the last message's payload.
+/// Changes a byte in the middle of the pages that were added to the file, which are mostly the last message's payload.
 fn alter_what_is_new(file: &Path, before: &[u8]) {
     const PAGE_BYTES: usize = 4096;
     let mut now = std::fs::read(file).expect("the database");
@@ -391,7 +391,7 @@ fn alter_what_is_new(file: &Path, before: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_its_turn() {
+async fn fan_out_does_not_wait_for_replays_and_every_replay_has_its_turn() {
     const OTHERS: TenantId = TenantId::from_raw(4);
     const REPLAYS: usize = 70;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -403,7 +403,7 @@ async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_it
     for each in old.chunks(3) {
         let what = ReplayWhat::Listed(each.iter().map(|delivery| delivery.id).collect());
         let id = JobId(process.mint.keys(1));
-        // Slower than this test.
+        // At this rate no replay ends within the test.
         let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
         let replay = NewReplay { per_second: Some(1), ..replay };
         process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
@@ -423,12 +423,12 @@ async fn a_fan_out_never_waits_for_the_replays_of_others_and_every_replay_has_it
 }
 
 #[tokio::test]
-async fn a_chunk_does_not_wait_for_room_when_the_engine_goes_down() {
+async fn chunk_does_not_wait_for_room_during_shutdown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     let endpoint = process.put_endpoint_of(TENANT, &[]).await;
     let id = process.fan_out(TENANT, 2).await;
-    // As much as may be on its way to a loop that fetches nothing.
+    // As much as may be on its way to a loop that takes no arrivals.
     for _ in 0..4 {
         let message = Message { body: vec![b'1'; 4_095 * 1_024].into(), ..process.message() };
         process.accept_for(endpoint, message).await;
@@ -443,10 +443,10 @@ async fn a_chunk_does_not_wait_for_room_when_the_engine_goes_down() {
 }
 
 #[test]
-fn a_paced_job_waits_for_what_it_made() {
+fn job_with_a_rate_waits_in_proportion_to_its_chunk() {
     assert_eq!(paced(50, Some(100)), Duration::from_millis(500));
     assert_eq!(paced(50, None), Duration::ZERO);
-    assert_eq!(paced(3, Some(0)), Duration::from_secs(3), "a pace of nothing is taken as one");
+    assert_eq!(paced(3, Some(0)), Duration::from_secs(3), "a rate of zero counts as one");
 }
 
 /// The lane of an endpoint, minted with it.

@@ -1,4 +1,4 @@
-//! A command that prints the master key: it must end well, and within a time.
+//! Runs a command that prints the master key: it must succeed, and within a time limit.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,13 +9,12 @@ use posthaste_crypto::secret::SecretText;
 
 use super::{NoMasterKey, file};
 
-/// How often it is looked whether it has ended.
+/// How often the command is polled for its end.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// What has ended says nothing more, unless it left something behind that still could.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// How long after its end its output is awaited: a child process that it left may still hold the output open.
+const OUTPUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a command prints. It asks nobody for anything: its input is empty. What it complains of goes
-/// where ours goes.
+/// Runs a command and returns what it prints. Its input is empty; its stderr is that of this process.
 pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<SecretText, NoMasterKey> {
     let failed = |detail: String| NoMasterKey::Command { from: named.to_owned(), detail };
     let refused = |doing: &str, error: io::Error| failed(format!("{doing}: {error}"));
@@ -28,11 +27,11 @@ pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<S
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| refused("could not be started", error))?;
-    let printed = child.stdout.take().expect("it was asked for");
-    let (say, heard) = mpsc::channel();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let (sender, output) = mpsc::channel();
     let from = named.to_owned();
-    // Ends with the command's output; nobody waits for it longer than for the command.
-    std::thread::spawn(move || say.send(file::text(printed, &from)));
+    // The thread ends with the command's output; the wait for it is bounded below.
+    std::thread::spawn(move || sender.send(file::text(stdout, &from)));
     let status = ended(&mut child, within).map_err(|error| refused("could not be waited for", error))?;
     let Some(status) = status else {
         return Err(failed(format!("did not end within {} s", within.as_secs_f32())));
@@ -40,13 +39,13 @@ pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<S
     if !status.success() {
         return Err(failed(format!("failed ({status})")));
     }
-    match heard.recv_timeout(HEARD_WITHIN) {
-        Ok(text) => text.map_err(|error| refused("printed what is no text", error))?,
+    match output.recv_timeout(OUTPUT_WITHIN) {
+        Ok(text) => text.map_err(|error| refused("printed something that is not text", error))?,
         Err(_) => Err(failed("ended and left its output open".to_owned())),
     }
 }
 
-/// Runs something that blocks in a thread of its own; whoever asked waits for it.
+/// Runs a blocking function in a thread of its own, and waits for its result.
 pub(super) async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(run).await {
         Ok(done) => done,
@@ -54,7 +53,7 @@ pub(super) async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 's
     }
 }
 
-/// How it ended; `None` if it had to be ended.
+/// Waits for the command's end and returns its status; `None` if it was killed after the time limit.
 fn ended(child: &mut Child, within: Duration) -> io::Result<Option<ExitStatus>> {
     let mut waited = Duration::ZERO;
     loop {
@@ -80,13 +79,13 @@ mod tests {
         let found = run(&command, "the command", within).map_err(|error| error.to_string());
         match (found, expected) {
             (Ok(text), Ok(expected)) => assert_eq!(text.expose(), expected),
-            (Err(said), Err(expected)) => assert!(said.contains(expected), "{said}"),
+            (Err(error), Err(expected)) => assert!(error.contains(expected), "{error}"),
             (found, _) => panic!("{command:?}: {found:?}"),
         }
     }
 
     #[test]
-    fn what_a_command_prints_is_taken_when_it_ends_well() {
+    fn command_output_is_used_only_if_it_succeeds() {
         let within = Duration::from_secs(30);
         check(&["printf", "one\\ntwo\\n"], within, Ok("one\ntwo\n"));
         check(&["sh", "-c", "cat"], within, Ok(""));
@@ -94,11 +93,11 @@ mod tests {
         check(&["there-is-no-such-program"], within, Err("could not be started"));
         check(&[], within, Err("has no name"));
         check(&["sh", "-c", "head -c 5000 /dev/zero"], within, Err("is too long"));
-        check(&["printf", "\\377"], within, Err("printed what is no text"));
+        check(&["printf", "\\377"], within, Err("printed something that is not text"));
     }
 
     #[test]
-    fn a_command_that_does_not_end_is_ended() {
+    fn command_over_the_time_limit_is_killed() {
         check(&["sleep", "600"], Duration::from_millis(30), Err("did not end within 0.03 s"));
         check(&["sh", "-c", "exec cat /dev/zero"], Duration::from_secs(30), Err("failed (signal: 13 (SIGPIPE)"));
         check(

@@ -1,5 +1,5 @@
-//! The master key's file: its owner's alone, and always whole. It is written under another name,
-//! brought to the disk, and only then given its own.
+//! The master key's file: readable by its owner alone, and never partly written. It is written under a temporary
+//! name, synced to the disk, and only then gets its own name.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,23 +12,23 @@ use posthaste_crypto::secret::SecretText;
 use super::NoMasterKey;
 
 const MODE: u32 = 0o600;
-/// Whoever is not the owner.
+/// The permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
-/// Eight keys are far shorter.
+/// The longest text of a source; eight keys are far shorter.
 pub(super) const BYTES_MAX: usize = 4_096;
 
-/// What stands in a file; `None` if it is missing.
+/// The text of a file; `None` if it is missing.
 pub(super) fn read(path: &Path) -> Result<Option<SecretText>, NoMasterKey> {
     let unreadable =
         |error: &io::Error| NoMasterKey::Unreadable { path: path.display().to_string(), detail: error.to_string() };
-    // Opened first and looked at then: the permissions are those of the file that is read.
+    // The permissions are read from the open file, so that they are those of the file that is read.
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(|error| unreadable(&error))?,
     };
     let metadata = file.metadata().map_err(|error| unreadable(&error))?;
     if !metadata.is_file() {
-        return Err(unreadable(&io::Error::other("it is no file")));
+        return Err(unreadable(&io::Error::other("it is not a file")));
     }
     let mode = metadata.permissions().mode() & 0o777;
     if mode & OTHERS != 0 {
@@ -37,20 +37,20 @@ pub(super) fn read(path: &Path) -> Result<Option<SecretText>, NoMasterKey> {
     text(file, &path.display().to_string()).map_err(|error| unreadable(&error))?.map(Some)
 }
 
-/// The text that is read, if it is not too long.
+/// Reads a text of at most [`BYTES_MAX`] bytes.
 pub(super) fn text(from: impl Read, named: &str) -> io::Result<Result<SecretText, NoMasterKey>> {
-    // Room for all of it at once: a string that grows leaves copies of itself behind.
+    // The full capacity at once: a string that grows leaves copies of the key in freed memory.
     let mut text = String::with_capacity(BYTES_MAX + 1);
     let read = from.take(BYTES_MAX as u64 + 1).read_to_string(&mut text);
     let text = SecretText::from(text);
     if read? > BYTES_MAX { Ok(Err(NoMasterKey::TooLong { from: named.to_owned() })) } else { Ok(Ok(text)) }
 }
 
-/// Makes the file and answers with what stands in it. One that another process made meanwhile is
-/// kept and read.
+/// Makes the file and returns its text. If another process has made it meanwhile, that file is kept and its text is
+/// returned.
 pub(super) fn make(path: &Path, text: &SecretText) -> Result<SecretText, NoMasterKey> {
     let made = write_beside(path, text).and_then(|new| {
-        // A link is refused where a name is taken; a rename would take its place.
+        // A hard link fails if the name exists; a rename would replace the file.
         let linked = match fs::hard_link(&new, path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             linked => linked,
@@ -60,16 +60,16 @@ pub(super) fn make(path: &Path, text: &SecretText) -> Result<SecretText, NoMaste
         sync_folder_of(path)
     });
     made.map_err(|error| unwritable(path, &error))?;
-    read(path)?.ok_or_else(|| unwritable(path, &io::Error::other("it was there and is gone")))
+    read(path)?.ok_or_else(|| unwritable(path, &io::Error::other("it was made and is missing again")))
 }
 
-/// Puts another text in the file's place, at once.
+/// Replaces the file's text atomically.
 pub(super) fn replace(path: &Path, text: &SecretText) -> Result<(), NoMasterKey> {
     let replaced = write_beside(path, text).and_then(|new| fs::rename(&new, path)).and_then(|()| sync_folder_of(path));
     replaced.map_err(|error| unwritable(path, &error))
 }
 
-/// A file beside `path`, under a name that nobody else uses, that is on the disk.
+/// Writes the text to a file beside `path`, under a unique name, and syncs it.
 fn write_beside(path: &Path, text: &SecretText) -> io::Result<PathBuf> {
     remove_left(path)?;
     let suffix: String = random::bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -80,7 +80,7 @@ fn write_beside(path: &Path, text: &SecretText) -> io::Result<PathBuf> {
     Ok(new)
 }
 
-/// Removes what a process left that ended before it could give its file a name.
+/// Removes temporary files of processes that ended before they renamed them.
 fn remove_left(path: &Path) -> io::Result<()> {
     let left = left_by(path);
     let (Some(folder), Some(prefix)) = (left.parent(), left.file_name()) else { return Ok(()) };
@@ -100,7 +100,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What names of files on their way begin with.
+/// The prefix of the names of temporary files.
 fn left_by(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}-new-", path.display()))
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_never_written_over_by_making_one() {
+    fn make_never_overwrites_an_existing_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("master.key");
         assert_eq!(make(&path, &text("first")).expect("made").expose(), "first");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interrupted_start_left_is_removed_and_not_used() {
+    fn temporary_files_of_an_interrupted_start_are_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("master.key");
         fs::write(folder.path().join("master.key-new-0123"), "hal").expect("a file");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_missing_is_said() {
+    fn missing_folder_is_reported_with_its_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("nowhere").join("master.key");
         let refused = make(&path, &text("x")).expect_err("no folder").to_string();

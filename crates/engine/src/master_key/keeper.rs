@@ -1,8 +1,8 @@
-//! Looks after the master key while the server runs: brings a newer one when it is to be rotated, and lets the
-//! older go when nothing needs it.
+//! Manages the master key in its source while the server runs: provides a newer key for a rotation, and deletes the
+//! older one when nothing needs it.
 //!
-//! Invariant: a newer key is on the disk of its source before anybody uses it, and the older stays beside it
-//! until nothing needs it.
+//! Invariant: a newer key is durable in its source before it is used, and the older stays beside it until nothing
+//! needs it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,16 @@ use super::{FILE, NoMasterKey, Source, add_newer, command, forget_older, load};
 /// Why the master key cannot be rotated, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NoNewerKey {
-    /// Where it comes from cannot be asked again.
+    /// The source is read at the start only.
     #[error(
         "the master key is given by {from}, which is read at the start: give it the new key and behind it the old \
-         one, and restart; it is rotated while the server serves"
+         one, and restart; the key is then rotated while the server serves"
     )]
     ReadAtTheStart {
         /// Where it comes from.
         from: String,
     },
-    /// Where it comes from gives the key that is in use.
+    /// The newest key of the source is the one in use.
     #[error(
         "{from} gives no newer master key than {current}; put one before it, keep the old one behind it, and ask again"
     )]
@@ -32,12 +32,12 @@ pub enum NoNewerKey {
         /// The key in use.
         current: MasterKeyId,
     },
-    /// The key in use is not among those that are given.
+    /// The source does not have the key in use.
     #[error(
         "{from} does not give master key {current}, which is in use; put it back behind the new one, and ask again"
     )]
     OlderMissing {
-        /// Where they come from.
+        /// Where the keys come from.
         from: String,
         /// The key in use.
         current: MasterKeyId,
@@ -47,53 +47,55 @@ pub enum NoNewerKey {
     Key(#[from] NoMasterKey),
 }
 
-/// Looks after the master key in its source.
+/// Reads the master key's source again, and changes the folder's own file.
 #[derive(Clone, Debug)]
 pub struct Keeper {
     folder: PathBuf,
-    /// What can be asked again.
-    again: Option<Again>,
+    /// The source; `None` if it cannot be read again.
+    source: Option<Rereadable>,
     named: String,
 }
 
+/// A source that can be read again while the server runs.
 #[derive(Clone, Debug)]
-enum Again {
+enum Rereadable {
     Folder,
     File(PathBuf),
     Command(Vec<String>),
 }
 
 impl Keeper {
-    /// Looks after the key of the data in a folder, which comes from there.
+    /// A keeper of the key for the data in a folder.
     pub fn new(source: &Source, folder: &Path) -> Self {
-        let again = match source {
-            Source::Folder => Some(Again::Folder),
+        let rereadable = match source {
+            Source::Folder => Some(Rereadable::Folder),
             Source::Text { .. } => None,
-            Source::File(path) => Some(Again::File(path.clone())),
-            Source::Command(words) => Some(Again::Command(words.clone())),
+            Source::File(path) => Some(Rereadable::File(path.clone())),
+            Source::Command(words) => Some(Rereadable::Command(words.clone())),
         };
-        Self { folder: folder.to_owned(), again, named: source.to_string() }
+        Self { folder: folder.to_owned(), source: rereadable, named: source.to_string() }
     }
 
-    /// Where the key comes from, in words.
+    /// The name of the key's source.
     pub fn named(&self) -> &str {
         &self.named
     }
 
-    /// A newer key than the one in use: made where the first was, brought from elsewhere otherwise. Blocks.
+    /// A newer key than the one in use: made for the folder's own file, otherwise the newest of the source. Blocks.
     pub fn newer(&self, current: MasterKeyId) -> Result<MasterKey, NoNewerKey> {
         let given = self.given(current)?;
-        match (given.newest().id() == current, &self.again) {
-            (true, Some(Again::Folder)) => Ok(add_newer(&self.folder, given)?.into_newest()),
+        match (given.newest().id() == current, &self.source) {
+            (true, Some(Rereadable::Folder)) => Ok(add_newer(&self.folder, given)?.into_newest()),
             (true, _) => Err(NoNewerKey::NoneNewer { from: self.named.clone(), current }),
-            // One that was brought before and not taken up.
+            // A key that was provided before and is not in use yet.
             (false, _) => Ok(given.into_newest()),
         }
     }
 
-    /// Lets go of all keys but this one, where they are ours to let go; says whether there were others. Blocks.
+    /// Deletes all keys but this one from the folder's own file; other sources belong to the operator. Returns whether
+    /// there were others. Blocks.
     pub fn forget_older(&self, newest: MasterKeyId) -> Result<bool, NoNewerKey> {
-        if !matches!(self.again, Some(Again::Folder)) {
+        if !matches!(self.source, Some(Rereadable::Folder)) {
             return Ok(false);
         }
         let given = self.given(newest)?;
@@ -104,16 +106,16 @@ impl Keeper {
         Ok(forgets)
     }
 
-    /// What the source gives now; the key in use must be among it.
+    /// The keys that the source gives now; the key in use must be among them.
     fn given(&self, current: MasterKeyId) -> Result<Masters, NoNewerKey> {
-        let source = match &self.again {
+        let source = match &self.source {
             None => return Err(NoNewerKey::ReadAtTheStart { from: self.named.clone() }),
-            Some(Again::Folder) => Source::Folder,
-            Some(Again::File(path)) => Source::File(path.clone()),
-            Some(Again::Command(words)) => Source::Command(words.clone()),
+            Some(Rereadable::Folder) => Source::Folder,
+            Some(Rereadable::File(path)) => Source::File(path.clone()),
+            Some(Rereadable::Command(words)) => Source::Command(words.clone()),
         };
         let own = self.folder.join(FILE);
-        // One that is missing must not be made: the data need the one that was there.
+        // A missing file must not be made: the data need the key that was in it.
         if matches!(source, Source::Folder) && !own.exists() {
             return Err(NoMasterKey::Missing { path: own.display().to_string(), needed: current }.into());
         }
@@ -126,7 +128,7 @@ impl Keeper {
     }
 }
 
-/// Runs something that waits for a disk or a command where nobody waits for it.
+/// Runs a function of the keeper that blocks, in a thread of its own.
 pub(crate) async fn aside<T: Send + 'static>(keeper: &Keeper, run: impl FnOnce(&Keeper) -> T + Send + 'static) -> T {
     let keeper = keeper.clone();
     command::aside(move || run(&keeper)).await
@@ -146,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn the_folders_own_key_is_followed_by_one_that_is_made_and_forgotten_on_request() {
+    fn rotation_of_the_folders_own_key_makes_a_new_one_and_deletes_the_old_on_request() {
         let folder = tempfile::tempdir().expect("a folder");
         let old = load(&Source::Folder, folder.path(), &[]).expect("made").newest().check();
         let keeper = Keeper::new(&Source::Folder, folder.path());
         let newer = keeper.newer(old.id()).expect("made");
         assert_ne!(newer.id(), old.id());
         let again = keeper.newer(old.id()).expect("the one that was made");
-        assert_eq!(again.id(), newer.id(), "who asks again before it is used gets the same");
+        assert_eq!(again.id(), newer.id(), "a second request before the key is used gets the same key");
         assert!(!keeper.forget_older(old.id()).expect("nothing to do"), "the older is not the newest");
         let kept = load(&Source::Folder, folder.path(), &[newer.check(), old]).expect("both are there");
         assert_eq!(kept.newest().id(), newer.id());
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_is_not_made_anew_by_a_rotation() {
+    fn rotation_does_not_replace_a_missing_key_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let current = MasterKey::generate().id();
         let keeper = Keeper::new(&Source::Folder, folder.path());
@@ -186,7 +188,7 @@ mod tests {
         assert!(refused.contains("put it back behind the new one"), "{refused}");
         put(&path, &[&new, &old]);
         assert_eq!(keeper.newer(old.id()).expect("both are there").id(), new.id());
-        assert!(!keeper.forget_older(new.id()).expect("it is not ours"), "what somebody looks after stays");
+        assert!(!keeper.forget_older(new.id()).expect("it is not ours"), "the operator's own file is not changed");
     }
 
     #[test]

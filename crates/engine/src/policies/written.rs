@@ -1,5 +1,5 @@
-//! A policy as it is kept: what somebody wrote, with times in milliseconds. What they left out stays out, so that it
-//! is shown as they wrote it.
+//! The stored form of a policy: the values that its owner gave, with times in milliseconds. Values that were left out
+//! stay out, so that the API returns the policy as it was written.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is kept of a policy.
+/// The bytes that are stored of a policy.
 pub(super) fn write(spec: &PolicySpec) -> Vec<u8> {
     let tier = |tier: &TierSpec| Tier { scale: tier.scale, first_ms: tier.first.map(ms) };
     let written = Written {
@@ -66,7 +66,7 @@ pub(super) fn write(spec: &PolicySpec) -> Vec<u8> {
     serde_json::to_vec(&written).expect("numbers and texts always serialise")
 }
 
-/// The policy that was kept.
+/// Reads the bytes that [`write()`] made.
 pub(super) fn read(body: &[u8]) -> Result<PolicySpec, serde_json::Error> {
     let written: Written = serde_json::from_slice(body)?;
     let duration = |ms: Option<u64>| ms.map(Duration::from_millis);
@@ -122,7 +122,7 @@ mod tests {
             ..PolicySpec::default()
         };
         for spec in presets.chain([full, PolicySpec::default()]) {
-            assert_eq!(read(&write(&spec)).expect("our own words"), spec);
+            assert_eq!(read(&write(&spec)).expect("write made these bytes"), spec);
         }
     }
 }

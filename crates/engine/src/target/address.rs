@@ -2,8 +2,8 @@
 //!
 //! Stricter than "globally reachable": IPv4 refuses every entry of the special-purpose registry,
 //! multicast and the clouds' own addresses; IPv6 is an allow-list, global unicast minus its special
-//! blocks; an IPv4 address embedded in IPv6 is refused, never unwrapped. Invariant: what
-//! [`check_addresses`] lets pass is the very list that is connected to.
+//! blocks; an IPv4 address embedded in IPv6 is refused, never unwrapped. Invariant: the connector
+//! connects only to addresses of a list that [`check_addresses`] returned.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,13 +11,13 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::{Refusal, TargetRules};
 
-/// More answers than this are an attack or a mistake, and each costs a connect.
+/// The most addresses of a name: more are an attack or a mistake, and each may cost a connect.
 pub const ADDRESSES_MAX: usize = 64;
 
-/// The answers of one look-up, in their order, if every one of them may be contacted on this port.
+/// The addresses of one look-up, in their order, if every one of them may be contacted on this port.
 ///
-/// One bad answer refuses the set: whoever can add a record must not be able to choose which one
-/// is connected to.
+/// One refused address refuses the set: an attacker who can add a record must not be able to choose
+/// which one is connected to.
 pub fn check_addresses(answers: &[IpAddr], port: u16, rules: &TargetRules) -> Result<Vec<IpAddr>, Refusal> {
     if answers.is_empty() {
         return Err(Refusal::DnsNotFound);
@@ -40,7 +40,7 @@ pub(super) fn check_address(ip: IpAddr, port: u16, rules: &TargetRules) -> Resul
     if let Some(refusal) = class(ip).filter(|_| !allowed) {
         return Err(refusal);
     }
-    // Not even an allowed network makes a loop of our own messages useful.
+    // Also in an allowed network: a delivery to this server would loop.
     match rules.own_listen.iter().any(|own| own.port() == port && is_own(own.ip(), ip)) {
         true => Err(Refusal::IpSelf),
         false => Ok(()),
@@ -52,7 +52,7 @@ fn is_own(listens: IpAddr, ip: IpAddr) -> bool {
     listens == ip || (listens.is_unspecified() && ip.is_loopback())
 }
 
-/// The refusal an address earns by itself; `None` for public unicast.
+/// The refusal of an address by its block; `None` for public unicast.
 fn class(ip: IpAddr) -> Option<Refusal> {
     match ip {
         IpAddr::V4(ip) => V4.iter().find(|(network, _)| network.contains(&ip)).map(|(_, refusal)| *refusal),
@@ -150,13 +150,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_standard_library_knows_as_special_is_never_allowed(v4: u32, v6: u128, head in 0usize..12) {
+        fn addresses_special_to_the_standard_library_are_refused(v4: u32, v6: u128, head in 0usize..12) {
             let v4 = Ipv4Addr::from(v4);
             let special = v4.is_loopback() || v4.is_private() || v4.is_link_local() || v4.is_multicast()
                 || v4.is_broadcast() || v4.is_documentation() || v4.is_unspecified();
             prop_assert!(!(special && public(v4.into())), "{v4}");
 
-            // Uniform bits would hardly ever hit a special block: give them its head.
+            // Uniform bits would hardly ever hit a special block, so the first segment is one of a block's.
             const HEADS: [u128; 12] =
                 [0, 0xffff, 0x64, 0xff9b, 0x100, 0x2001, 0x2002, 0x2620, 0x3fff, 0xfc00, 0xfe80, 0xff00];
             let v6 = Ipv6Addr::from((v6 >> 16) | (HEADS[head] << 112));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_listens_everywhere_knows_itself_on_loopback_alone() {
+    fn server_that_listens_on_all_addresses_refuses_itself_on_loopback() {
         let rules = TargetRules {
             allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
             own_listen: vec!["0.0.0.0:8400".parse().expect("an address")],

@@ -1,4 +1,4 @@
-//! Which host names are usable, whatever they resolve to.
+//! Which host names may be used, independent of the addresses that they resolve to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use super::{Refusal, TargetRules};
 
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// Names that mean something local, private or metadata, themselves and everything below them.
+/// Names of local, private or metadata services; refused with everything below them.
 const SPECIAL_NAMES: &[&str] = &[
     "localhost",
     "localdomain",
@@ -28,15 +28,15 @@ const SPECIAL_NAMES: &[&str] = &[
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// The name without its trailing dot, if a public receiver may have it.
+/// Checks a host name, and returns it without its trailing dot.
 ///
-/// `written` is the host as the URL has it, `name` what the parser's IDNA mapping made of it.
+/// `written` is the host as the URL has it, `name` the result of the parser's IDNA mapping.
 pub(super) fn check_name<'a>(written: &str, name: &'a str, rules: &TargetRules) -> Result<&'a str, Refusal> {
     let name = name.strip_suffix('.').unwrap_or(name);
     if written.contains('%') || name.len() > NAME_BYTES_MAX || !name.split('.').all(is_label) {
         return Err(Refusal::HostNameSyntax);
     }
-    // Whoever allows the loopback network means this name for it as well.
+    // An operator that allows the loopback network allows this name for it as well.
     let loopback = |ip: &IpAddr| rules.allow_networks.iter().any(|network| network.contains(ip));
     if name == "localhost" && LOOPBACK.iter().any(loopback) {
         return Ok(name);
@@ -50,7 +50,7 @@ pub(super) fn check_name<'a>(written: &str, name: &'a str, rules: &TargetRules) 
     }
 }
 
-/// What the parser's refusal of a host means: a name that IDNA does not allow, or no host at all.
+/// The refusal for a host that the parser refused: an invalid name, or no host at all.
 pub(super) fn unparsable(written: &str) -> Refusal {
     let is_name = written.chars().all(|c| !c.is_ascii() || c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
     if is_name { Refusal::HostNameSyntax } else { Refusal::UrlSyntax }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_special_name_is_special_with_everything_below_it_but_not_beside_it() {
+    fn special_name_is_refused_with_everything_below_it() {
         for name in ["localhost", "a.localhost", "x.home.arpa", "metadata.goog"] {
             assert_eq!(check_name(name, name, &TargetRules::default()), Err(Refusal::HostSpecialName), "{name}");
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_means_a_host_or_what_is_below_it_never_both() {
+    fn host_pattern_matches_a_host_or_the_names_below_it() {
         let check = |pattern: &str, host: &str| pattern.parse::<HostPattern>().expect("a pattern").matches(host);
         assert!(check("example.net", "example.net"));
         assert!(!check("example.net", "a.example.net"));

@@ -1,6 +1,6 @@
 //! Why a target is refused: one closed list of stable codes.
 //!
-//! A refusal never names the address it found: a tenant must not learn our network from it.
+//! A refusal never contains the address that was found: a tenant must not learn about the server's network from it.
 
 macro_rules! refusals {
     ($($name:ident $code:literal $message:literal;)*) => {
@@ -11,7 +11,7 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// Every refusal there is.
+            /// Every refusal.
             #[cfg(test)]
             const ALL: &'static [Refusal] = &[$(Self::$name,)*];
 

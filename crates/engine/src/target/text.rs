@@ -1,15 +1,15 @@
-//! What the raw text of a URL must be before a parser may interpret it.
+//! Checks of a URL's raw text, before a parser interprets it.
 //!
-//! A lenient parser drops tabs, turns backslashes into slashes and reads `0x7f.1` as an address;
-//! another reads the same text differently, and the difference is the attack. So the text is
-//! judged first, and the parser's reading is compared with it. Read next: `host`.
+//! A lenient parser drops tabs, turns backslashes into slashes and reads `0x7f.1` as an address.
+//! Another parser reads the same text differently, and an attacker can use the difference. So the
+//! text is checked first, and the parser's result is compared with it. Read next: `host`.
 
 use super::{Refusal, Scheme, TargetRules};
 
-/// Longer URLs are refused by many receivers; every one of them rides along with its endpoint.
+/// The longest URL: many receivers refuse longer ones, and every endpoint in memory holds its URL.
 pub(super) const URL_BYTES_MAX: usize = 4096;
 
-/// Ports above 1023 that other protocols own: what we write there could be taken for a command.
+/// Ports above 1023 of other protocols, whose servers could take a request for a command.
 const PORTS_DENIED: &[u16] = &[
     1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
 ];
@@ -24,7 +24,7 @@ pub(super) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Judges characters and scheme, then splits the authority.
+    /// Checks characters and scheme, then splits the authority.
     pub(super) fn split(raw: &'a str, rules: &TargetRules) -> Result<Self, Refusal> {
         if raw.trim() != raw || raw.contains(char::is_control) {
             return Err(Refusal::UrlControlChar);
@@ -49,7 +49,7 @@ impl<'a> Text<'a> {
         Ok(Self { scheme, has_userinfo: userinfo.is_some(), host, port })
     }
 
-    /// The port that is meant, if we may connect to it.
+    /// The port, explicit or by the scheme, if it is allowed.
     pub(super) fn port(&self) -> Result<u16, Refusal> {
         let port = match self.port {
             "" => self.scheme.default_port(),

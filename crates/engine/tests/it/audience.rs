@@ -1,4 +1,4 @@
-//! Messages for subjects and tags: who gets them, at once or by a job.
+//! Messages for subjects and tags: which endpoints get them, at once or by a job.
 
 use std::sync::Arc;
 
@@ -36,14 +36,14 @@ impl Running {
             "https://example.com/",
         );
         let (subject, tags, event_types) = (subject.map(str::to_owned), owned(tags), owned(event_types));
-        let wished = Endpoint { subject, tags, event_types, ..bare };
-        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("it is made") {
+        let new = Endpoint { subject, tags, event_types, ..bare };
+        match self.engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("it is made") {
             Made::Now(made) => made.endpoint,
-            Made::Before(_) => panic!("no key was given"),
+            Made::Before(_) => panic!("the request has no idempotency key"),
         }
     }
 
-    /// How many deliveries a message becomes at once; `None` when a job makes them.
+    /// How many deliveries an accept makes of a message; `None` when a job makes them.
     async fn deliveries(&self, message: NewMessage) -> Option<usize> {
         promised(self.engine.accept(message).await)
     }
@@ -52,7 +52,7 @@ impl Running {
 fn promised(outcome: Result<Outcome, NotAccepted>) -> Option<usize> {
     match outcome.expect("it is accepted") {
         Outcome::Promised(promise) => promise.deliveries,
-        Outcome::Replayed(_) => panic!("no key was given"),
+        Outcome::Replayed(_) => panic!("the request has no idempotency key"),
     }
 }
 
@@ -81,19 +81,19 @@ async fn a_message_for_subjects_and_tags_goes_once_to_each_endpoint_that_has_bot
     }
     let together = cases.map(|(subjects, tags, _)| message(tenant, subjects, tags));
     let found: Vec<_> = running.engine.accept_all(together.to_vec()).await.into_iter().map(promised).collect();
-    assert_eq!(found, cases.map(|(_, _, expected)| Some(expected)), "a batch is the same one by one");
+    assert_eq!(found, cases.map(|(_, _, expected)| Some(expected)), "a batch has the same recipients");
 
     let moved = Endpoint { subject: Some("eve".to_owned()), version: bob.version + 1, ..bob.clone() };
     let eve = running.engine.change_endpoint(moved, None).await.expect("it is changed");
-    assert_eq!(running.deliveries(message(tenant, &["bob"], &[])).await, Some(0), "it is another's at once");
+    assert_eq!(running.deliveries(message(tenant, &["bob"], &[])).await, Some(0), "its new subject counts");
     assert_eq!(running.deliveries(message(tenant, &["eve"], &["us"])).await, Some(1));
     running.engine.delete_endpoint(&eve, None).await.expect("it is deleted");
-    assert_eq!(running.deliveries(message(tenant, &["eve"], &[])).await, Some(0), "or gone at once");
+    assert_eq!(running.deliveries(message(tenant, &["eve"], &[])).await, Some(0), "it is deleted");
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_tag_of_more_endpoints_than_fit_an_accept_is_left_to_a_job() {
+async fn tag_with_more_endpoints_than_fit_an_accept_goes_to_a_job() {
     let running = Running::start(&Arc::<MemoryStore>::default()).await;
     let tenant = running.tenant("a").await;
     for _ in 0..FANOUT_MAX {
@@ -106,7 +106,7 @@ async fn a_tag_of_more_endpoints_than_fit_an_accept_is_left_to_a_job() {
     }
     assert_eq!(running.deliveries(to_tag()).await, Some(FANOUT_MAX), "those that want other events do not count");
     running.put(tenant, None, &["eu", "beta"], &[]).await;
-    assert_eq!(running.deliveries(to_tag()).await, None, "one more, behind them");
+    assert_eq!(running.deliveries(to_tag()).await, None, "one more endpoint than fit");
     let collapsing = NewMessage { collapse_key: Some("k".to_owned()), ..to_tag() };
     let refused = running.engine.accept(collapsing).await;
     assert!(matches!(refused, Err(NotAccepted::CollapsesTooMany)), "{refused:?}");

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, loopback_allowed, request, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
-/// What an attempt at a receiver that answers like this ends in: a status, or a cause and its detail.
+/// Checks the result of an attempt at a receiver with this script: a status, or a cause and its detail.
 async fn check(script: Vec<Step>, expected: &str) {
     let receiver = Receiver::start(vec![script.clone()]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: 5 * SHORT, ..settings() });
@@ -46,7 +46,7 @@ async fn the_target_decides_path_and_host_and_http_frames_the_body() {
 }
 
 #[tokio::test]
-async fn one_connection_carries_attempt_after_attempt() {
+async fn attempts_in_a_row_share_one_connection() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
     for _ in 0..20 {
@@ -106,7 +106,7 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
         bench.connector.send(bench.job(token, "https://hooks.example.com/")).expect("room for a job");
     }
     for _ in 0..3 {
-        let fault = bench.next().await.result.expect_err("nobody was asked");
+        let fault = bench.next().await.result.expect_err("the resolver panics");
         assert_eq!((fault.cause, fault.detail), (Cause::Unknown, Some("connector_stopped")));
     }
     assert_eq!(bench.connector.connections(), 0);
@@ -133,7 +133,7 @@ async fn an_idle_connection_ends_after_its_time() {
 }
 
 #[tokio::test]
-async fn a_connection_its_receiver_closed_is_replaced_without_a_word() {
+async fn idle_connection_closed_by_its_receiver_is_replaced_silently() {
     let close_after_one = vec![Step::Read, write(OK)];
     let receiver = Receiver::start(vec![close_after_one, vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
@@ -144,7 +144,7 @@ async fn a_connection_its_receiver_closed_is_replaced_without_a_word() {
 }
 
 #[tokio::test]
-async fn nothing_listens() {
+async fn closed_port_is_connect_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
     drop(listener);
@@ -152,7 +152,7 @@ async fn nothing_listens() {
     assert_eq!(fault.cause, Cause::ConnectRefused);
 }
 
-/// The receiver acts before we get to write: the connection is handed over only after that.
+/// Checks the cause when the receiver acts before the request is written: the connection is handed over after that.
 async fn check_before_write(script: Vec<Step>, cause: Cause) {
     let receiver = Receiver::start(vec![script]).await;
     let witness = Witness::new(receiver.address(), Patience::UntilReadable);
@@ -178,7 +178,7 @@ async fn a_connection_lost_after_the_request_was_written_may_have_delivered_it()
 }
 
 #[tokio::test]
-async fn a_receiver_that_never_answers_is_left_at_the_deadline() {
+async fn attempt_without_an_answer_ends_at_the_deadline() {
     let never: [Vec<Step>; 2] = [vec![Step::Hold], vec![Step::Read, write("HTTP/1.1 200 OK\r\n"), Step::Hold]];
     for script in never {
         let receiver = Receiver::start(vec![script]).await;
@@ -203,7 +203,7 @@ async fn a_job_ends_by_its_own_deadline_even_while_it_queues() {
 }
 
 #[tokio::test]
-async fn a_connect_that_never_ends_is_given_up_after_its_own_timeout() {
+async fn connect_that_never_ends_fails_after_the_connect_timeout() {
     let receiver = Receiver::start(vec![vec![Step::Hold]]).await;
     let witness = Witness::new(receiver.address(), Patience::Endless);
     let names = Names::new([addresses(&["127.0.0.1", "127.0.0.2"])]);
@@ -238,7 +238,7 @@ async fn heads_above_the_limits_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_a_protocol_error() {
+async fn malformed_http_1_is_a_protocol_error() {
     for garbage in [
         "hello there, this is no web server\r\n\r\n",
         "HTTP/9.9 200 OK\r\n\r\n",
@@ -280,7 +280,7 @@ async fn a_few_interim_answers_are_skipped_and_a_flood_is_a_protocol_error() {
 }
 
 #[tokio::test]
-async fn the_status_stands_however_the_body_ends() {
+async fn status_counts_even_if_the_body_fails() {
     check_answer("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", "200 cut").await;
     check_answer("HTTP/1.1 200 OK\r\n\r\nuntil the end", "200").await;
     check_answer("HTTP/1.0 200 OK\r\n\r\n", "200").await;
@@ -291,7 +291,7 @@ async fn the_status_stands_however_the_body_ends() {
 }
 
 #[tokio::test]
-async fn an_early_answer_counts_although_the_request_is_never_read() {
+async fn early_answer_counts_even_if_the_request_is_not_read() {
     let receiver = Receiver::start(vec![vec![Step::ReadFirst, write(OK), Step::Stall], vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
     let mut job = bench.job(1, &receiver.url());
@@ -317,7 +317,7 @@ async fn a_failure_keeps_the_beginning_of_its_body_and_a_success_keeps_none() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_answer_cannot_be_trusted_to_have_ended_is_not_used_again() {
+async fn connection_with_an_unclear_end_of_answer_is_not_reused() {
     let too_long = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}",
         BODY_BYTES_READ_MAX + 1,
@@ -340,7 +340,7 @@ async fn a_connection_whose_answer_cannot_be_trusted_to_have_ended_is_not_used_a
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_not_a_way() {
+async fn redirect_is_an_answer_and_not_followed() {
     let elsewhere = Receiver::start(vec![vec![Step::Serve]]).await;
     let answer = format!("HTTP/1.1 307 Moved\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", elsewhere.url());
     let receiver = Receiver::start(vec![vec![Step::Read, write(answer)]]).await;
@@ -350,7 +350,7 @@ async fn a_redirect_is_an_answer_and_not_a_way() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_a_receiver_beyond_the_message() {
+async fn request_has_no_cookie_authorization_or_other_extra_header() {
     let receiver = Receiver::start(vec![vec![
         Step::Read,
         write("HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nalt-svc: h2=\":1\"\r\ncontent-length: 0\r\n\r\n"),
@@ -369,7 +369,7 @@ async fn nothing_is_asked_of_a_receiver_beyond_the_message() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_proves_its_address_again_after_a_while() {
+async fn kept_connection_is_rechecked_after_a_while() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let answers = [&["127.0.0.1"], &["127.0.0.1"], &["127.0.0.2"], &["10.0.0.1"]];
     let names = Names::new(answers.map(|list| addresses(list)));
@@ -381,14 +381,14 @@ async fn a_kept_connection_proves_its_address_again_after_a_while() {
     bench.answer(url).await;
     assert_eq!((names.asked(), witness.dialled().len()), (2, 1), "the same address: the connection is kept");
     bench.answer(url).await;
-    assert_eq!(witness.dialled().len(), 2, "the name moved: so did we");
+    assert_eq!(witness.dialled().len(), 2, "the name has another address: a new connection");
     let fault = bench.fault(url).await;
     assert_eq!((fault.cause, fault.detail), (Cause::AddressRefused, Some("ip_private")));
     assert_eq!((witness.dialled().len(), receiver.requests().len()), (2, 3), "nothing more was sent");
 }
 
 #[tokio::test]
-async fn a_young_connection_is_used_without_another_look_up() {
+async fn recently_checked_connection_needs_no_look_up() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let names = Names::new([addresses(&["127.0.0.1"]), addresses(&["10.0.0.1"])]);
     let witness = Witness::new(receiver.address(), Patience::None);
@@ -400,7 +400,7 @@ async fn a_young_connection_is_used_without_another_look_up() {
 }
 
 #[tokio::test]
-async fn a_name_without_an_answer_tells_a_missing_name_from_a_failing_resolver() {
+async fn missing_name_and_failing_resolver_have_different_causes() {
     let cases = [
         (Lookup::Fails(NoAnswer::NotFound), Cause::DnsNotFound),
         (Lookup::Addresses(vec![]), Cause::DnsNotFound),
@@ -417,7 +417,7 @@ async fn a_name_without_an_answer_tells_a_missing_name_from_a_failing_resolver()
 }
 
 #[tokio::test]
-async fn closing_lets_what_was_taken_end_and_takes_nothing_more() {
+async fn close_lets_jobs_end_and_refuses_further_ones() {
     let receiver = Receiver::start(vec![vec![Step::Serve], vec![Step::Hold]]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: SHORT, ..settings() });
     bench.answer(&receiver.url()).await;
@@ -440,11 +440,11 @@ async fn closing_ends_idle_connections_at_once() {
     let mut bench = Bench::new(settings());
     bench.answer(&receiver.url()).await;
     let closed = tokio::time::timeout(10 * SHORT, bench.connector.close()).await;
-    assert!(closed.is_ok(), "an idle connection held up the end");
+    assert!(closed.is_ok(), "an idle connection delayed the close");
 }
 
 #[tokio::test]
-async fn more_jobs_than_allowed_come_back_to_the_caller() {
+async fn jobs_over_the_limit_are_handed_back() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(Settings { jobs_max: 2, ..settings() });
     for token in [1, 2] {
@@ -457,7 +457,7 @@ async fn more_jobs_than_allowed_come_back_to_the_caller() {
 }
 
 #[tokio::test]
-async fn checking_a_target_contacts_nobody() {
+async fn check_of_a_target_opens_no_connection() {
     let witness = Witness::new("127.0.0.1:1".parse().expect("an address"), Patience::None);
     let names = Names::new([addresses(&["93.184.216.34"]), addresses(&["10.0.0.1"])]);
     let bench = Bench::with(settings(), names, witness.clone(), Roots::none());

@@ -1,4 +1,4 @@
-//! HTTP/2: many attempts over one connection, and receivers that bend or break its rules.
+//! HTTP/2: many attempts over one connection, and receivers that violate the protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,13 +42,13 @@ async fn start_with(
     (receiver, bench)
 }
 
-/// What the next attempt ends in: a status, or a cause and its detail.
+/// The result of the next attempt: a status, or a cause and its detail.
 async fn outcome(bench: &mut Bench) -> String {
     let done = bench.attempt(URL).await;
-    tell(&done.result)
+    describe(&done.result)
 }
 
-fn tell(result: &Result<posthaste_engine::connector::Answer, posthaste_engine::connector::Fault>) -> String {
+fn describe(result: &Result<posthaste_engine::connector::Answer, posthaste_engine::connector::Fault>) -> String {
     match result {
         Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
         Ok(answer) => answer.status.as_u16().to_string(),
@@ -62,7 +62,7 @@ async fn check(manner: Manner, expected: &str) {
     assert_eq!(outcome(&mut bench).await, expected, "{manner:?}");
 }
 
-/// Sends so many jobs and gives what each ended in, in the order of their tokens.
+/// Sends this many jobs and returns their results, in the order of their tokens.
 async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
     for token in 0..count {
         bench.connector.send(bench.job(token, URL)).expect("room for a job");
@@ -72,13 +72,13 @@ async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
         let done = bench.next().await;
         let outcome = &mut outcomes[usize::try_from(done.token).expect("a token of ours")];
         assert!(outcome.is_empty(), "{} ended twice", done.token);
-        *outcome = tell(&done.result);
+        *outcome = describe(&done.result);
     }
     outcomes
 }
 
 #[tokio::test]
-async fn the_target_decides_authority_and_path_and_no_field_of_http_1_is_sent() {
+async fn target_decides_authority_and_path_and_no_http_1_field_is_sent() {
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
     let mut job = bench.job(1, URL);
     job.request = request("{\"a\":1}");
@@ -92,7 +92,7 @@ async fn the_target_decides_authority_and_path_and_no_field_of_http_1_is_sent() 
 }
 
 #[tokio::test]
-async fn one_connection_carries_many_attempts_at_once() {
+async fn many_attempts_at_once_share_one_connection() {
     let gate = Arc::new(Semaphore::new(1));
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Held(Arc::clone(&gate))])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
@@ -111,7 +111,7 @@ async fn one_connection_carries_many_attempts_at_once() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_speaks_http_1_alone_gets_it() {
+async fn receiver_without_http_2_gets_http_1() {
     let (receiver, mut bench) = start_offering(&["http/1.1"], settings(), vec![serve(&[Reply::Ok])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
@@ -132,7 +132,7 @@ async fn neither_the_receiver_s_limit_of_streams_nor_ours_is_exceeded() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_takes_no_stream_is_left_at_the_deadline_without_a_byte_of_the_message() {
+async fn receiver_that_allows_no_stream_times_out_without_a_byte_of_the_message() {
     let terms = Terms { streams_max: Some(0), answers: vec![Reply::Ok], ..Terms::default() };
     check(Manner::Serve(terms), "connect_timeout attempt_timeout").await;
 }
@@ -167,12 +167,12 @@ async fn a_refused_stream_is_repeated_once_and_silently() {
 }
 
 #[tokio::test]
-async fn what_a_receiver_that_goes_away_has_not_seen_is_repeated_on_another_connection() {
+async fn unprocessed_streams_after_goaway_are_repeated_on_another_connection() {
     let leaves = Manner::Raw(settings_frame(), 1, goaway_frame(0, 0));
     let (receiver, mut bench) = start(settings(), vec![leaves.clone(), serve(&[Reply::Ok])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(receiver.seen.counts(), (2, 2));
-    // Also with an error for a reason, and only once.
+    // The same with an error code, and only once.
     let leaves = Manner::Raw(settings_frame(), 1, goaway_frame(0, 2));
     let (receiver, mut bench) = start(settings(), vec![leaves]).await;
     assert_eq!(outcome(&mut bench).await, "closed_early going_away");
@@ -180,7 +180,7 @@ async fn what_a_receiver_that_goes_away_has_not_seen_is_repeated_on_another_conn
 }
 
 #[tokio::test]
-async fn what_a_receiver_that_goes_away_has_seen_is_waited_for() {
+async fn processed_streams_after_goaway_are_waited_for() {
     let leaves = Manner::Raw(settings_frame(), 1, [goaway_frame(1, 0), ok_frame(1)].concat());
     let (receiver, mut bench) = start(settings(), vec![leaves, serve(&[Reply::Ok])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
@@ -189,7 +189,7 @@ async fn what_a_receiver_that_goes_away_has_seen_is_waited_for() {
 }
 
 #[tokio::test]
-async fn three_streams_broken_in_a_row_and_the_receiver_gets_http_1() {
+async fn receiver_gets_http_1_after_three_broken_streams_in_a_row() {
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Reset(Reason::INTERNAL_ERROR)])]).await;
     for _ in 0..3 {
         assert_eq!(outcome(&mut bench).await, "unknown stream_reset");
@@ -206,14 +206,14 @@ async fn a_receiver_that_asks_for_http_1_gets_it_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_2_is_a_protocol_error() {
+async fn malformed_http_2_is_a_protocol_error() {
     check(Manner::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), 1, Vec::new()), "protocol_error http2").await;
     let unsolicited = [settings_frame(), ok_frame(99)].concat();
     check(Manner::Raw(unsolicited, 1, Vec::new()), "protocol_error http2").await;
 }
 
 #[tokio::test]
-async fn a_stream_that_never_ends_keeps_its_deadline_and_disturbs_no_other() {
+async fn stream_that_never_ends_times_out_and_affects_no_other() {
     let replies = [Reply::Ok, Reply::Never, Reply::Ok];
     let (receiver, mut bench) =
         start(Settings { attempt_timeout: 5 * SHORT, ..settings() }, vec![serve(&replies)]).await;
@@ -226,7 +226,7 @@ async fn a_stream_that_never_ends_keeps_its_deadline_and_disturbs_no_other() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_lets_no_byte_of_the_body_through_is_left_at_the_deadline() {
+async fn receiver_with_an_empty_window_times_out_at_the_deadline() {
     let terms = Terms { window: Some(0), answers: vec![Reply::Ok], ..Terms::default() };
     check(Manner::Serve(terms), "unknown attempt_timeout").await;
 }
@@ -242,7 +242,7 @@ async fn heads_above_the_limits_are_refused() {
 }
 
 #[tokio::test]
-async fn of_a_body_only_the_beginning_is_read_and_the_connection_goes_on() {
+async fn body_is_read_up_to_its_bound_and_the_connection_stays_open() {
     let replies = [Reply::Body(500, 3), Reply::Body(503, 8 * BODY_BYTES_READ_MAX), Reply::Body(200, 9), Reply::Ok];
     let (receiver, mut bench) = start(settings(), vec![serve(&replies)]).await;
     let answer = bench.answer(URL).await;
@@ -256,11 +256,11 @@ async fn of_a_body_only_the_beginning_is_read_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_silent_receiver_is_asked_for_a_sign_of_life_and_left_without_one() {
+async fn silent_connection_is_pinged_and_closed_without_a_pong() {
     let silent = Manner::Raw(settings_frame(), 99, Vec::new());
     let (_receiver, mut bench) = start(Settings { ping_after: SHORT, ..settings() }, vec![silent]).await;
     assert_eq!(outcome(&mut bench).await, "unknown connection_closed");
-    // One that is merely slow answers the question and keeps its connection.
+    // A receiver that is only slow answers the ping and keeps its connection.
     let gate = Arc::new(Semaphore::new(0));
     let slow = serve(&[Reply::Held(Arc::clone(&gate))]);
     let limits = Settings { ping_after: SHORT / 4, ..settings() };
@@ -274,7 +274,7 @@ async fn a_silent_receiver_is_asked_for_a_sign_of_life_and_left_without_one() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_proves_its_address_again_after_a_while() {
+async fn kept_connection_is_rechecked_after_a_while() {
     let names = [
         addresses(&["93.184.216.34"]),
         addresses(&["93.184.216.34", "8.8.8.8"]),
@@ -288,7 +288,7 @@ async fn a_kept_connection_proves_its_address_again_after_a_while() {
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(receiver.seen.counts(), (1, 2));
-    // The name has moved: a new connection, with a look-up of its own.
+    // The name has another address: a new connection, with a look-up of its own.
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(receiver.seen.counts(), (2, 3));
     assert_eq!(outcome(&mut bench).await, "address_refused dns_mixed");
@@ -324,7 +324,7 @@ async fn an_idle_connection_ends_after_its_time() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_connection_that_cannot_be_opened_shares_its_fate() {
+async fn attempts_queued_for_a_connection_that_fails_to_open_fail_with_it() {
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
     drop(receiver);

@@ -1,4 +1,4 @@
-//! A receiver that speaks HTTP/2 over TLS, as politely or as rudely as it is told.
+//! A receiver of HTTP/2 over TLS whose behaviour, correct or not, a test defines.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,40 +16,40 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::receiver::OK;
 
-/// What it does with a connection over HTTP/2; over HTTP/1.1 it always answers 200.
+/// The behaviour on an HTTP/2 connection; over HTTP/1.1 it always answers 200.
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
-    /// Answers requests, each as told: the first of all as the first, the last for all that follow.
+    /// Answers requests by a list: the n-th request of all gets the n-th answer, and later ones the last answer.
     Serve(Terms),
-    /// Writes these frames, reads until so many requests have come, writes those frames, and waits.
+    /// Writes the first frames, reads until this many requests have come, writes the second frames, and waits.
     Raw(Vec<u8>, usize, Vec<u8>),
 }
 
-/// What it tells whoever connects, and how it answers.
+/// The settings that it sends, and its answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
     pub(crate) streams_max: Option<u32>,
     pub(crate) window: Option<u32>,
-    /// Goes away after so many requests of a connection.
+    /// Sends `GOAWAY` after this many requests of a connection.
     pub(crate) requests_max: Option<usize>,
     pub(crate) answers: Vec<Reply>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// 200.
+    /// Answers 200.
     Ok,
-    /// 200 once somebody gives it a permit.
+    /// Answers 200 once the semaphore has a permit.
     Held(Arc<Semaphore>),
-    /// Never.
+    /// Never answers.
     Never,
     /// Resets the stream.
     Reset(Reason),
-    /// So many fields of so many bytes each.
+    /// Answers with this many fields of this many bytes each.
     Fields(usize, usize),
-    /// A status with a body of so many bytes.
+    /// Answers with this status and a body of this many bytes.
     Body(u16, usize),
-    /// So many interim answers first.
+    /// Sends this many interim answers first.
     Interim(usize),
 }
 
@@ -64,12 +64,12 @@ pub(crate) struct Multiplexer {
     _tasks: JoinSet<()>,
 }
 
-/// What it has seen.
+/// Counts of what the receiver has seen.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) connections: AtomicUsize,
     pub(crate) requests: AtomicUsize,
-    /// The most that were under way on one connection at once.
+    /// The most requests under way on one connection at once.
     pub(crate) at_once_max: AtomicUsize,
     pub(crate) over_http1: AtomicUsize,
     pub(crate) last: Mutex<String>,
@@ -82,7 +82,7 @@ impl Seen {
 }
 
 impl Multiplexer {
-    /// The first connection is treated in the first manner, and so on; the last is for all that follow.
+    /// The n-th connection gets the n-th behaviour, and later ones the last.
     pub(crate) async fn start(acceptor: TlsAcceptor, manners: Vec<Manner>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -175,7 +175,7 @@ async fn answer(
         Reply::Ok => {}
         Reply::Held(gate) => {
             at_once.fetch_add(1, Ordering::SeqCst);
-            gate.acquire().await.expect("nobody closes it").forget();
+            gate.acquire().await.expect("the semaphore stays open").forget();
             at_once.fetch_sub(1, Ordering::SeqCst);
         }
         Reply::Never => std::future::pending().await,
@@ -213,17 +213,17 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// `SETTINGS` without a word.
+/// An empty `SETTINGS` frame.
 pub(crate) fn settings_frame() -> Vec<u8> {
     frame(4, 0, 0, &[])
 }
 
-/// `SETTINGS` with how many streams are taken.
+/// A `SETTINGS` frame with the limit of streams.
 pub(crate) fn streams_frame(max: u32) -> Vec<u8> {
     frame(4, 0, 0, &[&[0, 3][..], &max.to_be_bytes()].concat())
 }
 
-/// `GOAWAY`, having seen streams up to this one.
+/// A `GOAWAY` frame with the last stream that was seen.
 pub(crate) fn goaway_frame(last: u32, reason: u32) -> Vec<u8> {
     frame(7, 0, 0, &[last.to_be_bytes(), reason.to_be_bytes()].concat())
 }

@@ -1,4 +1,4 @@
-//! The network as a test wants it: names that resolve as told, sockets that are witnessed.
+//! A network that a test controls: names with scripted answers, and sockets whose addresses are recorded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// What a look-up gives.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     Addresses(Vec<IpAddr>),
@@ -29,25 +29,26 @@ pub(crate) fn addresses(list: &[&str]) -> Lookup {
     Lookup::Addresses(list.iter().map(|text| text.parse().expect("an address")).collect())
 }
 
-/// Answers in the order told, whatever the name; the last answer stays.
+/// A resolver with a list of answers, in order and for any name; the last answer repeats.
 #[derive(Debug)]
 pub(crate) struct Names {
     answers: Mutex<VecDeque<Lookup>>,
-    asked: Mutex<usize>,
+    look_ups: Mutex<usize>,
 }
 
 impl Names {
     pub(crate) fn new(answers: impl IntoIterator<Item = Lookup>) -> Arc<Self> {
-        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), asked: Mutex::new(0) })
+        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), look_ups: Mutex::new(0) })
     }
 
+    /// How many look-ups were made.
     pub(crate) fn asked(&self) -> usize {
-        *self.asked.lock().expect("no test panics while it asks")
+        *self.look_ups.lock().expect("no test panics while it holds the lock")
     }
 
     fn next(&self) -> Lookup {
-        *self.asked.lock().expect("no test panics while it asks") += 1;
-        let mut answers = self.answers.lock().expect("no test panics while it asks");
+        *self.look_ups.lock().expect("no test panics while it holds the lock") += 1;
+        let mut answers = self.answers.lock().expect("no test panics while it holds the lock");
         match answers.len() {
             0 => panic!("no look-up was expected"),
             1 => answers[0].clone(),
@@ -68,7 +69,7 @@ impl Resolve for Names {
     }
 }
 
-/// Writes down every address somebody connects to, and connects to a receiver instead.
+/// Records every address that the connector dials, and connects to a receiver instead.
 #[derive(Debug)]
 pub(crate) struct Witness {
     receiver: SocketAddr,
@@ -76,7 +77,7 @@ pub(crate) struct Witness {
     patience: Patience,
 }
 
-/// When a connection is given to whoever asked for it.
+/// When a connection is handed to the connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// At once.
@@ -112,7 +113,7 @@ impl Dial for Witness {
     }
 }
 
-/// A connector under test, and where its results come back.
+/// A connector under test, and the channel of its results.
 pub(crate) struct Bench {
     pub(crate) connector: Connector,
     results: mpsc::Receiver<Done>,
@@ -134,11 +135,11 @@ pub(crate) fn settings() -> Settings {
 /// More than any attempt of a test may take.
 const ENOUGH: Duration = Duration::from_secs(10);
 
-/// Far below the defaults, far above what loopback needs: for what must run into it.
+/// A timeout far below the defaults and far above what loopback needs, for tests that wait for it.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
 impl Bench {
-    /// Over real sockets, to addresses on loopback alone.
+    /// A bench over real sockets, to addresses on loopback alone.
     pub(crate) fn new(settings: Settings) -> Self {
         Self::with(settings, Names::new([]), Arc::new(Tcp), Roots::none())
     }
@@ -181,7 +182,7 @@ impl Bench {
         self.attempt(url).await.result.expect_err("a fault")
     }
 
-    /// Until a connection that its receiver closed has been noticed.
+    /// Waits until the connector has noticed that its connections are closed.
     pub(crate) async fn until_no_connection(&self) {
         while self.connector.connections() > 0 {
             tokio::task::yield_now().await;

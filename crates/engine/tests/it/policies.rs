@@ -1,4 +1,4 @@
-//! Policies by name, from the word of a tenant to the times of its attempts.
+//! Policies by name, from a tenant's settings to the times of its attempts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn waits_follow_a_stored_policy_its_changes_and_a_restart() {
     first.endpoint(tenant, "slow").await.expect("an endpoint");
     let delivery = first.send(tenant).await;
     assert_eq!(first.wait_after(delivery, 1).await, 100);
-    // What waits keeps its time; the next decision is the new policy's.
+    // A pending retry keeps its time; the next decision uses the new policy.
     first.engine.put_policy(tenant, "slow", every(33), None).await.expect("a policy");
     assert_eq!(first.wait_after(delivery, 2).await, 33);
     assert_eq!(first.wait_after(delivery, 3).await, 33);
@@ -44,7 +44,7 @@ async fn waits_follow_a_stored_policy_its_changes_and_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_waits() {
+async fn endpoints_without_a_policy_follow_their_tenants_also_for_pending_deliveries() {
     let store = Arc::new(MemoryStore::default());
     let first = Running::start(&store).await;
     let [slow, quick] = ["slow", "quick"].map(|name| Terms { policy: Some(name.to_owned()), ..Terms::default() });
@@ -61,9 +61,9 @@ async fn endpoints_that_name_no_policy_follow_their_tenants_and_so_does_what_wai
         let changed = Tenant { terms: quick.clone(), ..tenant.clone() };
         first.engine.change_tenant(tenant, &changed, None).await.expect("it is changed");
     }
-    assert_eq!(first.wait_after(waits, 2).await, 20, "what waited is decided anew");
+    assert_eq!(first.wait_after(waits, 2).await, 20, "a pending delivery follows the new policy");
     let fresh = first.send(has_own.id).await;
-    assert_eq!(first.wait_after(fresh, 1).await, 60, "who names one stays with it");
+    assert_eq!(first.wait_after(fresh, 1).await, 60, "an endpoint that names a policy keeps it");
     first.stop().await;
     let second = Running::start(&store).await;
     assert_eq!(second.wait_after(waits, 3).await, 20, "after a restart too");
@@ -92,26 +92,26 @@ async fn a_tenants_policy_hides_the_operators_until_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_somebody_uses_is_not_deleted() {
+async fn policy_in_use_is_not_deleted() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let (ann, bob) = (running.tenant("ann").await, running.tenant("bob").await);
     running.engine.put_policy(OPERATOR, "house", every(40), None).await.expect("a policy");
     running.engine.put_policy(ann, "own", every(40), None).await.expect("a policy");
     let endpoint = running.endpoint(ann, "own").await.expect("an endpoint");
-    let in_use = |told: Result<bool, NotPut>| match told {
+    let in_use = |result: Result<bool, NotPut>| match result {
         Err(NotPut::InUse(user)) => user,
         other => panic!("{other:?}"),
     };
     assert!(in_use(running.engine.delete_policy(ann, "own", None).await).starts_with("the endpoint ep_"));
     let house = running.endpoint(bob, "house").await.expect("an endpoint");
-    let told = in_use(running.engine.delete_policy(OPERATOR, "house", None).await);
-    assert!(told.ends_with("of the tenant bob uses it"), "{told}");
+    let user = in_use(running.engine.delete_policy(OPERATOR, "house", None).await);
+    assert!(user.ends_with("of the tenant bob uses it"), "{user}");
     for endpoint in [&endpoint, &house] {
         running.engine.delete_endpoint(endpoint, None).await.expect("it is deleted");
     }
-    assert!(running.engine.delete_policy(ann, "own", None).await.expect("nobody uses it"));
-    assert!(running.engine.delete_policy(OPERATOR, "house", None).await.expect("nobody uses it"));
+    assert!(running.engine.delete_policy(ann, "own", None).await.expect("it is not in use"));
+    assert!(running.engine.delete_policy(OPERATOR, "house", None).await.expect("it is not in use"));
     assert!(!running.engine.delete_policy(OPERATOR, "house", None).await.expect("there is none"));
     let unknown = running.endpoint(ann, "owm").await.expect_err("no policy");
     assert!(unknown.to_string().starts_with("policy: there is no policy \"owm\"; the presets are"), "{unknown}");

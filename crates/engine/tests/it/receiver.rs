@@ -1,4 +1,4 @@
-//! A receiver that does exactly what its script says, however rude.
+//! A receiver that follows a script, which may violate the protocol.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// One thing a receiver does with a connection. A script that ends closes it.
+/// One step of a receiver on a connection. At the end of its script it closes the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Reads a request, head and body.
@@ -26,7 +26,7 @@ pub(crate) enum Step {
     Hold,
     /// Neither reads nor writes any more.
     Stall,
-    /// Throws the connection away, so that the other side sees a reset.
+    /// Resets the connection.
     Reset,
     /// Answers every request with 200 until the other side has gone.
     Serve,
@@ -50,7 +50,7 @@ struct Seen {
 }
 
 impl Receiver {
-    /// The first connection gets the first script, and so on; the last one is for all that follow.
+    /// The n-th connection gets the n-th script, and later ones the last.
     pub(crate) async fn start(scripts: Vec<Vec<Step>>) -> Self {
         Self::listen(scripts, None).await
     }

@@ -1,6 +1,6 @@
-//! A running engine over a store in memory, whose receivers are nowhere.
+//! A running engine over a store in memory, without receivers.
 //!
-//! No socket is opened: the resolver fails, which is tried again like any fault of the network. Time is turned by hand.
+//! No socket is opened: the resolver fails, which is retried like any network error. Tests advance the clock.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Resolve for NoResolver {
     }
 }
 
-/// A running engine; what it knows is in the store alone.
+/// A running engine; all of its state is in the store.
 pub(crate) struct Running {
     pub(crate) engine: Arc<Engine<MemoryStore, SystemClock>>,
     stop: CancellationToken,
@@ -66,7 +66,7 @@ impl Running {
     pub(crate) async fn tenant_on(&self, uid: &str, terms: Terms) -> Tenant {
         match self.engine.make_tenant(Some(uid.to_owned()), terms, None, None).await.expect("a tenant") {
             Made::Now(made) => made.tenant,
-            Made::Before(_) => panic!("nobody gave a key"),
+            Made::Before(_) => panic!("the request has no idempotency key"),
         }
     }
 
@@ -88,10 +88,10 @@ impl Running {
             "https://example.com/",
         );
         let policy = Some(policy.to_owned()).filter(|name| !name.is_empty());
-        let wished = Endpoint { policy, time_zone: time_zone.map(str::to_owned), ..bare };
-        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await? {
+        let new = Endpoint { policy, time_zone: time_zone.map(str::to_owned), ..bare };
+        match self.engine.make_endpoint(new, NewSigning::default(), None, None).await? {
             Made::Now(made) => Ok(made.endpoint),
-            Made::Before(_) => panic!("nobody gave a key"),
+            Made::Before(_) => panic!("the request has no idempotency key"),
         }
     }
 
@@ -105,11 +105,11 @@ impl Running {
         match self.engine.accept(message).await.expect("it is accepted") {
             // The first delivery's key follows the message's.
             Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            Outcome::Replayed(_) => panic!("nobody gave a key"),
+            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
         }
     }
 
-    /// Turns time until so many attempts were made, and gives the wait behind the last of them, in seconds.
+    /// Advances the clock until this many attempts were made; returns the wait after the last of them, in seconds.
     pub(crate) async fn wait_after(&self, delivery: DeliveryId, attempts: usize) -> u64 {
         for _ in 0..100_000 {
             let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");

@@ -26,7 +26,7 @@ async fn the_default_resolver_cannot_reach_loopback_by_name() {
         "https://127.0.0.1/",
         &TargetRules { allow_networks: vec!["127.0.0.0/8".parse().expect("a network")], ..TargetRules::default() },
     );
-    // Even a target parsed under laxer rules is judged by the connector's own.
+    // The connector applies its own rules, also to a target that was parsed under laxer ones.
     let refusal = connector.check(&literal.expect("allowed when it was parsed")).await.expect_err("not allowed here");
     assert_eq!(refusal.code(), "ip_loopback");
 }

@@ -1,4 +1,4 @@
-//! What was agreed with a tenant, and what comes of it.
+//! The settings of a tenant, and their effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use posthaste_store::MemoryStore;
 
 use crate::running::Running;
 
-/// The minute of the day that a clock so many hours east of UTC will show in so many more.
+/// The minute of the day, `ahead` hours from now, in a time zone `east` hours ahead of UTC.
 fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
     let minutes = now.as_millis() / 60_000 + (east + ahead) * 60;
     u16::try_from(minutes.rem_euclid(24 * 60)).expect("a minute of a day")
 }
 
-/// Why it waits and for how many hours, while nothing was tried.
+/// Why a delivery waits and for how many hours; `None` once an attempt was made.
 async fn waits(running: &Running, delivery: DeliveryId) -> Option<(Why, u64)> {
     let view = running.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
     let Some(Explained::Waits(hold)) = view.explained.filter(|_| view.shown.attempts.is_empty()) else { return None };
@@ -31,7 +31,7 @@ async fn waits(running: &Running, delivery: DeliveryId) -> Option<(Why, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints_clock() {
+async fn engagement_messages_wait_for_the_window_in_the_tenants_or_endpoints_time_zone() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let now = running.engine.now();
@@ -44,14 +44,14 @@ async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints
     assert_eq!(waits(&running, campaign).await, Some((Why::OffPeak, 2)));
     let urgent = running.send_as(ann.id, Tier::Transactional).await;
     running.wait_after(urgent, 1).await;
-    assert_eq!(waits(&running, campaign).await, Some((Why::OffPeak, 2)), "others do not wait for it");
-    // An endpoint's own clock counts before the tenant's.
+    assert_eq!(waits(&running, campaign).await, Some((Why::OffPeak, 2)), "other tiers do not wait");
+    // An endpoint's own time zone overrides the tenant's.
     let bob = running.tenant_on("bob", terms).await;
     running.endpoint_in(bob.id, "webhook", Some("Etc/GMT-11")).await.expect("an endpoint");
     let inside = running.send_as(bob.id, Tier::Engagement).await;
     running.wait_after(inside, 1).await;
     assert_eq!(running.engine.now().since(now).as_secs(), 0, "eleven hours east it is open");
-    // A window that is lifted holds nothing any more.
+    // A window that is removed holds nothing any more.
     let lifted = Tenant { terms: Terms { off_peak: None, ..ann.terms.clone() }, ..ann.clone() };
     running.engine.change_tenant(&ann, &lifted, None).await.expect("it is changed");
     running.wait_after(campaign, 1).await;
@@ -59,48 +59,48 @@ async fn engagement_messages_wait_for_the_window_on_the_tenants_or_the_endpoints
     running.stop().await;
 }
 
-/// Sends messages together under a limit of what may be pending: those taken, and what the others were told.
+/// Sends a batch under a limit of pending deliveries: the messages accepted, and the count in the refusal of others.
 async fn send_below(running: &Running, tenant: &Tenant, count: usize) -> (Vec<MessageId>, Option<u64>) {
     let new = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Promotional);
     let limited = NewMessage { pending_max: tenant.terms.pending_max, ..new };
-    let (mut taken, mut told) = (Vec::new(), None);
+    let (mut taken, mut refused_at) = (Vec::new(), None);
     for outcome in running.engine.accept_all(vec![limited; count]).await {
         match outcome {
             Ok(Outcome::Promised(promise)) => taken.push(promise.message),
-            Ok(Outcome::Replayed(_)) => panic!("nobody gave a key"),
-            Err(NotAccepted::NoRoom { pending }) => told = Some(pending),
+            Ok(Outcome::Replayed(_)) => panic!("the request has no idempotency key"),
+            Err(NotAccepted::NoRoom { pending }) => refused_at = Some(pending),
             Err(other) => panic!("{other}"),
         }
     }
-    (taken, told)
+    (taken, refused_at)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_with_as_many_pending_as_it_may_have_has_room_again_once_some_ended() {
+async fn tenant_at_its_pending_limit_has_room_again_once_some_ended() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let tenant = running.tenant_on("acme", Terms { pending_max: Some(3), ..Terms::default() }).await;
-    let (taken, told) = send_below(&running, &tenant, 10).await;
-    assert_eq!((taken.len(), told), (10, None), "nobody wants them: none is pending");
+    let (taken, refused_at) = send_below(&running, &tenant, 10).await;
+    assert_eq!((taken.len(), refused_at), (10, None), "no endpoint wants them, so none is pending");
     running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
-    let (taken, told) = send_below(&running, &tenant, 5).await;
-    assert_eq!((taken.len(), told), (3, Some(3)));
+    let (taken, refused_at) = send_below(&running, &tenant, 5).await;
+    assert_eq!((taken.len(), refused_at), (3, Some(3)));
     assert_eq!(send_below(&running, &tenant, 1).await, (Vec::new(), Some(3)));
     running.engine.cancel(Sees::All, taken[0], None).await.expect("it is cancelled");
-    // A cut is swept in the end; nobody has to wait beyond that.
+    // The room is free once the cut is swept.
     for _ in 0..6_000 {
         tokio::time::advance(Duration::from_millis(200)).await;
         if running.engine.pending().await.expect("memory reads").by_tier.iter().sum::<u64>() == 2 {
             break;
         }
     }
-    let (taken, told) = send_below(&running, &tenant, 2).await;
-    assert_eq!((taken.len(), told), (1, Some(3)), "there is room for one");
+    let (taken, refused_at) = send_below(&running, &tenant, 2).await;
+    assert_eq!((taken.len(), refused_at), (1, Some(3)), "there is room for one");
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_are_on_their_way_to_the_store_take_their_room() {
+async fn messages_on_their_way_to_the_store_count_as_pending() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
     let tenant = running.tenant_on("acme", Terms { pending_max: Some(2), ..Terms::default() }).await;

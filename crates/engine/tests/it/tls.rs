@@ -1,4 +1,4 @@
-//! TLS: who is believed, and that nobody else ever sees a byte of a message.
+//! TLS: which receivers are trusted, and that no other ever sees a byte of a message.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::network::{Bench, Names, Patience, SHORT, Witness, addresses, settings};
 use crate::receiver::{Receiver, Step, write};
 
-/// An authority of our own.
+/// A certificate authority for tests.
 pub(crate) struct Authority {
     certificate: CertificateDer<'static>,
     pem: String,
@@ -29,17 +29,17 @@ impl Authority {
         Self { certificate: certificate.der().clone(), pem: certificate.pem(), issuer: Issuer::new(params, key) }
     }
 
-    /// Believes this authority alone.
+    /// Roots that trust this authority alone.
     pub(crate) fn roots(&self) -> Roots {
         Roots::none().with(self.certificate.clone()).expect("an authority's certificate")
     }
 
-    /// A receiver's side of TLS, valid for these names and addresses.
+    /// A receiver's side of TLS with a certificate for these names and addresses.
     pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
         self.acceptor_with(&params(names))
     }
 
-    /// The same for whoever has a certificate of this authority, and nobody else.
+    /// The same, which accepts only clients with a certificate of this authority.
     fn acceptor_for_clients(&self, names: &[&str]) -> TlsAcceptor {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("an authority's certificate");
@@ -56,7 +56,7 @@ impl Authority {
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// A client's certificate of this authority and its key; believes the authority too if asked to.
+    /// An identity with a client certificate of this authority, which also trusts `ca` if it is given.
     fn identity(&self, ca: Option<&Self>) -> Arc<Identity> {
         let key = KeyPair::generate().expect("randomness");
         let certificate = params(&["client.example.com"]).signed_by(&key, &self.issuer).expect("a certificate");
@@ -105,7 +105,7 @@ fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
 
 const NAME: &str = "hooks.example.com";
 
-/// The fault of an attempt at `https://hooks.example.com/`; nothing of the message may be seen.
+/// Checks that an attempt at `https://hooks.example.com/` fails because of the certificate, and sends no request.
 async fn check_refused(acceptor: TlsAcceptor, authority: &Authority) {
     let receiver = Receiver::start_tls(vec![vec![Step::Serve]], acceptor).await;
     let fault = fault(&receiver, authority).await;
@@ -134,7 +134,7 @@ async fn a_receiver_with_a_valid_certificate_gets_its_messages_over_one_connecti
 }
 
 #[tokio::test]
-async fn a_certificate_we_cannot_believe_gets_no_byte_of_the_message() {
+async fn receiver_with_an_untrusted_certificate_gets_no_byte_of_the_message() {
     let authority = Authority::new();
     let key = KeyPair::generate().expect("randomness");
     let self_signed = params(&[NAME]).self_signed(&key).expect("a certificate").der().clone();
@@ -163,7 +163,7 @@ async fn an_address_must_be_in_its_certificate() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_is_cut_or_stalls_is_told_from_a_port_that_speaks_no_tls() {
+async fn failed_handshake_and_port_without_tls_have_different_causes() {
     let authority = Authority::new();
     let scripts = [
         (vec![Step::ReadFirst], Cause::TlsHandshake, None),
@@ -199,7 +199,7 @@ async fn outcomes(receiver: &Receiver, roots: Roots, identities: &[Option<Arc<Id
 }
 
 #[tokio::test]
-async fn an_endpoint_s_own_authority_is_believed_for_it_alone() {
+async fn endpoints_own_authority_is_trusted_for_it_alone() {
     let (own, system) = (Authority::new(), Authority::new());
     let pem = IdentityPem { ca: Some(&own.pem), ..IdentityPem::default() };
     let identity = Some(Arc::new(Identity::parse(pem).expect("a certificate of an authority")));
@@ -207,13 +207,13 @@ async fn an_endpoint_s_own_authority_is_believed_for_it_alone() {
     let both = [identity.clone(), None, identity.clone()];
     assert_eq!(outcomes(&receiver, system.roots(), &both).await, ["200", "tls_certificate", "200"]);
     assert_eq!(receiver.requests().len(), 2);
-    // The server's own roots are believed beside it.
+    // The server's own roots are trusted in addition.
     let receiver = Receiver::start_tls(vec![vec![Step::Serve]], system.acceptor(&[NAME])).await;
     assert_eq!(outcomes(&receiver, system.roots(), &[identity]).await, ["200"]);
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_to_a_receiver_that_asks_and_no_connection_is_shared_across_identities() {
+async fn client_certificate_is_sent_on_request_and_identities_share_no_connection() {
     let authority = Authority::new();
     let receiver = Receiver::start_tls(vec![vec![Step::Serve]], authority.acceptor_for_clients(&[NAME])).await;
     let mine = Some(authority.identity(None));
@@ -225,6 +225,6 @@ async fn a_client_certificate_is_shown_to_a_receiver_that_asks_and_no_connection
     assert_eq!(outcomes[5..], ["200", "200"]);
     assert!(outcomes[3..5].iter().all(|code| code != "200"), "{outcomes:?}");
     assert_eq!(receiver.requests().len(), 5);
-    // One for each identity, two of which were turned away.
+    // One connection for each identity, of which the receiver refused two.
     assert_eq!(receiver.connections(), 4);
 }

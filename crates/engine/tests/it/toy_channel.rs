@@ -1,8 +1,9 @@
-//! A second channel, whole in this file: it shouts its payload and is answered in words of its own.
+//! A second channel, complete in this file: it sends its payload in upper case, and its receivers answer in a format
+//! of their own.
 //!
-//! The engine is the real one, over a socket, with a webhook beside it. What this file shows is that the engine needs
-//! nothing of a channel but its two functions and one line of registration. The toy has no target of its own: it takes
-//! webhook endpoints with a certain tag.
+//! The engine is the real one, over a socket, with a webhook beside the toy. This file shows that the engine needs
+//! nothing of a channel but its two functions and one line of registration. The toy has no target type of its own: it
+//! uses webhook endpoints with a certain tag.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,16 +33,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::receiver::{OK, Receiver, Step, write};
 
-/// What marks an endpoint of the toy channel.
+/// The tag of endpoints of the toy channel.
 const TOY: &str = "toy";
 
-/// How long a receiver of the toy channel has us wait.
+/// The wait that a receiver of the toy channel asks for.
 const ASKED: Duration = Duration::from_secs(60);
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Shouts, and obeys the first word of an answer's body.
+/// Sends payloads in upper case, and judges by the text of an answer's body.
 #[derive(Debug)]
 struct Toy;
 
@@ -73,7 +74,7 @@ impl Channel for Toy {
     }
 }
 
-/// The registration: endpoints with the mark are the toy's, all others what they always are.
+/// The registration: endpoints with the tag use the toy channel, all others the built-in one.
 fn with_toy(endpoint: &Endpoint) -> Box<dyn Channel> {
     if endpoint.tags.iter().any(|tag| tag == TOY) { Box::new(Toy) } else { channels::registered(endpoint) }
 }
@@ -108,11 +109,11 @@ impl World {
 
     async fn endpoint(&self, receiver: &Receiver, tags: &[&str]) -> Endpoint {
         let (id, lane) = (EndpointId::from_raw(0), LaneId::from_raw(0));
-        let wished = Endpoint {
+        let new = Endpoint {
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
             ..Endpoint::new(id, lane, self.tenant, self.engine.now(), receiver.url())
         };
-        match self.engine.make_endpoint(wished, NewSigning::default(), None, None).await.expect("an endpoint") {
+        match self.engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint") {
             Made::Now(made) => made.endpoint,
             Made::Before(_) => panic!("the call has no key"),
         }
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// The delivery once it looks like this.
+    /// Waits until a delivery fulfils the condition, and returns it.
     async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&View) -> bool) -> View {
         let seen = async {
             loop {
@@ -153,7 +154,7 @@ impl World {
     }
 }
 
-/// Answers the first request with these words and all that follow with 200.
+/// A receiver that answers the first request with this text and all others with 200.
 async fn receiver_saying(words: &str) -> Receiver {
     let answer = format!("HTTP/1.1 429 No\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{words}", words.len());
     Receiver::start(vec![vec![Step::Read, write(answer)], vec![Step::Serve]]).await
@@ -197,7 +198,7 @@ async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
     world.stop().await;
 }
 
-/// A lane without a credential of its own stands for its credential.
+/// For a lane without a credential, a hold of the credential holds the lane.
 #[tokio::test]
 async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
     for words in ["all of you", "all with your key"] {

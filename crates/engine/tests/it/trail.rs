@@ -9,7 +9,7 @@ use posthaste_store::{JournalRow, ListOrder, MemoryStore};
 use crate::running::Running;
 
 #[tokio::test(start_paused = true)]
-async fn a_part_of_the_trail_begins_and_ends_where_its_times_say() {
+async fn trail_of_a_span_has_exactly_the_rows_between_its_times() {
     let running = Running::start(&Arc::new(MemoryStore::default())).await;
     let tenant = running.tenant("acme").await;
     for round in 0..20 {

@@ -1,5 +1,5 @@
-//! The access log, at debug: which route answered what, and how quickly. It prints the route's pattern, never
-//! the path: a path may name somebody (L7).
+//! The access log, at debug level: route, status and duration of each request. It has the route's pattern, never the
+//! path, which may contain a subject (L7).
 
 use axum::extract::{MatchedPath, Request};
 use axum::middleware::Next;
@@ -10,12 +10,12 @@ use tracing::Level;
 
 use crate::request_id;
 
-/// Whether anybody reads it.
+/// Whether the log level includes the access log.
 pub(super) fn is_read() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 
-/// Answers, and writes a line.
+/// Answers a request and writes its line.
 pub(super) async fn write(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let method = request.method().clone();
@@ -23,7 +23,7 @@ pub(super) async fn write(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let (status, took_ms) = (response.status().as_u16(), begun.elapsed().as_millis());
     tracing::debug!(
-        { field::REQUEST } = request_id::told(),
+        { field::REQUEST } = request_id::log_field(),
         { field::METHOD } = %method,
         { field::ROUTE } = route,
         { field::STATUS } = status,

@@ -1,5 +1,5 @@
-//! The audit trail: what happened to deliveries and what operators did, as the journal keeps it, and the signed word
-//! on how it ends. `posthaste audit verify` proves that nothing in it was changed.
+//! The audit trail: the journal's entries about deliveries and operators, and signed checkpoints of it.
+//! `posthaste audit verify` proves that no entry was changed. `audit/about.rs` describes single entries.
 
 mod about;
 
@@ -25,21 +25,21 @@ use crate::problem::{Code, Problem};
 use crate::value;
 use about::{About, Named, about};
 
-/// Rows of the journal that one request looks at: a row is a commit, and may tell of hundreds of things.
+/// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.
 const ROWS_MAX: u32 = 500;
-/// And things that they tell of.
+/// The most entries that one request reads.
 const ENTRIES_MAX: u32 = 20_000;
 
 /// `GET /v1/audit`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &["kind", "tenant", "by", "since", "until"])?;
-    let filter = Filter::of(&api, &asked).await?.within(caller.asks_for())?;
-    let list = asked.list(&api, Sees::All, &filter);
+    let query = Asked::of(&uri, &["kind", "tenant", "by", "since", "until"])?;
+    let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
+    let list = query.list(&api, Sees::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let after = asked.cursor.as_ref().map(open).transpose()?;
-    // Where to go on: a row, and how many of its entries were passed already.
+    let after = query.cursor.as_ref().map(open).transpose()?;
+    // Where the page begins: a row, and how many of its entries earlier pages have passed.
     let (from, passed) = after.map_or((None, 0), |(passed, row)| (Some(row), passed.as_millis()));
-    let rows = api.engine.trail(filter.span, asked.order, from, ROWS_MAX).await?;
+    let rows = api.engine.trail(filter.span, query.order, from, ROWS_MAX).await?;
     let (mut data, mut next) = (Vec::new(), None);
     let (mut owners, mut looked) = (Owners::new(), 0);
     'rows: for (nth, row) in rows.iter().enumerate() {
@@ -56,14 +56,14 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
             looked += 1;
             let about = filter.found(&api, &mut owners, &entry).await?;
             let Some(about) = about else { continue };
-            if data.len() == asked.limit as usize {
+            if data.len() == query.limit as usize {
                 next = Some((row.number, at));
                 break 'rows;
             }
             data.push(Shown::of(&api, row, &entry, about).await?);
         }
     }
-    // Rows are left to look at: the last one looked at is looked at again, and all of it passed.
+    // More rows may follow: the next page reads the last row again and skips all of its entries.
     if next.is_none() && rows.len() == ROWS_MAX as usize {
         next = rows.last().map(|row| (row.number, i64::from(u32::MAX)));
     }
@@ -71,7 +71,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, data, next))
 }
 
-/// Which entries are asked for.
+/// The filters of a request.
 #[derive(Debug)]
 struct Filter {
     kind: Option<Kind>,
@@ -80,46 +80,46 @@ struct Filter {
     span: Span,
 }
 
-/// Whose the endpoints are that were met.
+/// The tenants of the endpoints met so far; `None` for an endpoint that is unknown.
 type Owners = BTreeMap<EndpointId, Option<TenantId>>;
 
 impl Filter {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, asked: &Asked) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &Asked) -> Result<Self, Problem> {
         let refused = |detail: String| Problem::new(Code::InvalidParameter, detail);
         let kind = |named: &str| {
             let all = || Kind::ALL.map(Kind::name).join(", ");
             Kind::named(named).ok_or_else(|| refused(format!("kind {named:?} is not one of {}", all())))
         };
-        let kind = asked.filter("kind").map(kind).transpose()?;
-        // One that was revoked is still spoken of.
+        let kind = query.filter("kind").map(kind).transpose()?;
+        // A revoked key is a valid filter too.
         let key = |named: &str| api.engine.opened(IdKind::Key, named).map(|(key, _)| key);
         let by = |named: &str| key(named).ok_or_else(|| refused("by must be the id of an API key, key_…".to_owned()));
-        let by = asked.filter("by").map(by).transpose()?;
-        let tenant = match asked.filter("tenant") {
-            // One that was erased is still spoken of.
+        let by = query.filter("by").map(by).transpose()?;
+        let tenant = match query.filter("tenant") {
+            // An erased tenant is a valid filter too.
             Some(named) => match api.engine.opened(IdKind::Tenant, named) {
                 Some((key, _)) => Some(TenantId(key)),
                 None => Some(tenants::found(api, named).await?.id),
             },
             None => None,
         };
-        let span = Span { since: asked.time("since")?, until: asked.time("until")? };
+        let span = Span { since: query.time("since")?, until: query.time("until")? };
         Ok(Self { kind, tenant, by, span })
     }
 
-    /// The same of the tenant that the caller names, if it does.
-    fn within(self, whose: Sees) -> Result<Self, Problem> {
-        match (self.tenant, whose.tenant()) {
-            (Some(asked), Some(named)) if asked != named => {
+    /// Limits the filter to the tenant of `Posthaste-Tenant`, if that is sent.
+    fn within(self, visibility: Sees) -> Result<Self, Problem> {
+        match (self.tenant, visibility.tenant()) {
+            (Some(filtered), Some(named)) if filtered != named => {
                 let detail =
                     "the parameter tenant is not the tenant that Posthaste-Tenant names; leave one of them out";
                 Err(Problem::new(Code::InvalidParameter, detail))
             }
-            (asked, named) => Ok(Self { tenant: asked.or(named), ..self }),
+            (filtered, named) => Ok(Self { tenant: filtered.or(named), ..self }),
         }
     }
 
-    /// What an entry is about, if it is asked for.
+    /// What an entry is about, if it matches the filter.
     async fn found<S: Store, C: Clock>(
         &self,
         api: &Api<S, C>,
@@ -144,16 +144,17 @@ impl Filter {
                 }
             };
         }
-        let is_asked_for = match (self.tenant, about.tenant, about.message) {
+        let is_included = match (self.tenant, about.tenant, about.message) {
             (None, ..) => true,
-            (Some(asked), None, Some(message)) => api.engine.has_message(Sees::Tenant(asked), message).await?,
-            (Some(asked), owner, _) => owner == Some(asked),
+            (Some(wanted), None, Some(message)) => api.engine.has_message(Sees::Tenant(wanted), message).await?,
+            (Some(wanted), owner, _) => owner == Some(wanted),
         };
-        Ok(is_asked_for.then_some(about))
+        Ok(is_included.then_some(about))
     }
 }
 
-/// `GET /v1/audit/checkpoint`: signed now. Who keeps it elsewhere can tell later whether anything before it changed.
+/// `GET /v1/audit/checkpoint`: signs a checkpoint now. A copy kept elsewhere reveals any later change of what precedes
+/// it.
 pub async fn checkpoint<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let signed = api.engine.checkpoint().await?.ok_or_else(|| Problem::no_such("checkpoint"))?;
@@ -181,10 +182,10 @@ struct Shown {
     endpoint: Option<String>,
     message: Option<String>,
     delivery: Option<String>,
-    /// Of what it is about, where that is none of these.
+    /// The id of an object that none of the fields above names.
     id: Option<String>,
     what: Option<String>,
-    /// The key of whoever did it.
+    /// The API key that caused it.
     by: Option<String>,
 }
 
@@ -229,7 +230,7 @@ impl Shown {
     }
 }
 
-/// Also of one that was deleted since.
+/// The public id of an endpoint, also of a deleted one.
 async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
     let known = api.engine.endpoint_once(Sees::All, endpoint).await?;
     Ok(known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)))

@@ -1,5 +1,5 @@
-//! Batches: many messages in one request, a line each. Every line is a message of its own: it has its own key, is
-//! accepted or refused on its own, and its answer stands where the line stood.
+//! Batches: many messages in one request, a line each. Every line has its own idempotency key and is accepted or
+//! refused on its own; the answers have the order of the lines.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use super::{Answer, Api, NDJSON, json_bytes, new_message, quota};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
 
-/// Messages of one request: their answers are held until the last is known.
+/// The most messages in a request: all answers are held in memory until the last one is known.
 const LINES_MAX: usize = 1_000;
-/// What an answer to a line takes, about.
+/// The typical size of an answer to a line, for the buffer's capacity.
 const ANSWER_BYTES: usize = 256;
-/// Where batches are sent to.
+/// The path that accepts batches.
 pub(super) const PATH: &str = "/v1/messages/batch";
 
 /// `POST /v1/messages/batch`.
@@ -63,7 +63,7 @@ pub async fn send<S: Store, C: Clock>(
     let mut outcomes = api.engine.accept_all(new).await.into_iter();
     let mut written = Vec::with_capacity(answers.len() * ANSWER_BYTES);
     for (number, refused) in answers {
-        // What was not refused was handed on, and comes back in the same order.
+        // The outcomes have the order of the lines that were not refused.
         match refused {
             Some(problem) => problem.write_line(number, &mut written),
             None => outcomes.by_ref().take(1).for_each(|outcome| write(number, outcome, &mut written)),
@@ -75,7 +75,7 @@ pub async fn send<S: Store, C: Clock>(
     Ok(response)
 }
 
-/// The message a line is, taken from the tenant's quota.
+/// Parses a line's message and takes it from the tenant's quota.
 fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
@@ -91,14 +91,14 @@ fn message<S: Store, C: Clock>(
     Ok((new, quota::take(api, tenant)?))
 }
 
-/// What became of a line's message: the answer it would have had alone, and its status.
+/// Writes the answer to a line: the answer that the message would get in a request of its own, with its status.
 fn write(number: usize, outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
     let (first, replayed) = match outcome {
         Ok(Outcome::Promised(promise)) => (answer(&promise), ""),
         Ok(Outcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
         Err(refusal) => return Problem::from(refusal).write_line(number, line),
     };
-    // An answer is an object: what is said of it goes in front of its own fields.
+    // The answer is a JSON object: the line's fields are put in front of its own.
     let fields = first.body.strip_prefix(b"{").unwrap_or(&first.body);
     line.extend_from_slice(format!("{{\"status\":{},\"line\":{number},{replayed}", first.status).as_bytes());
     line.extend_from_slice(fields);

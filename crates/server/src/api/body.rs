@@ -1,4 +1,4 @@
-//! How a body is read: within limits of size and time, once everything else about its request was found fine.
+//! Reads a request's body within limits of size and time, after parameters and headers were checked.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use super::{idempotency, no_parameters};
 use crate::problem::{Code, Problem};
 use crate::room::NoRoom;
 
-/// The largest request body but a batch's.
+/// The largest request body, except a batch's.
 pub const BODY_BYTES_MAX: usize = 2_000_000;
 /// The largest batch.
 const LINES_BYTES_MAX: usize = 8_000_000;
 
-/// How long a body may take: some megabytes over a slow line, and not a connection held for ever.
+/// How long a body may take to arrive: enough for some megabytes over a slow line.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a body must be.
+/// The media types and the size that a body may have.
 struct Form {
-    /// How it may be declared; the first is the one to recommend.
+    /// The media types that are taken; a refusal recommends the first.
     declared: &'static [&'static str],
     bytes_max: usize,
-    /// What is told to a request with an `Idempotency-Key` header. Taking the header and not keeping its promise would
-    /// be worse than refusing it.
+    /// The refusal of an `Idempotency-Key` header. A route that took the header without being idempotent would mislead
+    /// the caller.
     no_key: &'static str,
 }
 
@@ -43,12 +43,12 @@ const LINES: Form = Form {
     no_key: "a batch takes no Idempotency-Key of its own; give each line its idempotency_key",
 };
 
-/// A request's body, which is JSON.
+/// Reads a JSON body.
 pub(super) async fn body(request: Request) -> Result<Bytes, Problem> {
     read(request, &JSON).await
 }
 
-/// A request's body, which is a line of JSON for each of many things.
+/// Reads a body of JSON lines.
 pub(super) async fn lines(request: Request) -> Result<Bytes, Problem> {
     read(request, &LINES).await
 }
@@ -57,7 +57,7 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
     let (head, body) = request.into_parts();
     no_parameters(&head.uri)?;
     check_headers(&head.headers, form)?;
-    // A page elsewhere can make a browser send a body, but not declare it as JSON unasked.
+    // Another site's page can make a browser send a body, but only a preflight lets it declare the body as JSON.
     if !body.is_end_stream() && !head.headers.contains_key(CONTENT_TYPE) {
         return Err(not_declared(form));
     }
@@ -76,8 +76,8 @@ async fn read(request: Request, form: &Form) -> Result<Bytes, Problem> {
     }
 }
 
-/// A body in one piece. A small one came in one; of a large one each piece is let go once it is copied, so that it is
-/// never here twice.
+/// Gathers a body into one buffer. A body of one frame is returned without a copy; of a larger one each frame is freed
+/// once it is copied, so that the body is never in memory twice.
 async fn gathered<B: HttpBody<Data = Bytes> + Unpin>(mut body: B) -> Result<Bytes, B::Error> {
     let length = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let Some(first) = data(&mut body).await? else { return Ok(Bytes::new()) };
@@ -93,7 +93,7 @@ async fn gathered<B: HttpBody<Data = Bytes> + Unpin>(mut body: B) -> Result<Byte
     Ok(whole.freeze())
 }
 
-/// The next piece of a body; its trailers are nobody's business.
+/// The next data frame of a body. Trailers are ignored.
 async fn data<B: HttpBody<Data = Bytes> + Unpin>(body: &mut B) -> Result<Option<Bytes>, B::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame?.into_data() {

@@ -1,4 +1,5 @@
-//! Breakers: which are not closed, why, and until when. For operators alone: one may hold several tenants' endpoints.
+//! Breakers: lists those that are not closed, and resets one. For operators alone: a breaker may hold endpoints of
+//! several tenants.
 
 use std::sync::Arc;
 
@@ -20,14 +21,14 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// `GET /v1/breakers`: those that are not closed, endpoints' first. Where a tenant is named, its endpoints', and those
-/// that something of it goes through.
+/// `GET /v1/breakers`: those that are not closed, breakers of endpoints first. With `Posthaste-Tenant`, those of its
+/// endpoints and those that its endpoints share.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let mut data = Vec::new();
     for breaker in api.engine.breakers().await? {
         let lanes = lanes(&api, breaker.of).await?;
-        if !is_asked_for(caller.asks_for(), &lanes) {
+        if !is_visible(caller.asks_for(), &lanes) {
             continue;
         }
         let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
@@ -37,7 +38,8 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(super::list::page(&uri, data, None))
 }
 
-/// Whom a breaker holds: its endpoint, or those that share it, as far as anything waits for them.
+/// The lanes that a breaker holds, with their tenants: its endpoint's, or of those that share it the ones with waiting
+/// deliveries.
 async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec<(LaneId, TenantId)>, Problem> {
     Ok(match of {
         BreakerOf::Lane(lane) => {
@@ -48,11 +50,11 @@ async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec
     })
 }
 
-fn is_asked_for(whose: Sees, lanes: &[(LaneId, TenantId)]) -> bool {
-    whose == Sees::All || lanes.iter().any(|(_, owner)| whose.sees(*owner))
+fn is_visible(visibility: Sees, lanes: &[(LaneId, TenantId)]) -> bool {
+    visibility == Sees::All || lanes.iter().any(|(_, owner)| visibility.sees(*owner))
 }
 
-/// Where that is: the scheme, host and port of an endpoint, or of all that share it.
+/// The scheme, host and port of a breaker of an endpoint or an origin.
 async fn origin<S: Store, C: Clock>(
     api: &Api<S, C>,
     of: BreakerOf,
@@ -66,7 +68,7 @@ async fn origin<S: Store, C: Clock>(
     Ok(known.and_then(|known| Some(known.target.as_ref()?.origin().to_string())))
 }
 
-/// `POST /v1/breakers/{id}/reset`: a probe goes first; `{"force": true}` closes it at once.
+/// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
 pub async fn reset<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<OPERATE>,
@@ -79,12 +81,12 @@ pub async fn reset<S: Store, C: Clock>(
     switch::reason(&mut fields);
     fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
-    let whose = caller.asks_for();
+    let visibility = caller.asks_for();
     let meant = meant(&api, caller.sees(), &named).await?;
     for BreakerShown { of, .. } in api.engine.breakers().await? {
         let id = id(&api, of).await?;
         if (id == named || Some(of) == meant)
-            && is_asked_for(whose, &lanes(&api, of).await?)
+            && is_visible(visibility, &lanes(&api, of).await?)
             && api.engine.reset_breaker(of, how, caller.by()).await?
         {
             tracing::info!(breaker = id, force, "reset a breaker");
@@ -94,15 +96,19 @@ pub async fn reset<S: Store, C: Clock>(
     Err(Problem::no_such("open breaker"))
 }
 
-/// The breaker of an endpoint that is named by its id or uid; nothing where what is named looks like another's id.
-async fn meant<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) -> Result<Option<BreakerOf>, Problem> {
+/// The breaker of an endpoint named by its id or uid; `None` for an id of any other breaker.
+async fn meant<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    visibility: Sees,
+    named: &str,
+) -> Result<Option<BreakerOf>, Problem> {
     if ["origin_", "region_", "credential_", "lane_"].iter().any(|prefix| named.starts_with(prefix))
         || named == shared_id(SharedGate::Resolver)
     {
         return Ok(None);
     }
-    match api.endpoint_meant(whose, named).await {
-        Ok(id) => Ok(api.engine.endpoint_once(whose, id).await?.map(|endpoint| BreakerOf::Lane(endpoint.lane))),
+    match api.endpoint_meant(visibility, named).await {
+        Ok(id) => Ok(api.engine.endpoint_once(visibility, id).await?.map(|endpoint| BreakerOf::Lane(endpoint.lane))),
         Err(problem) if problem.code() == Code::NotFound => Ok(None),
         Err(problem) => Err(problem),
     }
@@ -114,7 +120,7 @@ struct Done {
     closed: bool,
 }
 
-/// What a breaker is called: its endpoint's id, or what lanes share and a number.
+/// The id of a breaker: its endpoint's id, or the id of the gate that lanes share.
 async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String, Problem> {
     Ok(match of {
         BreakerOf::Lane(lane) => endpoint(api, lane).await?,
@@ -122,7 +128,7 @@ async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String
     })
 }
 
-/// What the breaker of a gate is called that lanes share.
+/// The id of the breaker of a shared gate.
 pub(super) fn shared_id(gate: SharedGate) -> String {
     match gate {
         SharedGate::Origin(origin) => origin_id(origin),
@@ -132,7 +138,7 @@ pub(super) fn shared_id(gate: SharedGate) -> String {
     }
 }
 
-/// What an origin is called where its host is not shown.
+/// The id of an origin, used where its host is not shown.
 pub(super) fn origin_id(origin: OriginId) -> String {
     format!("origin_{:016x}", origin.raw())
 }
@@ -143,7 +149,7 @@ async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<S
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
 }
 
-/// Whose it is; nobody's alone where lanes share it.
+/// The id of the tenant that the breaker's endpoint belongs to; `None` for a shared breaker.
 async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Option<String>, Problem> {
     let owner = match of {
         BreakerOf::Lane(lane) => api.engine.endpoint_of_lane(lane).await?.map(|endpoint| endpoint.tenant),
@@ -160,7 +166,7 @@ struct Shown {
     id: String,
     tenant: Option<String>,
     of: &'static str,
-    /// Where it is, of an endpoint's and an origin's.
+    /// Scheme, host and port of a breaker of an endpoint or an origin.
     origin: Option<String>,
     state: &'static str,
     since: Option<String>,

@@ -1,6 +1,6 @@
-//! Who calls: what its key lets it do, and whose things it speaks of.
+//! Authenticates and authorises callers: which scopes the API key has, and which tenant the request is about.
 //!
-//! A handler asks for a [`Caller`] of the scope that its route needs, and is not run without one.
+//! A handler takes a [`Caller`] of the scope that its route needs, so that it never runs for a request without it.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use crate::problem::{Code, Problem};
 
 pub(super) const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 
-/// Whether callers need a key.
+/// Whether callers need an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// They do.
+    /// Every caller needs a key.
     Locked,
-    /// Whoever can reach the server may do everything: for one person's own machine.
+    /// No caller needs a key, and a request without one may do everything: for `serve --dev` on one's own machine.
     Open,
 }
 
-/// Scopes as a handler names them.
+/// The scopes as const parameters of [`Caller`].
 pub(crate) const SEND: u8 = Scope::Send as u8;
 pub(crate) const READ: u8 = Scope::Read as u8;
 pub(crate) const MANAGE: u8 = Scope::Manage as u8;
@@ -40,59 +40,60 @@ pub(crate) const SECRETS: u8 = Scope::Secrets as u8;
 pub(crate) const PRIVACY: u8 = Scope::Privacy as u8;
 pub(crate) const OPERATE: u8 = Scope::Operate as u8;
 
-/// Beside a scope: it is a tenant's that speaks of itself; an operator needs `operate`.
+/// Added to a scope for routes about the caller's own tenant: a tenant key needs the scope, an operator key `operate`.
 const OWN: u8 = 0x80;
 pub(crate) const READ_OWN: u8 = OWN | READ;
 pub(crate) const MANAGE_OWN: u8 = OWN | MANAGE;
 
-/// Somebody who may do what a scope allows.
+/// A caller whose key has this scope.
 #[derive(Debug)]
 pub struct Caller<const SCOPE: u8> {
-    /// What it presented; nothing where the door is open.
+    /// The key it presented; `None` if it presented none and the server needs none.
     key: Option<Arc<KnownKey>>,
-    /// Whose things it speaks of: its own, or those an operator has named.
+    /// The tenant of the request: the key's own, the one an operator named, or the default one without a key.
     tenant: Option<Arc<Tenant>>,
-    /// Whether a header has said so, and it is nothing that goes without saying.
+    /// Whether the header `Posthaste-Tenant` was sent.
     is_named: bool,
 }
 
 impl<const SCOPE: u8> Caller<SCOPE> {
     const NEEDS: Scope = Scope::ALL[(SCOPE & !OWN) as usize];
 
-    /// The tenant it speaks of; an operator must name one.
+    /// The tenant of the request. Fails with `tenant_required` for an operator that named none.
     pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>, Problem> {
         self.tenant.as_ref().ok_or_else(|| {
-            Problem::new(Code::TenantRequired, "say whose: send the header Posthaste-Tenant with a tenant's id or uid")
+            Problem::new(Code::TenantRequired, "name the tenant: send the header Posthaste-Tenant with its id or uid")
         })
     }
 
-    /// Whose things it asks an operator's route for: a tenant its own; an operator everybody's, unless it names a
-    /// tenant. Where nobody needs a key, a tenant that goes without saying is none that was named.
+    /// What the request covers on an operator route: the key's own tenant; for an operator the tenant in
+    /// `Posthaste-Tenant`, or all tenants without that header. The default tenant of a request without a key does not
+    /// count as named.
     pub(crate) fn asks_for(&self) -> Sees {
         if self.is_named || !self.is_operator() { self.sees() } else { Sees::All }
     }
 
-    /// The id of the tenant it speaks of.
+    /// The id of the request's tenant; fails as [`Caller::tenant`] does.
     pub(crate) fn tenant_id(&self) -> Result<TenantId, Problem> {
         Ok(self.tenant()?.id)
     }
 
-    /// Whose things it sees.
+    /// What the caller may read: its tenant's data, or all data for an operator that named no tenant.
     pub(crate) fn sees(&self) -> Sees {
         self.tenant.as_ref().map_or(Sees::All, |tenant| Sees::Tenant(tenant.id))
     }
 
-    /// Whether it may also do what another scope allows.
+    /// Checks that the key has another scope too.
     pub(crate) fn may(&self, scope: Scope) -> Result<(), Problem> {
         self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
     }
 
-    /// The most it may give to a key that it makes; where nobody needs a key, everything.
+    /// The most that a key created by this caller may have; everything if the caller needs no key.
     pub(super) fn grant(&self, class: KeyClass) -> Grant {
         self.key.as_ref().map_or_else(|| Grant::all(class), |key| key.grant(class))
     }
 
-    /// What it sees of endpoints: where they are, whole only for whose they are. Where nobody needs a key, everything.
+    /// How much of an endpoint's URL the caller sees: the origin with an operator key, else the whole URL.
     pub(super) fn sight(&self) -> Sight {
         match &self.key {
             Some(key) if key.tenant.is_none() => Sight::Origin,
@@ -100,12 +101,12 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         }
     }
 
-    /// Who it is, for the trail; nobody where the door is open.
+    /// The key for the audit trail; `None` for a caller without a key.
     pub(super) fn by(&self) -> Option<By> {
         self.key.as_ref().map(|key| By { key: key.id, made: key.at })
     }
 
-    /// Whether it runs the server, and is not a tenant.
+    /// Whether the caller has an operator key, or needs no key.
     pub(crate) fn is_operator(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.tenant.is_none())
     }
@@ -135,7 +136,7 @@ impl<S: Store, C: Clock, const SCOPE: u8> FromRequestParts<Arc<Api<S, C>>> for C
     }
 }
 
-/// Who presents this key.
+/// Admits the key in an `Authorization` header.
 async fn admitted<S: Store, C: Clock>(
     api: &Api<S, C>,
     presented: Option<&HeaderValue>,
@@ -163,13 +164,14 @@ fn denied(denial: Denied) -> Problem {
     Problem::new(code, denial.to_string())
 }
 
-/// A tenant's own, whatever it names: another's is not to be told from one that never was.
+/// The tenant of a tenant key. `Posthaste-Tenant` may only name that tenant; another tenant is answered like an unknown
+/// one.
 async fn own_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     own: TenantId,
     headers: &HeaderMap,
 ) -> Result<Arc<Tenant>, Problem> {
-    // A key outlives its tenant by a moment at most.
+    // A key can be cached for a moment after its tenant was erased.
     let tenant = api.engine.tenant(own).await?.ok_or_else(|| denied(Denied::Wrong))?;
     let is_own = |named: &HeaderValue| {
         named.to_str().is_ok_and(|named| tenant.uid.as_deref() == Some(named) || tenant_id(api, named) == Some(own))
@@ -177,7 +179,7 @@ async fn own_tenant<S: Store, C: Clock>(
     if headers.get_all(TENANT).iter().all(is_own) { Ok(tenant) } else { Err(unknown()) }
 }
 
-/// The tenant an operator has named; where nobody needs a key, the default one.
+/// The tenant that `Posthaste-Tenant` names; without the header the default tenant if `falls_back`, else `None`.
 async fn named_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     headers: &HeaderMap,
@@ -203,7 +205,7 @@ fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Option<TenantI
     api.engine.opened(Kind::Tenant, named).map(|(key, _)| TenantId(key))
 }
 
-/// A tenant by its id or uid.
+/// Finds a tenant by its id or uid.
 pub(super) async fn find_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     named: &str,

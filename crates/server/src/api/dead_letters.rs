@@ -1,5 +1,5 @@
-//! Dead letters: deliveries that were given up, found by every filter. One of them is shown with all its attempts by
-//! `GET /v1/deliveries/{id}`, and given another life by `POST /v1/replays`.
+//! Dead letters: lists deliveries that were given up. `GET /v1/deliveries/{id}` shows one with all its attempts, and
+//! `POST /v1/replays` sends it again.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ use crate::value;
 
 const FILTERS: [&str; 6] = ["endpoint", "cause", "event_type", "tier", "since", "until"];
 
-/// `GET /v1/dead-letters`. An operator sees everybody's, unless it names a tenant.
+/// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &FILTERS)?;
-    let filter = filter(&api, caller.sees(), &asked).await?;
-    let list = asked.list(&api, caller.sees(), &filter);
+    let query = Asked::of(&uri, &FILTERS)?;
+    let filter = filter(&api, caller.sees(), &query).await?;
+    let list = query.list(&api, caller.sees(), &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let after = asked.cursor.as_ref().map(open).transpose()?;
+    let after = query.cursor.as_ref().map(open).transpose()?;
     let after = after.map(|(at, number)| DeadLetterCursor { at, number });
-    let found = api.engine.dead_letters(filter, asked.order, after, asked.limit).await?;
+    let found = api.engine.dead_letters(filter, query.order, after, query.limit).await?;
     let mut data = Vec::with_capacity(found.letters.len());
     let accepted = api.engine.accepted_at(found.letters.iter().map(|letter| letter.message).collect()).await?;
     for (letter, accepted_at) in found.letters.iter().zip(accepted) {
@@ -38,20 +38,24 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, data, next))
 }
 
-/// Which dead letters a list asks for.
-async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked) -> Result<DeadLetterFilter, Problem> {
-    let endpoint = match asked.filter("endpoint") {
-        Some(named) => Some(api.endpoint_once_named(whose, named).await?),
+/// The filter of a list.
+async fn filter<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    visibility: Sees,
+    query: &Asked,
+) -> Result<DeadLetterFilter, Problem> {
+    let endpoint = match query.filter("endpoint") {
+        Some(named) => Some(api.endpoint_once_named(visibility, named).await?),
         None => None,
     };
     Ok(DeadLetterFilter {
-        tenant: whose.tenant(),
+        tenant: visibility.tenant(),
         endpoint,
-        cause: asked.cause()?,
-        event_type: asked.filter("event_type").map(str::to_owned),
-        tier: asked.tier()?,
-        since: asked.time("since")?,
-        until: asked.time("until")?,
+        cause: query.cause()?,
+        event_type: query.filter("event_type").map(str::to_owned),
+        tier: query.tier()?,
+        since: query.time("since")?,
+        until: query.time("until")?,
     })
 }
 
@@ -67,7 +71,7 @@ struct Shown {
     attempts: u16,
     dead_at: String,
     replayed: bool,
-    /// Its next life.
+    /// The delivery that replays it.
     replayed_as: Option<String>,
 }
 

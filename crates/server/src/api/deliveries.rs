@@ -1,4 +1,4 @@
-//! Deliveries: listed by every filter, and one: where it is, every attempt, why it waits, and the way to hurry it.
+//! Deliveries: listed, shown with their attempts and why they wait, and retried at once.
 
 use std::sync::Arc;
 
@@ -49,13 +49,13 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `GET /v1/deliveries`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &FILTERS)?;
-    let filter = filter(&api, caller.sees(), &asked).await?;
-    let list = asked.list(&api, caller.sees(), &filter);
-    let after = asked.behind(&api, list)?.map(DeliveryId);
-    let (mut views, next) = api.engine.deliveries(filter, asked.order, after, asked.limit).await?;
-    // Only the loop knows what is being sent.
-    views.retain(|view| filter.phase.is_none_or(|asked| phase(view) == asked));
+    let query = Asked::of(&uri, &FILTERS)?;
+    let filter = filter(&api, caller.sees(), &query).await?;
+    let list = query.list(&api, caller.sees(), &filter);
+    let after = query.behind(&api, list)?.map(DeliveryId);
+    let (mut views, next) = api.engine.deliveries(filter, query.order, after, query.limit).await?;
+    // The store cannot filter by `dispatching`: only the dispatch loop knows what is being sent.
+    views.retain(|view| filter.phase.is_none_or(|wanted| phase(view) == wanted));
     let accepted = api.engine.accepted_at(views.iter().map(|view| view.shown.delivery.message).collect()).await?;
     let lives = api.engine.lives(views.iter().map(|view| view.shown.delivery.id).collect()).await?;
     let mut data = Vec::with_capacity(views.len());
@@ -76,33 +76,37 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, data, next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
 
-/// Which deliveries a list asks for.
-async fn filter<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, asked: &Asked) -> Result<HistoryFilter, Problem> {
-    let message = asked.filter("message").map(|id| api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)));
-    let of = match (asked.filter("endpoint"), message) {
+/// The filter of a list.
+async fn filter<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    visibility: Sees,
+    query: &Asked,
+) -> Result<HistoryFilter, Problem> {
+    let message = query.filter("message").map(|id| api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)));
+    let of = match (query.filter("endpoint"), message) {
         (Some(_), Some(_)) => {
-            let detail = "ask for the deliveries of a message or of an endpoint, not for both";
+            let detail = "filter by message or by endpoint, not by both";
             return Err(Problem::new(Code::InvalidParameter, detail));
         }
-        (Some(named), None) => HistoryOf::Endpoint(api.endpoint_once_named(whose, named).await?),
+        (Some(named), None) => HistoryOf::Endpoint(api.endpoint_once_named(visibility, named).await?),
         (None, Some(message)) => {
             let message = message.ok_or_else(|| Problem::no_such("message"))?;
-            if !api.engine.has_message(whose, message).await? {
+            if !api.engine.has_message(visibility, message).await? {
                 return Err(Problem::no_such("message"));
             }
             HistoryOf::Message(message)
         }
-        (None, None) => match whose {
-            Sees::All => HistoryOf::Everybody,
+        (None, None) => match visibility {
+            Sees::All => HistoryOf::AllTenants,
             Sees::Tenant(tenant) => HistoryOf::Tenant(tenant),
         },
     };
     Ok(HistoryFilter {
-        phase: asked.filter("state").map(state).transpose()?,
-        cause: asked.cause()?,
-        tier: asked.tier()?,
-        since: asked.time("since")?,
-        until: asked.time("until")?,
+        phase: query.filter("state").map(state).transpose()?,
+        cause: query.cause()?,
+        tier: query.tier()?,
+        since: query.time("since")?,
+        until: query.time("until")?,
         ..HistoryFilter::all(of)
     })
 }
@@ -115,7 +119,7 @@ fn state(name: &str) -> Result<Phase, Problem> {
     })
 }
 
-/// `POST /v1/deliveries/{id}/retry`: now, whatever the schedule says; the gates still hold.
+/// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
 pub async fn retry<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<REPLAY>,
@@ -123,35 +127,35 @@ pub async fn retry<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let whose = Sees::Tenant(caller.tenant_id()?);
+    let visibility = Sees::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
-    let view = api.engine.retry(whose, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
+    let view = api.engine.retry(visibility, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
     if view.shown.delivery.state.is_terminal() {
         return Err(ended(view.shown.delivery.state));
     }
-    shown(&api, whose, accepted_at, &view, &[]).await
+    shown(&api, visibility, accepted_at, &view, &[]).await
 }
 
-/// What is told of one that has ended: replays take what was not delivered, unless somebody wanted that.
+/// The refusal to retry a delivery that has ended. Replays take dead and expired ones only.
 fn ended(state: Life) -> Problem {
     let name = state.phase().name();
-    let then = match state {
-        Life::Dead { .. } | Life::Expired { .. } => "POST /v1/replays gives it another life",
-        _ => "a replay would pass over it; send its payload as a new message",
+    let remedy = match state {
+        Life::Dead { .. } | Life::Expired { .. } => "POST /v1/replays sends it again as a new delivery",
+        _ => "a replay would skip it; send its payload as a new message",
     };
-    Problem::new(Code::DeliveryEnded, format!("the delivery is {name}, and that is an end; {then}"))
+    Problem::new(Code::DeliveryEnded, format!("the delivery is {name} and has ended; {remedy}"))
 }
 
-/// One delivery with everything that is known of it.
+/// The answer that shows a delivery with its attempts. One whose endpoint is unknown is answered as not found.
 async fn shown<S: Store, C: Clock>(
     api: &Api<S, C>,
-    whose: Sees,
+    visibility: Sees,
     accepted_at: Timestamp,
     view: &View,
     excerpts: &[(u16, Bytes)],
 ) -> Answer {
-    let whole = whole(api, whose, accepted_at, view, excerpts).await?;
+    let whole = whole(api, visibility, accepted_at, view, excerpts).await?;
     if whole.endpoint.is_none() {
         return Err(Problem::no_such("delivery"));
     }
@@ -161,16 +165,16 @@ async fn shown<S: Store, C: Clock>(
 /// A delivery with its attempts.
 pub(super) type Whole = Shown<Vec<ShownAttempt>>;
 
-/// The same, also where its endpoint is gone.
+/// A delivery with its attempts. Its endpoint is `None` if it no longer exists.
 pub(super) async fn whole<S: Store, C: Clock>(
     api: &Api<S, C>,
-    whose: Sees,
+    visibility: Sees,
     accepted_at: Timestamp,
     view: &View,
     excerpts: &[(u16, Bytes)],
 ) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
-    let endpoint = api.engine.endpoint_once(whose, delivery.endpoint).await?;
+    let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
     let lives = api.engine.lives(vec![delivery.id]).await?;
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
@@ -185,7 +189,7 @@ pub(super) async fn whole<S: Store, C: Clock>(
         linked: Linked::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
     };
     let attempt = |one: &Attempt| {
-        // What a receiver answers is no more to be trusted to be text than to be anything else.
+        // A receiver's answer need not be UTF-8.
         let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
         let response = excerpt.map(|(_, excerpt)| String::from_utf8_lossy(excerpt).into_owned());
         ShownAttempt { response, ..ShownAttempt::of(one, delivery) }
@@ -198,50 +202,50 @@ pub(super) async fn whole<S: Store, C: Clock>(
     Ok(Shown { cause_detail, ..Shown::of(ids, accepted_at, view, attempts) })
 }
 
-/// A receiver that answers 413 does not say where its limit is; what it refused is above it.
+/// The detail of a 413: the receiver's limit is below the number of bytes sent; the answer does not give it.
 fn too_large(bytes: usize) -> String {
     format!("its receiver refused {bytes} bytes: its limit is lower")
 }
 
-/// The ids of a delivery and of what it joins.
+/// The ids that are shown with a delivery.
 struct Ids {
     id: String,
     tenant: Option<String>,
     message: String,
-    /// Nothing where it is gone.
+    /// `None` if it no longer exists.
     endpoint: Option<String>,
     linked: Linked,
 }
 
-/// What replays have to do with a delivery.
+/// A delivery's links to replays.
 #[derive(Serialize)]
 struct Linked {
-    /// When it was made: with its message, or by a replay.
+    /// When it was created: with its message, or by a replay.
     created_at: String,
-    /// Whose next life it is.
+    /// The ended delivery that this one replays.
     replay_of: Option<String>,
-    /// Its own next life.
+    /// The delivery that replays this one.
     replayed_as: Option<String>,
-    /// The replay that made it.
+    /// The replay that created it.
     replay: Option<String>,
 }
 
 impl Linked {
     fn of<S: Store, C: Clock>(api: &Api<S, C>, accepted_at: Timestamp, lives: Lives) -> Self {
         let Lives { before, next, made } = lives;
-        // All lives are of one message, whose time their ids carry.
+        // All of them belong to one message, and their ids carry its time.
         let id = |life: DeliveryId| api.engine.public_id(Kind::Delivery, life.0, accepted_at);
-        let asked = made.and_then(|made| made.asked.map(|asked| (made.job, asked)));
+        let replay = made.and_then(|made| made.asked.map(|at| (made.job, at)));
         Self {
             created_at: value::write_time(made.map_or(accepted_at, |made| made.at)),
             replay_of: before.map(id),
             replayed_as: next.map(id),
-            replay: asked.map(|(job, asked)| api.engine.public_id(Kind::Replay, job.0, asked)),
+            replay: replay.map(|(job, at)| api.engine.public_id(Kind::Replay, job.0, at)),
         }
     }
 }
 
-/// A delivery: alone with its attempts, in a list with how many there were.
+/// A delivery. `attempts` are the attempts themselves, or in a list their number.
 #[derive(Serialize)]
 pub(super) struct Shown<A> {
     id: String,
@@ -251,7 +255,7 @@ pub(super) struct Shown<A> {
     tier: &'static str,
     state: &'static str,
     cause: Option<&'static str>,
-    /// What the cause alone does not say.
+    /// More about the cause than its code; see [`too_large`].
     #[serde(skip_serializing_if = "Option::is_none")]
     cause_detail: Option<String>,
     accepted_at: String,
@@ -272,10 +276,10 @@ pub(super) struct ShownAttempt {
     duration: String,
     status: Option<u16>,
     cause: &'static str,
-    /// How the receiver's answer begins, where it was no success and content is asked for.
+    /// The beginning of the receiver's answer to a failed attempt, if the request has `content=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<String>,
-    /// When the next one is due, while that is ahead.
+    /// When the next attempt is due; only with the last attempt of a delivery in the state `retry`.
     next_due: Option<String>,
 }
 
@@ -337,12 +341,12 @@ impl ShownAttempt {
     }
 }
 
-/// History keeps when an attempt ended.
+/// When an attempt began; the history stores when it ended.
 fn started(attempt: &Attempt) -> Timestamp {
     attempt.at - attempt.took
 }
 
-/// Only the owner's memory knows that something is being sent.
+/// The phase of a delivery. Only the dispatch loop knows that one is being sent.
 pub(super) fn phase(view: &View) -> Phase {
     match view.explained {
         Some(Explained::UnderWay) => Phase::Dispatching,
@@ -350,7 +354,7 @@ pub(super) fn phase(view: &View) -> Phase {
     }
 }
 
-/// What the last step of a delivery was for, where it was no success.
+/// Why the last attempt failed, or why the delivery ended without success.
 pub(super) fn cause(view: &View) -> Option<&'static str> {
     view.shown.delivery.state.cause().map(Cause::code)
 }
@@ -364,19 +368,19 @@ pub(super) fn waiting(view: &View) -> Option<Waiting> {
 fn detail(why: Why) -> &'static str {
     match why {
         Why::Scheduled => "its deliver_at has not come",
-        Why::Backoff => "the last attempt failed; its policy says when to try again",
-        Why::RetryAfter => "the receiver said when to come back",
-        Why::RetryBudget => "the endpoint is failing, and retries are kept to a share of its fresh messages",
-        Why::BreakerOpen => "the endpoint or its host failed too often; a probe will tell when it is well again",
-        Why::RateLimit => "a rate limit, or the pace of a recovery; it goes in its turn",
-        Why::Concurrency => "as many attempts as the endpoint can take, or the tenant may have, are under way",
+        Why::Backoff => "the last attempt failed; the retry policy sets the time of the next",
+        Why::RetryAfter => "the receiver sent a Retry-After",
+        Why::RetryBudget => "the endpoint is failing, and retries are limited to a share of its new messages",
+        Why::BreakerOpen => "the endpoint or its host failed too often; a probe will show when it has recovered",
+        Why::RateLimit => "a rate limit, or the limited rate after a recovery",
+        Why::Concurrency => "the endpoint or the tenant has the most attempts under way that it may have",
         Why::OffPeak => "engagement messages wait for the off-peak window",
-        Why::Order => "one before it in a strict order has not ended",
-        Why::Turn => "others are before it",
+        Why::Order => "an earlier delivery in a strict order has not ended",
+        Why::Turn => "other deliveries are before it",
         Why::Ack => "it was sent, and its receipt is awaited",
-        Why::Paused => "it is paused; GET /v1/pause shows by whom",
+        Why::Paused => "it is paused; GET /v1/pause shows the pauses",
         Why::EndpointDisabled => "its endpoint is disabled; enable it",
         Why::Credential => "its credential was refused; replace it",
-        Why::Store => "our store does not answer",
+        Why::Store => "the store does not answer",
     }
 }

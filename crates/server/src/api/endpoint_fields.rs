@@ -1,6 +1,7 @@
-//! What an owner says of an endpoint: read from a body over what is there, and shown again.
+//! The settable fields of an endpoint: parsed from a body into a stored endpoint, and shown again.
 //!
-//! Making and changing read the same fields. What is left out stays as it is; `null` takes back what was said.
+//! Creating and changing parse the same fields. A field that is left out keeps its value; `null` sets it back to the
+//! default.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,17 @@ use serde_json::value::RawValue;
 use crate::object::Object;
 use crate::{duration, value};
 
-/// As many attempts at once where the owner does not say.
+/// The default of `max_in_flight`.
 pub(super) const MAX_IN_FLIGHT: u16 = 20;
 const MAX_IN_FLIGHT_MAX: u64 = 1_000;
 const EVENT_TYPES_MAX: usize = 100;
-/// A message is compared with each of them.
+/// The most tags: a message is compared with each of them.
 const TAGS_MAX: usize = 100;
-/// A note, not a document.
 const DESCRIPTION_BYTES_MAX: usize = 1_000;
-/// What the server allows an attempt.
+/// The longest attempt that the server allows.
 const TIMEOUT_MAX: std::time::Duration = std::time::Duration::from_secs(30);
-/// Less is no time to answer in.
 const TIMEOUT_MIN: std::time::Duration = std::time::Duration::from_millis(100);
-/// What a bucket can count.
+/// The largest rate and burst that a token bucket can count.
 const RATE_MAX: f64 = 1_000_000.0;
 const BURST_MAX: u64 = 1_000_000;
 
@@ -35,23 +34,23 @@ const ORDERS: [(&str, Order); 3] =
     [("fifo", Order::Fifo), ("newest_first", Order::NewestFirst), ("strict", Order::Strict)];
 const ON_DEAD: [(&str, OnDead); 2] = [("skip", OnDead::Skip), ("hold", OnDead::Hold)];
 
-/// Fields of endpoints of other channels.
+/// Planned fields, for channels that this version does not support.
 const NOT_BUILT: &[&str] =
     &["subscription", "device_token", "topic", "environment", "registration_token", "credential"];
 
-/// Channels that are documented and not built.
+/// Planned channels that this version does not support.
 const CHANNELS_NOT_BUILT: [&str; 3] = ["webpush", "apns", "fcm"];
 
-/// Complains of every channel but the one there is.
+/// Refuses every channel except `webhook`.
 pub(super) fn check_channel(fields: &mut Object<'_>, channel: &str) {
     if CHANNELS_NOT_BUILT.contains(&channel) {
-        fields.cannot_yet("channel", "this version cannot do that yet; it has webhook alone".to_owned());
+        fields.cannot_yet("channel", "this version cannot do that yet; it supports only webhook".to_owned());
     } else if channel != "webhook" {
         fields.complain("channel", "must be webhook".to_owned());
     }
 }
 
-/// Reads all that may be said at any time; complaints stay with the fields.
+/// Parses the fields that can be set at creation and changed later. Complaints are collected in `fields`.
 pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     if let Some(channel) = fields.get("channel", value::text) {
         check_channel(fields, &channel);
@@ -90,14 +89,17 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
         webhook.status_overrides = fields.texts("status_overrides").unwrap_or_default();
     }
     if endpoint.on_dead == OnDead::Hold && endpoint.order != Order::Strict {
-        fields.complain("on_dead", "\"hold\" needs \"order\": \"strict\"; no other order waits for a head".to_owned());
+        fields.complain(
+            "on_dead",
+            "\"hold\" needs \"order\": \"strict\": other orders do not wait for a delivery".to_owned(),
+        );
     }
     rate(fields, endpoint);
     tls(fields, endpoint);
     fields.not_built(NOT_BUILT);
 }
 
-/// How a new endpoint is to sign.
+/// Parses how a new endpoint signs.
 pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
     let mut signing = fields.object("signing");
     let scheme = signing.get("scheme", |raw| value::one_of(raw, &Scheme::ALL));
@@ -107,13 +109,13 @@ pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
 }
 
 fn rate(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
-    let (is_there, is_said) = (fields.has("rate"), fields.has("rate") && !fields.is_null("rate"));
+    let (is_there, is_set) = (fields.has("rate"), fields.has("rate") && !fields.is_null("rate"));
     let mut given = fields.object("rate");
     let rate = |raw: &RawValue| match value::number(raw)? {
         rate if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
         _ => Err(format!("must be above 0 and at most {RATE_MAX}")),
     };
-    let per_second = if is_said { given.need("per_second", rate) } else { None };
+    let per_second = if is_set { given.need("per_second", rate) } else { None };
     let burst = given.get("burst", |raw| match value::whole(raw)? {
         count @ 1..=BURST_MAX => u32::try_from(count).map_err(|error| error.to_string()),
         _ => Err(format!("must be 1 to {BURST_MAX}")),
@@ -183,17 +185,17 @@ fn max_in_flight(raw: &RawValue) -> Result<u16, String> {
     }
 }
 
-/// What is known of an endpoint beside what its owner says: its id, whose it is, the policy it goes by, what holds it.
+/// What the API shows of an endpoint beside its stored fields.
 pub(super) struct Known {
     pub(super) id: String,
     pub(super) tenant: Option<String>,
     pub(super) policy: String,
     pub(super) paused: Option<LanePaused>,
-    /// The dead delivery that its strict order waits behind, where that is why.
+    /// The dead delivery that its strict order waits behind, if that is why it is paused.
     pub(super) dead_head: Option<String>,
 }
 
-/// An endpoint as it is shown.
+/// An endpoint as the API shows it.
 #[derive(Serialize)]
 pub(super) struct Shown<'a> {
     pub(super) id: String,
@@ -228,14 +230,14 @@ struct ShownRate {
     burst: u32,
 }
 
-/// Which texts were given; what they say is not shown.
+/// Which parts of the TLS settings are set; their texts are not shown.
 #[derive(Serialize)]
 struct ShownTls {
     ca: bool,
     client_cert: bool,
 }
 
-/// How it signs. A secret is there only where it is to be shown.
+/// How an endpoint signs. The secret is set only in answers that show it.
 #[derive(Serialize)]
 pub(super) struct Signing<'a> {
     scheme: &'static str,
@@ -246,7 +248,7 @@ pub(super) struct Signing<'a> {
 }
 
 impl<'a> Signing<'a> {
-    /// What its receiver verifies with: the secret itself, or the public key of a private one.
+    /// The key that the receiver verifies with: the shared secret, or the public key.
     pub(super) fn revealed(secret: &'a SigningSecret) -> Self {
         let known = Secret::parse(&secret.text).ok();
         let scheme = known.as_ref().map(Secret::scheme).unwrap_or_default();
@@ -260,7 +262,7 @@ impl<'a> Signing<'a> {
     }
 }
 
-/// Whether somebody sees what may carry credentials: URLs and the values of headers.
+/// How much a caller sees of what may contain credentials: URLs and the values of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
     Whole,
@@ -305,7 +307,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The same with what its receiver verifies with.
+    /// Adds the secret or public key that the receiver verifies with.
     pub(super) fn revealed(self, secrets: &'a [SigningSecret]) -> Self {
         match secrets.first() {
             Some(newest) => Self { signing: Signing::revealed(newest), ..self },
@@ -314,7 +316,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// How an endpoint is doing, in a word.
+/// The status of an endpoint, as the API names it.
 pub(super) fn status(endpoint: &Endpoint, paused: Option<&LanePaused>) -> &'static str {
     match endpoint.status {
         EndpointStatus::Gone => "gone",
@@ -325,7 +327,7 @@ pub(super) fn status(endpoint: &Endpoint, paused: Option<&LanePaused>) -> &'stat
     }
 }
 
-/// Why it is not active, if it is not.
+/// Why an endpoint is not active; `None` while it is.
 fn status_reason(endpoint: &Endpoint, known: &Known) -> Option<String> {
     match endpoint.status {
         EndpointStatus::Gone => Some("its receiver answered 410".to_owned()),
@@ -337,10 +339,10 @@ fn status_reason(endpoint: &Endpoint, known: &Known) -> Option<String> {
     }
 }
 
-/// Why it is paused: in the words of whoever paused it, as far as they had any.
+/// Why an endpoint is paused: the reason that was given, or the dead delivery of its strict order.
 fn pause_reason(paused: &LanePaused, dead_head: Option<&str>) -> String {
-    let said = paused.said.as_ref().and_then(|pause| pause.reason.clone());
-    let why = said.or_else(|| dead_head.map(|dead| format!("its order is strict and {dead} is dead")));
+    let given = paused.said.as_ref().and_then(|pause| pause.reason.clone());
+    let why = given.or_else(|| dead_head.map(|dead| format!("its order is strict and {dead} is dead")));
     let why = why.unwrap_or_else(|| "no reason was given".to_owned());
     match paused.hold.until {
         Some(until) => format!("{why} (until {})", value::write_time(until)),
@@ -348,7 +350,7 @@ fn pause_reason(paused: &LanePaused, dead_head: Option<&str>) -> String {
     }
 }
 
-/// A URL as those see it who are not its owner.
+/// A URL as an operator key sees it: without path and query, which may contain credentials.
 fn origin(url: &str) -> String {
     let host = url.find("://").map_or(0, |at| at + 3);
     match url[host..].find(['/', '?', '#']) {
@@ -366,14 +368,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_see_where_an_endpoint_is_and_nothing_behind_it() {
-        for (url, seen) in [
+    fn a_url_is_shown_to_operators_without_path_and_query() {
+        for (url, expected) in [
             ("https://example.com/hook?token=canary", "https://example.com/…"),
             ("https://example.com?token=canary", "https://example.com/…"),
             ("https://example.com:8443/", "https://example.com:8443/"),
             ("https://example.com", "https://example.com"),
         ] {
-            assert_eq!(origin(url), seen);
+            assert_eq!(origin(url), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints: where messages go. What is read of one and shown is in `endpoint_fields`.
+//! Endpoints: created, shown, changed, paused, tested and deleted. `endpoint_fields` parses and shows their fields.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,18 +29,19 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// How long older secrets sign on where nobody says: a day to tell a receiver.
+/// The default overlap: older secrets keep signing for a day, in which the receiver can be given the new one.
 const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// A change that met another one is made again; so often, nobody else is that quick.
+/// How often a change is tried that met a concurrent change of the same endpoint.
 const TRIES: u32 = 5;
 
-/// Endpoints looked at for one page, and read at once: a filter may pass over most of them.
+/// The most endpoints read for one page: a filter may reject most of them.
 const LOOKED_MAX: usize = 20_000;
+/// How many endpoints a filtered list reads from the store at once.
 const READ_AT_ONCE: u32 = 500;
 
-/// `POST /v1/endpoints`. The secret it signs with is shown here and nowhere else without asking for it.
+/// `POST /v1/endpoints`. The answer shows the signing secret; afterwards only `GET …/secret` does.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -50,13 +51,13 @@ pub async fn make<S: Store, C: Clock>(
     let (body, key) = keyed_body(tenant.id, request).await?;
     let mut fields = Object::read(&body)?;
     let url = fields.need("url", value::text).unwrap_or_default();
-    let mut wished = Endpoint::new(EndpointId::from_raw(0), LaneId::from_raw(0), tenant.id, api.engine.now(), url);
-    wished.max_in_flight = MAX_IN_FLIGHT;
-    fields_of::read(&mut fields, &mut wished);
+    let mut endpoint = Endpoint::new(EndpointId::from_raw(0), LaneId::from_raw(0), tenant.id, api.engine.now(), url);
+    endpoint.max_in_flight = MAX_IN_FLIGHT;
+    fields_of::read(&mut fields, &mut endpoint);
     let signing = fields_of::signing(&mut fields);
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_endpoint(wished, signing, once, caller.by()).await? {
+    Ok(match api.engine.make_endpoint(endpoint, signing, once, caller.by()).await? {
         Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
         Made::Before(first) => replayed(first),
     })
@@ -80,11 +81,11 @@ pub async fn show<S: Store, C: Clock>(
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
-    let endpoint = found(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &named).await?;
     shown(&api, caller.sight(), &endpoint).await
 }
 
-/// `PATCH /v1/endpoints/{id}`: what is left out stays as it is, `null` takes back what was said.
+/// `PATCH /v1/endpoints/{id}`: a field that is left out keeps its value, `null` sets it back to the default.
 pub async fn change<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -95,33 +96,33 @@ pub async fn change<S: Store, C: Clock>(
     caller.tenant()?;
     let mut tries = 0;
     loop {
-        let before = found(&api, caller.sees(), &named).await?;
-        let mut wished = Endpoint { version: before.version + 1, ..(*before).clone() };
+        let before = find(&api, caller.sees(), &named).await?;
+        let mut endpoint = Endpoint { version: before.version + 1, ..(*before).clone() };
         let mut fields = Object::read(&body)?;
         if fields.is_null("url") {
-            fields.complain("url", "must not be null: every endpoint is somewhere; leave it out to keep it".to_owned());
+            fields.complain("url", "must not be null: every endpoint has a URL; leave it out to keep it".to_owned());
         }
         if let Some(url) = fields.get("url", value::text) {
-            let EndpointTarget::Webhook(webhook) = &mut wished.target;
+            let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
             webhook.url = url;
         }
-        fields_of::read(&mut fields, &mut wished);
+        fields_of::read(&mut fields, &mut endpoint);
         if fields.has("signing") {
             fields.object("signing");
-            let detail = "stays as it was made; POST …/secret/rotate gives a new secret of the same scheme, and \
-                          another scheme needs another endpoint";
+            let detail = "cannot be changed; POST …/secret/rotate makes a new secret of the same scheme, and another \
+                          scheme needs another endpoint";
             fields.complain("signing", detail.to_owned());
         }
         fields.finish()?;
         tries += 1;
-        match api.engine.change_endpoint(wished, caller.by()).await {
+        match api.engine.change_endpoint(endpoint, caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
             changed => return shown(&api, caller.sight(), &changed?).await,
         }
     }
 }
 
-/// `DELETE /v1/endpoints/{id}`. Once it answers, nothing more is sent there but what was in flight; its uid is free.
+/// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
 pub async fn delete<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -130,7 +131,7 @@ pub async fn delete<S: Store, C: Clock>(
 ) -> Answer {
     no_body(request).await?;
     caller.tenant()?;
-    let endpoint = found(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &named).await?;
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
@@ -144,7 +145,7 @@ struct Deleted {
     in_flight: u64,
 }
 
-/// `POST /v1/endpoints/{id}/pause`. Once it answers, nothing is sent there; what comes waits.
+/// `POST /v1/endpoints/{id}/pause`. After the answer nothing is sent there; new deliveries wait.
 pub async fn pause<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -157,7 +158,7 @@ pub async fn pause<S: Store, C: Clock>(
     let reason = switch::reason(&mut fields);
     fields.finish()?;
     caller.tenant()?;
-    let endpoint = found(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &named).await?;
     let scope = PauseScope::Lane(endpoint.lane);
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
@@ -165,8 +166,8 @@ pub async fn pause<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time), reason }))
 }
 
-/// `POST /v1/endpoints/{id}/enable`: ends its pause, whether somebody made it or a dead delivery of a strict order,
-/// and whatever disabled it. What waited is sent in its order.
+/// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
+/// disabled or gone endpoint active. Waiting deliveries are sent in their order.
 pub async fn enable<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -180,7 +181,7 @@ pub async fn enable<S: Store, C: Clock>(
     caller.tenant()?;
     let mut tries = 0;
     loop {
-        let endpoint = found(&api, caller.sees(), &named).await?;
+        let endpoint = find(&api, caller.sees(), &named).await?;
         tries += 1;
         match api.engine.enable_endpoint(&endpoint, caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
@@ -211,21 +212,21 @@ pub async fn test<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     Object::read_optional(&body)?.finish()?;
-    let endpoint = found(&api, Sees::Tenant(tenant.id), &named).await?;
+    let endpoint = find(&api, Sees::Tenant(tenant.id), &named).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
         Ok(Outcome::Promised(promise)) => Ok(json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body)),
         Ok(Outcome::Replayed(first)) => Ok(replayed(first)),
         Err(NotAccepted::NoSuchEndpoints(_)) => {
             let id = public_id(&api, &endpoint);
-            let detail = format!("the endpoint is gone; if it is there again: POST /v1/endpoints/{id}/enable");
+            let detail = format!("the endpoint is gone; if its receiver is back: POST /v1/endpoints/{id}/enable");
             Err(Problem::new(Code::EndpointGone, detail))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// `GET /v1/endpoints/{id}/secret`: what its receiver verifies with. That somebody looked is in the audit.
+/// `GET /v1/endpoints/{id}/secret`: the keys that its receiver verifies with. The audit trail records the request.
 pub async fn secret<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<SECRETS>,
@@ -233,7 +234,7 @@ pub async fn secret<S: Store, C: Clock>(
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
-    let endpoint = found(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &named).await?;
     let secrets = api.engine.secrets(&endpoint, caller.by()).await?;
     tracing::info!(endpoint = public_id(&api, &endpoint), "showed an endpoint's secrets");
     Ok(json(StatusCode::OK, &Secrets::of(&secrets)))
@@ -257,7 +258,7 @@ pub async fn rotate<S: Store, C: Clock>(
     let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
     let mut tries = 0;
     loop {
-        let endpoint = found(&api, Sees::Tenant(tenant), &named).await?;
+        let endpoint = find(&api, Sees::Tenant(tenant), &named).await?;
         tries += 1;
         match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone(), caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
@@ -271,19 +272,19 @@ pub async fn rotate<S: Store, C: Clock>(
     }
 }
 
-/// What is answered once a secret is rotated, and again under the same key.
+/// The answer to a rotation, and to a repeated request with the same idempotency key.
 fn rotated(endpoint: &Endpoint) -> FirstAnswer {
     let EndpointTarget::Webhook(webhook) = &endpoint.target;
     let body = serde_json::to_vec(&Secrets::of(&webhook.secrets)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::OK.as_u16(), body: body.into() }
 }
 
-/// What signs, newest first.
+/// The secrets that sign, newest first.
 #[derive(Serialize)]
 struct Secrets<'a> {
     #[serde(flatten)]
     newest: Option<Signing<'a>>,
-    /// Those that still sign beside it.
+    /// The older ones that still sign.
     previous: Vec<Previous<'a>>,
 }
 
@@ -307,38 +308,38 @@ impl<'a> Secrets<'a> {
     }
 }
 
-/// `GET /v1/endpoints`. An operator sees everybody's, unless it names a tenant.
+/// `GET /v1/endpoints`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &["uid", "subject", "tags", "status"])?;
-    let filters = ["uid", "subject", "tags", "status"].map(|name| asked.filter(name));
-    let list = asked.list(&api, caller.sees(), &filters);
-    let mut after = asked.behind(&api, list)?.map(EndpointId);
+    let query = Asked::of(&uri, &["uid", "subject", "tags", "status"])?;
+    let filters = ["uid", "subject", "tags", "status"].map(|name| query.filter(name));
+    let list = query.list(&api, caller.sees(), &filters);
+    let mut after = query.behind(&api, list)?.map(EndpointId);
     if let Some(status) = filters[3]
         && !["active", "paused", "disabled", "gone"].contains(&status)
     {
         let detail = "status must be active, paused, disabled or gone";
         return Err(Problem::new(Code::InvalidParameter, detail));
     }
-    let (limit, mut looked) = (asked.limit as usize, 0);
+    let (limit, mut looked) = (query.limit as usize, 0);
     let (mut data, mut more) = (Vec::new(), true);
-    // One more than fits tells whether there is a next page.
+    // One more than fits shows whether there is a next page.
     while more && data.len() <= limit && looked < LOOKED_MAX {
-        let read = if filters.iter().any(Option::is_some) { READ_AT_ONCE } else { asked.limit + 1 };
-        let part = api.engine.endpoints(caller.sees(), asked.order, after, read).await?;
+        let read = if filters.iter().any(Option::is_some) { READ_AT_ONCE } else { query.limit + 1 };
+        let part = api.engine.endpoints(caller.sees(), query.order, after, read).await?;
         more = part.len() == read as usize;
         looked += part.len();
         let holds = api.engine.paused(part.iter().map(|one| one.lane).collect()).await;
         let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
         for (endpoint, hold) in part.into_iter().zip(holds) {
             after = Some(endpoint.id);
-            if data.len() <= limit && is_asked_for(&endpoint, fields_of::status(&endpoint, hold.as_ref()), &filters) {
+            if data.len() <= limit && matches(&endpoint, fields_of::status(&endpoint, hold.as_ref()), &filters) {
                 data.push((endpoint, hold));
             }
         }
     }
     let is_cut = data.len() > limit;
     data.truncate(limit);
-    // Behind the last one shown, or behind the last one looked at where a filter passed over the rest.
+    // After the last one shown, or after the last one read if the filter rejected the rest.
     let last = if is_cut { data.last().map(|(last, _)| last.id) } else { after.filter(|_| more) };
     let mut shown = Vec::with_capacity(data.len());
     for (endpoint, hold) in &data {
@@ -347,22 +348,22 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, shown, last.map(|last| api.engine.cursor_behind(list, last.0))))
 }
 
-fn is_asked_for(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Option<&str>; 4]) -> bool {
+fn matches(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Option<&str>; 4]) -> bool {
     uid.is_none_or(|uid| endpoint.uid.as_deref() == Some(uid))
         && subject.is_none_or(|subject| endpoint.subject.as_deref() == Some(subject))
         && tag.is_none_or(|tag| endpoint.tags.iter().any(|own| own == tag))
         && wanted.is_none_or(|wanted| status == wanted)
 }
 
-/// The endpoint of this id or uid that somebody may see.
-async fn found<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, named: &str) -> Result<Arc<Endpoint>, Problem> {
+/// Finds a live endpoint by its id or uid, among those that `visibility` covers.
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, named: &str) -> Result<Arc<Endpoint>, Problem> {
     let unknown = || Problem::no_such("endpoint");
-    let id = api.endpoint_meant(whose, named).await?;
-    let known = api.engine.endpoint(whose, id).await?.ok_or_else(unknown)?;
+    let id = api.endpoint_meant(visibility, named).await?;
+    let known = api.engine.endpoint(visibility, id).await?.ok_or_else(unknown)?;
     Ok(Arc::clone(&known.endpoint))
 }
 
-/// What is known of an endpoint beside what its owner says.
+/// Looks up what the API shows of an endpoint beside its stored fields.
 pub(super) async fn known<S: Store, C: Clock>(
     api: &Api<S, C>,
     endpoint: &Endpoint,
@@ -375,12 +376,12 @@ pub(super) async fn known<S: Store, C: Clock>(
     Ok(Known { id: public_id(api, endpoint), tenant, policy, paused, dead_head })
 }
 
-/// Whether nobody has put their name to a pause, or a word.
+/// Whether a pause has no API key, reason or end: a dead delivery may have begun it.
 fn is_unexplained(paused: &LanePaused) -> bool {
     paused.said.as_ref().is_none_or(|pause| pause.by.is_none() && pause.reason.is_none() && pause.until.is_none())
 }
 
-/// The delivery that a strict order has last seen die.
+/// The id of the endpoint's newest dead letter.
 async fn dead_head<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Option<String>, StoreError> {
     let filter = DeadLetterFilter { endpoint: Some(endpoint.id), ..DeadLetterFilter::of(endpoint.tenant) };
     let last = api.engine.dead_letters(filter, ListOrder::NewestFirst, None, 1).await?.letters.pop();

@@ -1,4 +1,4 @@
-//! Erasing, as subjects and tenants are: what is answered, and what is told of a store that failed meanwhile.
+//! Erases subjects and tenants, for both routes.
 
 use http::StatusCode;
 use posthaste_core::id::TenantId;
@@ -12,10 +12,10 @@ use super::{Answer, Api, json};
 use crate::problem::{Problem, not_written};
 use crate::value;
 
-/// Erases somebody. Once it answers, nobody can read anything of theirs; the rows go in steps after that.
+/// Erases a subject or a tenant. After the answer its data can no longer be read; its rows are removed in steps.
 pub(super) async fn erase<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, whom: Whom, by: Option<By>) -> Answer {
     let erased = api.engine.erase(tenant, whom, by).await.map_err(not_erased)?;
-    tracing::info!(row = erased.erasure.row, is_tenant = erased.erasure.is_tenant, "erased somebody");
+    tracing::info!(row = erased.erasure.row, is_tenant = erased.erasure.is_tenant, "erased a subject or a tenant");
     Ok(json(StatusCode::OK, &Shown::of(&erased)))
 }
 
@@ -24,7 +24,7 @@ fn not_erased(error: NotDone) -> Problem {
         NotDone::Ended(_) => error.into(),
         NotDone::Store(error) => not_written(
             &error,
-            "it may have been erased, nobody can say before the restart; erase it again, which does no harm",
+            "it may have been erased, which is known only after a restart; erase it again, which does no harm",
         ),
     }
 }
@@ -33,11 +33,11 @@ fn not_erased(error: NotDone) -> Problem {
 struct Shown {
     erased_at: String,
     audit_row: u64,
-    /// So many are gone so far.
+    /// Messages and deliveries removed so far.
     messages: u64,
     deliveries: u64,
     in_flight: u64,
-    /// When the last row went; nothing while some are left.
+    /// When the last row was removed; `None` while rows are left.
     swept_at: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! For whoever watches the process: is it alive, should it get requests, how is it doing?
+//! Routes for monitoring: liveness, readiness, metrics, and the OpenAPI document.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,31 +25,31 @@ struct Status {
     status: &'static str,
 }
 
-/// What somebody who deploys wants to know beside whether it takes messages.
+/// The state of a server that accepts messages, for deployments and alerts.
 #[derive(Serialize)]
 struct Readiness {
     status: &'static str,
     store: &'static str,
-    /// Whether nothing is sent, because somebody said so.
+    /// Whether all deliveries are paused.
     paused: bool,
     paused_until: Option<String>,
     paused_reason: Option<String>,
-    /// How many are paused by themselves.
+    /// Tenants and origins with a pause of their own.
     paused_tenants: u64,
     paused_origins: u64,
-    /// How far behind it is: how long ago the first was due that nothing holds.
+    /// How far behind the server is: the age of the oldest due delivery that nothing holds.
     overdue_seconds: u64,
 }
 
-/// `GET /healthz`: the process runs.
+/// `GET /healthz`: answers while the process runs.
 pub async fn alive() -> Answer {
     Ok(json(StatusCode::OK, &Status { status: "ok" }))
 }
 
-/// `GET /readyz`: it takes messages.
+/// `GET /readyz`: succeeds while the server accepts messages.
 pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
     if !api.ready.load(Ordering::Relaxed) {
-        return Err(Problem::new(Code::ShuttingDown, "what is under way is being ended"));
+        return Err(Problem::new(Code::ShuttingDown, "the server finishes the requests under way"));
     }
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     match seen.store.state {
@@ -79,7 +79,7 @@ pub async fn metrics<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: C
     scraped(State(api)).await
 }
 
-/// `GET /metrics` for whoever can reach a listener of its own.
+/// `GET /metrics` of the metrics listener, without a key.
 async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let mut page = Page::default();
@@ -90,7 +90,7 @@ async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answe
     Ok(response)
 }
 
-/// What the metrics' own listener answers: nobody needs a key there, and there is nothing else.
+/// The routes of the metrics listener. They need no key, so there are no others.
 pub fn watchers<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     let router = Router::new()
         .route("/metrics", get(scraped::<S, C>))
@@ -99,7 +99,7 @@ pub fn watchers<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     router.fallback(async |uri: Uri| Problem::no_route(&uri)).with_state(api)
 }
 
-/// `GET /openapi.json`: what every route takes and answers.
+/// `GET /openapi.json`: the OpenAPI document of every route.
 pub async fn openapi(_: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json_bytes(StatusCode::OK, crate::openapi::served()))

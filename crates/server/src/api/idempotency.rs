@@ -1,5 +1,7 @@
-//! The `Idempotency-Key` of a request that creates something: the same request with the same key is
-//! answered the same (A5).
+//! Reads the `Idempotency-Key` of a request that creates something: a second request with the same key and body gets
+//! the first one's answer (A5).
+//!
+//! The store keeps keys and answers; [`in_progress`](super::in_progress) keeps concurrent requests apart.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -17,10 +19,10 @@ use crate::value;
 
 pub(super) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// Longer ones are no keys but something else.
+/// The longest key that is accepted.
 const KEY_BYTES_MAX: usize = 128;
 
-/// A body and, if the request has one, its key and what that key stands for.
+/// Reads a body and, if the request has one, its key with the digest of the request.
 pub(super) async fn keyed_body(
     tenant: TenantId,
     mut request: Request,
@@ -33,12 +35,12 @@ pub(super) async fn keyed_body(
     Ok((body, key))
 }
 
-/// What a key stands for: whose request it is, for what, and what it says.
+/// The digest of a request that its key stands for: tenant, path and body.
 pub(super) fn stands_for(tenant: TenantId, path: &str, body: &[u8]) -> Digest {
-    digest::of_parts(&[&tenant.raw().to_be_bytes(), path.as_bytes(), body])
+    digest::hash_parts(&[&tenant.raw().to_be_bytes(), path.as_bytes(), body])
 }
 
-/// The answer to a request that was carried out before.
+/// Repeats the first answer to a request, marked with `Idempotency-Replayed`.
 pub(super) fn replayed(first: FirstAnswer) -> Response {
     let status = StatusCode::from_u16(first.status).unwrap_or(StatusCode::OK);
     let mut response = json_bytes(status, first.body);
@@ -46,7 +48,7 @@ pub(super) fn replayed(first: FirstAnswer) -> Response {
     response
 }
 
-/// The key, bare or in quotes.
+/// Reads the key, with or without quotes.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut given = headers.get_all(KEY).iter();
     let Some(first) = given.next() else { return Ok(None) };
@@ -61,7 +63,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// The key of one line among others.
+/// Parses the key of a batch's line.
 pub(super) fn key_of_line(raw: &RawValue) -> Result<String, String> {
     let key = value::text(raw)?;
     if is_key(&key) {
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_bare_or_quoted_and_of_a_sensible_length() {
+    fn a_key_is_1_to_128_visible_characters_bare_or_quoted() {
         check(&[], Some(None));
         check(&["order-99"], Some(Some("order-99")));
         check(&["\"order-99\""], Some(Some("order-99")));

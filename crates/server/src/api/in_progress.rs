@@ -1,8 +1,8 @@
-//! Requests with the same `Idempotency-Key` that come at once: one is carried out, the others wait for its answer, and
-//! not for ever.
+//! Concurrent requests with the same `Idempotency-Key`: one runs, and the others wait for its answer, for five seconds
+//! at most.
 //!
-//! The store alone decides what a key stands for. This only keeps twins from queueing behind one that is slow: whoever
-//! presents another key of the same tenant is not known here for a twin, and is answered as exactly.
+//! The store alone guarantees idempotency. This layer only bounds how long such requests wait. It knows them by their
+//! `Authorization` header, so requests with different API keys of one tenant are not matched here, only in the store.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -22,44 +22,44 @@ use super::caller::TENANT;
 use super::idempotency::KEY;
 use crate::problem::{Code, Problem};
 
-/// How long a twin waits for the first.
+/// How long a request waits for the first one with its key.
 const WAIT: Duration = Duration::from_secs(5);
-/// When it may ask again, in seconds.
+/// `Retry-After` for a request that has waited in vain, in seconds.
 const ASK_AGAIN: u64 = 1;
 
 /// The keyed requests under way.
 #[derive(Debug, Default)]
 pub(crate) struct InProgress {
     hasher: RandomState,
-    /// Whoever waits for each is told of its end.
+    /// Notifies the waiting requests when the one under way ends.
     under_way: Mutex<HashMap<u64, Arc<Notify>>>,
 }
 
-/// One that is under way, until this goes.
+/// A request under way; dropping it lets the next one with its key run.
 #[derive(Debug)]
 struct Entered<'a> {
     all: &'a InProgress,
     id: u64,
 }
 
-/// The first was still running after all that time.
+/// The first request was still running after [`WAIT`].
 #[derive(Debug, PartialEq, Eq)]
 struct StillRunning;
 
-/// Lets keyed requests in one by one.
-pub(crate) async fn one_by_one(State(all): State<Arc<InProgress>>, request: Request, next: Next) -> Response {
+/// A layer that runs requests with the same idempotency key one after the other.
+pub(crate) async fn run_in_turn(State(all): State<Arc<InProgress>>, request: Request, next: Next) -> Response {
     let Some(id) = all.id(request.headers()) else { return next.run(request).await };
     match all.enter(id).await {
         Ok(_entered) => next.run(request).await,
         Err(StillRunning) => {
-            let detail = "the first request with this key is still being carried out; ask again for its answer";
+            let detail = "the first request with this key is still running; send it again to get its answer";
             Problem::new(Code::IdempotencyInProgress, detail).after(ASK_AGAIN).into_response()
         }
     }
 }
 
 impl InProgress {
-    /// Which request it is: whose, and under which key.
+    /// Hashes the caller and the idempotency key of a request; `None` without a key.
     fn id(&self, headers: &HeaderMap) -> Option<u64> {
         let key = headers.get(KEY)?;
         let mut hasher = self.hasher.build_hasher();
@@ -81,7 +81,7 @@ impl InProgress {
                 Entry::Occupied(first) => Arc::clone(first.get()),
             };
             let mut ended = std::pin::pin!(first.notified());
-            // It may have ended between the look and the wait.
+            // The first may have ended before this one began to wait.
             ended.as_mut().enable();
             if self.lock().get(&id).is_some_and(|now| Arc::ptr_eq(now, &first)) {
                 timeout_at(until, ended).await.map_err(|_| StillRunning)?;
@@ -107,25 +107,25 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_twin_waits_for_the_first_and_is_told_after_five_seconds() {
+    async fn a_second_request_waits_five_seconds_for_the_first() {
         let all = InProgress::default();
-        let first = all.enter(7).await.expect("nobody else is there");
+        let first = all.enter(7).await.expect("no other request is under way");
         let began = Instant::now();
         assert_eq!(all.enter(7).await.err(), Some(StillRunning));
         assert_eq!(began.elapsed(), WAIT);
-        assert!(all.enter(8).await.is_ok(), "another key waits for nobody");
-        let twin = async { all.enter(7).await.map(drop) };
+        assert!(all.enter(8).await.is_ok(), "a request with another key does not wait");
+        let second = async { all.enter(7).await.map(drop) };
         let ends = async {
             tokio::time::advance(Duration::from_secs(2)).await;
             drop(first);
         };
-        assert_eq!(tokio::join!(twin, ends).0, Ok(()), "it comes in as soon as the first has ended");
+        assert_eq!(tokio::join!(second, ends).0, Ok(()), "it runs as soon as the first has ended");
         assert_eq!(began.elapsed(), WAIT + Duration::from_secs(2));
-        assert!(all.lock().is_empty(), "nothing is left of those that have ended");
+        assert!(all.lock().is_empty(), "entries of ended requests are removed");
     }
 
     #[test]
-    fn a_request_is_known_by_whose_it_is_and_its_key() {
+    fn requests_are_matched_by_caller_and_key() {
         let all = InProgress::default();
         let id = |pairs: &[(&'static str, &'static str)]| {
             let mut headers = HeaderMap::new();
@@ -134,7 +134,7 @@ mod tests {
             }
             all.id(&headers)
         };
-        assert_eq!(id(&[("authorization", "Bearer a")]), None, "without a key nobody waits");
+        assert_eq!(id(&[("authorization", "Bearer a")]), None, "a request without a key does not wait");
         let one = id(&[("authorization", "Bearer a"), ("idempotency-key", "k")]);
         assert_eq!(one, id(&[("authorization", "Bearer a"), ("idempotency-key", "k")]));
         assert_ne!(one, id(&[("authorization", "Bearer b"), ("idempotency-key", "k")]));

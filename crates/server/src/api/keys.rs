@@ -1,4 +1,4 @@
-//! API keys: made, listed and revoked, a tenant's and the operators'.
+//! API keys: operator keys and tenant keys are created, listed and revoked.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// What somebody may write about a key.
+/// The longest description of a key.
 const DESCRIPTION_BYTES_MAX: usize = 256;
 
 /// `POST /v1/keys`: an operator key.
@@ -46,7 +46,7 @@ pub async fn make_tenants<S: Store, C: Clock>(
     Named(named): Named,
     request: Request,
 ) -> Answer {
-    let tenant = of_caller(&api, &caller, &named).await?;
+    let tenant = managed_tenant(&api, &caller, &named).await?;
     let maker = Maker { grant: caller.grant(KeyClass::Tenant), by: caller.by() };
     make(&api, Some(tenant), maker, request).await
 }
@@ -67,7 +67,7 @@ pub async fn list_tenants<S: Store, C: Clock>(
     Named(named): Named,
     uri: Uri,
 ) -> Answer {
-    list(&api, Some(of_caller(&api, &caller, &named).await?), &uri).await
+    list(&api, Some(managed_tenant(&api, &caller, &named).await?), &uri).await
 }
 
 /// `DELETE /v1/keys/{id}`.
@@ -89,11 +89,11 @@ pub async fn revoke_tenants<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    revoke(&api, Some(of_caller(&api, &caller, &named).await?), &id, caller.by()).await
+    revoke(&api, Some(managed_tenant(&api, &caller, &named).await?), &id, caller.by()).await
 }
 
-/// The tenant that is named, if it is the caller's to manage.
-async fn of_caller<S: Store, C: Clock>(
+/// Finds the tenant in the path, if the caller may manage its keys.
+async fn managed_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     caller: &Caller<SECRETS>,
     named: &str,
@@ -104,16 +104,17 @@ async fn of_caller<S: Store, C: Clock>(
     if own.is_none_or(|own| own == tenant.id) { Ok(tenant.id) } else { Err(unknown()) }
 }
 
-/// Who makes a key: what it may give, and which key it has itself.
+/// The caller that makes a key: the most that it may grant, and its own key.
 struct Maker {
     grant: Grant,
     by: Option<By>,
 }
 
 impl Maker {
-    /// What an idempotency key stands for: the answer shows a key, and only to whom it was shown first.
+    /// The digest of a request, with the maker's key in it: the answer shows an API key, so it is repeated only to the
+    /// caller that got it first.
     fn own(&self, digest: &Digest) -> Digest {
-        digest::of_parts(&[digest, &self.by.map_or(0, |by| by.key.raw()).to_be_bytes()])
+        digest::hash_parts(&[digest, &self.by.map_or(0, |by| by.key.raw()).to_be_bytes()])
     }
 }
 
@@ -138,12 +139,12 @@ fn answer(made: &MadeKey) -> FirstAnswer {
 }
 
 async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
-    let asked = Asked::of(uri, &[])?;
-    let list = asked.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
-    let after = asked.behind(api, list)?;
-    let mut found = api.engine.keys(tenant, asked.order, after, asked.limit + 1).await?;
-    let more = found.len() > asked.limit as usize;
-    found.truncate(asked.limit as usize);
+    let query = Asked::of(uri, &[])?;
+    let list = query.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
+    let after = query.behind(api, list)?;
+    let mut found = api.engine.keys(tenant, query.order, after, query.limit + 1).await?;
+    let more = found.len() > query.limit as usize;
+    found.truncate(query.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id));
     let id = |known: &KnownKey| api.engine.public_id(Kind::Key, known.id, known.at);
     Ok(page(uri, found.iter().map(|known| Shown::of(id(known), known)).collect(), next))
@@ -167,7 +168,7 @@ struct Shown<'a> {
     description: Option<&'a str>,
     created_at: String,
     expires_at: Option<String>,
-    /// The key itself: only where it was just made.
+    /// The key itself, only in the answer that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
 }
@@ -201,20 +202,21 @@ fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey
     Ok(NewKey { tenant, scopes, expires, description })
 }
 
-/// The key within what its maker may give, which is what it gets where nothing is said.
+/// Checks a new key against what its maker may grant, which is also the default.
 fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
     let scopes = new.scopes.unwrap_or(grant.scopes);
     let beyond: Vec<&str> = scopes.beyond(grant.scopes).map(Scope::name).collect();
     if !beyond.is_empty() {
         let beyond = beyond.join(", ");
-        let detail = format!("your key lacks {beyond}, and gives no more than it has; leave that out of scopes");
+        let detail = format!("your key lacks {beyond} and cannot grant more than it has; leave that out of scopes");
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
-    if let (Some(asked), Some(own)) = (new.expires, grant.expires)
-        && asked > own
+    if let (Some(wanted), Some(own)) = (new.expires, grant.expires)
+        && wanted > own
     {
         let own = value::write_time(own);
-        let detail = format!("your key ends at {own}, and a key it makes ends no later; ask for an earlier expires_at");
+        let detail =
+            format!("your key expires at {own}, and a key that it makes cannot outlast it; set an earlier expires_at");
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
     Ok(NewKey { scopes: Some(scopes), expires: new.expires.or(grant.expires), ..new })
@@ -228,6 +230,6 @@ fn scopes(raw: &RawValue, is_tenants: bool) -> Result<Scopes, String> {
     let scopes: Option<Vec<Scope>> = written.iter().map(named).collect();
     match scopes {
         Some(scopes) if !scopes.is_empty() => Ok(Scopes::of(&scopes)),
-        _ => Err(format!("must be some of {}", names())),
+        _ => Err(format!("must be one or more of {}", names())),
     }
 }

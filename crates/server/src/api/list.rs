@@ -1,4 +1,4 @@
-//! Lists: how much of one is asked for, from where, and how a part of it is answered.
+//! Lists: their parameters, cursors and pages.
 
 use std::fmt;
 
@@ -26,35 +26,35 @@ const LIMIT_MAX: u32 = 250;
 /// The parameters that every list takes.
 const COMMON: [&str; 3] = ["limit", "order", "cursor"];
 
-/// What is asked of a list.
+/// The query parameters of a list.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) limit: u32,
     pub(super) order: ListOrder,
     pub(super) cursor: Option<String>,
-    /// The other parameters, by name.
+    /// The filters by name, as they were given.
     filters: Vec<(String, String)>,
 }
 
 impl Asked {
-    /// Reads a list's parameters: those of every list, and its own filters.
+    /// Reads the parameters that every list takes, and these filters.
     pub(super) fn of(uri: &Uri, filters: &[&'static str]) -> Result<Self, Problem> {
         let known: Vec<&'static str> = COMMON.iter().chain(filters).copied().collect();
-        let mut asked = Self { limit: LIMIT, order: ListOrder::NewestFirst, cursor: None, filters: Vec::new() };
+        let mut query = Self { limit: LIMIT, order: ListOrder::NewestFirst, cursor: None, filters: Vec::new() };
         for (name, given) in parameters(uri, &known)? {
             match (name.as_str(), given.as_str()) {
                 ("limit", _) => {
                     let limit = given.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-                    asked.limit = limit.ok_or_else(|| bad(format!("limit must be 1 to {LIMIT_MAX}")))?;
+                    query.limit = limit.ok_or_else(|| bad(format!("limit must be 1 to {LIMIT_MAX}")))?;
                 }
-                ("order", "asc") => asked.order = ListOrder::OldestFirst,
-                ("order", "desc") => asked.order = ListOrder::NewestFirst,
+                ("order", "asc") => query.order = ListOrder::OldestFirst,
+                ("order", "desc") => query.order = ListOrder::NewestFirst,
                 ("order", _) => return Err(bad("order must be asc or desc".to_owned())),
-                ("cursor", _) => asked.cursor = Some(given),
-                _ => asked.filters.push((name, given)),
+                ("cursor", _) => query.cursor = Some(given),
+                _ => query.filters.push((name, given)),
             }
         }
-        Ok(asked)
+        Ok(query)
     }
 
     /// A filter as it was given.
@@ -85,30 +85,35 @@ impl Asked {
         self.filter(name).map(parse).transpose()
     }
 
-    /// Which list it is, for its cursors: of what somebody sees, with these filters.
-    pub(super) fn list<S: Store, C: Clock>(&self, api: &Api<S, C>, whose: Sees, filters: &impl fmt::Debug) -> ListId {
-        api.engine.list_id(whose, &format!("{filters:?} {:?}", self.order))
+    /// Identifies the list for its cursors: a cursor is valid only for the same visibility, filters and order.
+    pub(super) fn list<S: Store, C: Clock>(
+        &self,
+        api: &Api<S, C>,
+        visibility: Sees,
+        filters: &impl fmt::Debug,
+    ) -> ListId {
+        api.engine.list_id(visibility, &format!("{filters:?} {:?}", self.order))
     }
 
-    /// The key to go on behind, in a list that is ordered by keys.
+    /// The key after which the page begins, in a list ordered by keys.
     pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>, Problem> {
         let open = |cursor: &String| api.engine.open_cursor_behind(list, cursor).ok_or_else(not_ours);
         self.cursor.as_ref().map(open).transpose()
     }
 }
 
-/// The cause of this code.
+/// Parses a cause's code.
 pub(super) fn cause(code: &str) -> Result<Cause, String> {
     let known = Cause::ALL.iter().find(|entry| entry.code == code).map(|entry| entry.cause);
     known.ok_or_else(|| match nearest(code, Cause::ALL.iter().map(|entry| entry.code)) {
-        Some(nearest) => format!("is not one; the nearest is {nearest}"),
-        None => "is not one; docs/causes.md lists them".to_owned(),
+        Some(nearest) => format!("is not a cause; the nearest is {nearest}"),
+        None => "is not a cause; docs/causes.md lists them".to_owned(),
     })
 }
 
-/// What is told of a cursor that no page of this list has given.
+/// The refusal of a cursor that is not from this list.
 pub(super) fn not_ours() -> Problem {
-    bad("cursor is not one of this list; begin without one".to_owned())
+    bad("cursor does not belong to this list and its filters; begin without one".to_owned())
 }
 
 fn bad(detail: String) -> Problem {
@@ -121,7 +126,7 @@ struct Page<T> {
     next_cursor: Option<String>,
 }
 
-/// A part of a list. The rest is where `next_cursor` says, and at the `Link` for whoever follows those.
+/// A page of a list, with `next_cursor` and the header `Link` for the next page.
 pub(super) fn page<T: Serialize>(uri: &Uri, data: Vec<T>, next_cursor: Option<String>) -> Response {
     let link = next_cursor.as_ref().map(|cursor| next(uri, cursor));
     let mut response = json(StatusCode::OK, &Page { data, next_cursor });
@@ -135,7 +140,7 @@ fn put_link(headers: &mut HeaderMap, link: Option<String>) {
     }
 }
 
-/// The same request for what comes next.
+/// The `Link` of the next page: the same request with this cursor.
 fn next(uri: &Uri, cursor: &str) -> String {
     let given = uri.query().unwrap_or_default().split('&');
     let rest: Vec<&str> = given.filter(|pair| !pair.is_empty() && !pair.starts_with("cursor=")).collect();
@@ -158,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_s_parameters_are_read_and_others_are_named() {
-        let asked = Asked::of(&Uri::from_static("/v1/x?limit=7&order=asc&cursor=c&tier=1"), &["tier"]).expect("known");
-        assert_eq!((asked.limit, asked.order, asked.cursor.as_deref()), (7, ListOrder::OldestFirst, Some("c")));
-        assert_eq!((asked.filter("tier"), asked.filter("cause")), (Some("1"), None));
+    fn list_parameters_are_parsed_and_bad_ones_are_refused() {
+        let query = Asked::of(&Uri::from_static("/v1/x?limit=7&order=asc&cursor=c&tier=1"), &["tier"]).expect("known");
+        assert_eq!((query.limit, query.order, query.cursor.as_deref()), (7, ListOrder::OldestFirst, Some("c")));
+        assert_eq!((query.filter("tier"), query.filter("cause")), (Some("1"), None));
         for (uri, code) in [
             ("/v1/x?limit=0", Code::InvalidParameter),
             ("/v1/x?limit=251", Code::InvalidParameter),

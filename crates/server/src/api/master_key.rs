@@ -1,4 +1,4 @@
-//! The master key: rotated while the server serves.
+//! Rotates the master key while the server runs.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::caller::{Caller, OPERATE};
 use super::{Answer, Api, json, no_body, no_parameters};
 use crate::problem::{Code, Problem};
 
-/// `GET /v1/master-key/rotation`: how far it is.
+/// `GET /v1/master-key/rotation`: the progress of the rotation.
 pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json(StatusCode::OK, &Shown::of(&api.engine.rotation().await?)))
 }
 
-/// `POST /v1/master-key/rotation`: begins one, or tells of the one that is under way.
+/// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
 pub async fn begin<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<OPERATE>,
@@ -27,7 +27,7 @@ pub async fn begin<S: Store, C: Clock>(
 ) -> Answer {
     no_body(request).await?;
     let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
-    tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "the master key is rotated");
+    tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "began to rotate the master key");
     Ok(json(StatusCode::ACCEPTED, &Shown::of(&rotation)))
 }
 
@@ -39,7 +39,7 @@ fn refused(error: NotRotated) -> Problem {
     }
 }
 
-/// Keys are shown by their fingerprints.
+/// The progress of a rotation. Keys are shown by their fingerprints.
 #[derive(Serialize)]
 struct Shown {
     under_way: bool,

@@ -1,5 +1,7 @@
-//! Messages: taking them in, showing where they are, and ending what was not sent. A message's way begins here:
-//! [`send`] parses, `engine::accept` makes it durable, and only then is it promised with a `202`.
+//! Messages: accepted, listed, shown and cancelled.
+//!
+//! [`send`] is where a message enters: it parses the request, `engine::accept` stores it durably, and only then it
+//! answers `202`. The fields are parsed in `new_message`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,7 +31,7 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::{duration, value};
 
-/// Where messages are sent to.
+/// The path that accepts messages.
 pub(super) const PATH: &str = "/v1/messages";
 
 /// `POST /v1/messages`.
@@ -52,7 +54,7 @@ pub async fn send<S: Store, C: Clock>(
     Ok(response)
 }
 
-/// What a message that was accepted is answered.
+/// The answer to a message that was accepted.
 pub(super) fn answer(promise: &Promise) -> FirstAnswer {
     let body = serde_json::to_vec(&Accepted::of(promise)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
@@ -62,8 +64,8 @@ const FILTERS: [&str; 6] = ["event_type", "tier", "subject", "correlation_id", "
 
 /// `GET /v1/messages`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &FILTERS)?;
-    let name = match (asked.filter("subject"), asked.filter("correlation_id")) {
+    let query = Asked::of(&uri, &FILTERS)?;
+    let name = match (query.filter("subject"), query.filter("correlation_id")) {
         (Some(_), Some(_)) => {
             let detail = "ask for a subject or a correlation_id, not for both";
             return Err(Problem::new(Code::InvalidParameter, detail));
@@ -72,9 +74,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         (None, Some(correlation)) => Some(Name::Correlation(correlation.to_owned())),
         (None, None) => None,
     };
-    // Names are a tenant's own: the same one of another is another's.
+    // Subjects and correlation ids belong to a tenant, so filtering by one needs a tenant.
     let tenant = if name.is_some() { Some(caller.tenant_id()?) } else { caller.sees().tenant() };
-    // Without one of its own, a message is known by its id: so a list by that finds it.
+    // A message without a correlation id shows its own id as one, so a list filtered by that id must find it.
     let own = match &name {
         Some(Name::Correlation(id)) => api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)),
         _ => None,
@@ -82,14 +84,14 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let filter = MessageFilter {
         tenant,
         name,
-        event_type: asked.filter("event_type").map(str::to_owned),
-        tier: asked.tier()?,
-        since: asked.time("since")?,
-        until: asked.time("until")?,
+        event_type: query.filter("event_type").map(str::to_owned),
+        tier: query.tier()?,
+        since: query.time("since")?,
+        until: query.time("until")?,
     };
-    let list = asked.list(&api, caller.sees(), &filter);
-    let after = asked.behind(&api, list)?.map(MessageId);
-    let found = api.engine.messages(filter, asked.order, after, asked.limit).await?;
+    let list = query.list(&api, caller.sees(), &filter);
+    let after = query.behind(&api, list)?.map(MessageId);
+    let found = api.engine.messages(filter, query.order, after, query.limit).await?;
     let mut data = Vec::with_capacity(found.messages.len());
     for message in &found.messages {
         data.push(Listed::of(&api, message).await?);
@@ -103,7 +105,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, data, found.next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
 
-/// `GET /v1/messages/{id}`: where it is, and the id of each of its deliveries.
+/// `GET /v1/messages/{id}`: the message with its state and its deliveries.
 pub async fn show<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<READ>,
@@ -118,7 +120,8 @@ pub async fn show<S: Store, C: Clock>(
     let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
-    // A delivery's later lives come behind it: what counts is the last, and how many there were first.
+    // A replayed delivery comes after the one it replays. The last of each lane counts for the message's state; the
+    // number of lanes is the number of deliveries without replays.
     let life = |view: &View| (view.shown.delivery.lane, view.shown.delivery.state);
     let lives: BTreeMap<LaneId, Life> = views.iter().map(life).collect();
     let fanout = Fanout::of(job.as_ref(), lives.len());
@@ -133,7 +136,7 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Shown { listed, to, state, deliveries, fanout, content }))
 }
 
-/// Whether what is under seal is asked for.
+/// Parses the parameter `content`: whether the answer includes payloads.
 pub(super) fn content(uri: &Uri) -> Result<bool, Problem> {
     match parameters(uri, &["content"])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
@@ -180,18 +183,18 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// What the sender of a message should know. Nearly always it is nothing.
+/// Warnings for the producer of a message; mostly there are none.
 fn notes(promise: &Promise) -> Vec<Cow<'static, str>> {
     let mut notes = Vec::new();
     match promise.deliveries {
         Some(0) => notes.push("no endpoint wants this event: nothing will be sent".into()),
         Some(_) => {}
-        None => notes.push("many endpoints want this event: its deliveries are made one after the other".into()),
+        None => notes.push("many endpoints want this event: its deliveries are created one after the other".into()),
     }
     if let (Some(all), outlasted @ 1..) = (promise.deliveries, promise.outlasted) {
         let note = format!(
-            "the retry policy of {outlasted} of its {all} endpoints outlasts the TTL: what is not delivered by then \
-             expires with attempts unspent"
+            "the retry policy of {outlasted} of its {all} endpoints outlasts the TTL: a delivery that has not arrived \
+             by then expires before all its attempts are made"
         );
         notes.push(note.into());
     }
@@ -201,7 +204,7 @@ fn notes(promise: &Promise) -> Vec<Cow<'static, str>> {
     notes
 }
 
-/// A message without what became of it.
+/// A message without its deliveries.
 #[derive(Serialize)]
 struct Listed {
     id: String,
@@ -216,7 +219,7 @@ struct Listed {
     accepted_at: String,
     deliver_at: Option<String>,
     ttl: Option<String>,
-    /// By its own TTL; an endpoint's is its deliveries'.
+    /// The end of the message's own TTL. A TTL of an endpoint is shown with its deliveries.
     expires_at: Option<String>,
 }
 
@@ -256,10 +259,10 @@ struct Shown {
     content: Content,
 }
 
-/// Whom a message is for, where its sender said so.
+/// The endpoints that a producer addressed.
 #[derive(Serialize)]
 struct To {
-    /// Those that were named: they have its deliveries.
+    /// The endpoints that were named, taken from the message's deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoints: Option<Vec<String>>,
     subjects: Vec<String>,
@@ -280,7 +283,7 @@ impl To {
     }
 }
 
-/// A message in an export: what became of it are lines of their own.
+/// A message in an export; its deliveries are lines of their own.
 #[derive(Serialize)]
 pub(super) struct Held {
     #[serde(flatten)]
@@ -295,7 +298,7 @@ impl Held {
     }
 }
 
-/// What is under seal of a message, where it is asked for.
+/// The payloads of a message; empty unless the request asks for them.
 #[derive(Default, Serialize)]
 struct Content {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -312,17 +315,17 @@ impl Content {
     }
 }
 
-/// How far a message is in becoming deliveries.
+/// The progress of creating a message's deliveries.
 #[derive(Serialize)]
 struct Fanout {
     done: u64,
-    /// Nobody has counted them while it runs.
+    /// `None` while the fan-out runs: the total is not known before its end.
     total: Option<u64>,
     state: &'static str,
 }
 
 impl Fanout {
-    /// Of a message whose deliveries a job makes, or which were all there when it was accepted.
+    /// The progress of the job; without a job all deliveries were created with the message.
     fn of(job: Option<&Job>, deliveries: usize) -> Self {
         let Some(job) = job else {
             return Self { done: deliveries as u64, total: Some(deliveries as u64), state: "done" };
@@ -337,7 +340,7 @@ impl Fanout {
     }
 }
 
-/// A delivery in short; its own route shows every attempt.
+/// A delivery without its attempts, which its own route shows.
 #[derive(Serialize)]
 struct ShownDelivery {
     id: String,
@@ -351,12 +354,12 @@ struct ShownDelivery {
 impl ShownDelivery {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
-        whose: Sees,
+        visibility: Sees,
         message: &Message,
         view: &View,
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
-        let endpoint = api.engine.endpoint_once(whose, delivery.endpoint).await?;
+        let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
         let endpoint = endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
         Ok(Self {
             id: api.engine.public_id(Kind::Delivery, delivery.id.0, message.at),
@@ -369,7 +372,7 @@ impl ShownDelivery {
     }
 }
 
-/// What the states of its deliveries make of a message. One for nobody has reached everybody.
+/// The state of a message from the states of its deliveries. A message without deliveries is delivered.
 fn sum(states: impl Iterator<Item = Life>) -> &'static str {
     let (mut all, mut delivered, mut expired, mut cancelled) = (0_usize, 0, 0, 0);
     for state in states {
@@ -405,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_what_its_deliveries_are_together() {
+    fn a_message_s_state_sums_up_its_deliveries() {
         let at = Timestamp::from_millis(0);
         let delivered = Life::Delivered { at };
         let dead = Life::Dead { at, cause: Cause::NotFound };

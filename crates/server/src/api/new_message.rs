@@ -1,4 +1,4 @@
-//! A message as its producer writes it: every field is parsed here, and all complaints are told at once.
+//! Parses the fields of a new message, for single messages and batches. All faults are reported at once.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// How far ahead a message may be scheduled.
 const AHEAD_MAX: Duration = Duration::from_secs(90 * 86_400);
 
-/// Subjects and tags that a message names: each is a look-up.
+/// The most subjects and tags that a message can name: each is a look-up in the store.
 const SUBJECTS_MAX: usize = 1_000;
 const TAGS_MAX: usize = 64;
 
-/// Fields of a message that are documented and not built.
+/// Planned fields of a message that this version does not support.
 const NOT_BUILT: &[&str] = &["require_ack", "ack_within", "notification", "raw"];
 
-/// Takes a message's fields from an object, in which nothing else may be left.
+/// Parses a message from an object, in which no other field may be left.
 pub(super) fn parse<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
@@ -78,10 +78,10 @@ pub(super) fn parse<S: Store, C: Clock>(
     })
 }
 
-/// Whom a message is for: endpoints by name, or an audience of those there are.
+/// Parses `to`: endpoints by id or uid, or an audience among the tenant's endpoints.
 fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<Named>, Audience) {
     let mut to = fields.object("to");
-    // How many it may be is told with a code of its own.
+    // The engine bounds their number, with a code of its own.
     let endpoints = to.some("endpoints", usize::MAX, value::name).map(|named| endpoints(api, named));
     let subjects = to.some("subjects", SUBJECTS_MAX, value::subject).unwrap_or_default();
     let tags = to.some("tags", TAGS_MAX, value::name).unwrap_or_default();
@@ -92,10 +92,10 @@ fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<Name
     }
     let narrows = !subjects.is_empty() || !tags.is_empty();
     if all && narrows {
-        to.complain("all", "goes with neither subjects nor tags, which would narrow it".to_owned());
+        to.complain("all", "cannot be combined with subjects or tags, which would narrow it".to_owned());
     }
     if endpoints.is_some() && (all || narrows || channel.is_some()) {
-        to.complain("endpoints", "goes with nothing else: name endpoints, or say which".to_owned());
+        to.complain("endpoints", "cannot be combined with other fields of to".to_owned());
     }
     fields.absorb(to);
     (endpoints.unwrap_or_default(), Audience { subjects, tags, all, named: false })
@@ -120,7 +120,7 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
     Ok(at)
 }
 
-/// The endpoints a message names, by id or by uid.
+/// The endpoints that a message names, by id or by uid.
 fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, names: Vec<String>) -> Vec<Named> {
     names.into_iter().map(|name| api.endpoint_id(&name).map_or(Named::Uid(name), Named::Id)).collect()
 }

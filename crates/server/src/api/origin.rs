@@ -1,7 +1,7 @@
-//! Who may speak to a server that asks for no key: programs on this machine, and no web page.
+//! Protects a server that needs no key: only programs on this machine may call it, and no web page.
 //!
-//! A browser on this machine can be made to send requests here by any page it shows, under our own
-//! address or under a name that somebody made point at it. Both are told by what the browser adds.
+//! A page in a browser on this machine can send requests to the server, directly or under a host name that an attacker
+//! has made resolve to this machine (DNS rebinding). The headers `Origin` and `Host` reveal both.
 
 use std::net::IpAddr;
 
@@ -10,17 +10,17 @@ use http::uri::Authority;
 
 use crate::problem::{Code, Problem};
 
-/// Lets a request on, or refuses it for where it comes from.
+/// Refuses a request whose `Host` is not this machine, or whose `Origin` is another site.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), Problem> {
     let refused = |detail: &str| Err(Problem::new(Code::ForbiddenOrigin, detail));
     if !headers.get_all(HOST).iter().all(is_this_machine) {
         return refused(
-            "call this server as localhost, 127.0.0.1 or [::1]: it asks for no key and serves no other name",
+            "call this server as localhost, 127.0.0.1 or [::1]: it needs no key and serves no other host name",
         );
     }
     let host = headers.get(HOST).map(HeaderValue::as_bytes);
     if !headers.get_all(ORIGIN).iter().all(|origin| origin.as_bytes().strip_prefix(b"http://") == host) {
-        return refused("web pages may not call this server: it asks for no key; call it from a program");
+        return refused("web pages may not call this server, because it needs no key; call it from a program");
     }
     Ok(())
 }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_page_of_our_own_may_call() {
+    fn only_pages_of_this_server_may_call() {
         assert!(passes("localhost:8400", "http://localhost:8400"));
         for origin in
             ["null", "https://evil.example", "http://localhost:3000", "https://localhost:8400", "localhost:8400"]

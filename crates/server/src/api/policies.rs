@@ -1,7 +1,7 @@
-//! Retry policies: the presets, those of tenants and of the operator by name, and what a policy would do.
+//! Retry policies: the presets, the named policies of tenants and of the operator, and previews.
 //!
-//! Whose a policy is follows from the caller: a tenant's key, or an operator's with `Posthaste-Tenant`, speaks of that
-//! tenant's; an operator's key alone speaks of the operator's, which every tenant may use.
+//! The caller determines the owner: a tenant key, or an operator key with `Posthaste-Tenant`, names policies of that
+//! tenant; an operator key alone names the operator's, which every tenant can use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,17 @@ use crate::object::Object;
 use crate::problem::{Code, Complaint, Complaints, Problem};
 use crate::{duration, value};
 
-/// Whose policies somebody speaks of.
-fn whose<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
+/// The owner of the policies that a request is about: its tenant, or the operator.
+fn owner<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
     caller.tenant_id().unwrap_or(OPERATOR)
 }
 
 /// `GET /v1/policies`: every policy that an endpoint can name, the presets first.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let whose = whose(&caller);
-    let mut stored = api.engine.policies(whose).await?;
-    if whose != OPERATOR {
+    let owner = owner(&caller);
+    let mut stored = api.engine.policies(owner).await?;
+    if owner != OPERATOR {
         let mut others = api.engine.policies(OPERATOR).await?;
         others.retain(|other| stored.iter().all(|own| own.name != other.name));
         stored.extend(others);
@@ -45,7 +45,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(json(StatusCode::OK, &List { data, next_cursor: None }))
 }
 
-/// `GET /v1/policies/{name}`: what the name stands for.
+/// `GET /v1/policies/{name}`: a preset, the tenant's policy, or else the operator's of that name.
 pub async fn show<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<READ>,
@@ -56,16 +56,16 @@ pub async fn show<S: Store, C: Clock>(
     if let Some(spec) = PolicySpec::preset(&name) {
         return Ok(json(StatusCode::OK, &Shown::preset(&name, &spec)));
     }
-    let whose = whose(&caller);
-    let mut found = api.engine.policy(whose, &name).await?;
-    if found.is_none() && whose != OPERATOR {
+    let owner = owner(&caller);
+    let mut found = api.engine.policy(owner, &name).await?;
+    if found.is_none() && owner != OPERATOR {
         found = api.engine.policy(OPERATOR, &name).await?;
     }
     let found = found.ok_or_else(no_such)?;
     Ok(json(StatusCode::OK, &Shown::stored(&found)))
 }
 
-/// `PUT /v1/policies/{name}`: makes it, or puts another in its place. What waits goes by it from its next attempt on.
+/// `PUT /v1/policies/{name}`: creates or replaces it. Pending deliveries use it from their next attempt on.
 pub async fn put<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -77,12 +77,12 @@ pub async fn put<S: Store, C: Clock>(
     let mut fields = Object::read(&body)?;
     let spec = spec(&mut fields);
     fields.finish()?;
-    let put = api.engine.put_policy(whose(&caller), &name, spec, caller.by()).await?;
+    let put = api.engine.put_policy(owner(&caller), &name, spec, caller.by()).await?;
     tracing::info!(policy = name, "put a policy");
     Ok(json(StatusCode::OK, &Shown::stored(&put)))
 }
 
-/// `DELETE /v1/policies/{name}`: one that nobody uses.
+/// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
 pub async fn delete<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE>,
@@ -90,7 +90,7 @@ pub async fn delete<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    if !api.engine.delete_policy(whose(&caller), &name, caller.by()).await? {
+    if !api.engine.delete_policy(owner(&caller), &name, caller.by()).await? {
         return Err(no_such());
     }
     tracing::info!(policy = name, "deleted a policy");
@@ -105,20 +105,21 @@ impl From<NotPut> for Problem {
     fn from(error: NotPut) -> Self {
         match error {
             NotPut::Preset(_) => Self::new(Code::PresetReadOnly, error.to_string()),
-            NotPut::Bad(bad) => Self::of_body(Code::InvalidBody, complaints("", bad)),
+            NotPut::Bad(bad) => Self::with_complaints(Code::InvalidBody, complaints("", bad)),
             NotPut::TooMany => Self::new(Code::TooManyPolicies, error.to_string()),
             NotPut::InUse(_) => Self::new(Code::PolicyInUse, error.to_string()),
             NotPut::Stale => Self::new(Code::Conflict, error.to_string()),
             NotPut::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
             NotPut::Store(error) => crate::problem::not_written(
                 &error,
-                "it may have been done, nobody can say before the restart; look at GET /v1/policies, or put it again",
+                "the change may have been made, which is known only after a restart; check GET /v1/policies, or \
+                 repeat it",
             ),
         }
     }
 }
 
-/// What is wrong with a policy, with its place in a body.
+/// The faults of a policy as complaints, with pointers below `within`.
 fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
     let at = |one: BadPolicy| Complaint {
         pointer: format!("{within}/{}", one.field.replace(['.', '['], "/").replace(']', "")),
@@ -134,7 +135,7 @@ pub async fn preview<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let rules = api.engine.rules(whose(&caller)).await?;
+    let rules = api.engine.rules(owner(&caller)).await?;
     let mut fields = Object::read(&body)?;
     let is_name = |raw: &&serde_json::value::RawValue| raw.get().starts_with('"');
     let written = fields.need("policy", Ok);
@@ -153,7 +154,8 @@ pub async fn preview<S: Store, C: Clock>(
     let tier = fields.get("tier", value::tier).unwrap_or_default();
     let ttl = fields.get("ttl", value::ttl);
     fields.finish()?;
-    let build = || Policy::build(&spec).map_err(|bad| Problem::of_body(Code::InvalidBody, complaints("/policy", bad)));
+    let build =
+        || Policy::build(&spec).map_err(|bad| Problem::with_complaints(Code::InvalidBody, complaints("/policy", bad)));
     let policy = policy.map_or_else(|| build().map(Arc::new), Ok)?;
     Ok(json(StatusCode::OK, &Previewed::of(&policy.preview(tier, ttl))))
 }
@@ -195,7 +197,7 @@ fn spec(fields: &mut Object<'_>) -> PolicySpec {
     }
 }
 
-/// What a policy would do, as the API writes it; `posthaste policy preview --json` prints the same.
+/// A policy's schedule in JSON, as the API answers it and `posthaste policy preview --json` prints it.
 #[derive(Debug, Serialize)]
 pub struct Previewed {
     waits: Vec<Wait>,
@@ -215,7 +217,7 @@ struct Wait {
 }
 
 impl Previewed {
-    /// A preview in the API's form.
+    /// Converts a preview.
     pub fn of(preview: &Preview) -> Self {
         let wait = |wait: &posthaste_core::policy::Wait| Wait {
             retry: wait.retry,

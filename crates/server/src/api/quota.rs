@@ -1,5 +1,4 @@
-//! How fast a tenant may send, as answers tell of it: what is left while there is some, and when to come back when there
-//! is none.
+//! A tenant's quota: takes messages from it, and writes what is left into the headers of answers.
 
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
@@ -14,13 +13,13 @@ use crate::problem::{Code, Problem};
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Takes a message from a tenant's quota, if it has one.
+/// Takes a message from a tenant's quota; `None` if it has no quota. Fails with `Retry-After` if the quota is used up.
 pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
     api.engine.take_from_quota(tenant).map_err(|until| used_up(until, api.engine.now()))
 }
 
-/// Says what is left of a quota, in the fields that are to become a standard: `q` at once, within `w` seconds; `r` are
-/// left, and in `t` seconds all.
+/// Writes what is left of a quota in the headers of the IETF draft "RateLimit header fields": `q` messages at once
+/// within `w` seconds; `r` are left, and in `t` seconds all of them.
 pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
     let Some(Allowance { quota, left, whole_in }) = allowance else { return };
     let window = quota.burst.div_ceil(quota.per_second.max(1)).max(1);
@@ -36,7 +35,7 @@ pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
     }
 }
 
-/// What a tenant who has used its quota up is told.
+/// The refusal of a message beyond the quota.
 fn used_up(until: Timestamp, now: Timestamp) -> Problem {
     let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
     let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);

@@ -1,5 +1,5 @@
-//! Replays: what was given up or has expired is given another life, one, some, or all that match; and an endpoint
-//! gets what it never got.
+//! Replays: jobs that send dead or expired deliveries again, named or found by a filter, or that send an endpoint the
+//! messages it is missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// Deliveries that one replay names; more are found by a filter.
+/// The most deliveries that a replay can name; a filter finds more.
 const LISTED_MAX: usize = 1_000;
 const PER_SECOND_MAX: u64 = 1_000_000;
 const REASON_BYTES_MAX: usize = 1_000;
 
-/// `POST /v1/replays`. A dry run answers how many there are, and what would be passed over.
+/// `POST /v1/replays`. A dry run answers how many deliveries would be replayed and skipped.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<REPLAY>,
@@ -43,17 +43,17 @@ pub async fn make<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let Parsed { asked, dry_run } = parse(&api, tenant, &body).await?;
+    let Parsed { replay, dry_run } = parse(&api, tenant, &body).await?;
     if dry_run {
-        let survey = api.engine.survey(&asked).await?;
+        let survey = api.engine.survey(&replay).await?;
         return Ok(json(StatusCode::OK, &DryRun::of(&survey)));
     }
     let Some((key, digest)) = key else {
-        let shown = Shown::of(&api, &api.engine.replay(&asked, caller.by()).await?).await?;
+        let shown = Shown::of(&api, &api.engine.replay(&replay, caller.by()).await?).await?;
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
-    match api.engine.replay_once(&asked, Once { key, digest, answer }, caller.by()).await? {
+    match api.engine.replay_once(&replay, Once { key, digest, answer }, caller.by()).await? {
         Made::Now(made) => {
             tracing::info!(replay = made.public_id, "began a replay");
             Ok(json_bytes(StatusCode::ACCEPTED, answer(&made).body))
@@ -62,7 +62,7 @@ pub async fn make<S: Store, C: Clock>(
     }
 }
 
-/// What is answered under a key, now and again.
+/// The answer to a request with an idempotency key, and to a repeated one.
 fn answer(made: &MadeReplay) -> FirstAnswer {
     let ids = Ids { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
     let shown = Shown::at(made.job.at, ids, &made.job);
@@ -70,14 +70,14 @@ fn answer(made: &MadeReplay) -> FirstAnswer {
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
-/// `GET /v1/replays`. An operator sees everybody's, unless it names a tenant.
+/// `GET /v1/replays`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &[])?;
-    let list = asked.list(&api, caller.sees(), &"replays");
-    let after = asked.behind(&api, list)?.map(JobId);
-    let mut found = api.engine.replays(caller.sees(), asked.order, after, asked.limit + 1).await?;
-    let more = found.len() > asked.limit as usize;
-    found.truncate(asked.limit as usize);
+    let query = Asked::of(&uri, &[])?;
+    let list = query.list(&api, caller.sees(), &"replays");
+    let after = query.behind(&api, list)?.map(JobId);
+    let mut found = api.engine.replays(caller.sees(), query.order, after, query.limit + 1).await?;
+    let more = found.len() > query.limit as usize;
+    found.truncate(query.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
     let mut data = Vec::with_capacity(found.len());
     for job in &found {
@@ -98,10 +98,10 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Shown::of(&api, &job).await?))
 }
 
-async fn find<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, id: &str) -> Result<Job, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -> Result<Job, Problem> {
     let unknown = || Problem::no_such("replay");
     let (key, _) = api.engine.opened(Kind::Replay, id).ok_or_else(unknown)?;
-    let job = api.engine.job(whose, JobId(key)).await?;
+    let job = api.engine.job(visibility, JobId(key)).await?;
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
 
@@ -125,7 +125,7 @@ pub async fn resume<S: Store, C: Clock>(
     change(&api, &caller, &id, request, JobState::Running).await
 }
 
-/// `POST /v1/replays/{id}/cancel`: it makes nothing more; what it made stays.
+/// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
 pub async fn cancel<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<REPLAY>,
@@ -135,7 +135,7 @@ pub async fn cancel<S: Store, C: Clock>(
     change(&api, &caller, &id, request, JobState::Cancelled).await
 }
 
-/// Changes a replay's state. One that is in it already stays so; one that has ended is told from it.
+/// Changes a replay's state. A replay that is in the state already stays so; for one that has ended it fails.
 async fn change<S: Store, C: Clock>(
     api: &Api<S, C>,
     caller: &Caller<REPLAY>,
@@ -144,12 +144,12 @@ async fn change<S: Store, C: Clock>(
     next: JobState,
 ) -> Answer {
     no_body(request).await?;
-    let whose = Sees::Tenant(caller.tenant_id()?);
-    let before = find(api, whose, id).await?;
-    api.engine.change_job(whose, before.id, next, caller.by()).await?;
-    let job = find(api, whose, id).await?;
+    let visibility = Sees::Tenant(caller.tenant_id()?);
+    let before = find(api, visibility, id).await?;
+    api.engine.change_job(visibility, before.id, next, caller.by()).await?;
+    let job = find(api, visibility, id).await?;
     if job.state != next {
-        let detail = format!("the replay is {}, and that is an end; begin another", name(job.state));
+        let detail = format!("the replay is {} and has ended; begin another", name(job.state));
         return Err(Problem::new(Code::ReplayEnded, detail));
     }
     Ok(json(StatusCode::OK, &Shown::of(api, &job).await?))
@@ -168,7 +168,7 @@ fn name(state: JobState) -> &'static str {
 struct DryRun {
     dry_run: bool,
     total: Total,
-    /// As many would have another life.
+    /// The number of deliveries that would be created.
     replayed: u64,
     skipped: u64,
     skips: Skipped,
@@ -186,7 +186,7 @@ impl DryRun {
     }
 }
 
-/// How many were passed over, by why.
+/// How many were skipped, by reason.
 #[derive(Serialize)]
 struct Skipped(BTreeMap<&'static str, u64>);
 
@@ -196,14 +196,14 @@ impl Skipped {
     }
 }
 
-/// What is left of a replay, and when it will be done if it goes on like this.
+/// What is left of a replay, and when it will be done at its limit or its speed so far.
 #[derive(Serialize)]
 struct Forecast {
     left: Total,
     done_at: Option<String>,
 }
 
-/// How many, and whether there may be more.
+/// A count, and whether it is exact or a lower bound.
 #[derive(Serialize)]
 struct Total {
     count: u64,
@@ -219,10 +219,10 @@ impl Total {
     }
 }
 
-/// What a replay was asked to take, in the words it was asked with.
+/// The selection of a replay, as its request had it.
 #[derive(Default, Serialize)]
 struct Select {
-    /// Named deliveries are told by how many there are.
+    /// The number of deliveries that the request named.
     #[serde(skip_serializing_if = "Option::is_none")]
     deliveries: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,7 +274,7 @@ impl Select {
     }
 }
 
-/// What a replay and what it speaks of are called.
+/// The public ids of a replay, its tenant and its endpoint.
 struct Ids {
     id: String,
     tenant: Option<String>,
@@ -294,7 +294,7 @@ struct Shown {
     skipped: u64,
     skips: Skipped,
     per_second: Option<u32>,
-    /// While it runs or is paused, where anybody has counted.
+    /// While it runs or is paused, if its deliveries were counted.
     forecast: Option<Forecast>,
 }
 
@@ -328,7 +328,7 @@ impl Shown {
 }
 
 struct Parsed {
-    asked: AskedReplay,
+    replay: AskedReplay,
     dry_run: bool,
 }
 
@@ -354,10 +354,10 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
         }
     });
     fields.finish()?;
-    Ok(Parsed { asked: AskedReplay { tenant, what, per_second, reason }, dry_run })
+    Ok(Parsed { replay: AskedReplay { tenant, what, per_second, reason }, dry_run })
 }
 
-/// What is to be replayed: named deliveries, what an endpoint is missing, or what a filter finds.
+/// Reads the selection: named deliveries, the messages that an endpoint is missing, or a filter.
 async fn selected<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
@@ -374,20 +374,21 @@ async fn selected<S: Store, C: Clock>(
     filter.until = select.get("until", value::time);
     let ends = select.get("state", ends);
     if let Some(listed) = listed {
-        // Another's are not to be told from those that never were.
+        // Another tenant's deliveries are answered like unknown ones.
         let owned = api.engine.owned(tenant, &listed).await?;
         if let Some(index) = owned.iter().position(|owned| !owned) {
             select.complain("deliveries", format!("entry {index} is not the id of a delivery"));
         }
         if filter != DeadLetterFilter::of(tenant) || missing_for.is_some() || ends.is_some() {
-            select.complain("deliveries", "goes with no filter; name deliveries, or say how to find them".to_owned());
+            select
+                .complain("deliveries", "cannot be combined with a filter; name deliveries or filter them".to_owned());
         }
         return Ok(ReplayWhat::Listed(listed));
     }
     if let Some(endpoint) = missing_for {
         let DeadLetterFilter { since, until, .. } = filter;
         if (DeadLetterFilter { since, until, ..DeadLetterFilter::of(tenant) }) != filter || ends.is_some() {
-            select.complain("missing_for", "goes with since and until alone".to_owned());
+            select.complain("missing_for", "can be combined with since and until only".to_owned());
         }
         return Ok(ReplayWhat::Missing(Missing { endpoint, since, until }));
     }
@@ -397,7 +398,7 @@ async fn selected<S: Store, C: Clock>(
     })
 }
 
-/// An endpoint that is named by its id or uid. Another's is not to be told from one that never was.
+/// Finds an endpoint by its id or uid. Another tenant's is answered like an unknown one.
 async fn endpoint<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
@@ -415,7 +416,7 @@ async fn endpoint<S: Store, C: Clock>(
     }
 }
 
-/// The ends that can have a next life.
+/// The terminal states that a replay selects.
 struct Ends {
     dead: bool,
     expired: bool,

@@ -1,7 +1,7 @@
-//! Answers requests: those that carry the load go straight to their handlers, all others through the router.
+//! Answers requests: those that send messages go straight to their handlers, all others through the router.
 //!
-//! At each layer a router clones and boxes a service and a future, some twenty allocations a request: more than it
-//! takes to read a message. `docs/performance.md` has the figures.
+//! The router clones and boxes a service and a future at each layer, some twenty allocations a request: more than
+//! parsing a message takes. `docs/performance.md` has the figures.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::room::{NoRoom, Room};
 use crate::served::Open;
 
-/// A body of this size mostly comes with its head: it is there when the request is refused.
+/// A body up to this size mostly arrives together with its head, so it has been read when the request is refused.
 const BODY_BYTES_WITH_HEAD: u64 = 4 * 1024;
 
 /// Every route, and the API behind them.
@@ -30,9 +30,9 @@ const BODY_BYTES_WITH_HEAD: u64 = 4 * 1024;
 pub struct Routes<S, C> {
     api: Arc<Api<S, C>>,
     router: TowerToHyperService<Router>,
-    /// Whether messages come this way, past the router. A router's answers are logged, where anybody reads that.
+    /// Whether messages bypass the router. Not while the access log is written, which is a layer of the router.
     carries_load: bool,
-    /// Whether callers must be on this machine.
+    /// With [`Door::Open`], requests from web pages are refused.
     door: Door,
     room: Room,
 }
@@ -44,29 +44,29 @@ impl<S: Store, C: Clock> Routes<S, C> {
         Self { api: Arc::clone(api), router, carries_load: !access_log::is_read(), door: api.door, room: Room::new() }
     }
 
-    /// Those of the metrics' own listener.
+    /// The routes of the metrics listener.
     pub fn for_watchers(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(health::watchers(Arc::clone(api)));
         Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: Room::new() }
     }
 
-    /// A connection was accepted: it counts for as long as what is given is kept.
+    /// Counts a connection as open until the returned value is dropped.
     pub(crate) fn opened(&self) -> Open<'_> {
         self.api.served.opened()
     }
 
-    /// Answers a request, and marks the answer.
+    /// Answers a request, and adds its request id to the answer.
     pub async fn answer(&self, request: hyper::Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
-        let may_be_left = body.size_hint().exact().is_none_or(|bytes| bytes > BODY_BYTES_WITH_HEAD);
+        let may_be_unread = body.size_hint().exact().is_none_or(|bytes| bytes > BODY_BYTES_WITH_HEAD);
         let id = self.api.numbered();
         let mut response = match self.room.admit(body) {
-            // What it holds of the room, it holds until it is answered.
+            // The request holds its room until it is answered.
             Ok((body, _held)) => id.scope(self.routed(Request::from_parts(head, body))).await,
             Err(NoRoom) => Problem::overloaded().into_response(),
         };
-        if may_be_left && !response.status().is_success() {
-            // What is left of the body is not read: a caller who is not told would send its next request in vain.
+        if may_be_unread && !response.status().is_success() {
+            // The rest of the body is not read, so the connection cannot serve another request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.api.stamp(id, &mut response);
@@ -79,11 +79,11 @@ impl<S: Store, C: Clock> Routes<S, C> {
         {
             return refused.into_response();
         }
-        // A request with a key of its own waits for its twins, which is a layer's work.
+        // A layer of the router makes requests with the same Idempotency-Key wait for each other.
         let is_keyed = request.headers().contains_key(idempotency::KEY);
         if self.carries_load && request.method() == Method::POST && !is_keyed {
             match request.uri().path() {
-                // Boxed: else each connection would keep room for the largest of these for as long as it is open.
+                // Boxed: otherwise each open connection would hold memory for the largest of these futures.
                 messages::PATH => return Box::pin(self.sent(request, messages::send)).await.into_response(),
                 batch::PATH => return Box::pin(self.sent(request, batch::send)).await.into_response(),
                 _ => {}

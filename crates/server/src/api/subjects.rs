@@ -1,6 +1,6 @@
-//! Subjects: whoever messages are about. They may ask what is held about them, and to be forgotten (L5).
+//! Subjects, the people or things that messages are about: exports and erases their data (L5).
 //!
-//! A subject stands in a path here, and nowhere else: no log has it, and the trail has a mark.
+//! A subject appears in the path only. Log lines never contain it, and the audit trail has a keyed hash of it.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Subject {
     }
 }
 
-/// `DELETE /v1/subjects/{s}`: erases whoever has this name with the tenant. One that is not known is erased all the
-/// same: an older copy of the data may know it.
+/// `DELETE /v1/subjects/{s}`: erases the tenant's subject of this name. An unknown subject is recorded as erased too:
+/// an older backup may contain it.
 pub async fn erase<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<PRIVACY>,
@@ -52,8 +52,8 @@ pub async fn erase<S: Store, C: Clock>(
     erasure::erase(&api, caller.tenant_id()?, Whom::Subject(subject), caller.by()).await
 }
 
-/// `GET /v1/subjects/{s}/export`: everything that is held about a subject, a line for each thing, read part by part
-/// as the caller takes it. One that was cut off has no last line.
+/// `GET /v1/subjects/{s}/export`: all data about a subject, one line for each object, read from the store as the caller
+/// reads the answer. An incomplete export lacks the last line.
 pub async fn export<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<PRIVACY>,
@@ -64,23 +64,23 @@ pub async fn export<S: Store, C: Clock>(
     let tenant = caller.tenant_id()?;
     let begun = api.engine.export(tenant, subject, caller.by()).await;
     let export = begun.map_err(|error| {
-        not_written(&error, "nothing was exported; the audit trail may say that somebody asked; ask again")
+        not_written(&error, "nothing was exported, though the audit trail may have recorded an export; try again")
     })?;
-    let telling = Telling {
+    let stream = Telling {
         api,
-        whose: Sees::Tenant(tenant),
+        visibility: Sees::Tenant(tenant),
         sight: caller.sight(),
         export,
         request: request_id::current(),
-        told: Told::default(),
+        counts: ExportCounts::default(),
         is_complete: false,
     };
-    let parts = try_unfold(telling, async |mut telling| match telling.next().await {
-        Ok(part) => Ok(part.map(|part| (part, telling))),
+    let parts = try_unfold(stream, async |mut stream| match stream.next().await {
+        Ok(part) => Ok(part.map(|part| (part, stream))),
         Err(error) => {
-            let error_told = &error as &dyn std::error::Error;
-            let request = telling.request.map(tracing::field::display);
-            tracing::error!({ field::REQUEST } = request, error = error_told, "an export was cut off");
+            let source = &error as &dyn std::error::Error;
+            let request = stream.request.map(tracing::field::display);
+            tracing::error!({ field::REQUEST } = request, error = source, "an export ended early");
             Err(error)
         }
     });
@@ -89,21 +89,21 @@ pub async fn export<S: Store, C: Clock>(
     Ok(response)
 }
 
-/// An export that is being told.
+/// An export in progress.
 struct Telling<S, C> {
     api: Arc<Api<S, C>>,
-    whose: Sees,
+    visibility: Sees,
     sight: Sight,
     export: Export,
-    /// It is told after it was answered.
+    /// Kept for the log: the body is written after the handler has returned.
     request: Option<RequestId>,
-    told: Told,
+    counts: ExportCounts,
     is_complete: bool,
 }
 
-/// How much was told: the last line.
+/// The number of lines written, which the last line has.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Told {
+struct ExportCounts {
     endpoints: u64,
     messages: u64,
     deliveries: u64,
@@ -116,23 +116,23 @@ enum Line<'a> {
     Endpoint { endpoint: endpoint_fields::Shown<'a> },
     Message { message: messages::Held },
     Delivery { delivery: deliveries::Whole },
-    Complete(Told),
+    Complete(ExportCounts),
 }
 
 impl<S: Store, C: Clock> Telling<S, C> {
-    /// The next lines; `None` behind the last.
+    /// The next lines; `None` after the last.
     async fn next(&mut self) -> Result<Option<Bytes>, NotDone> {
         while !self.is_complete {
             let mut lines = Vec::new();
             match self.api.engine.exported(&mut self.export).await? {
                 Some(part) => {
                     for one in part {
-                        self.tell(one, &mut lines).await?;
+                        self.write_object(one, &mut lines).await?;
                     }
                 }
                 None => {
                     self.is_complete = true;
-                    write(&Line::Complete(self.told), &mut lines);
+                    write(&Line::Complete(self.counts), &mut lines);
                 }
             }
             if !lines.is_empty() {
@@ -142,25 +142,25 @@ impl<S: Store, C: Clock> Telling<S, C> {
         Ok(None)
     }
 
-    async fn tell(&mut self, one: Exported, lines: &mut Vec<u8>) -> Result<(), NotDone> {
+    async fn write_object(&mut self, one: Exported, lines: &mut Vec<u8>) -> Result<(), NotDone> {
         match one {
             Exported::Endpoint(endpoint) => {
                 let hold = self.api.engine.paused(vec![endpoint.lane]).await?.into_iter().next().flatten();
                 let known = endpoints::known(&self.api, &endpoint, hold).await?;
                 let endpoint = endpoint_fields::Shown::of(known, &endpoint, self.sight);
                 write(&Line::Endpoint { endpoint }, lines);
-                self.told.endpoints += 1;
+                self.counts.endpoints += 1;
             }
             Exported::Message(message) => {
                 let message = messages::Held::of(&self.api, &message).await?;
                 write(&Line::Message { message }, lines);
-                self.told.messages += 1;
+                self.counts.messages += 1;
             }
             Exported::Delivery { shown, accepted_at, excerpts } => {
                 let view = View { shown, explained: None, paused: None };
-                let delivery = deliveries::whole(&self.api, self.whose, accepted_at, &view, &excerpts).await?;
+                let delivery = deliveries::whole(&self.api, self.visibility, accepted_at, &view, &excerpts).await?;
                 write(&Line::Delivery { delivery }, lines);
-                self.told.deliveries += 1;
+                self.counts.deliveries += 1;
             }
         }
         Ok(())

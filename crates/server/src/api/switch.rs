@@ -1,4 +1,4 @@
-//! The switch for 3 a.m.: hold everything, a tenant's, or what goes to one origin; see what is held; let it go again.
+//! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// What can be held.
+/// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
@@ -29,13 +29,13 @@ enum Scope {
 
 const SCOPES: [(&str, Scope); 3] = [("all", Scope::All), ("tenant", Scope::Tenant), ("origin", Scope::Origin)];
 
-/// Pauses looked at for a page of one tenant's.
+/// The most pauses that a request of one tenant's list reads.
 const LOOKED_MAX: usize = 5_000;
 
-/// The longest reason: it is kept, and shown with everything that waits.
+/// The longest reason: it is stored, and shown with every delivery that the pause holds.
 const REASON_CHARS_MAX: usize = 500;
 
-/// `POST /v1/pause`. Once it answers, nothing is sent.
+/// `POST /v1/pause`. After the answer nothing within the scope is sent.
 pub async fn pause<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<OPERATE>,
@@ -45,13 +45,13 @@ pub async fn pause<S: Store, C: Clock>(
     let mut fields = Object::read(&body)?;
     let until = until(&mut fields, api.engine.now());
     let reason = reason(&mut fields);
-    let spoken = spoken_of(&api, caller.asks_for(), fields).await?;
-    let pause = Pause { origin: spoken.origin, reason, by: caller.by(), ..Pause::new(spoken.scope, until) };
+    let target = target(&api, caller.asks_for(), fields).await?;
+    let pause = Pause { origin: target.origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
     api.engine.pause(pause.clone()).await?;
-    tracing::info!(scope = word(pause.scope), id = spoken.id, "paused: nothing of it is sent");
+    tracing::info!(scope = word(pause.scope), id = target.id, "paused deliveries");
     let Pause { scope, until, reason, .. } = pause;
     let (until, audit_id) = (until.map(value::write_time), audit_id(scope));
-    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: spoken.id, audit_id, paused: true, until, reason }))
+    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: target.id, audit_id, paused: true, until, reason }))
 }
 
 /// `POST /v1/resume`.
@@ -63,32 +63,32 @@ pub async fn resume<S: Store, C: Clock>(
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
     reason(&mut fields);
-    let SpokenOf { scope, id, .. } = spoken_of(&api, caller.asks_for(), fields).await?;
+    let SpokenOf { scope, id, .. } = target(&api, caller.asks_for(), fields).await?;
     let scope_word = word(scope);
     if !api.engine.resume(scope, caller.by()).await? {
         let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
         let detail = format!("{what} is not paused; GET /v1/pause shows what is");
         return Err(Problem::new(Code::NotPaused, detail));
     }
-    tracing::info!(scope = scope_word, id, "resumed");
+    tracing::info!(scope = scope_word, id, "resumed deliveries");
     let audit_id = audit_id(scope);
     Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, audit_id, paused: false, until: None, reason: None }))
 }
 
-/// `GET /v1/pause`: what is held, the widest first. Where a tenant is named, without what holds another alone.
+/// `GET /v1/pause`: the pauses, the widest scope first. With `Posthaste-Tenant`, without those of other tenants.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &[])?;
-    if asked.order == ListOrder::OldestFirst {
+    let query = Asked::of(&uri, &[])?;
+    if query.order == ListOrder::OldestFirst {
         return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));
     }
-    let whose = caller.asks_for();
-    let list = api.engine.list_id(whose, "pauses");
+    let visibility = caller.asks_for();
+    let list = api.engine.list_id(visibility, "pauses");
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let mut passed = asked.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
-    let limit = asked.limit as usize;
+    let mut passed = query.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
+    let limit = query.limit as usize;
     let from = usize::try_from(passed).unwrap_or(usize::MAX);
-    // One more than is looked at: it tells whether there is a next page.
-    let most = if whose == Sees::All { limit } else { LOOKED_MAX };
+    // One more than a page reads: it shows whether there is a next page.
+    let most = if visibility == Sees::All { limit } else { LOOKED_MAX };
     let pauses = api.engine.pauses(from, most + 1).await?;
     let (mut data, mut more) = (Vec::new(), pauses.len() > most);
     for pause in pauses.iter().take(most) {
@@ -97,7 +97,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
             break;
         }
         passed += 1;
-        if is_asked_for(&api, whose, pause.scope).await? {
+        if is_visible(&api, visibility, pause.scope).await? {
             data.push(Shown::of(&api, pause).await?);
         }
     }
@@ -105,44 +105,44 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     Ok(page(&uri, data, next))
 }
 
-/// Whether a pause holds something of theirs, or might.
-async fn is_asked_for<S: Store, C: Clock>(api: &Api<S, C>, whose: Sees, scope: PauseScope) -> Result<bool, Problem> {
+/// Whether a pause can hold deliveries of the tenants in `visibility`.
+async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, scope: PauseScope) -> Result<bool, Problem> {
     Ok(match scope {
         PauseScope::All | PauseScope::Origin(_) => true,
-        PauseScope::Tenant(tenant) => whose.sees(tenant),
+        PauseScope::Tenant(tenant) => visibility.sees(tenant),
         PauseScope::Lane(lane) => {
             let endpoint = api.engine.endpoint_of_lane(lane).await?;
-            whose == Sees::All || endpoint.is_some_and(|endpoint| whose.sees(endpoint.tenant))
+            visibility == Sees::All || endpoint.is_some_and(|endpoint| visibility.sees(endpoint.tenant))
         }
     })
 }
 
-/// When a pause ends by itself.
+/// Parses the time at which a pause ends by itself.
 pub(super) fn until(fields: &mut Object<'_>, now: Timestamp) -> Option<Timestamp> {
     fields.get("until", |raw| match value::time(raw)? {
-        past if past <= now => Err("must be in the future; leave it out to pause until somebody ends it".to_owned()),
+        past if past <= now => Err("must be in the future; leave it out to pause until you end it".to_owned()),
         until => Ok(until),
     })
 }
 
-/// Why somebody does this, in their words.
+/// Parses the operator's reason for a change.
 pub(super) fn reason(fields: &mut Object<'_>) -> Option<String> {
     fields.get("reason", |raw| {
-        let said = value::text(raw)?;
-        let fits = said.chars().count() <= REASON_CHARS_MAX && !said.contains(char::is_control);
-        if fits { Ok(said) } else { Err(format!("must be one line of at most {REASON_CHARS_MAX} characters")) }
+        let text = value::text(raw)?;
+        let fits = text.chars().count() <= REASON_CHARS_MAX && !text.contains(char::is_control);
+        if fits { Ok(text) } else { Err(format!("must be one line of at most {REASON_CHARS_MAX} characters")) }
     })
 }
 
-/// What a pause holds, and how it is ended: the detail of what waits for it.
+/// Describes a pause and how to end it, for the deliveries that it holds.
 pub(super) fn detail(pause: &Pause) -> String {
     let (what, ended_by) = match &pause.scope {
-        PauseScope::All => ("everything is paused", "POST /v1/resume with the scope all ends that"),
-        PauseScope::Tenant(_) => ("its tenant is paused", "POST /v1/resume with the scope tenant ends that"),
-        PauseScope::Origin(_) => ("where it goes is paused", "POST /v1/resume with the scope origin ends that"),
+        PauseScope::All => ("everything is paused", "POST /v1/resume with the scope all ends the pause"),
+        PauseScope::Tenant(_) => ("its tenant is paused", "POST /v1/resume with the scope tenant ends the pause"),
+        PauseScope::Origin(_) => ("its origin is paused", "POST /v1/resume with the scope origin ends the pause"),
         PauseScope::Lane(_) => (
-            "its endpoint is paused, by somebody or by a dead delivery of a strict order",
-            "POST /v1/endpoints/{id}/enable ends that",
+            "its endpoint is paused, by request or by a dead delivery of a strict order",
+            "POST /v1/endpoints/{id}/enable ends the pause",
         ),
     };
     match &pause.reason {
@@ -154,9 +154,9 @@ pub(super) fn detail(pause: &Pause) -> String {
 #[derive(Serialize)]
 struct Switched {
     scope: &'static str,
-    /// The tenant's id or the origin, where it is about one.
+    /// The tenant's id, or the origin.
     id: Option<String>,
-    /// What the trail calls the origin.
+    /// The id of the origin in the audit trail.
     audit_id: Option<String>,
     paused: bool,
     until: Option<String>,
@@ -170,7 +170,7 @@ struct Shown {
     audit_id: Option<String>,
     until: Option<String>,
     reason: Option<String>,
-    /// The key it was paused with.
+    /// The id of the API key it was paused with.
     by: Option<String>,
 }
 
@@ -197,7 +197,7 @@ impl Shown {
     }
 }
 
-/// What the audit trail calls an origin, and its breaker too: neither shows hosts.
+/// The id of an origin in the audit trail, which is that of its breaker. The trail has no hosts.
 fn audit_id(scope: PauseScope) -> Option<String> {
     match scope {
         PauseScope::Origin(origin) => Some(super::breakers::origin_id(origin)),
@@ -210,18 +210,19 @@ async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Res
     Ok(known.map(|known| api.engine.public_id(Kind::Tenant, known.id.0, known.at)))
 }
 
-/// What a request speaks of, and what the world calls it.
+/// The scope that a request names, with its public id.
 struct SpokenOf {
     scope: PauseScope,
     id: Option<String>,
-    /// As it is written, where it is one.
+    /// The origin in its normal form, if the scope is one.
     origin: Option<String>,
 }
 
-/// What is spoken of; nothing else may be left in the body. Whoever names a tenant does not mean everybody.
-async fn spoken_of<S: Store, C: Clock>(
+/// Reads the scope from a body, in which no other field may be left. A request with `Posthaste-Tenant` can name only
+/// that tenant.
+async fn target<S: Store, C: Clock>(
     api: &Api<S, C>,
-    whose: Sees,
+    visibility: Sees,
     mut fields: Object<'_>,
 ) -> Result<SpokenOf, Problem> {
     let scope = fields.need("scope", |raw| value::one_of(raw, &SCOPES));
@@ -229,12 +230,12 @@ async fn spoken_of<S: Store, C: Clock>(
     let mut tenant = None;
     let mut origin = None;
     match (scope, &id) {
-        (Some(Scope::Tenant), None) => fields.complain("id", "is needed: which tenant, by id or uid".to_owned()),
+        (Some(Scope::Tenant), None) => fields.complain("id", "is needed: the tenant's id or uid".to_owned()),
         (Some(Scope::Tenant), Some(named)) => {
             tenant = find_tenant(api, named).await?;
             match &tenant {
                 None => fields.complain("id", "there is no such tenant".to_owned()),
-                Some(tenant) if !whose.sees(tenant.id) => {
+                Some(tenant) if !visibility.sees(tenant.id) => {
                     fields
                         .complain("id", "is not the tenant that Posthaste-Tenant names; name it there too".to_owned());
                 }
@@ -247,11 +248,13 @@ async fn spoken_of<S: Store, C: Clock>(
                 fields.complain("id", "must be an origin such as https://example.com:443, without a path".to_owned());
             }
         }
-        (Some(Scope::All), Some(_)) => fields.complain("id", "goes with no scope \"all\"; leave it out".to_owned()),
+        (Some(Scope::All), Some(_)) => {
+            fields.complain("id", "cannot be combined with the scope \"all\"; leave it out".to_owned());
+        }
         (Some(Scope::All) | None, _) => {}
     }
-    if whose != Sees::All && matches!(scope, Some(Scope::All | Scope::Origin)) {
-        let detail = "is about everybody's, and Posthaste-Tenant names one; leave that header out, or say \
+    if visibility != Sees::All && matches!(scope, Some(Scope::All | Scope::Origin)) {
+        let detail = "concerns all tenants, but Posthaste-Tenant names one; leave that header out, or send \
                       {\"scope\": \"tenant\", \"id\": …}";
         fields.complain("scope", detail.to_owned());
     }

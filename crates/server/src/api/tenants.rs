@@ -1,4 +1,4 @@
-//! Tenants: whose messages they are. For operators; a tenant sees what was agreed with it, and changes what is its own.
+//! Tenants, for operators. A tenant key sees its own tenant, and can change its policy, time zone and off-peak window.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -29,21 +29,21 @@ use crate::object::Object;
 use crate::problem::{Code, Problem};
 use crate::value;
 
-/// Fields of a tenant that are documented and not built.
+/// Planned fields of a tenant that this version does not support.
 const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];
 
-/// Fields that are the operator's to change.
+/// Fields that only an operator can change.
 const AGREED: &[&str] = &["uid", "weight", "quota", "region", "retention"];
 
-/// A change that met another one is made again; so often, nobody else is that quick.
+/// How often a change is tried that met a concurrent change of the same tenant.
 const TRIES: u32 = 5;
 
-/// A quota's largest numbers: what a bucket can count.
+/// The largest `per_second` and `burst`: what a token bucket can count.
 const QUOTA_MAX: u64 = 1_000_000;
-/// More than this is no limit.
+/// The largest limit of pending deliveries; more would limit nothing.
 const PENDING_MAX: u64 = 1_000_000_000_000;
 
-/// How long a tenant's things may be kept: as the server's own settings.
+/// The retention that a tenant may have; the server's settings have the same bounds.
 const KEPT: RangeInclusive<Duration> = Duration::from_secs(60 * 60)..=Duration::from_secs(3_650 * 24 * 60 * 60);
 
 /// `POST /v1/tenants`.
@@ -70,22 +70,22 @@ fn answer(made: &MadeTenant) -> FirstAnswer {
 
 /// `GET /v1/tenants`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let asked = Asked::of(&uri, &["uid"])?;
+    let query = Asked::of(&uri, &["uid"])?;
     if let Sees::Tenant(named) = caller.asks_for() {
         let one = api.engine.tenant(named).await?;
-        let one = one.filter(|one| asked.filter("uid").is_none_or(|uid| one.uid.as_deref() == Some(uid)));
+        let one = one.filter(|one| query.filter("uid").is_none_or(|uid| one.uid.as_deref() == Some(uid)));
         return Ok(page(&uri, one.iter().map(|one| shown(&api, one)).collect(), None));
     }
-    if let Some(uid) = asked.filter("uid") {
+    if let Some(uid) = query.filter("uid") {
         let found = api.engine.tenant_named(uid).await?;
         let shown = found.map(|tenant| shown(&api, &tenant));
         return Ok(page(&uri, shown.into_iter().collect(), None));
     }
-    let list = asked.list(&api, Sees::All, &"tenants");
-    let after = asked.behind(&api, list)?.map(TenantId);
-    let mut found = api.engine.tenants(asked.order, after, asked.limit + 1).await?;
-    let more = found.len() > asked.limit as usize;
-    found.truncate(asked.limit as usize);
+    let list = query.list(&api, Sees::All, &"tenants");
+    let after = query.behind(&api, list)?.map(TenantId);
+    let mut found = api.engine.tenants(query.order, after, query.limit + 1).await?;
+    let more = found.len() > query.limit as usize;
+    found.truncate(query.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
     Ok(page(&uri, found.iter().map(|tenant| shown(&api, tenant)).collect(), next))
 }
@@ -98,11 +98,11 @@ pub async fn show<S: Store, C: Clock>(
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
-    let tenant = asked_for(&api, &caller, &named).await?;
+    let tenant = find_visible(&api, &caller, &named).await?;
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
 }
 
-/// `PATCH /v1/tenants/{t}`: what is left out stays as it is.
+/// `PATCH /v1/tenants/{t}`: a field that is left out keeps its value.
 pub async fn change<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<MANAGE_OWN>,
@@ -112,7 +112,7 @@ pub async fn change<S: Store, C: Clock>(
     let body = body(request).await?;
     let mut tries = 0;
     loop {
-        let before = asked_for(&api, &caller, &named).await?;
+        let before = find_visible(&api, &caller, &named).await?;
         if !caller.is_operator() {
             only_its_own(&body)?;
         }
@@ -127,7 +127,7 @@ pub async fn change<S: Store, C: Clock>(
     }
 }
 
-/// `DELETE /v1/tenants/{t}`: erases the tenant with everything it has. Once it answers, its keys admit nobody.
+/// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
 pub async fn erase<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
     caller: Caller<OPERATE>,
@@ -135,12 +135,12 @@ pub async fn erase<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let tenant = asked_for(&api, &caller, &named).await?;
+    let tenant = find_visible(&api, &caller, &named).await?;
     erasure::erase(&api, tenant.id, Whom::Tenant, caller.by()).await
 }
 
-/// The tenant of this id or uid, if it is one that the caller speaks of.
-async fn asked_for<S: Store, C: Clock, const SCOPE: u8>(
+/// Finds a tenant by its id or uid, if the request may be about it.
+async fn find_visible<S: Store, C: Clock, const SCOPE: u8>(
     api: &Api<S, C>,
     caller: &Caller<SCOPE>,
     named: &str,
@@ -149,22 +149,22 @@ async fn asked_for<S: Store, C: Clock, const SCOPE: u8>(
     if caller.asks_for().sees(tenant.id) { Ok(tenant) } else { Err(Problem::no_such("tenant")) }
 }
 
-/// Refuses a change of what was agreed with a tenant, and is not its own to say.
+/// Refuses a change of fields that only an operator can change.
 fn only_its_own(body: &[u8]) -> Result<(), Problem> {
     let fields = Object::read_optional(body)?;
     match AGREED.iter().find(|name| fields.has(name)) {
         None => Ok(()),
         Some(name) => {
             let detail = format!(
-                "{name} is the operator's to change, with the scope operate; a tenant changes its policy, time_zone and \
-                 off_peak"
+                "only an operator key with the scope operate can change {name}; a tenant key can change policy, \
+                 time_zone and off_peak"
             );
             Err(Problem::new(Code::ScopeMissing, detail))
         }
     }
 }
 
-/// The tenant of this id or uid.
+/// Finds a tenant by its id or uid.
 pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Arc<Tenant>, Problem> {
     find_tenant(api, named).await?.ok_or_else(|| Problem::no_such("tenant"))
 }
@@ -229,7 +229,7 @@ impl Shown {
 fn parse(
     body: &[u8],
     rules: &Rules,
-    everybody: Retention,
+    default_retention: Retention,
     uid: Option<String>,
     before: Terms,
 ) -> Result<(Option<String>, Terms), Problem> {
@@ -259,7 +259,7 @@ fn parse(
     terms.region = if has_region { region } else { terms.region };
     let off_peak = off_peak(&mut fields);
     terms.off_peak = if has_off_peak { off_peak } else { terms.off_peak };
-    let (payload, history) = retention(&mut fields, everybody);
+    let (payload, history) = retention(&mut fields, default_retention);
     if has_retention {
         (terms.payload_kept, terms.history_kept) = (payload, history);
     }
@@ -268,7 +268,7 @@ fn parse(
     Ok((uid, terms))
 }
 
-/// How fast messages are taken in, and while how many deliveries are pending.
+/// Parses a quota: the rate of messages, and the most pending deliveries.
 fn quota(fields: &mut Object<'_>) -> (Option<Quota>, Option<u64>) {
     let count = |raw: &RawValue| match value::whole(raw)? {
         count @ 1..=QUOTA_MAX => u32::try_from(count).map_err(|error| error.to_string()),
@@ -288,26 +288,23 @@ fn quota(fields: &mut Object<'_>) -> (Option<Quota>, Option<u64>) {
     (per_second.map(|per_second| Quota { per_second, burst: burst.unwrap_or(per_second) }), pending)
 }
 
-/// How long messages are kept with their payload, and what became of deliveries. What is left out is as everybody's.
-fn retention(fields: &mut Object<'_>, everybody: Retention) -> (Option<Duration>, Option<Duration>) {
+/// Parses how long payloads and delivery history are kept. A field that is left out is checked as the server's default.
+fn retention(fields: &mut Object<'_>, default: Retention) -> (Option<Duration>, Option<Duration>) {
     let kept = |raw: &RawValue| match value::duration(raw)? {
         kept if KEPT.contains(&kept) => Ok(kept),
         _ => Err(format!("must be {} to {}", duration::write(*KEPT.start()), duration::write(*KEPT.end()))),
     };
     let mut given = fields.object("retention");
     let (payload, history) = (given.get("payload", kept), given.get("history", kept));
-    let (payload_kept, history_kept) = (payload.unwrap_or(everybody.payload), history.unwrap_or(everybody.history));
+    let (payload_kept, history_kept) = (payload.unwrap_or(default.payload), history.unwrap_or(default.history));
     if (payload.is_some() || history.is_some()) && payload_kept > history_kept {
         let [payload_kept, history_kept] = [payload_kept, history_kept].map(duration::write);
         let field = if payload.is_some() { "payload" } else { "history" };
-        given.complain(
-            field,
-            format!("a payload must not be kept for {payload_kept} and its history for {history_kept}"),
-        );
+        given.complain(field, format!("payload ({payload_kept}) must not be longer than history ({history_kept})"));
     }
-    if history.is_some_and(|history| history > everybody.journal) {
-        let journal = duration::write(everybody.journal);
-        given.complain("history", format!("must be at most {journal}, as long as the audit trail that proves it"));
+    if history.is_some_and(|history| history > default.journal) {
+        let journal = duration::write(default.journal);
+        given.complain("history", format!("must be at most {journal}, as long as the audit trail is kept"));
     }
     fields.absorb(given);
     (payload, history)
@@ -333,7 +330,7 @@ fn off_peak(fields: &mut Object<'_>) -> Option<Hours> {
     hours
 }
 
-/// A minute of the day, written as clocks show it.
+/// Parses a time of day such as `20:00` into minutes since midnight.
 fn minute(raw: &RawValue) -> Result<u16, String> {
     let written = value::text(raw)?;
     let number = |digits: &str, most: u16| {
@@ -344,7 +341,7 @@ fn minute(raw: &RawValue) -> Result<u16, String> {
     read.ok_or_else(|| "must be a time of the day from \"00:00\" to \"23:59\"".to_owned())
 }
 
-/// The same, to be shown.
+/// Writes minutes since midnight as a time of day.
 fn write_minute(minute: u16) -> String {
     format!("{:02}:{:02}", minute / 60, minute % 60)
 }

@@ -1,4 +1,6 @@
-//! The OpenAPI document, made of what is said of each route.
+//! Builds the OpenAPI document from the documentation of each route.
+//!
+//! Read [`shape`](super::shape) next for the JSON Schema of bodies.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +12,17 @@ use super::Operation;
 use super::shape::{Field, Presence, Shape, need, null, object};
 use crate::problem::Code;
 
-const DESCRIPTION: &str = "Takes a message, promises to deliver it, and keeps the promise. Times are RFC 3339 in UTC, \
-    durations such as \"500ms\", \"30s\", \"2h\" or \"7d\", or whole seconds. Every answer carries a request-id. A \
-    field or a parameter that is not told of here is refused by name.";
+const DESCRIPTION: &str = "Accepts messages and delivers them to webhook endpoints. A message is on disk before it is \
+    answered with 202. Times are RFC 3339 in UTC. Durations are text such as \"500ms\", \"30s\", \"2h\" or \"7d\", or \
+    whole seconds. Every answer has a request-id header. An unknown field or parameter is refused, and the refusal \
+    names it.";
 
 const COMPLAINT: Shape = Shape::Object(&[
-    need("pointer", Shape::Text, "where in the body, as a JSON pointer"),
-    need("detail", Shape::Text, "what is wrong, and the way out"),
+    need("pointer", Shape::Text, "the place in the body, as a JSON pointer"),
+    need("detail", Shape::Text, "what is wrong, and what to do"),
 ]);
 
-/// A document of these operations, by the file that says them: its name is their tag.
+/// The document of these operations, by the file that documents them: its name is their tag.
 pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut schemas: BTreeMap<&str, Value> = BTreeMap::new();
@@ -46,19 +49,19 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
             "schemas": schemas,
             "responses": {
                 "Problem": {
-                    "description": "It was refused: what happened, which thing, and the way out.",
+                    "description": "The request was refused. detail says why, and what to do.",
                     "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
                 },
                 "Later": {
-                    "description": "Not now: send it again after Retry-After.",
+                    "description": "The request was refused for now. Send it again after Retry-After.",
                     "headers": {
-                        "Retry-After": { "description": "in so many seconds", "schema": { "type": "integer", "minimum": 0 } },
+                        "Retry-After": { "description": "seconds to wait", "schema": { "type": "integer", "minimum": 0 } },
                     },
                     "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
                 },
             },
             "securitySchemes": {
-                "key": { "type": "http", "scheme": "bearer", "description": "an operator key (ph_op_…) or a tenant's (ph_tn_…)" },
+                "key": { "type": "http", "scheme": "bearer", "description": "an operator key (ph_op_…) or a tenant key (ph_tn_…)" },
             },
         },
         "security": [{ "key": [] }],
@@ -70,17 +73,17 @@ fn problem() -> Value {
     let mut problem = object(&[
         need("type", Shape::Text, "the code as a URI"),
         need("title", Shape::Text, "what the code means"),
-        need("status", Shape::Whole, "the answer's status"),
-        need("detail", Shape::Text, "what happened, and the way out"),
-        need("code", Shape::Text, "what happened, in a word that never changes"),
-        super::shape::may("errors", Shape::List(&COMPLAINT), "everything that is wrong with the body"),
+        need("status", Shape::Whole, "the HTTP status"),
+        need("detail", Shape::Text, "what is wrong, and what to do"),
+        need("code", Shape::Text, "a stable code for programs; it never changes"),
+        super::shape::may("errors", Shape::List(&COMPLAINT), "the first 20 faults of the body"),
     ]);
     problem["properties"]["code"]["enum"] = Code::ALL.iter().map(|code| code.name()).collect();
     problem
 }
 
 fn operation(file: &str, one: &Operation) -> Value {
-    let mut told = json!({
+    let mut described = json!({
         "operationId": operation_id(one),
         "summary": one.summary,
         "tags": [file.replace('_', "-")],
@@ -89,19 +92,19 @@ fn operation(file: &str, one: &Operation) -> Value {
     });
     match one.scope {
         Some(scope) => {
-            let own = one.own_scope.map(|own| format!(", or a tenant's own with `{own}` for itself"));
+            let own = one.own_scope.map(|own| format!("; for its own tenant, a tenant key needs `{own}` instead"));
             let own = own.unwrap_or_default();
-            told["description"] = json!(format!("Needs a key with the scope `{scope}`{own}."));
+            described["description"] = json!(format!("Needs a key with the scope `{scope}`{own}."));
         }
-        None => told["security"] = json!([]),
+        None => described["security"] = json!([]),
     }
     if let Some(body) = one.takes {
-        told["requestBody"] = json!({
+        described["requestBody"] = json!({
             "required": !body.is_optional,
             "content": { body.media_type: { "schema": body.shape.schema() } },
         });
     }
-    told
+    described
 }
 
 /// `POST /v1/tenants/{t}/keys` is `post_tenants_t_keys`.
@@ -113,25 +116,26 @@ fn operation_id(one: &Operation) -> String {
 
 fn parameters(one: &Operation) -> Vec<Value> {
     let named = one.path.split('{').skip(1).filter_map(|behind| behind.split('}').next());
-    let mut told: Vec<Value> =
-        named.map(|name| parameter("path", &need(name, Shape::Text, "its id or name, percent-encoded"))).collect();
-    told.extend(one.parameters.iter().map(|field| parameter("query", field)));
-    // What operators alone may do is about everybody, unless they name one.
+    let mut parameters: Vec<Value> =
+        named.map(|name| parameter("path", &need(name, Shape::Text, "the id or name, percent-encoded"))).collect();
+    parameters.extend(one.parameters.iter().map(|field| parameter("query", field)));
+    // Routes for operators alone are about all tenants unless the header names one.
     let says = match one.scope {
         Some("operate") if NARROWED.iter().any(|path| one.path.starts_with(path)) => {
-            Some("whose things alone it is about, by id or uid; everybody's where nobody is named")
+            Some("limits the request to this tenant, by id or uid; all tenants by default")
         }
         Some("operate") | None => None,
-        Some(_) => Some("whose things it is about, by id or uid; an operator's writes need it"),
+        Some(_) => Some("the tenant that the request is about, by id or uid; required for writes with an operator key"),
     };
     if let Some(says) = says {
-        told.push(parameter("header", &super::shape::may("Posthaste-Tenant", Shape::Text, says)));
+        parameters.push(parameter("header", &super::shape::may("Posthaste-Tenant", Shape::Text, says)));
     }
     if one.is_keyed {
-        let says = "the same key and body within 24 hours: the same answer, and nothing is made twice";
-        told.push(parameter("header", &super::shape::may("Idempotency-Key", Shape::Text, says)));
+        let says = "a second request with the same key and body within 24 hours gets the first one's answer, and \
+                    creates nothing";
+        parameters.push(parameter("header", &super::shape::may("Idempotency-Key", Shape::Text, says)));
     }
-    told
+    parameters
 }
 
 fn parameter(place: &str, field: &Field) -> Value {
@@ -144,55 +148,61 @@ fn parameter(place: &str, field: &Field) -> Value {
     })
 }
 
-/// Operators' routes that are narrowed to the tenant they name.
+/// Operator routes that `Posthaste-Tenant` limits to one tenant.
 const NARROWED: [&str; 5] = ["/v1/breakers", "/v1/pause", "/v1/resume", "/v1/tenants", "/v1/audit"];
 
 fn responses(one: &Operation) -> Map<String, Value> {
-    let mut told = Map::new();
+    let mut responses = Map::new();
     for answer in one.answers {
-        let mut shown = json!({ "description": answer.says });
+        let mut response = json!({ "description": answer.says });
         if let Some((shape, media_type)) = answer.body {
-            shown["content"] = json!({ media_type: { "schema": shape.schema() } });
+            response["content"] = json!({ media_type: { "schema": shape.schema() } });
         }
         let headers = headers(one);
         if !headers.is_empty() {
-            shown["headers"] = Value::Object(headers);
+            response["headers"] = Value::Object(headers);
         }
-        told.insert(answer.status.to_string(), shown);
+        responses.insert(answer.status.to_string(), response);
     }
     for status in refusals(one) {
         let kind = if matches!(status, 429 | 503) { "Later" } else { "Problem" };
-        told.entry(status.to_string()).or_insert(json!({ "$ref": format!("#/components/responses/{kind}") }));
+        responses.entry(status.to_string()).or_insert(json!({ "$ref": format!("#/components/responses/{kind}") }));
     }
-    told.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
-    told
+    responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+    responses
 }
 
-/// What an answer says beside its body.
+/// The headers of an answer on success.
 fn headers(one: &Operation) -> Map<String, Value> {
-    let mut told = Map::new();
-    let mut tell = |name: &str, says: &str| {
-        told.insert(name.to_owned(), json!({ "description": says, "schema": { "type": "string" } }));
+    let mut headers = Map::new();
+    let mut add = |name: &str, says: &str| {
+        headers.insert(name.to_owned(), json!({ "description": says, "schema": { "type": "string" } }));
     };
     if one.is_keyed {
-        tell("Idempotency-Replayed", "`true` where the key was used before, and this is the first answer again");
+        add("Idempotency-Replayed", "`true` if the key was used before and this is the first answer repeated");
     }
     if one.is_limited {
-        tell("RateLimit", "what is left of the tenant's quota: `r` messages, and in `t` seconds all; where it has one");
-        tell("RateLimit-Policy", "the quota: `q` messages at once, within `w` seconds; where it has one");
+        add(
+            "RateLimit",
+            "what is left of the tenant's quota: `r` messages now, all of it in `t` seconds; absent without a quota",
+        );
+        add(
+            "RateLimit-Policy",
+            "the tenant's quota: `q` messages at once, refilled within `w` seconds; absent without a quota",
+        );
     }
-    told
+    headers
 }
 
-/// Every status that a route refuses with, but for what no caller who reads this meets: another method or media type,
-/// a body that comes too slowly.
+/// Every status that a route refuses with, except those that a client made from this document does not meet: another
+/// method or media type, a body that is sent too slowly.
 fn refusals(one: &Operation) -> Vec<u16> {
     let has_body = one.method != "GET";
-    let said = [
+    let statuses = [
         (400, one.path.starts_with("/v1")),
         (401, one.scope.is_some()),
         (403, one.scope.is_some()),
-        // What the path names, or the tenant in the header.
+        // The path's id, or the tenant in the header, is unknown.
         (404, one.scope.is_some()),
         (409, one.is_keyed || one.may_conflict),
         (413, has_body),
@@ -200,10 +210,10 @@ fn refusals(one: &Operation) -> Vec<u16> {
         (429, one.is_limited || one.is_bounded),
         (503, one.scope.is_some()),
     ];
-    said.into_iter().filter(|(_, is_so)| *is_so).map(|(status, _)| status).collect()
+    statuses.into_iter().filter(|(_, applies)| *applies).map(|(status, _)| status).collect()
 }
 
-/// The states of a delivery, and why one waits, as the code names them.
+/// The names of a delivery's states.
 pub(super) const STATES: [&str; Phase::ALL.len()] = {
     let mut names = [""; Phase::ALL.len()];
     let mut at = 0;
@@ -213,6 +223,7 @@ pub(super) const STATES: [&str; Phase::ALL.len()] = {
     }
     names
 };
+/// The names of the reasons why a delivery waits.
 const WHYS: [&str; Why::ALL.len()] = {
     let mut names = [""; Why::ALL.len()];
     let mut at = 0;
@@ -223,13 +234,13 @@ const WHYS: [&str; Why::ALL.len()] = {
     names
 };
 
-/// Why a delivery waits, wherever one is shown.
+/// Why a delivery waits, as every view of a delivery has it.
 pub(super) const WAITING: Shape = Shape::Named(
     "Waiting",
     &[
-        need("why", Shape::OneOf(&WHYS), "what holds it"),
-        null("until", Shape::Time, "until when, where that is known"),
-        need("detail", Shape::Text, "the same for people"),
+        need("why", Shape::OneOf(&WHYS), "the reason"),
+        null("until", Shape::Time, "when the wait ends; null if that is not known"),
+        need("detail", Shape::Text, "the reason in words"),
     ],
 );
 
@@ -240,20 +251,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_has_an_id_of_its_own() {
+    fn every_operation_has_a_unique_id() {
         let document = super::super::document();
         let mut ids = BTreeSet::new();
         for (path, operations) in document["paths"].as_object().expect("paths") {
             for (method, operation) in operations.as_object().expect("operations") {
                 let id = operation["operationId"].as_str().expect("an id");
-                assert!(ids.insert(id.to_owned()), "{method} {path}: {id} is there twice");
+                assert!(ids.insert(id.to_owned()), "{method} {path}: the id {id} is used twice");
             }
         }
         assert!(ids.contains("post_tenants_t_keys"), "{ids:?}");
     }
 
     #[test]
-    fn one_name_is_one_shape() {
+    fn each_schema_name_has_a_single_shape() {
         let mut known: BTreeMap<&str, String> = BTreeMap::new();
         for one in super::super::operations() {
             let bodies = one.answers.iter().filter_map(|answer| answer.body.map(|(shape, _)| shape));

@@ -1,4 +1,4 @@
-//! What is said of API keys.
+//! The documentation of the routes for API keys.
 
 use super::shape::{CURSOR, LIMIT, ORDER, Shape, may, need, null};
 use super::{Operation, answer, no_answer};
@@ -12,10 +12,10 @@ const NEW: Shape = Shape::Named(
         may(
             "scopes",
             SCOPES,
-            "what it may do, within what the key that makes it may; the same as that where nothing is said",
+            "what the key allows; at most the scopes of the key that creates it, which are the default",
         ),
-        may("expires_at", Shape::Time, "no later than the key that makes it, which it is where nothing is said"),
-        may("description", Shape::Text, "what it is for"),
+        may("expires_at", Shape::Time, "no later than that of the key that creates it, which is the default"),
+        may("description", Shape::Text, "a note, such as what the key is for"),
     ],
 );
 
@@ -23,38 +23,38 @@ const SHOWN: Shape = Shape::Named(
     "Key",
     &[
         need("id", Shape::Text, ""),
-        need("prefix", Shape::Text, "what it begins with"),
+        need("prefix", Shape::Text, "the first characters of the key"),
         need("scopes", SCOPES, ""),
         null("description", Shape::Text, ""),
         need("created_at", Shape::Time, ""),
         null("expires_at", Shape::Time, ""),
-        may("key", Shape::Text, "the key itself: only where it was just made"),
+        may("key", Shape::Text, "the key itself, only in the answer that creates it"),
     ],
 );
 
 pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::post("/v1/keys", "Makes an operator key").scope("operate").may_take(&NEW).keyed().answers(&[answer(
+    Operation::post("/v1/keys", "Creates an operator key").scope("operate").may_take(&NEW).keyed().answers(&[answer(
         201,
-        "The key, shown here alone.",
+        "The key. This is the only answer that shows it.",
         &SHOWN,
     )]),
     Operation::get("/v1/keys", "Lists operator keys")
         .scope("operate")
         .parameters(&[LIMIT, ORDER, CURSOR])
-        .answers(&[answer(200, "A page of them.", &Shape::Page(&SHOWN))]),
+        .answers(&[answer(200, "A page of keys.", &Shape::Page(&SHOWN))]),
     Operation::new("DELETE", "/v1/keys/{id}", "Revokes an operator key")
         .scope("operate")
-        .answers(&[no_answer(204, "It admits nobody.")]),
-    Operation::post("/v1/tenants/{t}/keys", "Makes a tenant's key")
+        .answers(&[no_answer(204, "The key is revoked.")]),
+    Operation::post("/v1/tenants/{t}/keys", "Creates a key of a tenant")
         .scope("secrets")
         .may_take(&NEW)
         .keyed()
-        .answers(&[answer(201, "The key, shown here alone.", &SHOWN)]),
-    Operation::get("/v1/tenants/{t}/keys", "Lists a tenant's keys")
+        .answers(&[answer(201, "The key. This is the only answer that shows it.", &SHOWN)]),
+    Operation::get("/v1/tenants/{t}/keys", "Lists the keys of a tenant")
         .scope("secrets")
         .parameters(&[LIMIT, ORDER, CURSOR])
-        .answers(&[answer(200, "A page of them.", &Shape::Page(&SHOWN))]),
-    Operation::new("DELETE", "/v1/tenants/{t}/keys/{id}", "Revokes a tenant's key")
+        .answers(&[answer(200, "A page of keys.", &Shape::Page(&SHOWN))]),
+    Operation::new("DELETE", "/v1/tenants/{t}/keys/{id}", "Revokes a key of a tenant")
         .scope("secrets")
-        .answers(&[no_answer(204, "It admits nobody.")]),
+        .answers(&[no_answer(204, "The key is revoked.")]),
 ];

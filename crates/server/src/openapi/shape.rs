@@ -1,15 +1,15 @@
-//! What is in a body: the few shapes there are, each of which knows its JSON Schema.
+//! The shapes of bodies and parameters, and the JSON Schema of each.
 
 use serde_json::{Map, Value, json};
 
 use crate::duration;
 
-/// What a value looks like.
+/// The form of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Any text.
     Text,
-    /// A name of the caller's own.
+    /// A name that the caller chooses: 1 to 128 of `A-Za-z0-9._~-`.
     Name,
     /// One of these words.
     OneOf(&'static [&'static str]),
@@ -19,7 +19,7 @@ pub enum Shape {
     Number,
     /// True or false.
     Truth,
-    /// A duration such as `30s`; whole seconds are taken too.
+    /// A duration such as `30s`, or whole seconds.
     Duration,
     /// A time in RFC 3339.
     Time,
@@ -29,48 +29,48 @@ pub enum Shape {
     Json,
     /// A list.
     List(&'static Shape),
-    /// An object whose fields are the caller's own.
+    /// An object whose field names the caller chooses, with values of this shape.
     Map(&'static Shape),
-    /// An object with these fields.
+    /// An object with these fields, and no others.
     Object(&'static [Field]),
-    /// The same under a name, told of once.
+    /// Such an object under a name: a schema of the document's components, to which others refer.
     Named(&'static str, &'static [Field]),
-    /// One of these.
+    /// One of these shapes.
     Either(&'static [Shape]),
-    /// A page of a list.
+    /// A page of a list with entries of this shape.
     Page(&'static Shape),
 }
 
 /// A field of an object, or a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// The name in JSON, or of the parameter.
     pub name: &'static str,
-    /// What it holds.
+    /// The form of its value.
     pub shape: Shape,
-    /// Whether it is there.
+    /// Whether it may be `null` or left out.
     pub presence: Presence,
-    /// What it means, in a line.
+    /// What it means, in one line; empty where the name says it.
     pub says: &'static str,
 }
 
-/// Whether a field is there.
+/// Whether a field may be `null` or left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is, with a value.
+    /// Always present, never `null`.
     Always,
-    /// It is, perhaps as `null`.
+    /// Always present, may be `null`.
     Null,
-    /// It may be left out, or be `null`.
+    /// May be left out, or be `null`.
     Perhaps,
 }
 
-/// A field that is there.
+/// A field that is always present and never `null`.
 pub const fn need(name: &'static str, shape: Shape, says: &'static str) -> Field {
     Field { name, shape, presence: Presence::Always, says }
 }
 
-/// A field that is there, and may be `null`.
+/// A field that is always present and may be `null`.
 pub const fn null(name: &'static str, shape: Shape, says: &'static str) -> Field {
     Field { name, shape, presence: Presence::Null, says }
 }
@@ -80,47 +80,48 @@ pub const fn may(name: &'static str, shape: Shape, says: &'static str) -> Field 
     Field { name, shape, presence: Presence::Perhaps, says }
 }
 
-/// The parameters of every list.
-pub const LIMIT: Field = may("limit", Shape::Whole, "how many, 1 to 250; 50 where nothing is said");
-/// Which end first.
-pub const ORDER: Field = may("order", Shape::OneOf(&["desc", "asc"]), "newest first, or oldest first");
-/// Where to go on.
-pub const CURSOR: Field = may("cursor", Shape::Text, "the next_cursor of the page before");
+/// The page size of a list.
+pub const LIMIT: Field = may("limit", Shape::Whole, "entries in a page, 1 to 250; 50 by default");
+/// The order of a list.
+pub const ORDER: Field =
+    may("order", Shape::OneOf(&["desc", "asc"]), "desc: newest first (default); asc: oldest first");
+/// The place in a list at which a page begins.
+pub const CURSOR: Field = may("cursor", Shape::Text, "the next_cursor of the previous page");
 
-/// Whose a row is, in lists that may be of many.
-pub const TENANT: Field = null("tenant", Shape::Text, "whose it is: the tenant's id, while there is such a tenant");
+/// The tenant that a row belongs to, in lists that may cover several tenants.
+pub const TENANT: Field = null("tenant", Shape::Text, "the id of the tenant that owns it; null once that is erased");
 
 impl Shape {
-    /// Tells of every field in it, and in what is in it.
-    pub fn each_field(&self, tell: &mut dyn FnMut(&Field)) {
+    /// Calls `visit` with every field of the shape, at every depth.
+    pub fn each_field(&self, visit: &mut dyn FnMut(&Field)) {
         match self {
             Self::Object(fields) | Self::Named(_, fields) => {
                 for field in *fields {
-                    tell(field);
-                    field.shape.each_field(tell);
+                    visit(field);
+                    field.shape.each_field(visit);
                 }
             }
-            Self::List(inner) | Self::Map(inner) | Self::Page(inner) => inner.each_field(tell),
-            Self::Either(shapes) => shapes.iter().for_each(|shape| shape.each_field(tell)),
+            Self::List(inner) | Self::Map(inner) | Self::Page(inner) => inner.each_field(visit),
+            Self::Either(shapes) => shapes.iter().for_each(|shape| shape.each_field(visit)),
             _ => {}
         }
     }
 
-    /// Tells of every named one in it.
-    pub(super) fn each_named(&self, tell: &mut dyn FnMut(&'static str, &'static [Field])) {
+    /// Calls `visit` with every [`Shape::Named`] in the shape, at every depth.
+    pub(super) fn each_named(&self, visit: &mut dyn FnMut(&'static str, &'static [Field])) {
         match self {
             Self::Named(name, fields) => {
-                tell(name, fields);
-                fields.iter().for_each(|field| field.shape.each_named(tell));
+                visit(name, fields);
+                fields.iter().for_each(|field| field.shape.each_named(visit));
             }
-            Self::Object(fields) => fields.iter().for_each(|field| field.shape.each_named(tell)),
-            Self::List(inner) | Self::Map(inner) | Self::Page(inner) => inner.each_named(tell),
-            Self::Either(shapes) => shapes.iter().for_each(|shape| shape.each_named(tell)),
+            Self::Object(fields) => fields.iter().for_each(|field| field.shape.each_named(visit)),
+            Self::List(inner) | Self::Map(inner) | Self::Page(inner) => inner.each_named(visit),
+            Self::Either(shapes) => shapes.iter().for_each(|shape| shape.each_named(visit)),
             _ => {}
         }
     }
 
-    /// Its JSON Schema.
+    /// The JSON Schema of the shape.
     pub(super) fn schema(&self) -> Value {
         match self {
             Self::Text => json!({ "type": "string" }),
@@ -148,7 +149,7 @@ impl Shape {
                     "data": { "type": "array", "items": inner.schema() },
                     "next_cursor": {
                         "type": ["string", "null"],
-                        "description": "where the next page begins; a page may be short, or empty, and still have one",
+                        "description": "the cursor of the next page, null on the last; even an empty page can have one",
                     },
                 },
                 "required": ["data", "next_cursor"],

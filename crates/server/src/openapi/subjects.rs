@@ -1,4 +1,4 @@
-//! What is said of subjects.
+//! The documentation of the routes for subjects: erasure and export.
 
 use super::shape::{Shape, TENANT, may, need, null};
 use super::{Operation, answer, answer_as, deliveries, endpoints, tenants};
@@ -20,41 +20,41 @@ const MESSAGE: Shape = Shape::Named(
         null("ttl", Shape::Duration, ""),
         null("expires_at", Shape::Time, ""),
         need("payload", Shape::Json, ""),
-        may("compact", Shape::Json, "where there is one"),
+        may("compact", Shape::Json, "the smaller payload, if the message has one"),
     ],
 );
 
 const LINE: Shape = Shape::Either(&[
     Shape::Object(&[
         need("kind", Shape::OneOf(&["endpoint"]), ""),
-        need("endpoint", endpoints::SHOWN, "one that is theirs"),
+        need("endpoint", endpoints::SHOWN, "an endpoint that belongs to the subject"),
     ]),
     Shape::Object(&[
         need("kind", Shape::OneOf(&["message"]), ""),
-        need("message", MESSAGE, "one that is about them; its deliveries follow"),
+        need("message", MESSAGE, "a message about the subject; the lines of its deliveries follow"),
     ]),
     Shape::Object(&[
         need("kind", Shape::OneOf(&["delivery"]), ""),
-        need("delivery", deliveries::SHOWN, "with every attempt, and how its receiver answered those that failed"),
+        need("delivery", deliveries::SHOWN, "a delivery with all its attempts, and the answers to those that failed"),
     ]),
     Shape::Object(&[
-        need("kind", Shape::OneOf(&["complete"]), "the last line: an export without it was cut off"),
-        need("endpoints", Shape::Whole, "so many lines are before it"),
-        need("messages", Shape::Whole, "so many lines are before it"),
-        need("deliveries", Shape::Whole, "so many lines are before it"),
+        need("kind", Shape::OneOf(&["complete"]), "the last line; an export without it is incomplete"),
+        need("endpoints", Shape::Whole, "the number of endpoint lines before it"),
+        need("messages", Shape::Whole, "the number of message lines before it"),
+        need("deliveries", Shape::Whole, "the number of delivery lines before it"),
     ]),
 ]);
 
 pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::new("DELETE", "/v1/subjects/{s}", "Erases a subject: endpoints that are theirs, messages about them")
+    Operation::new("DELETE", "/v1/subjects/{s}", "Erases a subject: its endpoints, and the messages about it")
         .scope("privacy")
-        .answers(&[answer(200, "Nobody can read any of it.", &tenants::ERASED)]),
-    Operation::get("/v1/subjects/{s}/export", "Exports everything that is held about a subject")
-        .scope("privacy")
-        .answers(&[answer_as(
+        .answers(&[answer(200, "The subject's data can no longer be read.", &tenants::ERASED)]),
+    Operation::get("/v1/subjects/{s}/export", "Exports all data stored about a subject").scope("privacy").answers(&[
+        answer_as(
             200,
-            "A line for each thing, oldest first, and a last one.",
+            "One line for each endpoint, message and delivery, oldest first, then a line of kind complete.",
             &LINE,
             "application/x-ndjson",
-        )]),
+        ),
+    ]),
 ];

@@ -1,43 +1,47 @@
-//! What is said of tenants.
+//! The documentation of the routes for tenants.
 
 use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
 use super::{Operation, answer};
 
 const NEW_QUOTA: &[Field] = &[
-    may("per_second", Shape::Whole, "messages taken in, on average"),
-    may("burst", Shape::Whole, "at once, after a rest; per_second where nothing is said"),
-    may("pending", Shape::Whole, "while so many of its deliveries are pending, no message is taken in"),
+    may("per_second", Shape::Whole, "the average number of messages accepted in a second"),
+    may("burst", Shape::Whole, "the most messages accepted at once; per_second by default"),
+    may("pending", Shape::Whole, "the most pending deliveries; messages are refused while there are as many"),
 ];
 
 const OFF_PEAK: &[Field] = &[
-    need("from", Shape::Text, "a time of the day, such as 20:00"),
-    need("to", Shape::Text, "another; an earlier one is on the next day"),
+    need("from", Shape::Text, "a time of day, such as 20:00"),
+    need("to", Shape::Text, "a time of day; earlier than `from` means on the next day"),
 ];
 
 const NEW_RETENTION: &[Field] = &[
-    may("payload", Shape::Duration, "a message with its payload, from its accept; 1h to 3650d, no longer than history"),
+    may(
+        "payload",
+        Shape::Duration,
+        "how long a message and its payload are kept after accept; 1h to 3650d, no longer than history",
+    ),
     may(
         "history",
         Shape::Duration,
-        "what became of a delivery, with its attempts and its dead letter, from its end; what is pending for so long is \
-         given up. No longer than the audit trail",
+        "how long an ended delivery is kept with its attempts and its dead letter; a delivery that is pending for as \
+         long is given up. 1h to 3650d, no longer than the audit trail is kept",
     ),
 ];
 
 const NEW: Shape = Shape::Named(
     "NewTenant",
     &[
-        may("uid", Shape::Name, "what you call it; taken wherever its id is"),
-        may("weight", Shape::Number, "its share beside others': 2 gets twice the time of 1"),
-        may("quota", Shape::Object(NEW_QUOTA), "how fast its messages are taken in"),
-        may("policy", Shape::Text, "the retry policy of endpoints that name none"),
-        may("time_zone", Shape::Text, "whose clock its off-peak window goes by, such as Europe/Berlin; UTC unless set"),
-        may("off_peak", Shape::Object(OFF_PEAK), "when engagement messages may leave; at any time unless set"),
-        may("region", Shape::Name, "where its data is at home; kept and shown"),
+        may("uid", Shape::Name, "your name for it, accepted in place of its id"),
+        may("weight", Shape::Number, "its share of sending capacity relative to other tenants: 2 gets twice that of 1"),
+        may("quota", Shape::Object(NEW_QUOTA), "limits on the messages it sends"),
+        may("policy", Shape::Text, "the retry policy of its endpoints that name none; webhook by default"),
+        may("time_zone", Shape::Text, "the time zone of its off-peak window, such as Europe/Berlin; UTC by default"),
+        may("off_peak", Shape::Object(OFF_PEAK), "when engagement messages may be sent; at any time by default"),
+        may("region", Shape::Name, "where its data belongs; stored and shown, without effect"),
         may(
             "retention",
             Shape::Object(NEW_RETENTION),
-            "how long its things are kept; where nothing is said, as long as the server's settings say",
+            "how long its messages and deliveries are kept; the server's settings by default",
         ),
     ],
 );
@@ -58,7 +62,7 @@ const SHOWN: Shape = Shape::Named(
         null("time_zone", Shape::Text, ""),
         null("off_peak", Shape::Object(OFF_PEAK), ""),
         null("region", Shape::Text, ""),
-        null("retention", Shape::Object(RETENTION), "null: as long as the server's settings say"),
+        null("retention", Shape::Object(RETENTION), "null: the server's settings apply"),
         need("created_at", Shape::Time, ""),
     ],
 );
@@ -66,23 +70,23 @@ const SHOWN: Shape = Shape::Named(
 pub(super) const ERASED: Shape = Shape::Named(
     "Erased",
     &[
-        need("erased_at", Shape::Time, "nobody can read any of it since"),
-        need("audit_row", Shape::Whole, "the row of the audit trail that says so"),
-        need("messages", Shape::Whole, "so many are gone so far"),
-        need("deliveries", Shape::Whole, "so many are gone so far"),
-        need("in_flight", Shape::Whole, "so many were being sent, and may still arrive"),
+        need("erased_at", Shape::Time, "when it became unreadable: its keys are destroyed"),
+        need("audit_row", Shape::Whole, "the row of the audit trail that records the erasure"),
+        need("messages", Shape::Whole, "the number of messages removed so far"),
+        need("deliveries", Shape::Whole, "the number of deliveries removed so far"),
+        need("in_flight", Shape::Whole, "the number of deliveries being sent; they may still arrive"),
         null(
             "swept_at",
             Shape::Time,
-            "when the last row went; null while some are left: the audit trail tells of the end as erasure_done",
+            "when the last row was removed; null while rows are left. The audit trail records the end as erasure_done",
         ),
     ],
 );
 
-const UID: Field = may("uid", Shape::Text, "the one that is called so");
+const UID: Field = may("uid", Shape::Text, "only the tenant with this uid");
 
 pub(super) const OPERATIONS: &[Operation] = &[
-    Operation::post("/v1/tenants", "Makes a tenant").scope("operate").may_take(&NEW).keyed().answers(&[answer(
+    Operation::post("/v1/tenants", "Creates a tenant").scope("operate").may_take(&NEW).keyed().answers(&[answer(
         201,
         "The tenant.",
         &SHOWN,
@@ -90,7 +94,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/tenants", "Lists tenants")
         .scope("operate")
         .parameters(&[LIMIT, ORDER, CURSOR, UID])
-        .answers(&[answer(200, "A page of them.", &Shape::Page(&SHOWN))]),
+        .answers(&[answer(200, "A page of tenants.", &Shape::Page(&SHOWN))]),
     Operation::get("/v1/tenants/{t}", "Shows a tenant").scope("operate").or_own("read").answers(&[answer(
         200,
         "The tenant.",
@@ -99,15 +103,15 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::new(
         "PATCH",
         "/v1/tenants/{t}",
-        "Changes a tenant: what is left out stays as it is. A tenant itself changes its policy, time_zone and \
+        "Changes a tenant; fields that are left out keep their value. A tenant key can change policy, time_zone and \
          off_peak",
     )
     .or_own("manage")
     .conflicts()
     .scope("operate")
     .may_take(&NEW)
-    .answers(&[answer(200, "The tenant as it is now.", &SHOWN)]),
-    Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with everything it has")
+    .answers(&[answer(200, "The changed tenant.", &SHOWN)]),
+    Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with all its data")
         .scope("operate")
-        .answers(&[answer(200, "Nobody can read any of it.", &ERASED)]),
+        .answers(&[answer(200, "The tenant's data can no longer be read.", &ERASED)]),
 ];

@@ -1,4 +1,4 @@
-//! The audit trail over the API: when something was done, to what, and by whom.
+//! The audit trail over the API: the time, object and API key of each entry.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Given {
         Self { locked, operator }
     }
 
-    /// Asks with a key, and expects this status.
+    /// Sends a request with a key, and expects this status.
     async fn ask(&self, key: &str, method: Method, path: &str, body: &str, status: StatusCode) -> Value {
         let answer = self.locked.call(key, "", method, path, body).await;
         assert_eq!(answer.status, status, "{path}: {}", answer.body);
@@ -44,15 +44,15 @@ fn text(body: &Value, name: &str) -> String {
     body[name].as_str().unwrap_or_else(|| panic!("{name} is a text in {body}")).to_owned()
 }
 
-/// An entry as kind, what was done, and with what.
-fn told(entry: &Value) -> (String, String, Value) {
-    let with = ["id", "endpoint", "message"].map(|name| entry[name].clone());
-    let with = with.into_iter().find(|id| !id.is_null()).unwrap_or_default();
-    (text(entry, "kind"), entry["what"].as_str().unwrap_or_default().to_owned(), with)
+/// The kind of an entry, its `what`, and the id of its object.
+fn summary(entry: &Value) -> (String, String, Value) {
+    let ids = ["id", "endpoint", "message"].map(|name| entry[name].clone());
+    let object = ids.into_iter().find(|id| !id.is_null()).unwrap_or_default();
+    (text(entry, "kind"), entry["what"].as_str().unwrap_or_default().to_owned(), object)
 }
 
 #[tokio::test]
-async fn whatever_happens_on_a_server_without_messages_has_its_own_time() {
+async fn audit_entries_have_their_own_time_without_messages() {
     let given = Given::start().await;
     given.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#, StatusCode::CREATED).await;
     given.operate(Method::POST, "/v1/tenants/acme/keys", "{}", StatusCode::CREATED).await;
@@ -73,14 +73,14 @@ async fn whatever_happens_on_a_server_without_messages_has_its_own_time() {
 }
 
 #[tokio::test]
-async fn what_is_done_after_a_time_is_found_since_then() {
+async fn the_since_filter_finds_entries_from_that_time_on() {
     let given = Given::start().await;
     given.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#, StatusCode::CREATED).await;
     let before = given.trail("").await;
     let last = text(&before[0], "recorded_at");
     let mut times = vec![last];
     for (path, kind) in [("/v1/pause", "paused"), ("/v1/resume", "resumed"), ("/v1/pause", "paused")] {
-        // A millisecond later at least: the trail tells no less.
+        // Wait for the next millisecond, the resolution of the trail's times.
         let clock = SystemClock::new();
         let now = clock.now();
         while clock.now().as_millis() - now.as_millis() < 2 {}
@@ -97,7 +97,7 @@ async fn what_is_done_after_a_time_is_found_since_then() {
 }
 
 #[tokio::test]
-async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
+async fn audit_entries_name_the_change_the_object_and_the_api_key() {
     use StatusCode as S;
     let given = Given::start().await;
     let tenant = given.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#, S::CREATED).await;
@@ -132,12 +132,12 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
     let expected = |entries: &[(&str, &str, &Value)]| -> Vec<(String, String, Value)> {
         entries.iter().map(|(kind, what, id)| ((*kind).to_owned(), (*what).to_owned(), (*id).clone())).collect()
     };
-    let by = |entries: &[Value], who: &str| assert!(entries.iter().all(|entry| entry["by"] == who), "{entries:?}");
+    let by = |entries: &[Value], key: &str| assert!(entries.iter().all(|entry| entry["by"] == key), "{entries:?}");
     let operators = given.trail(&format!("order=asc&by={}", given.operator)).await;
     by(&operators, &given.operator);
     let (house, key_id): (Value, Value) = ("house".into(), key.as_str().into());
     assert_eq!(
-        operators.iter().map(told).collect::<Vec<_>>(),
+        operators.iter().map(summary).collect::<Vec<_>>(),
         expected(&[
             ("document", "tenant made", &tenant["id"]),
             ("document", "tenant changed", &tenant["id"]),
@@ -152,14 +152,14 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
     by(&tenants, &key);
     let (to, sent): (Value, Value) = (endpoint.as_str().into(), message.as_str().into());
     assert_eq!(
-        tenants.iter().map(told).collect::<Vec<_>>(),
+        tenants.iter().map(summary).collect::<Vec<_>>(),
         expected(&[
             ("endpoint", "made", &to),
             ("endpoint", "changed", &to),
             ("secret", "shown", &to),
             ("endpoint", "changed", &to),
             ("secret", "rotated", &to),
-            ("hurried", "asked for now", &to),
+            ("hurried", "retry requested", &to),
             ("cut", "cancelled", &sent),
             ("job", "replay begun", &replay["id"]),
             ("cut", "endpoint_deleted", &to),
@@ -172,7 +172,7 @@ async fn the_trail_says_what_was_done_to_what_and_with_which_key() {
 }
 
 #[tokio::test]
-async fn an_origin_in_the_trail_is_found_again_among_the_pauses() {
+async fn a_pause_s_audit_id_matches_the_audit_entry_of_its_origin() {
     let given = Given::start().await;
     let origin = r#"{"scope": "origin", "id": "https://example.com"}"#;
     given.operate(Method::POST, "/v1/pause", origin, StatusCode::OK).await;

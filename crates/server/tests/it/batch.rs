@@ -21,7 +21,7 @@ fn statuses(answer: &Answer) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn each_line_is_answered_in_its_place_and_a_bad_one_spoils_nobody() {
+async fn each_line_is_answered_in_order_and_a_bad_line_affects_no_other() {
     let server = Server::start().await;
     server.endpoint(r#", "event_types": ["a.*"]"#).await;
     let lines = [
@@ -34,7 +34,7 @@ async fn each_line_is_answered_in_its_place_and_a_bad_one_spoils_nobody() {
         r#"{"payload": 5, "event_type": "a.c"}"#,
     ];
     let answer = batch(&server, lines.join("\r\n")).await;
-    assert_eq!(statuses(&answer), [202, 400, 400, 202, 400, 202], "a blank line is none");
+    assert_eq!(statuses(&answer), [202, 400, 400, 202, 400, 202], "a blank line gets no answer");
     let lines = answer.lines();
     assert_eq!(lines.iter().map(|line| line["line"].as_u64()).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 7].map(Some));
     assert_eq!((&lines[0]["correlation_id"], &lines[0]["deliveries"]), (&json!("one"), &json!(1)));
@@ -47,11 +47,11 @@ async fn each_line_is_answered_in_its_place_and_a_bad_one_spoils_nobody() {
     assert_eq!(lines[5]["deliveries"], 1);
     assert_eq!(server.store.lock().pending(), 2);
     let shown = server.get(&format!("/v1/messages/{}", lines[5]["id"].as_str().expect("an id"))).await;
-    assert_eq!(shown.body["event_type"], "a.c", "ids stand with their lines");
+    assert_eq!(shown.body["event_type"], "a.c", "each id is in the answer to its line");
 }
 
 #[tokio::test]
-async fn a_line_s_key_makes_it_one_message_in_one_batch_or_in_two() {
+async fn a_line_s_idempotency_key_holds_within_and_across_batches() {
     let server = Server::start().await;
     server.endpoint("").await;
     let line = |payload: u32| format!(r#"{{"payload": {payload}, "idempotency_key": "k"}}"#);
@@ -71,7 +71,7 @@ async fn a_line_s_key_makes_it_one_message_in_one_batch_or_in_two() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_met_half_way_refuses_the_rest_and_says_when_to_come_back() {
+async fn lines_beyond_the_quota_are_refused_with_retry_after() {
     let server = Server::start().await;
     server.endpoint("").await;
     let quota = r#"{"quota": {"per_second": 1, "burst": 2}}"#;
@@ -83,7 +83,7 @@ async fn a_quota_that_is_met_half_way_refuses_the_rest_and_says_when_to_come_bac
 }
 
 #[tokio::test]
-async fn more_lines_than_fit_one_transaction_are_all_accepted_in_order() {
+async fn a_batch_larger_than_a_transaction_is_accepted_in_order() {
     let server = Server::start().await;
     for _ in 0..3 {
         server.endpoint("").await;
@@ -96,7 +96,7 @@ async fn more_lines_than_fit_one_transaction_are_all_accepted_in_order() {
 }
 
 #[tokio::test]
-async fn a_batch_has_bounds_and_takes_the_keys_of_its_lines_alone() {
+async fn a_batch_is_bounded_and_refuses_an_idempotency_key_header() {
     let server = Server::start().await;
     let many = batch(&server, "{\"payload\": 1}\n".repeat(1_001)).await;
     assert_eq!(many.problem(), (413, "body_too_large", ""));
@@ -111,5 +111,5 @@ async fn a_batch_has_bounds_and_takes_the_keys_of_its_lines_alone() {
     let declared = Request::post(BATCH).header("content-type", "text/plain");
     let declared = server.send(declared.body(Full::from(r#"{"payload": 1}"#)).expect("a request")).await;
     assert_eq!(declared.problem(), (415, "not_json", ""));
-    assert_eq!(statuses(&batch(&server, String::new()).await), [0; 0], "nothing to say, nothing to answer");
+    assert_eq!(statuses(&batch(&server, String::new()).await), [0; 0], "an empty batch has an empty answer");
 }

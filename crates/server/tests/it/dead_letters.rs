@@ -1,4 +1,4 @@
-//! Dead letters and replays, breakers: what was given up, another life for it, and what holds the rest.
+//! Dead letters, replays and breakers over the API.
 
 use http::StatusCode;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use crate::fixture::{Answer, Server, delivery_of};
 use crate::switch::answer;
 
-/// A server with an endpoint whose receiver answers as it is told.
+/// A server with an endpoint whose receiver the test answers for.
 struct Given {
     server: Server,
     receiver: TcpListener,
@@ -25,7 +25,7 @@ impl Given {
         Self { server, receiver, endpoint }
     }
 
-    /// A message of this event type that its receiver refuses for good: its id.
+    /// Sends a message of this event type that its receiver refuses with 400; returns its id.
     async fn dead(&self, event_type: &str) -> String {
         let body = format!(r#"{{"event_type": "{event_type}", "payload": {{}}}}"#);
         let sent = self.server.post("/v1/messages", &body).await;
@@ -77,7 +77,7 @@ async fn dead_letters_are_listed_by_every_filter_and_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
+async fn a_replay_sends_dead_letters_again_and_shows_its_progress() {
     let given = Given::start().await;
     let message = given.dead("order.paid").await;
     let dry = given.replay(r#"{"select": {"cause": "bad_request"}, "dry_run": true}"#).await;
@@ -102,13 +102,13 @@ async fn a_replay_gives_dead_letters_another_life_and_says_how_far_it_is() {
             break shown;
         }
     };
-    assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "its old life and its new one");
-    assert_eq!(shown.text("state"), "delivered", "what counts is the last");
+    assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(2), "the dead delivery and its replay");
+    assert_eq!(shown.text("state"), "delivered", "the last delivery counts");
     assert_eq!(shown.body["fanout"], serde_json::json!({"done": 1, "total": 1, "state": "done"}));
 }
 
 #[tokio::test]
-async fn the_lives_of_a_delivery_name_each_other_and_the_replay_between_them() {
+async fn a_replayed_delivery_and_its_replay_link_to_each_other() {
     let given = Given::start().await;
     let message = given.dead("order.paid").await;
     let old = delivery_of(&message);
@@ -117,7 +117,7 @@ async fn the_lives_of_a_delivery_name_each_other_and_the_replay_between_them() {
     answer(&given.receiver, "204 No Content").await;
     let letter = given.server.get("/v1/dead-letters").await.body["data"][0].clone();
     assert_eq!((&letter["replayed"], letter["delivery"].as_str()), (&true.into(), Some(old.as_str())));
-    let new = letter["replayed_as"].as_str().expect("the id of its next life").to_owned();
+    let new = letter["replayed_as"].as_str().expect("the id of its replay").to_owned();
     let get = async |id: &str| given.server.get(&format!("/v1/deliveries/{id}")).await;
     let (before, after) = (get(&old).await, get(&new).await);
     assert_eq!((before.text("replayed_as"), after.text("replay_of")), (new.as_str(), old.as_str()));
@@ -133,7 +133,7 @@ async fn the_lives_of_a_delivery_name_each_other_and_the_replay_between_them() {
 }
 
 #[tokio::test]
-async fn what_expired_is_replayed_and_what_cannot_be_is_counted_by_reason() {
+async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason() {
     let given = Given::start().await;
     let sent = given.server.post("/v1/messages", r#"{"payload": 1, "ttl": 0}"#).await;
     answer(&given.receiver, "503 Service Unavailable").await;
@@ -164,11 +164,11 @@ async fn what_expired_is_replayed_and_what_cannot_be_is_counted_by_reason() {
     let path = format!("/v1/replays/{}", begun.text("id"));
     while given.server.get(&path).await.text("state") != "done" {}
     let again = given.replay(r#"{"select": {"state": ["expired"]}, "dry_run": true}"#).await;
-    assert_eq!(again.body["total"]["count"], 0, "it has had its next life");
+    assert_eq!(again.body["total"]["count"], 0, "it was replayed already");
 }
 
 #[tokio::test]
-async fn an_endpoint_made_later_gets_what_it_is_missing_and_nothing_that_was_for_others() {
+async fn a_missing_for_replay_sends_only_messages_the_endpoint_wants() {
     let given = Given::start().await;
     let endpoint = &given.endpoint;
     for body in [
@@ -209,7 +209,7 @@ async fn a_replay_is_paused_resumed_and_cancelled() {
     let given = Given::start().await;
     given.dead("order.paid").await;
     given.dead("order.lost").await;
-    // One at once, and the other after more than a second.
+    // The first delivery is created at once, the second after more than a second.
     let begun = given.replay(r#"{"select": {}, "per_second": 1}"#).await;
     let path = format!("/v1/replays/{}", begun.text("id"));
     let change = async |verb: &str| given.server.post(&format!("{path}/{verb}"), "").await;
@@ -224,9 +224,9 @@ async fn a_replay_is_paused_resumed_and_cancelled() {
 }
 
 #[tokio::test]
-async fn of_one_tenant_so_many_replays_go_on_at_once() {
+async fn a_tenant_has_at_most_16_running_replays() {
     let given = Given::start().await;
-    // A minute's worth for each of those that are made later: none of them is done before this test is.
+    // Each later endpoint is missing a minute's worth of messages, so no replay is done before the test ends.
     for _ in 0..60 {
         assert_eq!(given.server.post("/v1/messages", r#"{"payload": 1}"#).await.status, StatusCode::ACCEPTED);
     }
@@ -244,12 +244,12 @@ async fn of_one_tenant_so_many_replays_go_on_at_once() {
     assert!(refused.headers.contains_key("retry-after"));
     let change = async |verb: &str| given.server.post(&format!("/v1/replays/{}/{verb}", first.text("id")), "").await;
     assert_eq!(change("pause").await.text("state"), "paused");
-    assert_eq!(slow().await.status, StatusCode::ACCEPTED, "one that is paused does not count");
+    assert_eq!(slow().await.status, StatusCode::ACCEPTED, "a paused replay does not count");
     assert_eq!(change("resume").await.problem(), (429, "too_many_replays", ""));
 }
 
 #[tokio::test]
-async fn a_replay_that_cannot_be_is_refused_by_name() {
+async fn faults_of_a_replay_have_a_pointer() {
     let given = Given::start().await;
     let never = delivery_of(&given.dead("order.paid").await).replace("dlv_0", "dlv_1");
     for (body, pointer) in [
@@ -270,7 +270,7 @@ async fn a_replay_that_cannot_be_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_breaker_that_is_open_is_shown_and_reset() {
+async fn an_open_breaker_is_shown_and_reset() {
     let server = Server::start().await;
     server.endpoint("").await;
     assert_eq!(server.get("/v1/breakers").await.body["data"], serde_json::json!([]));
@@ -285,7 +285,7 @@ async fn a_breaker_that_is_open_is_shown_and_reset() {
     };
     assert!(open["why"].as_str().is_some_and(|why| why.contains("failures")), "{open}");
     assert!(open["until"].is_string() && open["since"].is_string(), "{open}");
-    assert_eq!(open["tenant"], server.get("/v1/tenants/default").await.body["id"], "whose endpoint's it is");
+    assert_eq!(open["tenant"], server.get("/v1/tenants/default").await.body["id"], "the tenant of its endpoint");
     let path = format!("/v1/breakers/{}/reset", open["id"].as_str().expect("an id"));
     assert_eq!(server.post(&path, r#"{"force": true}"#).await.status, StatusCode::OK);
     let trail = server.get("/v1/audit?kind=breaker_reset").await;
@@ -293,11 +293,11 @@ async fn a_breaker_that_is_open_is_shown_and_reset() {
     assert_eq!((&entry["endpoint"], &entry["what"]), (&open["id"], &"closed at once".into()), "{}", trail.body);
     assert_eq!(server.post("/v1/breakers/ep_0/reset", "").await.problem(), (404, "not_found", ""));
     let trail = server.get("/v1/audit?kind=breaker_reset").await;
-    assert_eq!(trail.body["data"].as_array().map(Vec::len), Some(1), "what was not reset is not in it");
+    assert_eq!(trail.body["data"].as_array().map(Vec::len), Some(1), "a refused reset leaves no entry");
 }
 
 #[tokio::test]
-async fn a_breaker_of_an_origin_says_which_origin_it_is() {
+async fn a_breaker_of_an_origin_shows_its_origin() {
     let server = Server::start().await;
     for _ in 0..4 {
         server.endpoint("").await;

@@ -1,4 +1,4 @@
-//! Where a delivery is, from outside. That one arrives is the testkit's proof `thread`.
+//! Deliveries over the API: shown, listed and retried. The testkit's proof `thread` shows that one arrives.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn an_id_that_names_no_delivery_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_waits_says_why_and_until_when() {
+async fn a_waiting_delivery_shows_why_and_until_when() {
     let server = Server::start().await;
     server.endpoint("").await;
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
@@ -41,7 +41,7 @@ async fn a_delivery_that_waits_says_why_and_until_when() {
 }
 
 #[tokio::test]
-async fn a_delivery_nobody_takes_shows_its_attempt() {
+async fn a_delivery_to_a_closed_port_shows_its_failed_attempt() {
     let server = Server::start().await;
     server.endpoint("").await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
@@ -70,10 +70,10 @@ async fn an_attempt_in_flight_when_the_server_stops_ends_and_is_recorded() {
     assert!(stream.read(&mut request).await.expect("a request") > 0);
 
     let store = Arc::clone(&server.store);
-    // The stop is asked for before the receiver answers, and has to wait for it.
+    // The shutdown begins before the receiver answers, and must wait for it.
     let (ended, answered) = tokio::join!(biased; server.stop(), stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"));
-    answered.expect("somebody reads it");
-    ended.expect("an orderly end");
+    answered.expect("the server reads it");
+    ended.expect("an orderly shutdown");
     let id = DeliveryId(posthaste_core::Key::from_raw(key_of(message.text("id")).raw() + 1));
     let shown = store.delivery(id, Timestamp::from_millis(0)).await.expect("the store answers").expect("it is known");
     assert!(matches!(shown.delivery.state, State::Delivered { .. }), "{:?}", shown.delivery);
@@ -132,7 +132,7 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
 }
 
 #[tokio::test]
-async fn what_a_receiver_said_of_a_failed_attempt_is_shown_to_whoever_may_see_content() {
+async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -143,23 +143,23 @@ async fn what_a_receiver_said_of_a_failed_attempt_is_shown_to_whoever_may_see_co
     assert!(stream.read(&mut request).await.expect("a request") > 0);
     let body = format!("no such field: {}", "x".repeat(2_000));
     let head = format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-    stream.write_all((head + &body).as_bytes()).await.expect("somebody reads it");
+    stream.write_all((head + &body).as_bytes()).await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
     while server.get(&path).await.text("state") != "dead" {}
     let without = server.get(&path).await;
     assert_eq!(without.body["attempts"][0].get("response"), None, "{}", without.body);
     let shown = server.get(&format!("{path}?content=true")).await;
-    assert_eq!(shown.body["attempts"][0]["response"], body[..1_024], "its first bytes");
+    assert_eq!(shown.body["attempts"][0]["response"], body[..1_024], "its first 1,024 bytes");
     assert_eq!(server.get(&format!("{path}?content=maybe")).await.problem(), (400, "invalid_parameter", ""));
 }
 
 #[tokio::test]
-async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
+async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
     server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
-    // One that waits in memory, and one that is too far ahead for that.
+    // One delivery that waits in memory, and one whose due time is too far ahead for that.
     for hours in [0, 48] {
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(hours * 3_600 + 20);
         let message = server.post("/v1/messages", &format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
@@ -169,17 +169,17 @@ async fn a_delivery_that_waits_for_its_time_is_sent_when_somebody_asks() {
         let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
         let mut request = [0; 4_096];
         assert!(stream.read(&mut request).await.expect("a request") > 0);
-        stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("somebody reads it");
+        stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("the server reads it");
         while server.get(&path).await.text("state") != "delivered" {}
         let again = server.post(&format!("{path}/retry"), "").await;
         assert_eq!(again.problem(), (409, "delivery_ended", ""));
-        assert!(again.text("detail").contains("a replay would pass over it"), "{}", again.body);
+        assert!(again.text("detail").contains("a replay would skip it"), "{}", again.body);
     }
     assert_eq!(server.post("/v1/deliveries/dlv_0/retry", "").await.problem(), (404, "not_found", ""));
 }
 
 #[tokio::test]
-async fn what_waits_because_its_receiver_said_so_says_so_also_to_who_is_in_a_hurry() {
+async fn a_retry_request_does_not_lift_a_retry_after() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -202,7 +202,7 @@ async fn what_waits_because_its_receiver_said_so_says_so_also_to_who_is_in_a_hur
 }
 
 #[tokio::test]
-async fn after_a_413_the_compact_payload_is_sent_once_in_its_place() {
+async fn after_a_413_the_compact_payload_is_sent_once() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -232,6 +232,6 @@ async fn after_a_413_the_compact_payload_is_sent_once_in_its_place() {
     }
     let message = server.post("/v1/messages", r#"{"payload": {"the": "long one"}}"#).await;
     answer(&receiver, "413 Content Too Large").await;
-    let told = (vec!["payload_too_large".to_owned()], refused(19));
-    assert_eq!(ended(&message, "dead").await, told, "there is none to send in its place");
+    let expected = (vec!["payload_too_large".to_owned()], refused(19));
+    assert_eq!(ended(&message, "dead").await, expected, "the message has no compact payload");
 }

@@ -1,4 +1,4 @@
-//! Making and reading endpoints.
+//! Endpoints: created, shown, listed, changed, tested and deleted.
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
@@ -10,7 +10,7 @@ use crate::fixture::{Server, delivery_of};
 use crate::switch::answer;
 
 #[tokio::test]
-async fn an_endpoint_shows_its_secret_when_it_is_made_and_never_again() {
+async fn an_endpoint_shows_its_secret_only_when_it_is_created() {
     let server = Server::start().await;
     let made = server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook?a=b"}"#).await;
     assert_eq!(made.status, StatusCode::CREATED);
@@ -25,7 +25,7 @@ async fn an_endpoint_shows_its_secret_when_it_is_made_and_never_again() {
 }
 
 #[tokio::test]
-async fn what_an_owner_sets_is_what_is_shown() {
+async fn a_new_endpoint_shows_the_fields_that_were_set() {
     let server = Server::start().await;
     let secret = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     let id = server
@@ -41,7 +41,7 @@ async fn what_an_owner_sets_is_what_is_shown() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_endpoint_is_told_with_its_place() {
+async fn faults_of_an_endpoint_have_a_code_and_a_pointer() {
     let server = Server::start().await;
     let own = format!(r#"{{"url": "http://{}/"}}"#, server.address);
     let cases = [
@@ -117,7 +117,7 @@ async fn a_list_is_read_page_by_page_newest_first() {
 }
 
 #[tokio::test]
-async fn an_id_that_never_was_and_an_id_of_another_kind_look_the_same() {
+async fn unknown_ids_and_ids_of_another_kind_are_answered_alike() {
     let server = Server::start().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let never = server.get("/v1/endpoints/ep_00000000000000000000000000000000000").await;
@@ -126,7 +126,7 @@ async fn an_id_that_never_was_and_an_id_of_another_kind_look_the_same() {
     assert_eq!(never.body, other.body);
 }
 
-/// Everything an owner can say but for TLS, as it is shown again.
+/// Every settable field except `tls`, as the API shows it.
 const ALL: &str = r#"{"uid": "crm", "subject": "user-42", "description": "the shop", "tags": ["beta", "eu"],
     "headers": {"x-team": "a"}, "event_types": ["invoice.*"], "policy": "backend", "ttl": "2h", "timeout": "5s",
     "rate": {"per_second": 2.5, "burst": 10}, "max_in_flight": 3, "order": "strict", "on_dead": "hold",
@@ -137,33 +137,33 @@ fn all() -> serde_json::Map<String, Value> {
 }
 
 #[tokio::test]
-async fn everything_that_is_said_of_an_endpoint_is_kept_and_what_is_taken_back_is_gone() {
+async fn every_endpoint_field_can_be_set_changed_and_cleared() {
     let server = Server::start().await;
     let mut new = all();
     new.insert("url".to_owned(), "https://example.com/hook".into());
     let made = server.post("/v1/endpoints", &Value::Object(new).to_string()).await;
     assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
     let shown = server.get("/v1/endpoints/crm").await;
-    assert_eq!(shown.body["id"], made.body["id"], "by its uid");
+    assert_eq!(shown.body["id"], made.body["id"], "found by its uid");
     for (name, value) in all() {
         assert_eq!(shown.body[&name], value, "{name}");
     }
     let path = format!("/v1/endpoints/{}", made.text("id"));
     let same = server.call(Method::PATCH, &path, "{}").await;
-    assert_eq!(same.body, shown.body, "nothing was said");
+    assert_eq!(same.body, shown.body, "an empty change changes nothing");
     let nulls: serde_json::Map<_, _> = all().into_iter().map(|(name, _)| (name, Value::Null)).collect();
     let bare = server.call(Method::PATCH, &path, &Value::Object(nulls).to_string()).await;
     let plain = server.post("/v1/endpoints", r#"{"url": "https://example.com/hook"}"#).await;
     for (name, _) in all() {
-        assert_eq!(bare.body[&name], plain.body[&name], "{name} is as if it was never said");
+        assert_eq!(bare.body[&name], plain.body[&name], "{name} has its default again");
     }
     let moved = server.call(Method::PATCH, &path, r#"{"url": "https://example.com/other", "max_in_flight": 7}"#).await;
     assert_eq!((moved.text("url"), &moved.body["max_in_flight"]), ("https://example.com/other", &7.into()));
-    assert_eq!(server.get("/v1/endpoints/crm").await.status, StatusCode::NOT_FOUND, "its uid was taken back");
+    assert_eq!(server.get("/v1/endpoints/crm").await.status, StatusCode::NOT_FOUND, "its uid was cleared");
 }
 
 #[tokio::test]
-async fn a_change_that_cannot_be_is_refused_with_its_place_and_changes_nothing() {
+async fn a_refused_change_has_a_pointer_and_changes_nothing() {
     let server = Server::start().await;
     let id = server.endpoint(r#", "uid": "one""#).await;
     server.endpoint(r#", "uid": "two""#).await;
@@ -181,11 +181,11 @@ async fn a_change_that_cannot_be_is_refused_with_its_place_and_changes_nothing()
         assert_eq!(server.call(Method::PATCH, &path, body).await.problem(), expected, "{body}");
     }
     assert_eq!(server.get(&path).await.body, before);
-    assert_eq!(server.call(Method::PATCH, "/v1/endpoints/nobody", "{}").await.problem(), (404, "not_found", ""));
+    assert_eq!(server.call(Method::PATCH, "/v1/endpoints/unknown", "{}").await.problem(), (404, "not_found", ""));
 }
 
 #[tokio::test]
-async fn a_deleted_endpoint_is_no_more_and_what_waited_for_it_has_ended() {
+async fn deleting_an_endpoint_ends_its_deliveries_and_frees_its_uid() {
     let server = Server::start().await;
     let id = server.endpoint(r#", "uid": "crm""#).await;
     server.post("/v1/endpoints/crm/pause", "").await;
@@ -203,7 +203,7 @@ async fn a_deleted_endpoint_is_no_more_and_what_waited_for_it_has_ended() {
     let delivery = shown.body["deliveries"][0]["id"].as_str().expect("an id").to_owned();
     for path in ["/v1/deliveries".to_owned(), format!("/v1/deliveries?endpoint={id}")] {
         let listed = &server.get(&path).await.body["data"];
-        assert_eq!(listed[0]["id"], *delivery, "{path}: what became of it");
+        assert_eq!(listed[0]["id"], *delivery, "{path}: the ended delivery is still listed");
         assert_eq!(listed[0]["endpoint"], *id, "{path}");
     }
     let alone = server.get(&format!("/v1/deliveries/{delivery}")).await;
@@ -214,7 +214,7 @@ async fn a_deleted_endpoint_is_no_more_and_what_waited_for_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_rotated_secret_signs_beside_the_older_one_unless_that_leaked() {
+async fn a_rotated_secret_signs_beside_the_older_one_unless_overlap_is_zero() {
     let server = Server::start().await;
     let made = server.post("/v1/endpoints", r#"{"url": "https://example.com/", "uid": "crm"}"#).await;
     let first = made.body["signing"]["secret"].clone();
@@ -226,14 +226,14 @@ async fn a_rotated_secret_signs_beside_the_older_one_unless_that_leaked() {
     assert!(rotated["previous"][0]["until"].is_string());
     assert_eq!(server.get("/v1/endpoints/crm/secret").await.body, rotated);
     let leaked = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "0s"}"#).await.body;
-    assert_eq!(leaked["previous"], serde_json::json!([]), "none of the older ones");
+    assert_eq!(leaked["previous"], serde_json::json!([]), "the older ones stop at once");
     assert_ne!(leaked["secret"], rotated["secret"]);
     let long = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "31d"}"#).await;
     assert_eq!(long.problem(), (400, "invalid_body", "/overlap"));
 }
 
 #[tokio::test]
-async fn no_secret_stops_before_the_time_that_was_promised() {
+async fn no_secret_stops_signing_before_its_overlap_ends() {
     let server = Server::start().await;
     server.endpoint(r#", "uid": "crm""#).await;
     let rotate = async |key: &str, body: &str| {
@@ -259,13 +259,13 @@ async fn no_secret_stops_before_the_time_that_was_promised() {
         (again.status, &again.headers["idempotency-replayed"]),
         (StatusCode::OK, &"true".parse().expect("text"))
     );
-    assert_eq!(again.body["secret"], before["previous"][0]["secret"], "an answer that showed a secret shows it again");
+    assert_eq!(again.body["secret"], before["previous"][0]["secret"], "the repeated answer shows the secret again");
     assert_eq!(rotate("second", r#"{"overlap": "0s"}"#).await.problem(), (422, "idempotency_key_reused", ""));
     assert_eq!(rotate("", r#"{"overlap": "0s"}"#).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_private_key_is_never_shown_and_its_public_one_is() {
+async fn only_the_public_key_of_a_private_key_is_shown() {
     let server = Server::start().await;
     let body = r#"{"url": "https://example.com/", "uid": "crm", "signing": {"scheme": "v1a"}}"#;
     let made = server.post("/v1/endpoints", body).await;
@@ -281,7 +281,7 @@ async fn a_private_key_is_never_shown_and_its_public_one_is() {
 }
 
 #[tokio::test]
-async fn an_endpoint_says_whether_it_is_paused_and_lists_are_filtered_by_what_it_says() {
+async fn endpoints_show_their_status_and_are_listed_by_every_filter() {
     let server = Server::start().await;
     let one = server.endpoint(r#", "uid": "one", "tags": ["a", "b"], "subject": "ann""#).await;
     let two = server.endpoint(r#", "uid": "two", "tags": ["b"]"#).await;
@@ -303,7 +303,7 @@ async fn an_endpoint_says_whether_it_is_paused_and_lists_are_filtered_by_what_it
         ("status=paused", vec![&two]),
         ("status=active&tags=b", vec![&one]),
         ("tags=b&order=asc&limit=1", vec![&one]),
-        ("uid=nobody", vec![]),
+        ("uid=unknown", vec![]),
     ] {
         let page = server.get(&format!("/v1/endpoints?{filter}")).await;
         let ids: Vec<&str> =
@@ -316,7 +316,7 @@ async fn an_endpoint_says_whether_it_is_paused_and_lists_are_filtered_by_what_it
 }
 
 #[tokio::test]
-async fn a_test_is_a_real_message_for_that_endpoint_alone() {
+async fn a_test_sends_a_real_message_to_that_endpoint_only() {
     let server = Server::start().await;
     server.endpoint("").await;
     let id = server.endpoint(r#", "uid": "crm", "event_types": ["other"]"#).await;
@@ -329,7 +329,7 @@ async fn a_test_is_a_real_message_for_that_endpoint_alone() {
 }
 
 #[tokio::test]
-async fn a_test_of_an_endpoint_that_is_gone_says_how_it_comes_back() {
+async fn a_test_of_a_gone_endpoint_is_refused_with_the_way_to_enable_it() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -359,7 +359,7 @@ async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() 
     assert_eq!(shown.text("status"), "disabled");
     assert!(shown.text("status_reason").contains("webhook-delivery"), "{}", shown.body);
     let waits = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    assert_eq!(waits.body["deliveries"], 1, "it still gets its deliveries");
+    assert_eq!(waits.body["deliveries"], 1, "messages for a disabled endpoint are still accepted");
     let path = format!("/v1/deliveries/{}", delivery_of(waits.text("id")));
     assert_eq!(server.get(&path).await.body["waiting"]["why"], "endpoint_disabled");
     assert_eq!(server.post("/v1/endpoints/crm/enable", "").await.status, StatusCode::OK);

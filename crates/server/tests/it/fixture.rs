@@ -1,4 +1,6 @@
-//! A server on a free port, the one place that touches its start.
+//! A running server on a free port, and requests to it.
+//!
+//! Every answer is compared with the OpenAPI document: a field that is not documented fails the test.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::openapi;
 
-/// A running server, over the store in memory unless it is said otherwise.
+/// A running server, by default over the store in memory.
 pub(crate) struct Server<S = MemoryStore> {
     pub(crate) address: SocketAddr,
-    /// Where metrics are read without a key.
+    /// The address of the metrics listener.
     pub(crate) metrics: SocketAddr,
     pub(crate) store: Arc<S>,
     pub(crate) data: TempDir,
@@ -39,23 +41,24 @@ pub(crate) struct Server<S = MemoryStore> {
     task: JoinSet<Result<(), RunError>>,
 }
 
-/// An answer.
+/// An answer of the server.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    /// The body as JSON; a JSON string if it is not JSON.
     pub(crate) body: Value,
-    /// The body as it came.
+    /// The bytes of the body.
     pub(crate) raw: Bytes,
 }
 
 impl Answer {
-    /// The lines of an answer that has many.
+    /// The lines of a body of JSON lines.
     pub(crate) fn lines(&self) -> Vec<Value> {
         let lines = self.raw.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).expect("a line of JSON")).collect()
     }
 
-    /// The code of a problem and the first pointer it names.
+    /// The status, code and first pointer of a problem.
     pub(crate) fn problem(&self) -> (u16, &str, &str) {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
         assert_eq!(self.body["status"], self.status.as_u16());
@@ -75,7 +78,7 @@ impl Server {
         Self::behind(Door::Open).await
     }
 
-    /// One that asks for keys, or does not.
+    /// Starts a server that needs keys or not.
     pub(crate) async fn behind(door: Door) -> Self {
         let data = tempfile::tempdir().expect("a temporary folder");
         Self::over(MemoryStore::default(), door, data).await
@@ -83,7 +86,7 @@ impl Server {
 }
 
 impl Server<Sqlite> {
-    /// One whose data are on the disk.
+    /// Starts a server with its data in SQLite on disk.
     pub(crate) async fn on_disk(door: Door) -> Self {
         let data = tempfile::tempdir().expect("a temporary folder");
         let key = MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=").expect("32 random bytes");
@@ -116,7 +119,7 @@ impl<S: Store> Server<S> {
         Self { address, metrics, store, data, stop, task }
     }
 
-    /// Ends it as a signal would.
+    /// Shuts the server down as a signal would.
     pub(crate) async fn stop(mut self) -> Result<(), RunError> {
         self.stop.cancel();
         self.task.join_next().await.expect("the server runs").expect("it does not panic")
@@ -139,7 +142,7 @@ impl<S: Store> Server<S> {
         self.send_to(self.address, request).await
     }
 
-    /// Sends it to one of the server's listeners.
+    /// Sends a request to one of the server's listeners.
     pub(crate) async fn send_to(&self, address: SocketAddr, mut request: Request<Full<Bytes>>) -> Answer {
         request.headers_mut().entry("host").or_insert("localhost".parse().expect("a header's value"));
         let (method, path) = (request.method().clone(), request.uri().to_string());
@@ -157,21 +160,21 @@ impl<S: Store> Server<S> {
         let answer = tokio::join!(exchange, connection).0;
         let is_lines = answer.headers.get("content-type").is_some_and(|declared| declared == "application/x-ndjson");
         let bodies = if is_lines { answer.lines() } else { vec![answer.body.clone()] };
-        let untold = bodies.iter().flat_map(|body| openapi::untold(&method, &path, answer.status, body));
-        let untold: Vec<String> = untold.collect();
-        assert!(untold.is_empty(), "crates/server/src/openapi does not tell of {untold:?}");
+        let found = bodies.iter().flat_map(|body| openapi::undocumented(&method, &path, answer.status, body));
+        let found: Vec<String> = found.collect();
+        assert!(found.is_empty(), "crates/server/src/openapi does not document {found:?}");
         answer
     }
 
-    /// The first operator key, of a server that asks for keys.
+    /// The first operator key of a server that needs keys.
     pub(crate) async fn operator_key(&self) -> String {
-        // It is written before anybody is answered.
+        // The key is written before the first request is answered.
         assert_eq!(self.get("/healthz").await.status, StatusCode::OK);
         let file = std::fs::read_to_string(self.data.path().join("operator.key")).expect("the first key's file");
         file.trim().to_owned()
     }
 
-    /// An endpoint that nobody listens at, and its id.
+    /// Creates an endpoint at a port without a listener, with these further fields; returns its id.
     pub(crate) async fn endpoint(&self, more: &str) -> String {
         let made = self.post("/v1/endpoints", &format!(r#"{{"url": "http://127.0.0.1:9999/hook"{more}}}"#)).await;
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);

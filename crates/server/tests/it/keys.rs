@@ -1,4 +1,4 @@
-//! Who may call: keys, scopes, and whose things each sees.
+//! API keys: admission, scopes, and which tenants' objects each key sees.
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
@@ -7,7 +7,7 @@ use posthaste_server::api::caller::Door;
 
 use crate::fixture::{Answer, Server};
 
-/// A server that asks for keys, with its first operator key.
+/// A server that needs keys, with its first operator key.
 pub(crate) struct Locked {
     pub(crate) server: Server,
     pub(crate) operator: String,
@@ -16,7 +16,7 @@ pub(crate) struct Locked {
 impl Locked {
     pub(crate) async fn start() -> Self {
         let server = Server::behind(Door::Locked).await;
-        // Answered once the server is up: then the file is there.
+        // The key is written before the first request is answered.
         assert_eq!(server.get("/healthz").await.status, StatusCode::OK);
         let file = std::fs::read_to_string(server.data.path().join("operator.key")).expect("the first key's file");
         Self { server, operator: file.trim().to_owned() }
@@ -37,7 +37,7 @@ impl Locked {
         self.call(&self.operator, "", method, path, body).await
     }
 
-    /// A tenant with a key of these scopes: its id and the key.
+    /// Creates a tenant and a key with this body; returns the tenant's id and the key.
     pub(crate) async fn tenant(&self, uid: &str, scopes: &str) -> (String, String) {
         let made = self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid": "{uid}"}}"#)).await;
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
@@ -57,7 +57,7 @@ impl Locked {
 pub(crate) const PAYLOAD: &str = r#"{"payload": {"n": 1}}"#;
 
 #[tokio::test]
-async fn without_a_key_nothing_but_health_is_answered() {
+async fn every_api_route_refuses_missing_and_unknown_keys() {
     let locked = Locked::start().await;
     let mut keys = vec![String::new(), "x".to_owned(), locked.operator.replace("ph_op_", "ph_tn_")];
     keys.push(format!("{}0", &locked.operator[..locked.operator.len() - 1]));
@@ -74,7 +74,7 @@ async fn without_a_key_nothing_but_health_is_answered() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_sent_as_a_bearer_is_told_how() {
+async fn a_key_not_sent_as_bearer_is_refused_with_the_right_form() {
     let locked = Locked::start().await;
     for sent in [locked.operator.clone(), "Basic cGg6eA==".to_owned(), format!("Bearer{}", locked.operator)] {
         let request = Request::get("/v1/endpoints").header("authorization", sent);
@@ -113,9 +113,9 @@ async fn a_cursor_of_keys_and_tenants_belongs_to_its_list() {
 }
 
 #[tokio::test]
-async fn a_scope_too_few_is_named() {
+async fn a_missing_scope_is_named() {
     let locked = Locked::start().await;
-    let (_, reads) = locked.tenant("acme", r#"{"scopes": ["read"]}"#).await;
+    let (_, reader) = locked.tenant("acme", r#"{"scopes": ["read"]}"#).await;
     for (method, path, scope) in [
         (Method::POST, "/v1/messages", "send"),
         (Method::POST, "/v1/endpoints", "manage"),
@@ -124,18 +124,18 @@ async fn a_scope_too_few_is_named() {
         (Method::GET, "/v1/tenants", "operate"),
         (Method::POST, "/v1/pause", "operate"),
     ] {
-        let answer = locked.call(&reads, "", method, path, PAYLOAD).await;
+        let answer = locked.call(&reader, "", method, path, PAYLOAD).await;
         assert_eq!(answer.problem().1, "scope_missing", "{path}");
         assert!(answer.text("detail").contains(scope), "{}", answer.body);
     }
-    assert_eq!(locked.call(&reads, "", Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
-    let asks = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["operate"]}"#).await;
-    assert_eq!(asks.problem(), (400, "invalid_body", "/scopes"));
+    assert_eq!(locked.call(&reader, "", Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
+    let refused = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["operate"]}"#).await;
+    assert_eq!(refused.problem(), (400, "invalid_body", "/scopes"));
     locked.server.stop().await.expect("it stops");
 }
 
-/// Makes keys with a key: each is asked for with a body and gets these scopes, or is refused for what is missing.
-async fn gives(locked: &Locked, key: &str, path: &str, cases: &[(&str, Result<&[&str], &str>)]) {
+/// Creates a key with each body, using `key`: it gets these scopes, or is refused for the missing ones.
+async fn check_granted(locked: &Locked, key: &str, path: &str, cases: &[(&str, Result<&[&str], &str>)]) {
     for (body, expected) in cases {
         let made = locked.call(key, "", Method::POST, path, body).await;
         match expected {
@@ -152,11 +152,11 @@ async fn gives(locked: &Locked, key: &str, path: &str, cases: &[(&str, Result<&[
 }
 
 #[tokio::test]
-async fn a_key_makes_none_that_may_do_more_than_itself() {
+async fn a_key_cannot_grant_more_scopes_than_its_own() {
     let locked = Locked::start().await;
     let own = "/v1/tenants/acme/keys";
     let (_, key) = locked.tenant("acme", r#"{"scopes": ["send", "secrets"]}"#).await;
-    gives(
+    check_granted(
         &locked,
         &key,
         own,
@@ -173,16 +173,23 @@ async fn a_key_makes_none_that_may_do_more_than_itself() {
         made.text("key").to_owned()
     };
     let operates = operator(r#"["operate"]"#).await;
-    gives(&locked, &operates, "/v1/keys", &[("{}", Ok(&["operate"])), (r#"{"scopes": ["send"]}"#, Err("send"))]).await;
+    check_granted(
+        &locked,
+        &operates,
+        "/v1/keys",
+        &[("{}", Ok(&["operate"])), (r#"{"scopes": ["send"]}"#, Err("send"))],
+    )
+    .await;
     let both = operator(r#"["read", "secrets", "operate"]"#).await;
-    gives(&locked, &both, own, &[("{}", Ok(&["read", "secrets"])), (r#"{"scopes": ["send"]}"#, Err("send"))]).await;
+    check_granted(&locked, &both, own, &[("{}", Ok(&["read", "secrets"])), (r#"{"scopes": ["send"]}"#, Err("send"))])
+        .await;
     let all = ["send", "read", "manage", "replay", "secrets", "privacy"];
-    gives(&locked, &locked.operator, own, &[("{}", Ok(&all))]).await;
+    check_granted(&locked, &locked.operator, own, &[("{}", Ok(&all))]).await;
     locked.server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn a_key_makes_none_that_lasts_longer_than_itself() {
+async fn a_key_cannot_create_one_that_outlasts_it() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", r#"{"expires_at": "2099-01-01T00:00:00Z"}"#).await;
     let make = async |body: &str| locked.call(&key, "", Method::POST, "/v1/tenants/acme/keys", body).await;
@@ -196,7 +203,7 @@ async fn a_key_makes_none_that_lasts_longer_than_itself() {
 }
 
 #[tokio::test]
-async fn a_new_key_is_shown_again_only_to_the_key_that_made_it() {
+async fn a_repeated_request_shows_a_new_key_only_to_its_creator() {
     let locked = Locked::start().await;
     let (_, whole) = locked.tenant("acme", "").await;
     let few = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["secrets"]}"#).await;
@@ -215,26 +222,26 @@ async fn a_new_key_is_shown_again_only_to_the_key_that_made_it() {
 }
 
 #[tokio::test]
-async fn an_operator_names_the_tenant_it_writes_for_and_reads_everybody_s() {
+async fn an_operator_names_a_tenant_to_write_and_reads_all_tenants() {
     let locked = Locked::start().await;
     let (id, key) = locked.tenant("acme", "").await;
     let without = locked.operate(Method::POST, "/v1/messages", PAYLOAD).await;
     assert_eq!(without.problem(), (400, "tenant_required", ""));
-    let unknown = locked.call(&locked.operator, "nobody", Method::POST, "/v1/messages", PAYLOAD).await;
+    let unknown = locked.call(&locked.operator, "unknown", Method::POST, "/v1/messages", PAYLOAD).await;
     assert_eq!(unknown.problem(), (404, "not_found", ""));
     for named in ["acme", id.as_str()] {
         let sent = locked.call(&locked.operator, named, Method::POST, "/v1/messages", PAYLOAD).await;
         assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
         let path = format!("/v1/messages/{}", sent.text("id"));
-        for (who, tenant) in [(&locked.operator, ""), (&locked.operator, "acme"), (&key, ""), (&key, "acme")] {
-            assert_eq!(locked.call(who, tenant, Method::GET, &path, "").await.status, StatusCode::OK);
+        for (caller, tenant) in [(&locked.operator, ""), (&locked.operator, "acme"), (&key, ""), (&key, "acme")] {
+            assert_eq!(locked.call(caller, tenant, Method::GET, &path, "").await.status, StatusCode::OK);
         }
     }
     locked.server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn where_an_endpoint_is_is_shown_whole_to_its_tenant_alone() {
+async fn endpoint_urls_and_headers_are_hidden_from_operators() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
     let body = r#"{"url": "https://example.com/hook?token=canary", "headers": {"x-key": "canary"}, "uid": "crm"}"#;
@@ -259,7 +266,7 @@ async fn where_an_endpoint_is_is_shown_whole_to_its_tenant_alone() {
 }
 
 #[tokio::test]
-async fn another_tenant_s_things_are_as_if_they_never_were() {
+async fn another_tenant_s_objects_are_answered_like_unknown_ones() {
     let locked = Locked::start().await;
     let (_, ann) = locked.tenant("ann", "").await;
     let (bob_id, bob) = locked.tenant("bob", "").await;
@@ -295,7 +302,7 @@ async fn another_tenant_s_things_are_as_if_they_never_were() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_admits_nobody() {
+async fn a_revoked_key_is_refused() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", r#"{"description": "the shop's"}"#).await;
     assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.status, StatusCode::OK);
@@ -313,14 +320,14 @@ async fn a_revoked_key_admits_nobody() {
     let operators = locked.operate(Method::GET, "/v1/keys", "").await;
     let own = operators.body["data"][0]["id"].as_str().expect("an id").to_owned();
     let other = locked.operate(Method::DELETE, &format!("/v1/tenants/acme/keys/{own}"), "").await;
-    assert_eq!(other.problem(), (404, "not_found", ""), "an operator's is no tenant's");
+    assert_eq!(other.problem(), (404, "not_found", ""), "an operator key is not among a tenant's");
     assert_eq!(locked.operate(Method::DELETE, &format!("/v1/keys/{own}"), "").await.status, StatusCode::NO_CONTENT);
     assert_eq!(locked.operate(Method::GET, "/v1/keys", "").await.problem().1, "unauthorized");
     locked.server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn what_is_created_under_a_key_is_created_once() {
+async fn requests_with_an_idempotency_key_create_once() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
     for (path, body, other) in [
@@ -330,11 +337,11 @@ async fn what_is_created_under_a_key_is_created_once() {
         ("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/a"}"#, r#"{"url": "http://127.0.0.1:9999/b"}"#),
         ("/v1/replays", r#"{"select": {}}"#, r#"{"select": {"tier": 1}}"#),
     ] {
-        let who = if matches!(path, "/v1/endpoints" | "/v1/replays") { &key } else { &locked.operator };
+        let caller = if matches!(path, "/v1/endpoints" | "/v1/replays") { &key } else { &locked.operator };
         let send = async |body: &'static str| {
             let request = Request::post(path)
                 .header("content-type", "application/json")
-                .header("authorization", format!("Bearer {who}"))
+                .header("authorization", format!("Bearer {caller}"))
                 .header("idempotency-key", path);
             locked.server.send(request.body(Full::from(body)).expect("a request")).await
         };
@@ -350,14 +357,14 @@ async fn what_is_created_under_a_key_is_created_once() {
 }
 
 #[tokio::test]
-async fn an_operators_policy_is_everybodys_and_a_tenants_own_hides_it_from_that_tenant() {
+async fn a_tenant_s_policy_hides_the_operator_s_of_the_same_name() {
     let locked = Locked::start().await;
     let (_, ann) = locked.tenant("ann", "").await;
     let (_, bob) = locked.tenant("bob", "").await;
     let path = "/v1/policies/house";
     let put = locked.operate(Method::PUT, path, r#"{"delays": ["1s"]}"#).await;
     assert_eq!((put.status, put.text("owner")), (StatusCode::OK, "operator"), "{}", put.body);
-    // An operator who names a tenant puts that tenant's.
+    // With Posthaste-Tenant, an operator puts that tenant's policy.
     let hides = locked.call(&locked.operator, "ann", Method::PUT, path, r#"{"delays": ["2s"]}"#).await;
     assert_eq!(hides.text("owner"), "tenant");
     for (key, owner, delay) in [(&ann, "tenant", "2s"), (&bob, "operator", "1s"), (&locked.operator, "operator", "1s")]
@@ -366,10 +373,10 @@ async fn an_operators_policy_is_everybodys_and_a_tenants_own_hides_it_from_that_
         assert_eq!((seen.text("owner"), &seen.body["delays"][0]), (owner, &delay.into()));
         let list = locked.call(key, "", Method::GET, "/v1/policies", "").await;
         let named = list.body["data"].as_array().expect("a list").iter().filter(|one| one["name"] == "house");
-        assert_eq!(named.map(|one| &one["owner"]).collect::<Vec<_>>(), [owner], "it is there once");
+        assert_eq!(named.map(|one| &one["owner"]).collect::<Vec<_>>(), [owner], "it is listed once");
     }
     let not_bobs = locked.call(&bob, "", Method::DELETE, path, "").await;
-    assert_eq!(not_bobs.problem(), (404, "not_found", ""), "the operator's is not a tenant's to delete");
+    assert_eq!(not_bobs.problem(), (404, "not_found", ""), "a tenant cannot delete the operator's");
     let url = r#"{"url": "https://example.com/", "policy": "house"}"#;
     assert_eq!(locked.call(&bob, "", Method::POST, "/v1/endpoints", url).await.status, StatusCode::CREATED);
     let in_use = locked.operate(Method::DELETE, path, "").await;

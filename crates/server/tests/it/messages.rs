@@ -1,4 +1,4 @@
-//! Taking messages in.
+//! Messages: accepted, refused, shown, listed and cancelled.
 
 use http::{Request, StatusCode};
 use http_body_util::Full;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::fixture::Server;
 
 #[tokio::test]
-async fn a_message_to_everybody_counts_its_deliveries() {
+async fn a_message_without_recipients_goes_to_every_subscribed_endpoint() {
     let server = Server::start().await;
     server.endpoint("").await;
     server.endpoint(r#", "event_types": ["invoice.*"]"#).await;
@@ -18,13 +18,13 @@ async fn a_message_to_everybody_counts_its_deliveries() {
     assert_eq!(answer.status, StatusCode::ACCEPTED);
     assert_eq!(answer.body["deliveries"], 2);
     assert!(answer.text("id").starts_with("msg_"));
-    assert_eq!(answer.text("correlation_id"), answer.text("id"), "the message's own id, where none was given");
+    assert_eq!(answer.text("correlation_id"), answer.text("id"), "the message's own id by default");
     assert!(answer.body["expires_at"].is_null());
     assert_eq!(answer.body["notes"], serde_json::json!([]));
 }
 
 #[tokio::test]
-async fn a_message_nobody_wants_is_accepted_with_a_note() {
+async fn a_message_without_endpoints_is_accepted_with_a_note() {
     let server = Server::start().await;
     let answer =
         server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
@@ -33,7 +33,7 @@ async fn a_message_nobody_wants_is_accepted_with_a_note() {
 }
 
 #[tokio::test]
-async fn a_message_to_very_many_is_accepted_at_once_and_its_deliveries_follow() {
+async fn a_large_fan_out_is_accepted_at_once_and_its_deliveries_follow() {
     let server = Server::start().await;
     for _ in 0..=FANOUT_MAX {
         server.endpoint("").await;
@@ -42,7 +42,7 @@ async fn a_message_to_very_many_is_accepted_at_once_and_its_deliveries_follow() 
     assert_eq!(collapsing.problem(), (400, "too_many_endpoints", ""), "a late one could replace a newer one");
     let answer = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     assert_eq!(answer.status, StatusCode::ACCEPTED);
-    assert!(answer.body["deliveries"].is_null(), "nobody has counted them yet");
+    assert!(answer.body["deliveries"].is_null(), "the total is not known yet");
     assert_eq!(answer.body["notes"].as_array().map(Vec::len), Some(1));
     while server.store.lock().pending() <= FANOUT_MAX {
         tokio::task::yield_now().await;
@@ -50,7 +50,7 @@ async fn a_message_to_very_many_is_accepted_at_once_and_its_deliveries_follow() 
     server.endpoint("").await;
     let shown = server.get(&format!("/v1/messages/{}", answer.text("id"))).await;
     assert_eq!(shown.body["deliveries"].as_array().map(Vec::len), Some(1_000), "the first of them");
-    assert_eq!(server.store.lock().pending(), FANOUT_MAX + 1, "one for each that was there");
+    assert_eq!(server.store.lock().pending(), FANOUT_MAX + 1, "one for each endpoint that existed at accept");
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_named_endpoint_gets_it_once_however_often_it_is_named() {
 }
 
 #[tokio::test]
-async fn everything_a_message_can_say_is_taken() {
+async fn every_field_of_a_message_is_accepted() {
     let server = Server::start().await;
     let body = r#"{"payload": [], "event_type": "a.b", "correlation_id": "order-99", "tier": 1, "ttl": "24h",
                    "deliver_at": null, "require_ack": false}"#;
@@ -75,7 +75,7 @@ async fn everything_a_message_can_say_is_taken() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_message_is_told_with_its_place() {
+async fn faults_of_a_message_have_a_code_and_a_pointer() {
     let server = Server::start().await;
     let cases = [
         ("", "invalid_json", ""),
@@ -112,26 +112,26 @@ async fn what_is_wrong_with_a_message_is_told_with_its_place() {
 }
 
 #[tokio::test]
-async fn what_is_told_can_be_acted_on() {
+async fn refusals_say_what_is_wrong() {
     let server = Server::start().await;
     let long = "x".repeat(5_000);
     let cases = [
         ("/v1/messages", String::new(), "the body is empty; send a JSON object"),
-        ("/v1/messages", r#"{"payload": null}"#.to_owned(), "/payload: must not be null"),
+        ("/v1/messages", r#"{"payload": null}"#.to_owned(), "/payload: is needed and must not be null"),
         ("/v1/messages", format!(r#"{{"payload": 1, "event_type": "{}"}}"#, "a".repeat(129)), "at most 128 characters"),
         ("/v1/messages", r#"{"payload": 1, "xyz": 1}"#.to_owned(), "/xyz: there is no such field"),
         ("/v1/endpoints", format!(r#"{{"url": "https://example.com/{long}"}}"#), "longer than 4096 bytes"),
     ];
-    for (path, body, says) in cases {
+    for (path, body, part) in cases {
         let refused = server.post(path, &body).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{body}");
         let detail = refused.text("detail");
-        assert!(detail.contains(says) && !detail.contains("the nearest"), "{detail}");
+        assert!(detail.contains(part) && !detail.contains("the nearest"), "{detail}");
     }
 }
 
 #[tokio::test]
-async fn more_endpoints_than_a_message_may_name_are_told_by_their_own_code() {
+async fn too_many_named_endpoints_have_their_own_code() {
     let server = Server::start().await;
     let named: Vec<String> = (0..1_001).map(|number| format!("\"crm-{number}\"")).collect();
     let body = format!(r#"{{"payload": 1, "to": {{"endpoints": [{}]}}}}"#, named.join(","));
@@ -139,7 +139,7 @@ async fn more_endpoints_than_a_message_may_name_are_told_by_their_own_code() {
 }
 
 #[tokio::test]
-async fn an_id_of_another_kind_is_no_endpoint() {
+async fn an_id_of_another_kind_is_an_unknown_endpoint() {
     let server = Server::start().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let swapped = message.text("id").replace("msg_", "ep_");
@@ -149,7 +149,7 @@ async fn an_id_of_another_kind_is_no_endpoint() {
 }
 
 #[tokio::test]
-async fn each_endpoint_that_is_not_there_is_named() {
+async fn each_unknown_endpoint_has_a_pointer() {
     let server = Server::start().await;
     server.endpoint(r#", "uid": "ok""#).await;
     let answer = server.post("/v1/messages", r#"{"payload": 1, "to": {"endpoints": ["ok", "nope", "hm"]}}"#).await;
@@ -160,7 +160,7 @@ async fn each_endpoint_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn a_sender_is_told_what_it_may_not_have_meant() {
+async fn notes_warn_of_a_short_ttl_and_a_past_deliver_at() {
     let server = Server::start().await;
     server.endpoint("").await;
     let notes = async |body: &str| {
@@ -170,13 +170,13 @@ async fn a_sender_is_told_what_it_may_not_have_meant() {
     };
     let outlasts = |endpoints: &str| {
         format!(
-            "the retry policy of {endpoints} endpoints outlasts the TTL: what is not delivered by then expires with \
-             attempts unspent"
+            "the retry policy of {endpoints} endpoints outlasts the TTL: a delivery that has not arrived by then \
+             expires before all its attempts are made"
         )
     };
     assert_eq!(notes(r#"{"payload": 1, "ttl": "1m"}"#).await, json!([outlasts("1 of its 1")]));
     assert_eq!(notes(r#"{"payload": 1, "ttl": "20d"}"#).await, json!([]), "the policy ends before that");
-    assert_eq!(notes(r#"{"payload": 1, "ttl": 0}"#).await, json!([]), "one attempt is what was asked for");
+    assert_eq!(notes(r#"{"payload": 1, "ttl": 0}"#).await, json!([]), "a TTL of zero means one attempt");
     server.endpoint(r#", "ttl": "1m""#).await;
     assert_eq!(notes(r#"{"payload": 1}"#).await, json!([outlasts("1 of its 2")]), "an endpoint's TTL");
     let past = r#"{"payload": 1, "ttl": "20d", "deliver_at": "2020-01-01T00:00:00Z"}"#;
@@ -184,7 +184,7 @@ async fn a_sender_is_told_what_it_may_not_have_meant() {
 }
 
 #[tokio::test]
-async fn what_was_asked_of_a_message_is_shown() {
+async fn a_message_shows_its_recipients_ttl_and_deliver_at() {
     let server = Server::start().await;
     let endpoint = server.endpoint(r#", "uid": "crm", "tags": ["beta"]"#).await;
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
@@ -239,7 +239,7 @@ async fn a_waiting_message_can_be_cancelled_once() {
 }
 
 #[tokio::test]
-async fn a_message_names_its_deliveries_and_says_where_they_are() {
+async fn a_message_shows_the_state_of_its_deliveries() {
     let server = Server::start().await;
     let endpoint = server.endpoint(r#", "event_types": ["order.*"]"#).await;
     server.endpoint("").await;
@@ -284,7 +284,7 @@ async fn an_id_that_names_no_message_is_not_found() {
 }
 
 #[tokio::test]
-async fn the_same_message_under_the_same_key_is_the_same_promise() {
+async fn a_repeated_idempotency_key_gets_the_first_answer() {
     let server = Server::start().await;
     server.endpoint("").await;
     let send = async |key: &str, body: &'static str| {
@@ -304,12 +304,12 @@ async fn the_same_message_under_the_same_key_is_the_same_promise() {
     assert_eq!(send("a b", r#"{"payload": 1}"#).await.problem(), (400, "invalid_idempotency_key", ""));
     let refused = send("order-100", r#"{"payload": 1, "colour": "red"}"#).await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    let mended = send("order-100", r#"{"payload": 1}"#).await;
-    assert_eq!(mended.status, StatusCode::ACCEPTED, "a refused request uses up no key");
+    let corrected = send("order-100", r#"{"payload": 1}"#).await;
+    assert_eq!(corrected.status, StatusCode::ACCEPTED, "a refused request uses up no key");
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_message_is_shown_and_its_payload_only_where_it_is_asked_for() {
+async fn a_message_shows_its_fields_and_its_payload_only_on_request() {
     let server = Server::start().await;
     server.endpoint("").await;
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
@@ -355,7 +355,11 @@ async fn messages_are_listed_by_every_filter_and_page_by_page() {
     assert_eq!(listed("tier=transactional").await, [0]);
     assert_eq!(listed("subject=ann").await, [0]);
     assert_eq!(listed("correlation_id=order-1").await, [1]);
-    assert_eq!(listed(&format!("correlation_id={}", ids[2])).await, [2], "its own id, where none was given");
+    assert_eq!(
+        listed(&format!("correlation_id={}", ids[2])).await,
+        [2],
+        "a message's own id is its default correlation id"
+    );
     assert_eq!(listed("since=2999-01-01T00:00:00Z").await, [0; 0]);
     assert_eq!(listed("until=2999-01-01T00:00:00Z&limit=1").await, [2]);
 

@@ -1,4 +1,4 @@
-//! What an operator can watch.
+//! Metrics and readiness, as monitoring reads them.
 
 use http::{Request, StatusCode};
 use http_body_util::Full;
@@ -24,7 +24,7 @@ fn value(text: &str, sample: &str) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn every_metric_is_there_once() {
+async fn every_metric_is_exposed_exactly_once() {
     let server = Server::start().await;
     let text = scrape(&server).await;
     for metric in ALL {
@@ -42,7 +42,7 @@ async fn every_metric_is_there_once() {
 }
 
 #[tokio::test]
-async fn what_happens_is_counted() {
+async fn metrics_count_messages_refusals_and_pauses() {
     let server = Server::start().await;
     let endpoint = server.endpoint("").await;
     assert_eq!(server.post(&format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
@@ -74,7 +74,7 @@ async fn what_happens_is_counted() {
 }
 
 #[tokio::test]
-async fn metrics_need_an_operator_s_key_or_a_listener_of_their_own() {
+async fn metrics_need_an_operator_key_except_on_the_metrics_listener() {
     let server = Server::behind(Door::Locked).await;
     let key = server.operator_key().await;
     assert_eq!(server.get("/metrics").await.problem(), (401, "unauthorized", ""));
@@ -83,11 +83,15 @@ async fn metrics_need_an_operator_s_key_or_a_listener_of_their_own() {
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(read(&server, "/metrics").await.status, StatusCode::OK);
     assert_eq!(read(&server, "/readyz").await.text("status"), "ok");
-    assert_eq!(read(&server, "/v1/endpoints").await.problem(), (404, "not_found", ""), "nothing else is there");
+    assert_eq!(
+        read(&server, "/v1/endpoints").await.problem(),
+        (404, "not_found", ""),
+        "the metrics listener has no other routes"
+    );
 }
 
 #[tokio::test]
-async fn readiness_tells_of_a_pause() {
+async fn readiness_shows_a_pause() {
     let server = Server::start().await;
     let ready = server.get("/readyz").await;
     assert_eq!((ready.text("store"), &ready.body["paused"]), ("well", &false.into()));

@@ -1,4 +1,4 @@
-//! What `/openapi.json` says is what the server does.
+//! Checks that the server behaves as `/openapi.json` says.
 
 use std::sync::LazyLock;
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::fixture::Server;
 
-/// A path with something in place of each name: it names nothing.
+/// An operation's path with the parameter values `nothing`, which no object has as its id.
 fn path(operation: &openapi::Operation) -> String {
     let parts = operation.path.split('/').map(|part| if part.starts_with('{') { "nothing" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
 #[tokio::test]
-async fn the_document_is_served() {
+async fn the_openapi_document_is_served() {
     let server = Server::start().await;
     let answer = server.get("/openapi.json").await;
     assert_eq!(answer.status, StatusCode::OK);
@@ -26,7 +26,7 @@ async fn the_document_is_served() {
 }
 
 #[tokio::test]
-async fn every_route_needs_the_scope_it_is_said_to_need() {
+async fn every_route_needs_its_documented_scope() {
     let server = Server::behind(Door::Locked).await;
     let first = server.operator_key().await;
     let names = ["send", "read", "manage", "replay", "secrets", "privacy", "operate"];
@@ -53,7 +53,7 @@ async fn every_route_needs_the_scope_it_is_said_to_need() {
 }
 
 #[tokio::test]
-async fn every_parameter_that_is_told_of_is_known() {
+async fn every_documented_parameter_is_known() {
     let server = Server::start().await;
     for operation in openapi::operations() {
         for parameter in operation.parameters {
@@ -72,8 +72,8 @@ fn request(method: Method, path: &str, key: Option<&str>, body: &str) -> Request
     request.body(Full::from(body.to_owned())).expect("a request")
 }
 
-/// What of an answer the document does not tell of: pointers.
-pub(crate) fn untold(method: &Method, path: &str, status: StatusCode, body: &Value) -> Vec<String> {
+/// The places of an answer that differ from the document, as pointers.
+pub(crate) fn undocumented(method: &Method, path: &str, status: StatusCode, body: &Value) -> Vec<String> {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(openapi::document);
     let document = &*DOCUMENT;
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -83,19 +83,19 @@ pub(crate) fn untold(method: &Method, path: &str, status: StatusCode, body: &Val
     let answers = &operations[method.as_str().to_lowercase()]["responses"];
     let answer = &answers[status.as_str()];
     if answer.is_null() {
-        // Whoever reads the document uses a method that is there, declares JSON and sends it at once.
+        // A client made from the document uses documented methods, declares JSON and sends it without delay.
         let is_other = [405, 408, 415].contains(&status.as_u16()) || body["code"] == "forbidden_origin";
         return if is_other { Vec::new() } else { vec![format!("{method} {route} answers {status}")] };
     }
-    let mut untold = Vec::new();
+    let mut found = Vec::new();
     let content = answer["content"].as_object().and_then(|content| content.values().next());
     if let Some(content) = content {
-        compare(document, &content["schema"], body, &format!("{method} {route}"), &mut untold);
+        compare(document, &content["schema"], body, &format!("{method} {route}"), &mut found);
     }
-    untold
+    found
 }
 
-/// Whether a path is one of this route; a literal part beats a name, and the document has those first.
+/// Whether a path belongs to this route. A route with a literal segment takes precedence over one with a parameter.
 fn matches(route: &str, path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     let (routes, parts): (Vec<&str>, Vec<&str>) = (route.split('/').collect(), path.split('/').collect());
@@ -153,8 +153,8 @@ fn is_among(kinds: &Value, kind: &str) -> bool {
 }
 
 #[test]
-fn a_field_that_is_not_told_of_is_found() {
-    let found = |body: &str| untold(&Method::GET, "/healthz", StatusCode::OK, &body.parse().expect("JSON"));
+fn undocumented_and_missing_fields_are_found() {
+    let found = |body: &str| undocumented(&Method::GET, "/healthz", StatusCode::OK, &body.parse().expect("JSON"));
     assert_eq!(found(r#"{"status": "ok"}"#), Vec::<String>::new());
     assert_eq!(found(r#"{"status": "ok", "more": 1}"#), ["GET /healthz/more"]);
     assert_eq!(found("{}"), ["GET /healthz/status is missing"]);

@@ -1,4 +1,4 @@
-//! What an operator reads: everybody's things, or one tenant's.
+//! Operator keys: they read all tenants' objects, or those of the tenant they name.
 
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::switch::answer;
 /// A server with two tenants, each of which has a dead letter and a replay.
 struct Given {
     locked: Locked,
-    /// Of each tenant its uid, its id, its message and its replay; the older first.
+    /// The uid, id, message and replay of each tenant; the older tenant first.
     tenants: Vec<[String; 4]>,
 }
 
@@ -40,8 +40,8 @@ impl Given {
         self.locked.call(&self.locked.operator, tenant, Method::GET, path, "").await
     }
 
-    /// Whose rows a list has, in its order.
-    async fn whose(&self, tenant: &str, path: &str) -> Vec<String> {
+    /// The tenants of a list's rows, in its order.
+    async fn owners(&self, tenant: &str, path: &str) -> Vec<String> {
         let list = self.get(tenant, path).await;
         assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
         let rows = list.body["data"].as_array().expect("a list").iter();
@@ -56,38 +56,38 @@ async fn an_operator_s_lists_span_all_tenants_unless_it_names_one() {
     let given = Given::start().await;
     let [[uid, first, ..], [_, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
     for path in LISTS {
-        assert_eq!(given.whose("", path).await, [second.clone(), first.clone()], "{path}");
-        let oldest = given.whose("", &format!("{path}?order=asc")).await;
+        assert_eq!(given.owners("", path).await, [second.clone(), first.clone()], "{path}");
+        let oldest = given.owners("", &format!("{path}?order=asc")).await;
         assert_eq!(oldest, [first.clone(), second.clone()], "{path}");
         for named in [uid, first] {
-            assert_eq!(given.whose(named, path).await, std::slice::from_ref(first), "{path}");
+            assert_eq!(given.owners(named, path).await, std::slice::from_ref(first), "{path}");
         }
     }
     for query in ["event_type=order.paid", "cause=bad_request", "tier=2", "since=2020-01-01T00:00:00Z"] {
         let path = format!("/v1/dead-letters?{query}");
-        assert_eq!(given.whose("", &path).await, [second.clone(), first.clone()], "{path}");
+        assert_eq!(given.owners("", &path).await, [second.clone(), first.clone()], "{path}");
     }
     for query in ["event_type=a", "cause=gone", "tier=1", "until=2020-01-01T00:00:00Z"] {
-        assert_eq!(given.whose("", &format!("/v1/dead-letters?{query}")).await, Vec::<String>::new(), "{query}");
+        assert_eq!(given.owners("", &format!("/v1/dead-letters?{query}")).await, Vec::<String>::new(), "{query}");
     }
     given.locked.server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn a_cursor_of_everybody_s_list_goes_on_there_and_nowhere_else() {
+async fn a_cursor_of_all_tenants_list_is_refused_in_a_tenant_s_list() {
     let given = Given::start().await;
     let (uid, older) = (&given.tenants[0][0], &given.tenants[0][1]);
     for path in LISTS {
         let page = given.get("", &format!("{path}?limit=1")).await;
         let next = format!("{path}?limit=1&cursor={}", page.text("next_cursor"));
-        assert_eq!(given.whose("", &next).await, std::slice::from_ref(older), "{path}");
+        assert_eq!(given.owners("", &next).await, std::slice::from_ref(older), "{path}");
         assert_eq!(given.get(uid, &next).await.problem(), (400, "invalid_parameter", ""), "{path}");
     }
     given.locked.server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn an_operator_reads_each_thing_of_every_tenant_and_who_has_it() {
+async fn an_operator_reads_every_tenant_s_objects_with_their_tenant() {
     let given = Given::start().await;
     for [uid, tenant, message, replay] in &given.tenants {
         let endpoint = given.get(uid, "/v1/endpoints").await.body["data"][0]["id"].clone();
@@ -109,7 +109,7 @@ async fn an_operator_reads_each_thing_of_every_tenant_and_who_has_it() {
 }
 
 #[tokio::test]
-async fn an_operator_s_own_routes_are_of_the_tenant_it_names() {
+async fn operator_routes_are_limited_to_the_named_tenant() {
     let given = Given::start().await;
     let [[acme, first, ..], [umbrella, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
     let call = async |tenant: &str, path: &str, body: &str| {
@@ -148,7 +148,7 @@ async fn an_operator_s_own_routes_are_of_the_tenant_it_names() {
 }
 
 #[tokio::test]
-async fn whoever_names_a_tenant_does_not_pause_everybody() {
+async fn an_operator_that_names_a_tenant_can_pause_only_that_tenant() {
     let given = Given::start().await;
     let acme = &given.tenants[0][0];
     let call =
@@ -169,7 +169,7 @@ async fn whoever_names_a_tenant_does_not_pause_everybody() {
 }
 
 #[tokio::test]
-async fn every_write_of_an_operator_says_whose_thing_it_changes() {
+async fn every_write_of_an_operator_must_name_the_tenant() {
     let given = Given::start().await;
     let [acme, _, message, replay] = &given.tenants[0];
     let endpoint = given.get(acme, "/v1/endpoints").await.body["data"][0]["id"].clone();
@@ -198,7 +198,7 @@ async fn every_write_of_an_operator_says_whose_thing_it_changes() {
 }
 
 #[tokio::test]
-async fn a_uid_without_its_tenant_is_asked_whose_it_is() {
+async fn an_operator_must_name_the_tenant_of_a_uid() {
     let given = Given::start().await;
     let body = r#"{"url": "http://127.0.0.1:9999/", "uid": "crm"}"#;
     let made = given.locked.call(&given.locked.operator, "acme", Method::POST, "/v1/endpoints", body).await;
@@ -217,7 +217,7 @@ async fn a_uid_without_its_tenant_is_asked_whose_it_is() {
 }
 
 #[tokio::test]
-async fn a_breaker_says_where_it_is_and_is_shown_and_reset_for_its_tenant() {
+async fn breakers_show_their_origin_and_are_limited_to_the_named_tenant() {
     let locked = Locked::start().await;
     let call = async |tenant: &str, method, path: &str, body: &str| {
         locked.call(&locked.operator, tenant, method, path, body).await
@@ -240,9 +240,15 @@ async fn a_breaker_says_where_it_is_and_is_shown_and_reset_for_its_tenant() {
     };
     while breakers("").await.len() < 2 {}
     let (own, shared) = (breakers("umbrella").await, breakers("acme").await);
-    let told = |row: &(Value, Value, String)| (row.0.clone(), row.1.clone());
-    assert_eq!(own.iter().map(told).collect::<Vec<_>>(), [("endpoint".into(), "http://127.0.0.1:9998".into())]);
-    assert_eq!(shared.iter().map(told).collect::<Vec<_>>(), [("origin".into(), "http://127.0.0.1:9999".into())]);
+    let of_and_origin = |row: &(Value, Value, String)| (row.0.clone(), row.1.clone());
+    assert_eq!(
+        own.iter().map(of_and_origin).collect::<Vec<_>>(),
+        [("endpoint".into(), "http://127.0.0.1:9998".into())]
+    );
+    assert_eq!(
+        shared.iter().map(of_and_origin).collect::<Vec<_>>(),
+        [("origin".into(), "http://127.0.0.1:9999".into())]
+    );
 
     let reset = async |tenant: &str, id: &str| {
         call(tenant, Method::POST, &format!("/v1/breakers/{id}/reset"), r#"{"force": true}"#).await
@@ -258,7 +264,7 @@ async fn a_breaker_says_where_it_is_and_is_shown_and_reset_for_its_tenant() {
     locked.server.stop().await.expect("it stops");
 }
 
-/// Every entry of the trail that a query finds, page by page.
+/// All entries of the audit trail that match a query, read page by page.
 async fn trail(given: &Given, query: &str) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -271,7 +277,7 @@ async fn trail(given: &Given, query: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_trail_is_found_by_tenant_kind_and_time() {
+async fn the_audit_trail_is_filtered_by_tenant_kind_and_time() {
     let given = Given::start().await;
     let all = trail(&given, "order=asc").await;
     for [uid, id, ..] in &given.tenants {
@@ -296,7 +302,7 @@ async fn the_trail_is_found_by_tenant_kind_and_time() {
             assert_eq!(newest.len(), expected.len(), "{query}");
         }
     }
-    assert_eq!(given.get("", "/v1/audit?tenant=nobody").await.problem(), (404, "not_found", ""));
+    assert_eq!(given.get("", "/v1/audit?tenant=unknown").await.problem(), (404, "not_found", ""));
     assert_eq!(given.get("", "/v1/audit?since=today").await.problem(), (400, "invalid_parameter", ""));
     let other = given.get("", "/v1/audit?limit=1").await;
     let path = format!("/v1/audit?limit=1&tenant=acme&cursor={}", other.text("next_cursor"));

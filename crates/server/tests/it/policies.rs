@@ -1,11 +1,11 @@
-//! Putting, reading and previewing policies.
+//! Policies: put, shown, listed, previewed and deleted.
 
 use http::{Method, StatusCode};
 
 use crate::fixture::Server;
 
 #[tokio::test]
-async fn the_presets_are_listed_as_somebody_would_write_them() {
+async fn presets_are_listed_in_the_form_of_a_request() {
     let server = Server::start().await;
     let list = server.get("/v1/policies").await;
     let policies = list.body["data"].as_array().expect("a list");
@@ -24,8 +24,8 @@ async fn every_preset_previews_by_name_and_as_it_is_listed() {
         assert_eq!(by_name.status, StatusCode::OK, "{name}: {}", by_name.body);
         let mut written = policy.clone();
         let fields = written.as_object_mut().expect("an object");
-        for about_it in ["name", "preset", "owner", "created_at"] {
-            fields.remove(about_it);
+        for metadata in ["name", "preset", "owner", "created_at"] {
+            fields.remove(metadata);
         }
         let body = serde_json::json!({"policy": written, "tier": "transactional"});
         assert_eq!(server.post("/v1/policies/preview", &body.to_string()).await.body, by_name.body, "{name}");
@@ -45,7 +45,7 @@ async fn a_preview_has_every_wait() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_policy_is_told_with_its_place() {
+async fn faults_of_a_policy_have_a_pointer() {
     let server = Server::start().await;
     let cases = [
         ("{}", "invalid_body", "/policy"),
@@ -63,17 +63,17 @@ async fn what_is_wrong_with_a_policy_is_told_with_its_place() {
     }
 }
 
-/// All that a policy may say.
+/// A policy with every field.
 const FULL: &str = r#"{"strategy": "exponential", "base": "2s", "multiplier": 2.5, "cap": "1m", "step": null,
     "delays": null, "jitter": {"kind": "spread", "share": 0.1}, "max_attempts": 7, "window": "12h",
     "retry_after_max": "1h", "tiers": {"transactional": {"scale": 0.5, "first": "500ms"}, "engagement": {"scale": 2.5}},
     "breaker": {"failure_rate": 0.4, "min_volume": 10, "consecutive": 5, "open_for": "20s"}}"#;
 
-/// Checks that everything that was said is shown.
-fn check_shown(shown: &serde_json::Value, said: &serde_json::Value) {
-    match said.as_object() {
-        None => assert_eq!(shown, said),
-        Some(fields) => fields.iter().for_each(|(name, said)| check_shown(&shown[name], said)),
+/// Checks that every field that was written is shown.
+fn check_shown(shown: &serde_json::Value, written: &serde_json::Value) {
+    match written.as_object() {
+        None => assert_eq!(shown, written),
+        Some(fields) => fields.iter().for_each(|(name, written)| check_shown(&shown[name], written)),
     }
 }
 
@@ -94,7 +94,7 @@ async fn a_policy_is_put_shown_listed_used_and_deleted_by_its_name() {
     let endpoint = server.endpoint(r#", "policy": "payments""#).await;
     let changed = server.call(Method::PUT, "/v1/policies/payments", r#"{"delays": ["1s"]}"#).await;
     assert_eq!((changed.status, &changed.body["strategy"]), (StatusCode::OK, &serde_json::Value::Null));
-    assert_eq!(changed.body["created_at"], put.body["created_at"], "it is the same one");
+    assert_eq!(changed.body["created_at"], put.body["created_at"], "it is the same policy");
     let in_use = server.call(Method::DELETE, "/v1/policies/payments", "").await;
     assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
     assert!(in_use.text("detail").contains(&endpoint), "{}", in_use.body);
@@ -106,7 +106,7 @@ async fn a_policy_is_put_shown_listed_used_and_deleted_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_policys_is_told_with_the_nearest_one_wherever_it_is_named() {
+async fn an_unknown_policy_name_is_refused_with_the_nearest_name() {
     let server = Server::start().await;
     server.call(Method::PUT, "/v1/policies/payments", FULL).await;
     let endpoint = server.endpoint("").await;
@@ -116,9 +116,9 @@ async fn a_name_that_is_no_policys_is_told_with_the_nearest_one_wherever_it_is_n
         (Method::PATCH, "/v1/tenants/default", r#"{"policy": "paymnts"}"#),
         (Method::POST, "/v1/policies/preview", r#"{"policy": "paymnts"}"#),
     ] {
-        let told = server.call(method, path, body).await;
-        assert_eq!(told.problem(), (400, "invalid_body", "/policy"), "{path}");
-        assert!(told.text("detail").contains("the nearest is payments"), "{}", told.body);
+        let refused = server.call(method, path, body).await;
+        assert_eq!(refused.problem(), (400, "invalid_body", "/policy"), "{path}");
+        assert!(refused.text("detail").contains("the nearest is payments"), "{}", refused.body);
     }
     let tenant = server.call(Method::PATCH, "/v1/tenants/default", r#"{"policy": "payments"}"#).await;
     assert_eq!(tenant.text("policy"), "payments");
@@ -127,7 +127,7 @@ async fn a_name_that_is_no_policys_is_told_with_the_nearest_one_wherever_it_is_n
 }
 
 #[tokio::test]
-async fn an_endpoint_that_names_no_policy_goes_by_its_tenant_s_whichever_that_is() {
+async fn an_endpoint_without_a_policy_follows_its_tenant_s() {
     let server = Server::start().await;
     let (follows, named) = (server.endpoint("").await, server.endpoint(r#", "policy": "backend""#).await);
     for (body, policy) in [(r#"{"policy": "gethook"}"#, "gethook"), (r#"{"policy": null}"#, "webhook")] {
@@ -145,7 +145,7 @@ async fn an_endpoint_that_names_no_policy_goes_by_its_tenant_s_whichever_that_is
 #[tokio::test]
 async fn presets_and_bad_policies_are_not_put() {
     let server = Server::start().await;
-    for (method, path, body, told) in [
+    for (method, path, body, problem) in [
         (Method::PUT, "/v1/policies/webhook", "{}", (409, "preset_read_only", "")),
         (Method::DELETE, "/v1/policies/gethook", "", (409, "preset_read_only", "")),
         (Method::PUT, "/v1/policies/a%20b", "{}", (400, "invalid_parameter", "")),
@@ -160,18 +160,18 @@ async fn presets_and_bad_policies_are_not_put() {
         (Method::PUT, "/v1/policies/preview", "{}", (405, "method_not_allowed", "")),
     ] {
         let answer = server.call(method, path, body).await;
-        assert_eq!(answer.problem(), told, "{path} {body}");
+        assert_eq!(answer.problem(), problem, "{path} {body}");
     }
     assert_eq!(server.get("/v1/policies/webhook").await.body["preset"], true);
 }
 
 #[tokio::test]
-async fn there_are_no_more_policies_than_may_be() {
+async fn a_tenant_has_at_most_the_allowed_number_of_policies() {
     let server = Server::start().await;
     for n in 0..posthaste_engine::policies::POLICIES_MAX {
         let put = server.call(Method::PUT, &format!("/v1/policies/p{n}"), "{}").await;
         assert_eq!(put.status, StatusCode::OK, "{}", put.body);
     }
     assert_eq!(server.call(Method::PUT, "/v1/policies/more", "{}").await.problem(), (409, "too_many_policies", ""));
-    assert_eq!(server.call(Method::PUT, "/v1/policies/p7", "{}").await.status, StatusCode::OK, "a change is no more");
+    assert_eq!(server.call(Method::PUT, "/v1/policies/p7", "{}").await.status, StatusCode::OK, "a change adds none");
 }

@@ -1,11 +1,11 @@
-//! What operators do to a server that runs: the trail of it, the master key, holding a tenant.
+//! Operators' requests to a running server: the audit trail, the master key, pausing a tenant.
 
 use http::StatusCode;
 
 use crate::fixture::Server;
 
 #[tokio::test]
-async fn what_happened_is_listed_from_either_end_and_page_by_page() {
+async fn the_audit_trail_is_listed_in_both_orders_and_by_pages() {
     let server = Server::start().await;
     let endpoint = server.endpoint("").await;
     for verb in ["pause", "enable"] {
@@ -35,7 +35,7 @@ async fn what_happened_is_listed_from_either_end_and_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_is_signed_when_somebody_asks() {
+async fn a_checkpoint_request_signs_a_new_checkpoint() {
     let server = Server::start().await;
     let first = server.get("/v1/audit/checkpoint").await;
     assert_eq!(first.status, StatusCode::OK, "{}", first.body);
@@ -46,14 +46,14 @@ async fn a_checkpoint_is_signed_when_somebody_asks() {
 }
 
 #[tokio::test]
-async fn a_master_key_that_nobody_looks_after_is_not_rotated() {
+async fn a_master_key_without_a_keeper_is_not_rotated() {
     let server = Server::start().await;
     assert_eq!(server.get("/v1/master-key/rotation").await.body["under_way"], false);
     assert_eq!(server.post("/v1/master-key/rotation", "").await.problem(), (409, "no_newer_key", ""));
 }
 
 #[tokio::test]
-async fn a_tenant_can_be_held_by_itself() {
+async fn a_tenant_can_be_paused_and_resumed() {
     let server = Server::start().await;
     server.endpoint("").await;
     let paused = server.post("/v1/pause", r#"{"scope": "tenant", "id": "default", "reason": "overdue"}"#).await;
@@ -66,7 +66,7 @@ async fn a_tenant_can_be_held_by_itself() {
     assert_eq!(resumed.body["paused"], false, "{}", resumed.body);
     for (body, pointer) in [
         (r#"{"scope": "tenant"}"#, "/id"),
-        (r#"{"scope": "tenant", "id": "nobody"}"#, "/id"),
+        (r#"{"scope": "tenant", "id": "unknown"}"#, "/id"),
         (r#"{"scope": "all", "id": "default"}"#, "/id"),
         (r#"{"scope": "origin"}"#, "/id"),
         (r#"{"scope": "origin", "id": "example.com"}"#, "/id"),

@@ -1,4 +1,4 @@
-//! What every answer has in common, and how a server ends.
+//! What all answers have in common, and how a server shuts down.
 
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
@@ -6,7 +6,7 @@ use http_body_util::Full;
 use crate::fixture::Server;
 
 #[tokio::test]
-async fn every_answer_has_a_request_id_of_its_own() {
+async fn every_answer_has_a_unique_request_id() {
     let server = Server::start().await;
     let first = server.get("/healthz").await;
     let second = server.get("/nowhere").await;
@@ -44,7 +44,7 @@ async fn parameters_are_known_or_refused_with_the_nearest() {
 }
 
 #[tokio::test]
-async fn headers_that_mean_nothing_to_a_request_are_refused() {
+async fn headers_that_do_not_apply_to_a_request_are_refused() {
     let server = Server::start().await;
     let with = |name: &'static str, value: &'static str| {
         Request::post("/v1/messages")
@@ -60,7 +60,7 @@ async fn headers_that_mean_nothing_to_a_request_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_is_declared_as_json_or_refused() {
+async fn a_body_not_declared_as_json_is_refused() {
     let server = Server::start().await;
     let post = || Request::post("/v1/messages");
     let body = || Full::from(r#"{"payload": 1}"#);
@@ -72,12 +72,12 @@ async fn a_body_is_declared_as_json_or_refused() {
     assert_eq!(
         server.send(empty).await.problem(),
         (404, "not_found", ""),
-        "without a body there is nothing to declare"
+        "a request without a body needs no content type"
     );
 }
 
 #[tokio::test]
-async fn web_pages_and_foreign_names_are_refused_on_every_route() {
+async fn foreign_origins_and_hosts_are_refused_on_every_route() {
     let server = Server::start().await;
     let from = |path: &str, name: &'static str, value: &'static str| {
         Request::get(path).header(name, value).body(Full::default()).expect("a request")
@@ -93,7 +93,7 @@ async fn web_pages_and_foreign_names_are_refused_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_text_is_a_problem_too() {
+async fn a_path_that_is_not_utf_8_is_not_found() {
     let server = Server::start().await;
     for path in ["/v1/endpoints/%ff", "/v1/messages/%ff", "/v1/deliveries/%ff"] {
         assert_eq!(server.get(path).await.problem(), (404, "not_found", ""), "{path}");
@@ -102,20 +102,20 @@ async fn a_path_that_is_no_text_is_a_problem_too() {
 }
 
 #[tokio::test]
-async fn of_many_complaints_the_first_are_told_and_the_rest_counted() {
+async fn an_answer_lists_20_complaints_and_counts_the_rest() {
     let server = Server::start().await;
     let unknown: String = (0..1_000).map(|number| format!(r#", "unknown{number}": 1"#)).collect();
     let answer = server.post("/v1/messages", &format!(r#"{{"payload": 1{unknown}}}"#)).await;
     assert_eq!(answer.problem(), (400, "invalid_body", "/unknown0"));
     assert_eq!(answer.body["errors"].as_array().map(Vec::len), Some(20));
-    assert!(answer.text("detail").ends_with("(the first of 1000; 980 more are not told)"), "{}", answer.body);
+    assert!(answer.text("detail").ends_with("(the first of 1000; 980 more are not listed)"), "{}", answer.body);
 }
 
 #[tokio::test]
-async fn a_server_without_work_ends_at_once_and_in_order() {
+async fn an_idle_server_shuts_down_at_once() {
     let server = Server::start().await;
     let address = server.address;
     assert_eq!(server.get("/readyz").await.status, StatusCode::OK);
-    server.stop().await.expect("an orderly end");
-    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    server.stop().await.expect("an orderly shutdown");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the listener is closed");
 }

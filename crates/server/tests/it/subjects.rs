@@ -1,4 +1,4 @@
-//! What a person may ask for: what is held about them, and to be forgotten. Over SQLite, where it is sealed.
+//! Export and erasure of subjects, over SQLite, which stores their data encrypted.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::fixture::{Answer, Server, delivery_of};
 
-/// A name with everything that must be encoded in a path.
+/// A subject with every character that must be encoded in a path.
 const ANN: &str = "ann/o'hara+1 @ höfe.example?#%";
 const ANN_IN_A_PATH: &str = "ann%2Fo'hara+1%20@%20h%C3%B6fe.example%3F%23%25";
 
@@ -37,7 +37,7 @@ fn nothing() -> Value {
     json!({ "kind": "complete", "endpoints": 0, "messages": 0, "deliveries": 0 })
 }
 
-/// A message about her, whose receiver repeats in a refusal what it was sent: its id.
+/// Sends a message about Ann whose receiver repeats the payload in its refusal; returns the message's id.
 async fn refused(server: &Server<Sqlite>) -> String {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -49,17 +49,17 @@ async fn refused(server: &Server<Sqlite>) -> String {
     let mut request = [0; 4_096];
     assert!(stream.read(&mut request).await.expect("a request") > 0);
     let answer = "HTTP/1.1 422 No\r\ncontent-length: 17\r\nconnection: close\r\n\r\nno such: a canary";
-    stream.write_all(answer.as_bytes()).await.expect("somebody reads it");
+    stream.write_all(answer.as_bytes()).await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
     while server.get(&path).await.text("state") != "dead" {}
     sent.text("id").to_owned()
 }
 
 #[tokio::test]
-async fn what_is_held_about_a_subject_is_exported_until_it_is_erased() {
+async fn a_subject_s_data_is_exported_until_it_is_erased() {
     let server = Server::on_disk(Door::Open).await;
     let message = refused(&server).await;
-    server.post("/v1/messages", r#"{"payload": 1, "subject": "bob", "to": {"tags": ["nobody"]}}"#).await;
+    server.post("/v1/messages", r#"{"payload": 1, "subject": "bob", "to": {"tags": ["none"]}}"#).await;
     let held = export(&server, ANN_IN_A_PATH).await;
     assert_eq!(kinds(&held), ["endpoint", "message", "delivery", "complete"]);
     let [endpoint, about, delivery, complete] = &held[..] else { panic!("four lines: {held:?}") };
@@ -77,25 +77,25 @@ async fn what_is_held_about_a_subject_is_exported_until_it_is_erased() {
     assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
     let counts = ["messages", "deliveries", "in_flight"].map(|name| erased.body[name].as_u64());
     assert_eq!(counts, [Some(1), Some(1), Some(0)], "{}", erased.body);
-    assert!(erased.body["swept_at"].is_string(), "so little is gone at once: {}", erased.body);
+    assert!(erased.body["swept_at"].is_string(), "so few rows are removed at once: {}", erased.body);
     assert_eq!(export(&server, ANN_IN_A_PATH).await, [nothing()]);
     let delivery = delivery_of(&message);
     for path in [format!("/v1/messages/{message}"), format!("/v1/deliveries/{delivery}")] {
         assert_eq!(server.get(&path).await.problem(), (404, "not_found", ""), "{path}");
     }
-    assert_eq!(kinds(&export(&server, "bob").await), ["message", "complete"], "others stay");
+    assert_eq!(kinds(&export(&server, "bob").await), ["message", "complete"], "other subjects stay");
 
     let trail = server.get("/v1/audit").await;
-    let told = trail.body["data"].as_array().expect("a list").iter();
-    let rows: Vec<&Value> = told.clone().filter(|one| one["kind"] == "erased").map(|one| &one["row"]).collect();
+    let entries = trail.body["data"].as_array().expect("a list").iter();
+    let rows: Vec<&Value> = entries.clone().filter(|one| one["kind"] == "erased").map(|one| &one["row"]).collect();
     assert_eq!(rows, [&erased.body["audit_row"]]);
-    assert_eq!(told.filter(|one| one["kind"] == "exported").count(), 3);
+    assert_eq!(entries.filter(|one| one["kind"] == "exported").count(), 3);
     assert!(!trail.body.to_string().contains("hara"), "{}", trail.body);
     server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn what_is_in_flight_when_a_subject_is_erased_is_told_and_goes_once_it_has_ended() {
+async fn an_erasure_counts_attempts_in_flight_and_removes_them_when_they_end() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::on_disk(Door::Open).await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -105,17 +105,17 @@ async fn what_is_in_flight_when_a_subject_is_erased_is_told_and_goes_once_it_has
     let mut request = [0; 4_096];
     assert!(stream.read(&mut request).await.expect("a request") > 0);
     let erased = erase(&server, "ann").await;
-    let told = (&erased.body["in_flight"], &erased.body["messages"], &erased.body["swept_at"]);
-    assert_eq!(told, (&json!(1), &json!(0), &Value::Null), "{}", erased.body);
-    assert_eq!(export(&server, "ann").await, [nothing()], "it is in force all the same");
-    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("somebody reads it");
+    let counts = (&erased.body["in_flight"], &erased.body["messages"], &erased.body["swept_at"]);
+    assert_eq!(counts, (&json!(1), &json!(0), &Value::Null), "{}", erased.body);
+    assert_eq!(export(&server, "ann").await, [nothing()], "the erasure is in force before the attempt ends");
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("the server reads it");
     let row = format!("announced by row {}", erased.body["audit_row"]);
     while server.get("/v1/audit?kind=erasure_done").await.body["data"][0]["what"] != row.as_str() {}
     server.stop().await.expect("it stops");
 }
 
 #[tokio::test]
-async fn a_subject_is_its_tenants_own_and_the_trail_says_who_asked() {
+async fn subjects_are_separate_for_each_tenant_and_audited_with_the_key() {
     let server = Server::on_disk(Door::Locked).await;
     let operator = server.operator_key().await;
     let call = async |key: &str, tenant: Option<&str>, method: Method, path: &str, body: &str| {
@@ -135,14 +135,14 @@ async fn a_subject_is_its_tenants_own_and_the_trail_says_who_asked() {
     call(theirs, None, Method::POST, "/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
     let path = "/v1/subjects/ann/export";
     for (method, path) in [(Method::GET, path), (Method::DELETE, "/v1/subjects/ann")] {
-        let nobodys = call(&operator, None, method, path, "").await;
-        assert_eq!(nobodys.problem(), (400, "tenant_required", ""), "an operator says whose");
+        let refused = call(&operator, None, method, path, "").await;
+        assert_eq!(refused.problem(), (400, "tenant_required", ""), "an operator must name the tenant");
     }
     assert_eq!(call(ours, None, Method::GET, path, "").await.lines(), [nothing()]);
     let erased = call(ours, None, Method::DELETE, "/v1/subjects/ann", "").await;
     assert_eq!((&erased.body["messages"], &erased.body["in_flight"]), (&json!(0), &json!(0)), "{}", erased.body);
     let held = call(&operator, Some("theirs"), Method::GET, path, "").await.lines();
-    assert_eq!(kinds(&held), ["message", "complete"], "theirs is another");
+    assert_eq!(kinds(&held), ["message", "complete"], "another tenant's subject of the same name stays");
 
     for kind in ["exported", "erased"] {
         let trail = call(&operator, None, Method::GET, &format!("/v1/audit?kind={kind}&order=asc"), "").await;
@@ -153,7 +153,7 @@ async fn a_subject_is_its_tenants_own_and_the_trail_says_who_asked() {
 }
 
 #[tokio::test]
-async fn what_is_no_subject_is_refused() {
+async fn an_invalid_subject_is_refused() {
     let server = Server::start().await;
     let long = "a".repeat(257);
     for subject in ["%00", "%0A", "%ff", &long] {
@@ -166,9 +166,9 @@ async fn what_is_no_subject_is_refused() {
 }
 
 #[tokio::test]
-async fn an_export_that_is_cut_off_can_be_told_from_a_whole_one() {
+async fn an_incomplete_export_lacks_the_last_line() {
     let server = Server::on_disk(Door::Open).await;
-    // More than fits into the buffers on the way.
+    // More than the buffers between server and client hold.
     let message = json!({ "payload": "x".repeat(900_000), "subject": "ann" }).to_string();
     for _ in 0..20 {
         assert_eq!(server.post("/v1/messages", &message).await.status, StatusCode::ACCEPTED);
@@ -186,11 +186,11 @@ async fn an_export_that_is_cut_off_can_be_told_from_a_whole_one() {
                 Some(Ok(frame)) => read.extend_from_slice(frame.data_ref().expect("data alone")),
                 ended => break (read, ended.is_some()),
             }
-            // It began well.
+            // The export has begun: now its source fails.
             server.store.close().await;
         }
     };
-    let ((read, is_cut_off), _) = tokio::join!(exchange, connection);
-    assert!(is_cut_off, "the answer has no end");
+    let ((read, is_incomplete), _) = tokio::join!(exchange, connection);
+    assert!(is_incomplete, "the body ends with an error");
     assert!(!String::from_utf8_lossy(&read).contains("complete"), "{} bytes", read.len());
 }

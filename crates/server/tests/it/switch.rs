@@ -1,4 +1,4 @@
-//! Holding everything.
+//! Pauses: of everything, an origin, a tenant and an endpoint.
 
 use std::task::{Context, Waker};
 
@@ -37,7 +37,7 @@ async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
 }
 
 #[tokio::test]
-async fn an_origin_is_held_and_everybody_can_see_why() {
+async fn a_paused_origin_holds_its_deliveries_and_shows_the_reason() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let origin = format!("http://{}", receiver.local_addr().expect("it listens"));
@@ -86,14 +86,14 @@ async fn an_origin_is_held_and_everybody_can_see_why() {
 }
 
 #[tokio::test]
-async fn what_is_paused_is_listed_the_widest_first_with_who_did_it() {
+async fn pauses_are_listed_widest_first_with_their_api_key() {
     let server = Server::behind(Door::Locked).await;
     let key = server.operator_key().await;
     let call = async |method: Method, path: &str, body: &str| {
         let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json");
-        let is_theirs = path.starts_with("/v1/endpoints");
-        let named = if is_theirs { request.header("posthaste-tenant", "default") } else { request };
+        let needs_tenant = path.starts_with("/v1/endpoints");
+        let named = if needs_tenant { request.header("posthaste-tenant", "default") } else { request };
         server.send(named.body(Full::from(body.to_owned())).expect("a request")).await
     };
     assert_eq!(call(Method::POST, "/v1/tenants", r#"{"uid": "default"}"#).await.status, StatusCode::CREATED);
@@ -133,7 +133,7 @@ async fn what_is_paused_is_listed_the_widest_first_with_who_did_it() {
 }
 
 #[tokio::test]
-async fn a_pause_of_nothing_known_is_refused() {
+async fn a_pause_with_bad_fields_is_refused() {
     let server = Server::start().await;
     let cases = [
         ("{}", "/scope"),
@@ -149,14 +149,14 @@ async fn a_pause_of_nothing_known_is_refused() {
 }
 
 #[tokio::test]
-async fn an_endpoint_can_be_paused_and_enabled_by_itself() {
+async fn an_endpoint_can_be_paused_and_enabled() {
     let server = Server::start().await;
     let (held, free) = (server.endpoint("").await, server.endpoint("").await);
     let paused = server.post(&format!("/v1/endpoints/{held}/pause"), "").await;
     assert_eq!(paused.body, serde_json::json!({"id": held, "paused": true, "until": null, "reason": null}));
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let path = format!("/v1/messages/{}", message.text("id"));
-    // The other one is tried, and refused by nobody who listens.
+    // The other endpoint is tried; its port has no listener.
     let of = |shown: &crate::fixture::Answer, endpoint: &str| {
         let list = shown.body["deliveries"].as_array().expect("a list");
         list.iter().find(|one| one["endpoint"] == endpoint).cloned().expect("it is among them")
@@ -181,7 +181,7 @@ async fn an_endpoint_can_be_paused_and_enabled_by_itself() {
 }
 
 #[tokio::test]
-async fn a_strict_lane_held_by_a_dead_head_goes_on_once_it_is_enabled() {
+async fn enabling_resumes_a_strict_lane_held_by_a_dead_delivery() {
     let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
     let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
@@ -205,13 +205,13 @@ async fn a_strict_lane_held_by_a_dead_head_goes_on_once_it_is_enabled() {
     while server.get(&paths[1]).await.text("state") != "delivered" {}
 }
 
-/// Takes one request and answers it: the request.
+/// Accepts one request and answers it with this status; returns the request.
 pub(crate) async fn answer(receiver: &TcpListener, status: &str) -> String {
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
     let bytes = stream.read(&mut request).await.expect("a request");
     assert!(bytes > 0);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await.expect("somebody reads it");
+    stream.write_all(head.as_bytes()).await.expect("the server reads it");
     String::from_utf8_lossy(&request[..bytes]).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Tenants over the API: what is agreed with them, and what that lets them do.
+//! Tenants over the API: their settings, quotas and erasure.
 
 use http::{Method, StatusCode};
 use posthaste_server::api::caller::Door;
@@ -51,20 +51,20 @@ async fn tenants_are_made_changed_and_listed() {
 }
 
 #[tokio::test]
-async fn of_changes_of_a_tenant_at_the_same_time_none_is_lost() {
+async fn concurrent_changes_of_a_tenant_are_all_kept() {
     let server = Server::on_disk(Door::Open).await;
     let path = "/v1/tenants/default";
-    assert_eq!(server.get("/v1/endpoints").await.status, StatusCode::OK, "the tenant is made when it is needed");
+    assert_eq!(server.get("/v1/endpoints").await.status, StatusCode::OK, "the tenant is created when it is needed");
     let patch = async |body: &str| {
         let changed = server.call(Method::PATCH, path, body).await;
         assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
     };
     for weight in 2..10 {
         let (region, retention) = (format!("region-{weight}"), format!("{}d", 10 + weight));
-        let weighs = format!(r#"{{"weight": {weight}}}"#);
-        let is_in = format!(r#"{{"region": "{region}"}}"#);
-        let keeps = format!(r#"{{"retention": {{"payload": "{retention}"}}}}"#);
-        tokio::join!(patch(&weighs), patch(&is_in), patch(&keeps));
+        let weight_change = format!(r#"{{"weight": {weight}}}"#);
+        let region_change = format!(r#"{{"region": "{region}"}}"#);
+        let retention_change = format!(r#"{{"retention": {{"payload": "{retention}"}}}}"#);
+        tokio::join!(patch(&weight_change), patch(&region_change), patch(&retention_change));
         let shown = server.get(path).await;
         assert_eq!(shown.body["weight"].as_f64(), Some(f64::from(weight)));
         assert_eq!((shown.text("region"), &shown.body["retention"]["payload"]), (region.as_str(), &retention.into()));
@@ -73,15 +73,15 @@ async fn of_changes_of_a_tenant_at_the_same_time_none_is_lost() {
 }
 
 #[tokio::test]
-async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
+async fn tenant_settings_are_kept_until_they_are_cleared() {
     let locked = Locked::start().await;
     let body = r#"{"uid": "acme", "quota": {"per_second": 10, "burst": 20, "pending": 1000},
         "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:05"}, "region": "eu",
         "retention": {"payload": "2d", "history": "90d"}}"#;
     let made = locked.operate(Method::POST, "/v1/tenants", body).await;
-    let said: serde_json::Value = serde_json::from_str(body).expect("JSON");
-    for (field, said) in said.as_object().expect("an object") {
-        assert_eq!(&made.body[field], said, "{field}");
+    let settings: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    for (field, value) in settings.as_object().expect("an object") {
+        assert_eq!(&made.body[field], value, "{field}");
     }
     let weighed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"weight": 2}"#).await;
     for field in ["quota", "time_zone", "off_peak", "region", "retention"] {
@@ -99,12 +99,12 @@ async fn what_is_agreed_with_a_tenant_is_kept_until_it_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
+async fn a_tenant_key_sees_its_tenant_and_changes_only_some_fields() {
     let locked = Locked::start().await;
     let (id, key) = locked.tenant("acme", "").await;
     let (other, _) = locked.tenant("umbrella", "").await;
     let agreed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"quota": {"pending": 5}, "weight": 2}"#).await;
-    let never = locked.operate(Method::GET, "/v1/tenants/nobody", "").await;
+    let unknown = locked.operate(Method::GET, "/v1/tenants/unknown", "").await;
     for named in ["acme", &id] {
         let path = format!("/v1/tenants/{named}");
         assert_eq!(locked.call(&key, "", Method::GET, &path, "").await.body, agreed.body);
@@ -122,7 +122,7 @@ async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
     for named in ["umbrella", &other] {
         for method in [Method::GET, Method::PATCH] {
             let refused = locked.call(&key, "", method, &format!("/v1/tenants/{named}"), "{}").await;
-            assert_eq!(refused.raw, never.raw, "as if it had never been");
+            assert_eq!(refused.raw, unknown.raw, "the same answer as for an unknown tenant");
         }
     }
     let (_, reads) = locked.tenant("sees", r#"{"scopes": ["read"]}"#).await;
@@ -137,7 +137,7 @@ async fn a_tenant_sees_what_was_agreed_with_it_and_changes_what_is_its_own() {
 }
 
 #[tokio::test]
-async fn how_long_a_tenant_s_things_are_kept_is_within_what_makes_sense() {
+async fn a_tenant_s_retention_is_checked_against_its_bounds() {
     let locked = Locked::start().await;
     locked.operate(Method::POST, "/v1/tenants", r#"{"uid": "acme"}"#).await;
     for (retention, at) in [
@@ -171,16 +171,16 @@ async fn how_long_a_tenant_s_things_are_kept_is_within_what_makes_sense() {
 }
 
 #[tokio::test]
-async fn a_tenant_with_as_many_pending_as_it_may_have_is_told_when_to_come_back() {
+async fn messages_beyond_the_pending_quota_are_refused_with_retry_after() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
     let quota = r#"{"quota": {"pending": 2}}"#;
     assert_eq!(locked.operate(Method::PATCH, "/v1/tenants/acme", quota).await.status, StatusCode::OK);
     for _ in 0..5 {
         let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
-        assert_eq!((sent.status, &sent.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()), "nobody wants it");
+        assert_eq!((sent.status, &sent.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()), "no endpoint wants it");
     }
-    locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/nobody"}"#).await;
+    locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook"}"#).await;
     for _ in 0..2 {
         let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
         assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
@@ -193,7 +193,7 @@ async fn a_tenant_with_as_many_pending_as_it_may_have_is_told_when_to_come_back(
 }
 
 #[tokio::test]
-async fn a_tenant_over_its_quota_is_told_when_to_come_back() {
+async fn messages_beyond_the_rate_quota_are_refused_with_retry_after() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
     let quota = r#"{"quota": {"per_second": 1, "burst": 2}}"#;
@@ -216,7 +216,7 @@ async fn a_tenant_over_its_quota_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn an_erased_tenant_is_no_more_and_its_keys_admit_nobody() {
+async fn an_erased_tenant_is_not_found_and_its_keys_are_refused() {
     let locked = Locked::start().await;
     let (_, key) = locked.tenant("acme", "").await;
     let endpoint = locked.endpoint(&key, "").await;
@@ -225,9 +225,9 @@ async fn an_erased_tenant_is_no_more_and_its_keys_admit_nobody() {
     assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
     assert!(erased.body["audit_row"].as_u64().is_some_and(|row| row > 0), "{}", erased.body);
     let audit = locked.operate(Method::GET, "/v1/audit?kind=erased", "").await;
-    let told = &audit.body["data"][0];
-    assert_eq!((&told["row"], &told["what"]), (&erased.body["audit_row"], &"the tenant".into()), "{}", audit.body);
-    assert!(told["by"].as_str().is_some_and(|by| by.starts_with("key_")), "{}", audit.body);
+    let entry = &audit.body["data"][0];
+    assert_eq!((&entry["row"], &entry["what"]), (&erased.body["audit_row"], &"the tenant".into()), "{}", audit.body);
+    assert!(entry["by"].as_str().is_some_and(|by| by.starts_with("key_")), "{}", audit.body);
     assert_eq!(locked.call(&key, "", Method::GET, "/v1/endpoints", "").await.problem().1, "unauthorized");
     for path in [
         format!("/v1/messages/{}", sent.text("id")),

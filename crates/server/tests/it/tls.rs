@@ -1,5 +1,5 @@
-//! Endpoints with TLS of their own: made through the API, delivered to over real sockets. What each side believes is
-//! tested in every case in `engine/tests/it/tls.rs`.
+//! Endpoints with TLS settings of their own, created through the API and delivered to over real sockets.
+//! `engine/tests/it/tls.rs` tests every case of which certificate is trusted.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use tokio_rustls::server::TlsStream;
 
 use crate::fixture::{Answer, Server, delivery_of};
 
-/// A receiver that takes messages from those alone who show a certificate of its own authority.
+/// A receiver that requires a client certificate of its own certificate authority.
 struct Strict {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     issuer: Issuer<'static, KeyPair>,
-    /// Its authority's certificate.
+    /// The certificate of its authority.
     ca: String,
 }
 
@@ -51,7 +51,7 @@ impl Strict {
         Self { listener, acceptor: TlsAcceptor::from(Arc::new(config)), issuer, ca: authority.pem() }
     }
 
-    /// An endpoint that it is, with this in `tls`.
+    /// Creates an endpoint for this receiver with these TLS settings.
     async fn endpoint(&self, server: &Server, tls: Value) -> Answer {
         let url = format!("https://{}/", self.listener.local_addr().expect("it listens"));
         let made = server.post("/v1/endpoints", &json!({ "url": url, "tls": tls }).to_string()).await;
@@ -72,7 +72,7 @@ fn signed(name: &str, issuer: &Issuer<'_, KeyPair>) -> (rcgen::Certificate, KeyP
 }
 
 #[tokio::test]
-async fn an_endpoint_with_its_own_authority_and_certificate_is_delivered_to() {
+async fn an_endpoint_with_its_own_ca_and_client_certificate_gets_messages() {
     let (server, receiver) = (Server::start().await, Strict::start().await);
     let (certificate, key) = signed("client.example.com", &receiver.issuer);
     let tls = json!({ "ca": receiver.ca, "client_cert": certificate.pem(), "client_key": key.serialize_pem() });
@@ -81,30 +81,30 @@ async fn an_endpoint_with_its_own_authority_and_certificate_is_delivered_to() {
     assert!(!made.body.to_string().contains("PRIVATE KEY"), "{}", made.body);
     let message = server.post("/v1/messages", r#"{"payload": {"n": 42}}"#).await;
 
-    let mut stream = receiver.accept().await.expect("both believe each other");
-    let shown: Option<&[CertificateDer<'_>]> = stream.get_ref().1.peer_certificates();
-    assert_eq!(shown, Some([certificate.der().clone()].as_slice()));
+    let mut stream = receiver.accept().await.expect("both sides trust each other");
+    let presented: Option<&[CertificateDer<'_>]> = stream.get_ref().1.peer_certificates();
+    assert_eq!(presented, Some([certificate.der().clone()].as_slice()));
     let mut request = Vec::new();
     while !request.ends_with(br#"{"n": 42}"#) {
         assert!(stream.read_buf(&mut request).await.expect("a request") > 0);
     }
-    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("somebody reads it");
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
     while server.get(&path).await.text("state") != "delivered" {}
 }
 
 #[tokio::test]
-async fn an_endpoint_that_cannot_prove_itself_or_believe_its_receiver_gets_nothing_through() {
+async fn attempts_fail_without_client_certificate_or_trusted_ca() {
     let (server, receiver) = (Server::start().await, Strict::start().await);
-    // A receiver says what it thinks of a certificate only after it was sent something: what became of that is unknown.
-    for (tls, whose, cause) in [
-        (json!({ "ca": receiver.ca }), "it shows no certificate", "unknown"),
-        (json!(null), "nobody vouches", "tls_certificate"),
+    // A TLS 1.3 receiver refuses a client certificate only after the request was written, so its outcome is unknown.
+    for (tls, case, cause) in [
+        (json!({ "ca": receiver.ca }), "the endpoint has no client certificate", "unknown"),
+        (json!(null), "the receiver's authority is not trusted", "tls_certificate"),
     ] {
         let endpoint = receiver.endpoint(&server, tls).await;
         let to = json!({ "payload": 1, "to": { "endpoints": [endpoint.text("id")] } });
         let message = server.post("/v1/messages", &to.to_string()).await;
-        assert!(receiver.accept().await.is_err(), "{whose}");
+        assert!(receiver.accept().await.is_err(), "{case}");
         let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
         let shown = loop {
             let shown = server.get(&path).await;
@@ -112,6 +112,6 @@ async fn an_endpoint_that_cannot_prove_itself_or_believe_its_receiver_gets_nothi
                 break shown;
             }
         };
-        assert_eq!(shown.text("cause"), cause, "{whose}: {}", shown.body);
+        assert_eq!(shown.text("cause"), cause, "{case}: {}", shown.body);
     }
 }

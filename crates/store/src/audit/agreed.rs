@@ -1,5 +1,5 @@
-//! Whose outcomes are missing, and whose may be. Where another time was agreed with a tenant, an announcement names it, and
-//! is held against what the journal told was agreed, in a row that somebody has signed for.
+//! Missing outcomes by tenant. If a tenant has a retention override, deletions under it are announced with the tenant's
+//! id. The announcement is checked against the override in the journal, which counts once a checkpoint covers its row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,48 +9,48 @@ use posthaste_core::time::Timestamp;
 
 use crate::row::OwnRetention;
 
-/// What an audit knows of tenants: of as many as have ever let something go.
+/// Retention overrides, announcements and missing outcomes by tenant.
 #[derive(Debug, Default)]
 pub(super) struct Agreements(BTreeMap<TenantId, Agreement>);
 
 #[derive(Debug, Default)]
 struct Agreement {
-    /// How long histories are kept, and the row that told it.
+    /// The row that set the override for histories, and its duration.
     history: Option<(u64, Duration)>,
-    /// Up to which end outcomes were announced to be gone.
+    /// The latest retention limit announced for outcomes.
     before: Option<Timestamp>,
-    /// The latest end of one that is missing.
+    /// The latest end of a missing outcome.
     latest_missing: Option<Timestamp>,
 }
 
 impl Agreements {
-    /// A row tells what is agreed from now on.
-    pub(super) fn tell(&mut self, row: u64, tenant: TenantId, own: OwnRetention) {
+    /// Sets a tenant's override, as `row` records it.
+    pub(super) fn set(&mut self, row: u64, tenant: TenantId, own: OwnRetention) {
         let agreement = self.0.entry(tenant).or_default();
-        // What is told again was told before.
+        // Retention writes an override again before it deletes its row. Such a repetition keeps the first row.
         if agreement.history.map(|(_, kept)| kept) != own.history {
             agreement.history = own.history.map(|kept| (row, kept));
         }
     }
 
-    /// How long a tenant's histories are kept, where rows up to `signed` told it.
+    /// A tenant's override for histories, if a row up to `signed` set it.
     pub(super) fn history(&self, tenant: TenantId, signed: u64) -> Option<Duration> {
         self.0.get(&tenant)?.history.filter(|(row, _)| *row <= signed).map(|(_, kept)| kept)
     }
 
-    /// Outcomes of a tenant were announced to be gone.
+    /// Records the retention limit of an announcement for a tenant.
     pub(super) fn announced(&mut self, tenant: TenantId, before: Timestamp) {
         let agreement = self.0.entry(tenant).or_default();
         agreement.before = agreement.before.max(Some(before));
     }
 
-    /// Takes note of an outcome that is missing: what was agreed and announced may come in a later row.
+    /// Records a missing outcome. It is judged at the end, because the override and announcement may be in later rows.
     pub(super) fn missing(&mut self, tenant: TenantId, at: Option<Timestamp>) {
         let agreement = self.0.entry(tenant).or_default();
         agreement.latest_missing = agreement.latest_missing.max(at);
     }
 
-    /// Whether one is missing that ended later than was announced of its tenant, or of everybody.
+    /// Whether an outcome is missing that ended later than the limits announced for its tenant and for all tenants.
     pub(super) fn are_late(&self, of_all: Option<Timestamp>) -> bool {
         self.0.values().any(|agreement| agreement.latest_missing > agreement.before.max(of_all))
     }

@@ -1,6 +1,6 @@
-//! Outcomes that are missing because somebody was erased. The file says who, by the mark their messages have in the
-//! journal; that is a hint, and nothing is excused by it unless the journal announces the same at that row and a
-//! checkpoint vouches for it.
+//! Outcomes that are missing because of an erasure. The file records each erasure, a subject by its hidden name in the
+//! journal. That record is only a hint: it excuses a missing outcome only if the journal announces the same erasure in
+//! the named row and a checkpoint covers that row.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use posthaste_core::id::{EndpointId, MessageId, TenantId};
 
 use crate::journal::{Entry, ErasedWhom, Hidden};
 
-/// An erasure that the file tells of.
+/// An erasure as recorded in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErasedHint {
-    /// The row that announces it.
+    /// The row of the journal that announces it.
     pub row: u64,
-    /// Whose, or who.
+    /// The erased tenant, or the tenant of the erased subject.
     pub tenant: TenantId,
-    /// Whom.
+    /// Whether the tenant or one of its subjects was erased.
     pub whom: ErasedWhom,
 }
 
-/// What an audit knows of erasures.
+/// The erasures known to an audit, and the messages and endpoints they cover.
 #[derive(Debug, Default)]
 pub(super) struct Erased {
     hints: Vec<Hint>,
     marks: BTreeMap<Hidden, usize>,
     tenants: BTreeMap<TenantId, usize>,
-    /// Messages with one of the marks, met so far.
+    /// Messages of erased subjects read so far.
     messages: BTreeMap<MessageId, usize>,
-    /// Endpoints of erased tenants, met before they were erased.
+    /// Endpoints of erased tenants, read before the row of the erasure.
     endpoints: BTreeMap<EndpointId, usize>,
-    /// Outcomes that are missing for their sake.
+    /// The number of missing outcomes excused by an erasure.
     pub(super) excused: u64,
 }
 
@@ -46,13 +46,13 @@ impl Erased {
         match hint.whom {
             ErasedWhom::Subject(Some(mark)) => _ = self.marks.insert(mark, place),
             ErasedWhom::Subject(None) => return,
-            // The last reaches furthest.
+            // A later erasure of the same tenant covers more, so it replaces the earlier one.
             ErasedWhom::Tenant => _ = self.tenants.insert(hint.tenant, place),
         }
         self.hints.push(Hint { hint, is_announced: false, excuses: false });
     }
 
-    /// Takes note of what belongs to whom.
+    /// Reads an entry: which messages and endpoints belong to an erasure, and whether it is announced.
     pub(super) fn meet(&mut self, row: u64, entry: &Entry) {
         if self.hints.is_empty() {
             return;
@@ -85,7 +85,7 @@ impl Erased {
         }
     }
 
-    /// Whether an outcome that is missing is one of somebody who was erased.
+    /// Whether an erasure excuses a missing outcome. Counts it if so.
     pub(super) fn excuses(&mut self, message: MessageId, endpoint: EndpointId) -> bool {
         let place = self.messages.get(&message).or_else(|| self.endpoints.get(&endpoint));
         let Some(hint) = place.and_then(|place| self.hints.get_mut(*place)) else { return false };
@@ -94,7 +94,8 @@ impl Erased {
         true
     }
 
-    /// The row of an erasure that excuses something and is not announced there, or not signed for.
+    /// The row of an erasure that excused an outcome although the journal does not announce it there, or no checkpoint
+    /// covers that row. `signed` is the last row covered.
     pub(super) fn unfounded(&self, signed: u64) -> Option<u64> {
         let unfounded = |hint: &&Hint| hint.excuses && (!hint.is_announced || hint.hint.row > signed);
         self.hints.iter().find(unfounded).map(|hint| hint.hint.row)

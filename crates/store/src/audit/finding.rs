@@ -1,18 +1,18 @@
-//! What does not fit, each in a sentence, and the report that tells of it.
+//! The findings of an audit, each with a message for the operator, and the report that lists them.
 
 use std::fmt;
 
 use posthaste_core::id::DeliveryId;
 
-/// Findings that a report names; the rest are counted.
+/// Maximum number of findings that a report lists; further ones are only counted.
 const FINDINGS_MAX: usize = 100;
 
-/// Where a checkpoint was kept.
+/// Where a checkpoint was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// In the file itself: whoever can write the file can take it away.
+    /// In the database file: an attacker who can write the file can remove it.
     InTheFile,
-    /// Elsewhere: it was exported, and given to the audit.
+    /// Elsewhere: it was exported, and the operator passed it to the audit.
     Elsewhere,
 }
 
@@ -25,116 +25,116 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Something that is not as it was written.
+/// A difference between the store and what was written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Rows are missing, and no entry announces that.
+    /// Rows are missing, and no entry announces their deletion.
     Missing {
-        /// The first.
+        /// The first missing row.
         from: u64,
-        /// The last.
+        /// The last missing row.
         to: u64,
     },
-    /// A row stands where an earlier one was to be.
+    /// A row appears after rows with higher numbers, or although its deletion was announced.
     Misplaced {
-        /// Its number.
+        /// The row's number.
         row: u64,
     },
-    /// A row's entries are not those its root was made over.
+    /// A row's entries do not match its root.
     Changed {
-        /// Its number.
+        /// The row's number.
         row: u64,
     },
-    /// A row does not name the one before it.
+    /// A row does not hold the hash of the row before it.
     Unlinked {
-        /// Its number.
+        /// The row's number.
         row: u64,
     },
     /// A row cannot be read.
     Unreadable {
-        /// Its number, as far as it is known.
+        /// The row's number, or the number expected there.
         row: u64,
-        /// Why.
+        /// The error.
         why: String,
     },
-    /// A checkpoint is not signed by the store's key, or is kept for another row than it names.
+    /// A checkpoint is not signed by the store's key, or is stored for a row other than the one it names.
     Forged {
-        /// The row it is for.
+        /// The row it is stored for.
         row: u64,
-        /// Where it was kept.
+        /// Where it was stored.
         kept: Kept,
     },
-    /// A checkpoint is another store's.
+    /// A checkpoint belongs to another store.
     Foreign {
         /// The row it names.
         row: u64,
-        /// Where it was kept.
+        /// Where it was stored.
         kept: Kept,
     },
-    /// The file does not say, or says otherwise, what the audit must know of its store.
+    /// The store's id or public key is missing from the file, or is not the expected one.
     Identity {
-        /// What.
+        /// The message for the operator.
         what: &'static str,
     },
-    /// A row that nobody signed for announces that more is gone than retention lets go.
+    /// A row that no checkpoint covers announces more deletions than retention allows.
     Overdone {
-        /// Its number.
+        /// The row's number.
         row: u64,
     },
-    /// Outcomes are missing for the sake of an erasure that is not announced, or that nobody signed for.
+    /// Outcomes are missing because of an erasure that the journal does not announce, or that no checkpoint covers.
     Unfounded {
-        /// Where the file says it is announced.
+        /// The row in which the erasure should be announced.
         row: u64,
     },
-    /// A checkpoint names another row than the one that is there.
+    /// A checkpoint was signed for a row with another hash.
     Differs {
         /// The row it names.
         row: u64,
-        /// Where it was kept.
+        /// Where it was stored.
         kept: Kept,
     },
-    /// A checkpoint names a row behind the last one: the end of the journal is gone.
+    /// A checkpoint names a row after the last one: the end of the journal was removed.
     Truncated {
         /// The row it names.
         row: u64,
-        /// The last row there is.
+        /// The last row in the journal.
         last: u64,
     },
-    /// The store ran for minutes and nobody signed for what it wrote: checkpoints were taken away.
+    /// No checkpoint covers the last rows, although the store ran for minutes: checkpoints were removed.
     Unsigned {
-        /// The first row without.
+        /// The first row not covered.
         from: u64,
         /// The last row.
         to: u64,
     },
-    /// What became of a delivery is not what the journal says.
+    /// The stored outcome or attempt of a delivery differs from the journal.
     Outcome {
-        /// Which.
+        /// The delivery.
         delivery: DeliveryId,
-        /// What is different.
+        /// The difference.
         what: &'static str,
     },
-    /// Outcomes are missing that nobody has announced to be gone.
+    /// More outcomes are missing than announced, or later ones.
     OutcomesMissing {
-        /// How many.
+        /// The number of missing outcomes.
         missing: u64,
-        /// How many retention has let go.
+        /// The number that entries announce as deleted.
         announced: u64,
     },
-    /// There are outcomes of which the journal does not know.
+    /// There are outcomes that are not in the journal.
     OutcomesAdded {
-        /// How many.
+        /// The number of such outcomes.
         added: u64,
     },
-    /// There are attempts of which the journal does not know.
+    /// There are attempts that are not in the journal.
     AttemptsAdded {
-        /// How many.
+        /// The number of such attempts.
         added: u64,
     },
 }
 
 impl Finding {
-    /// What kind it is, in a word for a program.
+    /// The kind of finding, as a code for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "missing",
@@ -163,7 +163,7 @@ impl fmt::Display for Finding {
         match self {
             Self::Missing { from, to } if from == to => write!(f, "row {from} is missing, and nothing announces that"),
             Self::Missing { from, to } => write!(f, "rows {from} to {to} are missing, and nothing announces that"),
-            Self::Misplaced { row } => write!(f, "row {row} stands where an earlier one was to be"),
+            Self::Misplaced { row } => write!(f, "row {row} is out of place, or was put back after its deletion"),
             Self::Changed { row } => write!(f, "row {row} was changed: its entries do not give its root"),
             Self::Unlinked { row } => write!(f, "row {row} does not follow the one before it: one of them was changed"),
             Self::Unreadable { row, why } => write!(f, "row {row} cannot be read: {why}"),
@@ -173,10 +173,13 @@ impl fmt::Display for Finding {
             }
             Self::Identity { what } => f.write_str(what),
             Self::Overdone { row } => {
-                write!(f, "row {row}, which nobody signed for, announces that more is gone than retention lets go")
+                write!(f, "row {row}, which no checkpoint covers, announces more deletions than retention allows")
             }
             Self::Unfounded { row } => {
-                write!(f, "outcomes are missing as if somebody was erased, and no row {row} that is signed for says so")
+                write!(
+                    f,
+                    "outcomes are missing because of an erasure, but no checkpoint covers a row {row} that announces it"
+                )
             }
             Self::Differs { row, kept } => write!(f, "row {row} is not the one that {kept} was signed for"),
             Self::Truncated { row, last } => {
@@ -188,56 +191,56 @@ impl fmt::Display for Finding {
             Self::Unsigned { from, to } => {
                 write!(
                     f,
-                    "nobody signed for rows {from} to {to}, though the store ran for minutes: checkpoints are gone"
+                    "no checkpoint covers rows {from} to {to}, although the store ran for minutes: some were removed"
                 )
             }
             Self::Outcome { delivery, what } => {
-                write!(f, "what became of delivery {:x} is not what the journal says: {what}", delivery.raw())
+                write!(f, "delivery {:x} differs from the journal: {what}", delivery.raw())
             }
             Self::OutcomesMissing { missing, announced } => {
-                write!(f, "{missing} outcomes are missing, and retention has let go of {announced}")
+                write!(f, "{missing} outcomes are missing, and retention has deleted {announced}")
             }
-            Self::OutcomesAdded { added } => write!(f, "the journal does not know of {added} outcomes"),
-            Self::AttemptsAdded { added } => write!(f, "the journal does not know of {added} attempts"),
+            Self::OutcomesAdded { added } => write!(f, "{added} outcomes are not in the journal"),
+            Self::AttemptsAdded { added } => write!(f, "{added} attempts are not in the journal"),
         }
     }
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The first row there is.
+    /// The first row in the journal.
     pub first: u64,
-    /// The last one.
+    /// The last row in the journal.
     pub last: u64,
-    /// Rows up to this one were let go, as entries announce.
+    /// Rows up to this one were deleted by retention, as entries announce.
     pub let_go: u64,
     /// Rows read.
     pub rows: u64,
     /// Entries in them.
     pub entries: u64,
-    /// Deliveries that ended.
+    /// Deliveries that ended, according to the journal.
     pub ends: u64,
-    /// Of these, those whose outcome retention has let go.
+    /// The number of `ends` whose outcome is missing and was not erased: retention deleted it.
     pub ends_let_go: u64,
-    /// Of these, those whose outcome went because somebody was erased.
+    /// The number of `ends` whose outcome was removed by an erasure.
     pub ends_erased: u64,
-    /// Checkpoints that fit, wherever they were kept.
+    /// Checkpoints that match their row, wherever they were stored.
     pub checkpoints: u64,
-    /// Checkpoints of rows that were let go: there is nothing to hold them against.
+    /// Checkpoints of rows that were deleted, which can no longer be compared.
     pub past: u64,
-    /// The last row that a checkpoint vouches for.
+    /// The last row that a checkpoint covers.
     pub signed: u64,
-    /// The last row that a checkpoint vouches for which was kept elsewhere.
+    /// The last row that a checkpoint stored elsewhere covers.
     pub vouched: u64,
-    /// What is not as it was written, the first hundred.
+    /// The first hundred findings.
     pub findings: Vec<Finding>,
-    /// How many there are in all.
+    /// The number of findings in all.
     pub found: u64,
 }
 
 impl Report {
-    /// Whether everything is as it was written.
+    /// Whether there are no findings.
     pub fn is_clean(&self) -> bool {
         self.found == 0
     }

@@ -1,4 +1,4 @@
-//! A journal that somebody meddled with, in every way there is, and one that nobody did.
+//! Audits of a journal that was altered in every way the audit detects, and of one that was not.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::journal::{Entries, ErasedWhom};
 
 const ROWS: u64 = 12;
-const SOMEBODY: TenantId = TenantId::from_raw(4);
+const TENANT: TenantId = TenantId::from_raw(4);
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + 1_000 * second)
@@ -31,7 +31,7 @@ fn ended(number: u64) -> Entry {
     }
 }
 
-/// An audit a long time after all of it.
+/// An audit long after all entries.
 fn fresh() -> Audit {
     Audit::new(at(1 << 30), Retention::default())
 }
@@ -40,7 +40,7 @@ fn outcomes(outcomes: u64) -> Counts {
     Counts { outcomes, attempts: 0 }
 }
 
-/// Rows that each tell of one end, or of what is put there instead.
+/// Rows that each hold the end of one delivery, or the entry that `instead` returns for their number.
 fn journal(instead: impl Fn(u64) -> Option<Entry>) -> Vec<JournalRow> {
     let mut head = Head::default();
     let mut rows = Vec::new();
@@ -58,7 +58,7 @@ fn sound() -> Vec<JournalRow> {
     journal(|_| None)
 }
 
-/// An audit of rows beside outcomes that are all as they were.
+/// Audits rows whose outcomes are all stored unchanged.
 fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> Report {
     let mut audit = fresh();
     signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
@@ -68,7 +68,7 @@ fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> Report {
 }
 
 #[test]
-fn a_journal_that_nobody_touched_is_clean_and_says_how_far_it_is_signed() {
+fn unaltered_journal_is_clean_and_reports_the_last_signed_row() {
     let rows = sound();
     let report = audit(&rows, &[&rows[3], &rows[8]]);
     assert_eq!(report.findings, []);
@@ -77,13 +77,13 @@ fn a_journal_that_nobody_touched_is_clean_and_says_how_far_it_is_signed() {
 }
 
 #[test]
-fn a_row_that_is_gone_moved_or_changed_is_seen_wherever_it_is() {
+fn removed_moved_or_changed_row_is_detected_at_any_position() {
     let sound = sound();
     for place in 0..sound.len() {
         let number = sound[place].number;
         let mut gone = sound.clone();
         gone.remove(place);
-        // Of the last one nobody knows that it was there.
+        // Without a checkpoint, the audit cannot detect that the last row is missing.
         assert_eq!(audit(&gone, &[]).is_clean(), number == ROWS, "row {number} gone");
         if place > 0 {
             let mut moved = sound.clone();
@@ -103,20 +103,20 @@ fn a_row_that_is_gone_moved_or_changed_is_seen_wherever_it_is() {
 }
 
 #[test]
-fn a_chain_made_anew_is_seen_by_any_checkpoint_behind_the_change() {
+fn rewritten_chain_is_detected_by_any_checkpoint_after_the_change() {
     let sound = sound();
     for place in 1..=ROWS {
         let forged = journal(|number| (number == place).then_some(Entry::Opened { session: 9, at: at(0) }));
-        assert_eq!(audit(&forged, &[]).findings, [], "without a checkpoint nobody can tell");
+        assert_eq!(audit(&forged, &[]).findings, [], "not detectable without a checkpoint");
         for signed in &sound {
             let seen = !audit(&forged, &[signed]).is_clean();
-            assert_eq!(seen, signed.number >= place, "row {place} made anew, row {} signed", signed.number);
+            assert_eq!(seen, signed.number >= place, "row {place} rewritten, row {} signed", signed.number);
         }
     }
 }
 
 #[test]
-fn an_end_that_was_cut_off_is_seen_by_a_checkpoint_of_what_is_gone() {
+fn truncated_journal_is_detected_by_a_checkpoint_of_a_removed_row() {
     let sound = sound();
     let short = &sound[..8];
     assert!(audit(short, &[&sound[7]]).is_clean());
@@ -124,7 +124,7 @@ fn an_end_that_was_cut_off_is_seen_by_a_checkpoint_of_what_is_gone() {
 }
 
 #[test]
-fn rows_that_retention_let_go_are_no_finding_and_one_more_is() {
+fn rows_deleted_by_retention_are_no_finding_and_one_more_is() {
     let retained = Entry::Retained {
         phase: RetentionPhase::Journal,
         upto: 5,
@@ -142,7 +142,7 @@ fn rows_that_retention_let_go_are_no_finding_and_one_more_is() {
 }
 
 #[test]
-fn outcomes_may_be_missing_only_where_retention_says_so() {
+fn missing_outcomes_are_a_finding_unless_retention_announced_them() {
     let retained = |removed| Entry::Retained {
         phase: RetentionPhase::History,
         upto: u64::MAX,
@@ -158,7 +158,7 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
         audit.checkpoint(last.number, last.hash(), Kept::InTheFile);
         for row in &rows {
             let gone = missing.contains(&row.number);
-            audit.row(row, &mut |_| if gone { Archived::Missing(SOMEBODY) } else { Archived::Fits });
+            audit.row(row, &mut |_| if gone { Archived::Missing(TENANT) } else { Archived::Fits });
         }
         audit.finish(outcomes(present))
     };
@@ -168,17 +168,18 @@ fn outcomes_may_be_missing_only_where_retention_says_so() {
         [Finding::OutcomesMissing { missing: 3, announced: 2 }],
         "one more than announced"
     );
-    assert!(!audited(3, &[1, 2, 4], 8).is_clean(), "one that ended later than what was let go");
+    assert!(!audited(3, &[1, 2, 4], 8).is_clean(), "one that ended after the announced limit");
     assert_eq!(audited(3, &[1, 2, 3], 9).findings, [Finding::OutcomesAdded { added: 1 }]);
 }
 
 #[test]
-fn an_announcement_that_nobody_signed_for_is_believed_where_retention_would_do_the_same() {
+fn unsigned_announcement_is_accepted_only_within_the_retention_limit() {
     let kept = Retention::default();
-    let announced = |before: i64, said: i64, now: i64, phase| {
-        let retained = Entry::Retained { phase, upto: 5, removed: 5, before: at(before), at: at(said), tenant: None };
+    let announced = |before: i64, recorded: i64, now: i64, phase| {
+        let (before, recorded) = (at(before), at(recorded));
+        let retained = Entry::Retained { phase, upto: 5, removed: 5, before, at: recorded, tenant: None };
         let rows = journal(|number| (number == ROWS).then(|| retained.clone()));
-        // Signed up to the row before it: whoever can write the file can add one more.
+        // Signed up to the row before the announcement: an attacker who can write the file could have added it.
         let mut audit = Audit::new(at(now), kept);
         audit.checkpoint(11, rows[10].hash(), Kept::InTheFile);
         rows[5..].iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
@@ -188,26 +189,26 @@ fn an_announcement_that_nobody_signed_for_is_believed_where_retention_would_do_t
     let overdone = [Finding::Overdone { row: ROWS }];
     assert_eq!(announced(12, journal_kept, journal_kept, RetentionPhase::Journal), []);
     assert_eq!(announced(12, journal_kept - 1, journal_kept, RetentionPhase::Journal), overdone, "kept too shortly");
-    assert_eq!(announced(12, journal_kept, 1_000, RetentionPhase::Journal), overdone, "that time has not come");
+    assert_eq!(announced(12, journal_kept, 1_000, RetentionPhase::Journal), overdone, "a time in the future");
     let missing = Finding::Missing { from: 1, to: 5 };
-    assert_eq!(announced(5, journal_kept, journal_kept, RetentionPhase::Journal), [missing], "later than it says");
-    let not_told = Finding::Missing { from: 1, to: 5 };
-    assert!(announced(12, 100, 1_000, RetentionPhase::History).contains(&not_told));
+    assert_eq!(announced(5, journal_kept, journal_kept, RetentionPhase::Journal), [missing], "after the limit");
+    let not_announced = Finding::Missing { from: 1, to: 5 };
+    assert!(announced(12, 100, 1_000, RetentionPhase::History).contains(&not_announced));
 }
 
 #[test]
-fn what_was_agreed_with_a_tenant_lets_its_outcomes_go_and_nobody_else_s() {
+fn retention_override_excuses_missing_outcomes_of_its_tenant_only() {
     let own = OwnRetention { history: Some(Duration::from_secs(2)), ..OwnRetention::default() };
     let audited = |before: i64, whose: TenantId, signed: &[u64]| {
         let rows = journal(|number| match number {
-            5 => Some(Entry::Agreed { tenant: SOMEBODY, own, at: at(5) }),
+            5 => Some(Entry::Agreed { tenant: TENANT, own, at: at(5) }),
             ROWS => Some(Entry::Retained {
                 phase: RetentionPhase::History,
                 upto: 0,
                 removed: 3,
                 before: at(before),
                 at: at(12),
-                tenant: Some(SOMEBODY),
+                tenant: Some(TENANT),
             }),
             _ => None,
         });
@@ -220,18 +221,18 @@ fn what_was_agreed_with_a_tenant_lets_its_outcomes_go_and_nobody_else_s() {
         }
         audit.finish(outcomes(7)).findings
     };
-    assert_eq!(audited(10, SOMEBODY, &[5]), [], "signed for before anything went");
-    assert_eq!(audited(10, SOMEBODY, &[ROWS]), [], "signed for since");
+    assert_eq!(audited(10, TENANT, &[5]), [], "override signed before the deletion");
+    assert_eq!(audited(10, TENANT, &[ROWS]), [], "override signed after the deletion");
     let overdone = [Finding::Overdone { row: ROWS }];
-    assert_eq!(audited(11, SOMEBODY, &[5]), overdone, "kept too shortly");
-    assert_eq!(audited(10, SOMEBODY, &[4]), overdone, "nobody signed for what was agreed");
+    assert_eq!(audited(11, TENANT, &[5]), overdone, "kept too shortly");
+    assert_eq!(audited(10, TENANT, &[4]), overdone, "no checkpoint covers the override");
     let missing = [Finding::OutcomesMissing { missing: 3, announced: 3 }];
     assert_eq!(audited(10, TenantId::from_raw(5), &[5]), missing, "another tenant's");
-    assert_eq!(audited(2, SOMEBODY, &[5]), missing, "later than was announced");
+    assert_eq!(audited(2, TENANT, &[5]), missing, "after the announced limit");
 }
 
 #[test]
-fn an_attempt_of_which_nobody_told_is_counted() {
+fn attempts_missing_from_the_journal_are_counted() {
     let rows = sound();
     let mut audit = fresh();
     rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
@@ -240,7 +241,7 @@ fn an_attempt_of_which_nobody_told_is_counted() {
 }
 
 #[test]
-fn the_report_says_how_far_it_is_vouched_for_from_elsewhere() {
+fn report_names_the_last_row_covered_by_an_exported_checkpoint() {
     let rows = sound();
     let mut audit = fresh();
     audit.checkpoint(4, rows[3].hash(), Kept::Elsewhere);
@@ -251,7 +252,7 @@ fn the_report_says_how_far_it_is_vouched_for_from_elsewhere() {
 }
 
 #[test]
-fn an_outcome_that_says_something_else_is_named() {
+fn changed_outcome_is_reported_with_its_delivery() {
     let rows = sound();
     let mut audit = fresh();
     let changed = Archived::Differs("its outcome was changed");
@@ -261,7 +262,7 @@ fn an_outcome_that_says_something_else_is_named() {
 }
 
 #[test]
-fn a_store_that_ran_for_minutes_without_a_checkpoint_is_suspect() {
+fn minutes_without_a_checkpoint_are_a_finding() {
     let mut head = Head::default();
     let mut rows = Vec::new();
     for minute in 0..10 {
@@ -284,7 +285,7 @@ fn a_store_that_ran_for_minutes_without_a_checkpoint_is_suspect() {
 }
 
 #[test]
-fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
+fn rows_left_unsigned_by_a_killed_session_are_due_with_the_next_session() {
     let mut head = Head::default();
     let mut rows = Vec::new();
     for (session, second) in [(Some(1), 0), (None, 0), (Some(2), 9_000), (None, 9_000), (None, 9_060)] {
@@ -308,12 +309,12 @@ fn what_a_session_that_was_killed_left_unsigned_is_the_next_ones_to_sign() {
 }
 
 #[test]
-fn rows_that_are_gone_before_one_without_a_time_are_missing() {
-    let (said, without) = (at(1), Timestamp::default());
-    let before = Retention::default().old(RetentionPhase::Journal, said);
+fn rows_removed_before_a_row_without_a_time_are_missing() {
+    let (recorded, without) = (at(1), Timestamp::default());
+    let before = Retention::default().old(RetentionPhase::Journal, recorded);
     let gone = |at| {
         let (phase, mut head, mut rows) = (RetentionPhase::Journal, Head::default(), Vec::new());
-        let retained = Entry::Retained { phase, upto: 1, removed: 1, before, at: said, tenant: None };
+        let retained = Entry::Retained { phase, upto: 1, removed: 1, before, at: recorded, tenant: None };
         for entry in [Entry::Opened { session: 1, at }, Entry::Opened { session: 2, at }, retained] {
             let mut entries = Entries::default();
             entries.push(&entry);
@@ -327,8 +328,8 @@ fn rows_that_are_gone_before_one_without_a_time_are_missing() {
     assert_eq!(gone(without), [Finding::Missing { from: 1, to: 1 }]);
 }
 
-/// A journal in which a message of somebody is accepted, ended, and erased in row 9.
-fn of_somebody() -> Vec<JournalRow> {
+/// A journal in which a message of a subject is accepted and ended, and the subject is erased in row 9.
+fn journal_with_erased_subject() -> Vec<JournalRow> {
     let mark = crate::journal::Hidden([3; 16]);
     journal(|number| match number {
         1 => Some(Entry::Accepted {
@@ -350,36 +351,36 @@ fn of_somebody() -> Vec<JournalRow> {
     })
 }
 
-/// An audit where all outcomes of the first so many rows are missing.
+/// Audits that journal with the outcomes of the first `missing` rows removed.
 fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) -> Vec<Finding> {
-    let rows = of_somebody();
+    let rows = journal_with_erased_subject();
     let mut audit = fresh();
     hint.into_iter().for_each(|hint| audit.erased(hint));
     let signed = rows.iter().filter(|row| Some(row.number) == signed);
     signed.for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
     for row in &rows {
         let is_gone = row.number <= missing;
-        audit.row(row, &mut |_| if is_gone { Archived::Missing(SOMEBODY) } else { Archived::Fits });
+        audit.row(row, &mut |_| if is_gone { Archived::Missing(TENANT) } else { Archived::Fits });
     }
     audit.finish(outcomes(10 - missing.saturating_sub(1))).findings
 }
 
 #[test]
-fn outcomes_of_somebody_who_was_erased_are_missing_by_a_signed_word_alone() {
+fn erasure_excuses_missing_outcomes_only_if_announced_and_signed() {
     let whom = ErasedWhom::Subject(Some(crate::journal::Hidden([3; 16])));
     let hint = ErasedHint { row: 9, tenant: TenantId::from_raw(1), whom };
     assert_eq!(audit_without(Some(hint), 4, Some(9)), []);
-    assert_eq!(audit_without(Some(hint), 4, Some(8)), [Finding::Unfounded { row: 9 }], "not signed for");
+    assert_eq!(audit_without(Some(hint), 4, Some(8)), [Finding::Unfounded { row: 9 }], "announcement not signed");
     let elsewhere = ErasedHint { row: 8, ..hint };
-    assert_eq!(audit_without(Some(elsewhere), 4, Some(9)), [Finding::Unfounded { row: 8 }], "not announced there");
+    assert_eq!(audit_without(Some(elsewhere), 4, Some(9)), [Finding::Unfounded { row: 8 }], "announced in another row");
     let other = ErasedHint { whom: ErasedWhom::Subject(Some(crate::journal::Hidden([4; 16]))), ..hint };
     let missing = Finding::OutcomesMissing { missing: 3, announced: 0 };
-    assert_eq!(audit_without(Some(other), 4, Some(9)), std::slice::from_ref(&missing), "somebody else");
-    assert_eq!(audit_without(None, 4, Some(9)), [missing], "nobody");
+    assert_eq!(audit_without(Some(other), 4, Some(9)), std::slice::from_ref(&missing), "another subject");
+    assert_eq!(audit_without(None, 4, Some(9)), [missing], "no erasure recorded");
 }
 
 #[test]
-fn outcomes_of_an_erased_tenant_are_those_of_its_endpoints_before_the_erasure() {
+fn tenant_erasure_excuses_outcomes_of_endpoints_made_before_it() {
     let endpoint = Entry::Endpoint {
         endpoint: EndpointId::from_raw(7),
         tenant: TenantId::from_raw(1),
@@ -398,7 +399,7 @@ fn outcomes_of_an_erased_tenant_are_those_of_its_endpoints_before_the_erasure() 
         let mut audit = fresh();
         audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant });
         audit.checkpoint(ROWS, rows[11].hash(), Kept::InTheFile);
-        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing(SOMEBODY)));
+        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing(TENANT)));
         assert_eq!(audit.finish(outcomes(0)).is_clean(), clean, "announced in row {announced}");
     }
 }

@@ -1,4 +1,4 @@
-//! Accepting: durable all or none, and on its way to the loop exactly once.
+//! Accepting: messages are written all or none, and their deliveries arrive exactly once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::fixture::{Case, Draft, NOW, after};
 use crate::row::{Accepted, Details, Message};
 use crate::{Store, StoreError};
 
-/// Far longer than any disk takes: a call that has no answer by then never gets one.
+/// Far longer than any disk takes: a call without a result by then is stuck.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>) {
@@ -40,7 +40,7 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
         case.same("the message", found, Some(message));
     }
     let none = case.done("message", case.store.message(MessageId::from_raw(77)).await);
-    case.same("a message nobody sent", none, None);
+    case.same("an unknown message", none, None);
 }
 
 pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Case<S>) {
@@ -65,10 +65,10 @@ pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Ca
         case.same("as a reader sees it", (shown.delivery, shown.place), (delivery, Some(places[index])));
     }
     let unknown = case.store.delivery(DeliveryId::from_raw(77), NOW).await;
-    case.same("a delivery nobody made", case.done("delivery", unknown), None);
+    case.same("an unknown delivery", case.done("delivery", unknown), None);
 }
 
-pub(super) async fn what_is_accepted_arrives_once_in_the_order_of_its_commits<S: Store>(case: &Case<S>) {
+pub(super) async fn accepted_deliveries_arrive_once_in_commit_order<S: Store>(case: &Case<S>) {
     let mut expected = Vec::new();
     for _ in 0..3 {
         let batch = vec![case.message(&[Draft::to(1), Draft::to(2).spilled()]), case.message(&[Draft::to(3)])];
@@ -81,7 +81,7 @@ pub(super) async fn what_is_accepted_arrives_once_in_the_order_of_its_commits<S:
     let mut found = Vec::new();
     while found.len() < expected.len() {
         for arrival in case.store.arrivals().await {
-            case.same("its lane comes along", arrival.new.lane.lane, arrival.new.delivery.lane);
+            case.same("it includes its lane", arrival.new.lane.lane, arrival.new.delivery.lane);
             found.push((arrival.new.delivery, arrival.new.place, arrival.message.id));
         }
     }
@@ -91,8 +91,8 @@ pub(super) async fn what_is_accepted_arrives_once_in_the_order_of_its_commits<S:
     case.same("nothing arrives twice", next, last);
 }
 
-pub(super) async fn an_accept_nobody_waits_for_still_arrives<S: Store>(case: &Case<S>) {
-    // The first of a tenant may have to make its key before it is handed over.
+pub(super) async fn accept_whose_caller_has_gone_still_arrives<S: Store>(case: &Case<S>) {
+    // The first accept of a tenant may have to make the tenant's key before it is queued.
     case.done("accept", case.store.accept(case.session(), vec![case.message(&[Draft::to(2)])]).await);
     case.store.arrivals().await;
     let accepted = case.message(&[Draft::to(1)]);
@@ -122,7 +122,7 @@ pub(super) async fn a_fenced_accept_leaves_nothing<S: Store>(case: &Case<S>) {
     case.same("only what was accepted arrives", arrived, vec![batch[1].deliveries[0].delivery.id]);
 }
 
-pub(super) async fn a_message_for_nobody_is_kept_and_arrives_nowhere<S: Store>(case: &Case<S>) {
+pub(super) async fn message_without_deliveries_is_stored_and_yields_no_arrival<S: Store>(case: &Case<S>) {
     let alone = case.message(&[]);
     case.done("accept", case.store.accept(case.session(), vec![alone.clone()]).await);
     let found = case.done("message", case.store.message(alone.message.id).await);
@@ -132,7 +132,7 @@ pub(super) async fn a_message_for_nobody_is_kept_and_arrives_nowhere<S: Store>(c
     case.same("what arrived", arrived, ids);
 }
 
-pub(super) async fn large_messages_for_nobody_never_fill_the_way_to_the_loop<S: Store>(case: &Case<S>) {
+pub(super) async fn large_messages_without_deliveries_do_not_fill_the_arrival_queue<S: Store>(case: &Case<S>) {
     let body = Bytes::from(vec![b'x'; 1 << 20]);
     for n in 0..70 {
         let alone = case.message(&[]);
@@ -143,7 +143,7 @@ pub(super) async fn large_messages_for_nobody_never_fill_the_way_to_the_loop<S: 
     }
 }
 
-/// Everything a producer can say of a message.
+/// All optional fields a producer can set.
 fn details() -> Details {
     let text = |text: &str| text.to_owned();
     Details {

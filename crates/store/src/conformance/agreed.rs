@@ -1,4 +1,4 @@
-//! Tenants with whom another time was agreed, beside those with whom none was.
+//! Retention overrides: tenants that have one, beside tenants that have none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,11 @@ use crate::row::{
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Tenants of the cases; each has the lane of its number.
-const EVERYBODY: u64 = 1;
+/// A tenant without an override. Each tenant has the lane of its number.
+const DEFAULT: u64 = 1;
+/// A tenant with shorter times than the default.
 const SHORT: u64 = 2;
+/// A tenant with longer times than the default.
 const LONG: u64 = 3;
 
 fn tenant(n: u64) -> TenantId {
@@ -35,11 +37,11 @@ fn own(payload: u32, history: u32) -> OwnRetention {
 
 impl<S: Store> Case<S> {
     async fn tenants(&self) {
-        for n in [EVERYBODY, SHORT, LONG] {
+        for n in [DEFAULT, SHORT, LONG] {
             self.put_endpoint(Endpoint { tenant: tenant(n), ..endpoint(n) }).await;
         }
-        let agreed = vec![(tenant(SHORT), own(1, 2)), (tenant(LONG), own(60, 90))];
-        self.same("agreed with two", self.agree(Agreed::all(agreed)).await, 2);
+        let overrides = vec![(tenant(SHORT), own(1, 2)), (tenant(LONG), own(60, 90))];
+        self.same("two overrides", self.agree(Agreed::all(overrides)).await, 2);
     }
 
     async fn agree(&self, agreed: Agreed) -> u64 {
@@ -65,8 +67,8 @@ impl<S: Store> Case<S> {
         delivery
     }
 
-    /// How many messages were removed.
-    async fn let_messages_go(&self, now: Timestamp) -> u64 {
+    /// Runs the message phase of retention; returns the number of messages removed.
+    async fn delete_messages(&self, now: Timestamp) -> u64 {
         let mut step = RetentionStep::of(RetentionPhase::Messages);
         let mut removed = 0;
         while step.phase == RetentionPhase::Messages {
@@ -78,7 +80,7 @@ impl<S: Store> Case<S> {
         removed
     }
 
-    /// Of which of these payload and history are left.
+    /// For each delivery, whether its payload and its history are left.
     async fn left(&self, deliveries: &[Delivery]) -> Vec<(bool, bool)> {
         let mut left = Vec::new();
         for delivery in deliveries {
@@ -88,16 +90,16 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn each_tenant_s_things_are_kept_as_was_agreed_with_it<S: Store>(case: &Case<S>) {
+pub(super) async fn data_of_each_tenant_is_kept_for_its_own_retention_time<S: Store>(case: &Case<S>) {
     case.tenants().await;
-    let sent = [case.sent(LONG).await, case.sent(EVERYBODY).await, case.sent(SHORT).await, case.sent(LONG).await];
-    let (whole, told, gone) = ((true, true), (false, true), (false, false));
+    let sent = [case.sent(LONG).await, case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
+    let (whole, history, gone) = ((true, true), (false, true), (false, false));
     for (day, expected) in [
-        (1, [whole, whole, told, whole]),
+        (1, [whole, whole, history, whole]),
         (3, [whole, whole, gone, whole]),
-        (8, [whole, told, gone, whole]),
+        (8, [whole, history, gone, whole]),
         (31, [whole, gone, gone, whole]),
-        (61, [told, gone, gone, told]),
+        (61, [history, gone, gone, history]),
         (91, [gone, gone, gone, gone]),
     ] {
         case.retain(days(day)).await;
@@ -105,8 +107,8 @@ pub(super) async fn each_tenant_s_things_are_kept_as_was_agreed_with_it<S: Store
     }
 }
 
-/// What was sent to an endpoint of a subject that is erased later is kept as long as all else of the tenant.
-pub(super) async fn outcomes_of_an_erased_subjects_endpoint_go_in_the_tenants_time<S: Store>(case: &Case<S>) {
+/// Outcomes of an endpoint whose subject is erased later are kept as long as the tenant's other outcomes.
+pub(super) async fn outcomes_of_an_erased_endpoint_follow_the_tenants_retention<S: Store>(case: &Case<S>) {
     case.tenants().await;
     let mut sent = Vec::new();
     for (n, whose) in [(8, SHORT), (9, LONG)] {
@@ -130,9 +132,9 @@ pub(super) async fn outcomes_of_an_erased_subjects_endpoint_go_in_the_tenants_ti
     }
 }
 
-pub(super) async fn what_waits_is_given_up_after_its_tenant_s_time<S: Store>(case: &Case<S>) {
+pub(super) async fn pending_delivery_is_given_up_after_its_tenants_retention_time<S: Store>(case: &Case<S>) {
     case.tenants().await;
-    let waiting = [case.send(LONG).await, case.send(EVERYBODY).await, case.send(SHORT).await];
+    let waiting = [case.send(LONG).await, case.send(DEFAULT).await, case.send(SHORT).await];
     for (day, given_up) in [(1, vec![]), (3, vec![2]), (31, vec![1]), (89, vec![]), (91, vec![0])] {
         case.retain(days(day)).await;
         for place in given_up {
@@ -140,15 +142,15 @@ pub(super) async fn what_waits_is_given_up_after_its_tenant_s_time<S: Store>(cas
             case.same("given up", case.state(waiting[place].id).await, state);
             case.check(case.has_message(&waiting[place]).await, "as a dead letter, which can be replayed");
         }
-        case.same("who agreed on more waits", case.pending(waiting[0].id).await.is_some(), day < 90);
+        case.same("with the longer time it waits", case.pending(waiting[0].id).await.is_some(), day < 90);
     }
 }
 
-pub(super) async fn a_change_holds_for_what_is_there_already<S: Store>(case: &Case<S>) {
+pub(super) async fn changed_override_applies_to_existing_data<S: Store>(case: &Case<S>) {
     case.tenants().await;
-    let sent = [case.sent(EVERYBODY).await, case.sent(SHORT).await, case.sent(LONG).await];
+    let sent = [case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
     let waits = case.send(LONG).await;
-    // Everybody's walk has passed what is kept for longer.
+    // The default walk has passed rows that an override keeps for longer.
     case.retain(days(40)).await;
     case.same("kept for longer", case.left(&sent).await, vec![(false, false), (false, false), (true, true)]);
     case.agree(Agreed::all(vec![(tenant(LONG), own(30, 50))])).await;
@@ -157,9 +159,9 @@ pub(super) async fn a_change_holds_for_what_is_there_already<S: Store>(case: &Ca
     case.check(case.pending(waits.id).await.is_some(), "50 days are not over");
     case.agree(Agreed::all(vec![])).await;
     case.retain(days(40)).await;
-    case.same("and the history by everybody's", case.left(&sent[2..]).await, vec![(false, false)]);
+    case.same("and the history by the default", case.left(&sent[2..]).await, vec![(false, false)]);
     case.same("given up", case.state(waits.id).await, State::Dead { at: days(40), cause: Cause::Retention });
-    // Back to where no walk has been for long.
+    // A new override needs a walk from the beginning.
     let later = [case.sent(SHORT).await, case.sent(LONG).await];
     case.agree(Agreed::all(vec![(tenant(SHORT), own(100, 200))])).await;
     case.retain(days(50)).await;
@@ -169,17 +171,17 @@ pub(super) async fn a_change_holds_for_what_is_there_already<S: Store>(case: &Ca
     case.same("and shorter", case.left(&later).await, vec![(false, false), (false, false)]);
 }
 
-pub(super) async fn who_keeps_for_longer_is_passed_over_in_small_steps<S: Store>(case: &Case<S>) {
+pub(super) async fn messages_with_a_longer_override_are_skipped_in_small_steps<S: Store>(case: &Case<S>) {
     case.tenants().await;
     let count = RETENTION_STEP_MAX as usize + 7;
     let messages = (0..2 * count).map(|n| case.message_of(if n < count { LONG } else { SHORT }, &[])).collect();
     _ = case.done("accept", case.store.accept(case.session(), messages).await);
     for (day, gone) in [(3, count), (59, 0), (61, count)] {
-        case.same("those whose time is over", case.let_messages_go(days(day)).await, gone as u64);
+        case.same("expired messages", case.delete_messages(days(day)).await, gone as u64);
     }
 }
 
-pub(super) async fn what_is_needed_outlives_every_time<S: Store>(case: &Case<S>) {
+pub(super) async fn needed_payload_outlives_every_retention_time<S: Store>(case: &Case<S>) {
     case.tenants().await;
     let dead = case.send(SHORT).await;
     case.end(&dead, State::Dead { at: after(1), cause: Cause::NotFound }).await;
@@ -190,7 +192,7 @@ pub(super) async fn what_is_needed_outlives_every_time<S: Store>(case: &Case<S>)
     case.check(!case.has_message(&dead).await, "it went with its letter");
     case.retain(days(61)).await;
     case.check(case.has_message(&waiting).await, "it can still be sent");
-    // It is kept for longer than it is needed.
+    // From now on the override keeps it for longer than it is needed.
     case.agree(Agreed::all(vec![(tenant(LONG), own(100, 100))])).await;
     case.end(&waiting, State::Delivered { at: days(62) }).await;
     case.retain(days(99)).await;
@@ -199,22 +201,22 @@ pub(super) async fn what_is_needed_outlives_every_time<S: Store>(case: &Case<S>)
     case.check(!case.has_message(&waiting).await, "now they are");
 }
 
-pub(super) async fn what_is_agreed_with_some_leaves_others_alone<S: Store>(case: &Case<S>) {
+pub(super) async fn override_of_some_tenants_does_not_change_others<S: Store>(case: &Case<S>) {
     case.tenants().await;
-    let nobody = |after, upto| Agreed { after, upto, own: Vec::new() };
+    let none = |after, upto| Agreed { after, upto, own: Vec::new() };
     let same = vec![(tenant(SHORT), own(1, 2)), (tenant(LONG), own(60, 90))];
     case.same("the same again", case.agree(Agreed::all(same)).await, 0);
-    case.same("before them", case.agree(nobody(None, Some(tenant(EVERYBODY)))).await, 0);
-    case.same("behind them", case.agree(nobody(Some(tenant(LONG)), None)).await, 0);
-    let sent = [case.sent(EVERYBODY).await, case.sent(SHORT).await, case.sent(LONG).await];
-    case.same("one of them", case.agree(nobody(Some(tenant(EVERYBODY)), Some(tenant(SHORT)))).await, 1);
+    case.same("before them", case.agree(none(None, Some(tenant(DEFAULT)))).await, 0);
+    case.same("after them", case.agree(none(Some(tenant(LONG)), None)).await, 0);
+    let sent = [case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
+    case.same("one of them", case.agree(none(Some(tenant(DEFAULT)), Some(tenant(SHORT)))).await, 1);
     case.retain(days(6)).await;
-    case.same("as long as everybody's", case.left(&sent).await, vec![(true, true); 3]);
+    case.same("as long as the default", case.left(&sent).await, vec![(true, true); 3]);
     case.retain(days(31)).await;
     case.same("and no longer", case.left(&sent).await, vec![(false, false), (false, false), (true, true)]);
 }
 
-pub(super) async fn what_was_agreed_outlives_its_session<S: Store>(case: &Case<S>) {
+pub(super) async fn overrides_outlive_their_session<S: Store>(case: &Case<S>) {
     case.tenants().await;
     let sent = [case.sent(SHORT).await, case.sent(LONG).await];
     let later = case.reopen().await.session;
@@ -223,16 +225,16 @@ pub(super) async fn what_was_agreed_outlives_its_session<S: Store>(case: &Case<S
     case.retain_in(later, days(59)).await;
     case.same("the longer", case.left(&sent).await, vec![(false, false), (true, true)]);
     let fenced = case.store.agree(case.session(), Agreed::all(vec![]), NOW).await;
-    case.check(fenced.is_err(), "an older session agrees on nothing");
+    case.check(fenced.is_err(), "an older session cannot set overrides");
 }
 
-pub(super) async fn what_is_agreed_is_told_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn overrides_are_recorded_in_the_journal<S: Store>(case: &Case<S>) {
     case.tenants().await;
     case.sent(SHORT).await;
     case.retain(days(3)).await;
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).map(|entry| case.done("entry", entry));
-    let told: Vec<Entry> = entries
+    let recorded: Vec<Entry> = entries
         .filter(|entry| match entry {
             Entry::Retained { phase, .. } => *phase == RetentionPhase::History,
             other => matches!(other, Entry::Agreed { .. }),
@@ -256,5 +258,5 @@ pub(super) async fn what_is_agreed_is_told_in_the_journal<S: Store>(case: &Case<
             tenant: Some(tenant(SHORT)),
         },
     ];
-    case.same("what was agreed, and what went by it", told, expected);
+    case.same("the overrides, and the deletion under one", recorded, expected);
 }

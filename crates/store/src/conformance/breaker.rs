@@ -1,4 +1,4 @@
-//! Breakers: what a session tells the next one of those that are not closed.
+//! Breakers: a session finds the breakers that were not closed when they were last stored.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ fn lane(n: u64) -> BreakerOf {
     BreakerOf::Lane(lane_id(n))
 }
 
-pub(super) async fn remembered_breakers_are_known_at_the_start<S: Store>(case: &Case<S>) {
-    // Origins are hashes: any number, also those a signed column takes for negative.
+pub(super) async fn stored_breakers_are_known_at_the_start<S: Store>(case: &Case<S>) {
+    // The ids of origins are hashes, so they may exceed the range of a signed column.
     let origin = |raw| BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(raw)));
     let breakers = vec![
         soft(lane(1), -5, 30_000),
@@ -38,14 +38,14 @@ pub(super) async fn remembered_breakers_are_known_at_the_start<S: Store>(case: &
     case.same("to every later session too", case.reopen().await.breakers, breakers);
 }
 
-pub(super) async fn what_is_remembered_replaces_all_before<S: Store>(case: &Case<S>) {
+pub(super) async fn stored_breakers_replace_the_earlier_set<S: Store>(case: &Case<S>) {
     let before = vec![soft(lane(1), 0, 30_000), soft(lane(2), 0, 30_000)];
     let now = vec![soft(lane(2), 0, 45_000), soft(lane(3), 9, 30_000)];
     for breakers in [before, now.clone()] {
         case.done("remember", case.store.remember(case.session(), breakers).await);
     }
     let start = case.reopen().await;
-    case.same("the last word", start.breakers, now);
+    case.same("the last set", start.breakers, now);
     case.done("remember none", case.store.remember(start.session, Vec::new()).await);
     case.check(case.reopen().await.breakers.is_empty(), "all are closed");
 }

@@ -1,4 +1,4 @@
-//! Whoever signs for the journal signs for what is in it, and only when there is more of it.
+//! Checkpoints: signed for the journal's last row, and only if the journal has grown.
 
 use super::fixture::{Case, Draft, MANY, NOW, after};
 use crate::row::Session;
@@ -14,21 +14,21 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn a_checkpoint_says_how_the_journal_ended<S: Store>(case: &Case<S>) {
+pub(super) async fn checkpoint_covers_the_last_row<S: Store>(case: &Case<S>) {
     case.accept(&[Draft::to(1)]).await;
-    let Some(signed) = case.sign(1).await else { case.fail("there is something to sign for") };
+    let Some(signed) = case.sign(1).await else { case.fail("there are rows to sign") };
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let last = &rows[rows.len() - 1];
-    let Ok(said) = case.store.public_key().verify(&signed.line) else { case.fail("its own key verifies it") };
-    case.same("the last row", (said.row, said.chain), (last.number, last.hash()));
-    case.same("and when", (signed.row, said.at_ms), (last.number, after(5).as_millis()));
+    let Ok(checkpoint) = case.store.public_key().verify(&signed.line) else { case.fail("its own key verifies it") };
+    case.same("the last row", (checkpoint.row, checkpoint.chain), (last.number, last.hash()));
+    case.same("its time", (signed.row, checkpoint.at_ms), (last.number, after(5).as_millis()));
     case.same("it is kept", case.done("read", case.store.checkpoints(0, MANY).await), vec![signed.clone()]);
     let again = case.done("sign now", case.store.sign_now(case.session(), after(9)).await);
-    case.same("who asks is given it again", again, Some(signed.clone()));
-    case.same("behind it is none", case.done("read", case.store.checkpoints(signed.row, MANY).await), vec![]);
+    case.same("a second request gets the same checkpoint", again, Some(signed.clone()));
+    case.same("none after it", case.done("read", case.store.checkpoints(signed.row, MANY).await), vec![]);
 }
 
-pub(super) async fn what_is_signed_for_is_not_signed_for_again<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_already_covered_are_not_signed_again<S: Store>(case: &Case<S>) {
     case.check(case.sign(2).await.is_none(), "one row is not two");
     case.check(case.sign(0).await.is_some(), "a session has begun");
     case.same("nothing since", (case.sign(0).await, case.sign(1).await), (None, None));
@@ -44,8 +44,8 @@ pub(super) async fn what_is_signed_for_is_not_signed_for_again<S: Store>(case: &
     case.same("in order", rows, vec![1, 3, 4]);
 }
 
-pub(super) async fn whoever_asks_gets_the_end_of_this_moment_signed<S: Store>(case: &Case<S>) {
-    case.same("nothing is signed for", case.done("last", case.store.last_checkpoint().await), None);
+pub(super) async fn sign_now_covers_the_current_last_row<S: Store>(case: &Case<S>) {
+    case.same("nothing is signed yet", case.done("last", case.store.last_checkpoint().await), None);
     for row in 1..=3 {
         let signed = case.done("sign now", case.store.sign_now(case.session(), after(5)).await);
         case.same("for the last row", signed.as_ref().map(|signed| signed.row), Some(row));
@@ -54,10 +54,10 @@ pub(super) async fn whoever_asks_gets_the_end_of_this_moment_signed<S: Store>(ca
     }
 }
 
-pub(super) async fn who_is_fenced_signs_for_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn fenced_session_signs_nothing<S: Store>(case: &Case<S>) {
     let newer = case.reopen().await.session;
     let refused = case.store.sign(case.session(), 1, NOW).await;
     case.check(matches!(refused, Err(StoreError::Fenced { .. })), "an older session is fenced");
-    case.same("nothing is kept", case.done("read", case.store.checkpoints(0, MANY).await), vec![]);
+    case.same("nothing is stored", case.done("read", case.store.checkpoints(0, MANY).await), vec![]);
     case.check(case.sign_in(newer, 1).await.is_some(), "the newer one signs");
 }

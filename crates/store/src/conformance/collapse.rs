@@ -1,4 +1,4 @@
-//! Collapse keys: the newer delivery takes the place of the one that waits.
+//! Collapse keys: the newer delivery supersedes the one that waits.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::Scope;
@@ -20,8 +20,8 @@ impl Draft {
 }
 
 impl<S: Store> Case<S> {
-    /// What has arrived: each with those whose place it took.
-    async fn took_places(&self, count: usize) -> Vec<(DeliveryId, Vec<DeliveryId>)> {
+    /// The next `count` arrivals, each with the deliveries it superseded.
+    async fn arrived_superseding(&self, count: usize) -> Vec<(DeliveryId, Vec<DeliveryId>)> {
         let mut arrived = Vec::new();
         while arrived.len() < count {
             let more = self.store.arrivals().await;
@@ -31,12 +31,13 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn the_newer_takes_the_place_of_the_one_that_waits_wherever_it_is<S: Store>(case: &Case<S>) {
+pub(super) async fn newer_delivery_supersedes_the_waiting_one_in_any_place<S: Store>(case: &Case<S>) {
     let drafts = [Draft::to(1), Draft::to(1).delayed(after(9)), Draft::to(1).spilled()];
     for (key, draft) in [0, 7, u64::MAX].into_iter().zip(drafts) {
         let old = case.accept_one(draft.under(key)).await.id;
         let new = case.accept_one(Draft::to(1).under(key)).await.id;
-        case.same("it arrives with what it replaced", case.took_places(2).await, vec![(old, vec![]), (new, vec![old])]);
+        let arrived = case.arrived_superseding(2).await;
+        case.same("it arrives with what it superseded", arrived, vec![(old, vec![]), (new, vec![old])]);
         case.same("the older has ended", case.state(old).await, SUPERSEDED);
         let shown = case.shown(old, NOW).await;
         case.check(shown.place.is_none() && shown.attempts.is_empty(), "it is an outcome without an attempt");
@@ -46,33 +47,33 @@ pub(super) async fn the_newer_takes_the_place_of_the_one_that_waits_wherever_it_
     }
 }
 
-pub(super) async fn other_lanes_other_keys_and_no_keys_are_left_alone<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_of_other_lanes_and_keys_are_not_superseded<S: Store>(case: &Case<S>) {
     let mut alone = Vec::new();
     for draft in [Draft::to(1).under(1), Draft::to(2).under(2), Draft::to(1)] {
         alone.push(case.accept_one(draft).await.id);
     }
     let new = case.accept_one(Draft::to(1).under(2)).await.id;
-    case.same("nobody's place was taken", case.took_places(4).await.pop(), Some((new, vec![])));
+    case.same("nothing was superseded", case.arrived_superseding(4).await.pop(), Some((new, vec![])));
     for id in alone {
         case.same("it waits", case.state(id).await, State::Queued { due: NOW });
     }
 }
 
-pub(super) async fn of_several_in_one_accept_the_last_stays<S: Store>(case: &Case<S>) {
+pub(super) async fn last_of_several_in_one_accept_supersedes_the_others<S: Store>(case: &Case<S>) {
     let draft = Draft::to(1).under(5);
     let batch = vec![case.message(&[draft, draft]), case.message(&[draft])];
     let ids: Vec<DeliveryId> =
         batch.iter().flat_map(|accepted| &accepted.deliveries).map(|new| new.delivery.id).collect();
     case.done("accept", case.store.accept(case.session(), batch).await);
     let expected = vec![(ids[0], vec![]), (ids[1], vec![ids[0]]), (ids[2], vec![ids[1]])];
-    case.same("who took whose place", case.took_places(3).await, expected);
+    case.same("each supersedes the one before", case.arrived_superseding(3).await, expected);
     for id in &ids[..2] {
         case.same("superseded", case.state(*id).await, SUPERSEDED);
     }
     case.same("the last", case.state(ids[2]).await, State::Queued { due: NOW });
 }
 
-pub(super) async fn what_was_tried_keeps_its_attempts_and_a_late_settle_is_stale<S: Store>(case: &Case<S>) {
+pub(super) async fn superseded_delivery_keeps_its_attempts_and_a_late_settle_is_stale<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1).under(5)).await;
     let retry = case.attempted(&first, State::Retry { due: after(50), cause: Cause::Unavailable }, Cause::Unavailable);
     let waiting = retry.record.delivery.clone();
@@ -80,12 +81,12 @@ pub(super) async fn what_was_tried_keeps_its_attempts_and_a_late_settle_is_stale
     let flying = case.attempted(&waiting, State::Delivered { at: after(60) }, Cause::Ok);
     case.accept_one(Draft::to(1).under(5)).await;
     case.same("it has ended with its attempt", case.shown(first.id, NOW).await.attempts.len(), 1);
-    case.same("what was in flight comes too late", case.settle(flying).await, Settled::Stale);
+    case.same("the attempt in flight comes too late", case.settle(flying).await, Settled::Stale);
     let shown = case.shown(first.id, NOW).await;
     case.same("and is in the history", (shown.delivery.state, shown.attempts.len()), (SUPERSEDED, 2));
 }
 
-pub(super) async fn what_has_ended_is_not_ended_again<S: Store>(case: &Case<S>) {
+pub(super) async fn ended_delivery_is_not_superseded<S: Store>(case: &Case<S>) {
     let delivered = case.accept_one(Draft::to(1).under(1)).await;
     case.settle_done(case.attempted(&delivered, State::Delivered { at: after(1) }, Cause::Ok)).await;
     let expired = case.accept_one(Draft { expiry: Expiry::At(NOW), ..Draft::to(1).under(2) }).await.id;
@@ -98,22 +99,22 @@ pub(super) async fn what_has_ended_is_not_ended_again<S: Store>(case: &Case<S>) 
     case.same("over its time to live", case.state(expired).await, State::Expired { at: NOW });
     case.same("cut", case.state(cut).await, State::Cancelled { at: after(7), cause: Cause::Cancelled });
     case.check(case.pending(cut).await.is_some(), "its row waits for the sweep");
-    let places = case.took_places(6).await.into_iter().flat_map(|(_, old)| old).collect::<Vec<_>>();
-    case.same("only what had a row to end is told", places, vec![expired]);
+    let superseded = case.arrived_superseding(6).await.into_iter().flat_map(|(_, old)| old).collect::<Vec<_>>();
+    case.same("only the delivery with a row to end is reported", superseded, vec![expired]);
 }
 
-pub(super) async fn a_retried_delivery_can_still_be_replaced<S: Store>(case: &Case<S>) {
+pub(super) async fn delivery_that_was_put_back_can_still_be_superseded<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1).under(5)).await;
     let put_back = Delivery { state: State::Queued { due: after(3) }, ..first.clone() };
     case.settle_done(case.settlement(&first, put_back)).await;
     case.done("spill", case.store.spill(case.session(), vec![first.id]).await);
     let row = case.pending(first.id).await.map(|row| row.place);
-    case.same("it lies behind the window", row, Some(Place::Spilled));
+    case.same("it is spilled", row, Some(Place::Spilled));
     case.accept_one(Draft::to(1).under(5)).await;
     case.same("superseded", case.state(first.id).await, SUPERSEDED);
 }
 
-pub(super) async fn a_duplicate_takes_nobody_s_place<S: Store>(case: &Case<S>) {
+pub(super) async fn duplicate_request_supersedes_nothing<S: Store>(case: &Case<S>) {
     let once = Idempotency {
         tenant: posthaste_core::id::TenantId::from_raw(9),
         key: KeyHash([1; 16]),

@@ -1,4 +1,4 @@
-//! Cuts: one row ends everything at or below it.
+//! Cuts: one row ends all deliveries of its scope up to an id.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
@@ -9,12 +9,12 @@ use super::fixture::{Case, Draft, NOW, after, endpoint, lane_id};
 use crate::Store;
 use crate::row::EndpointStatus;
 
-/// What a cut of these cases makes of a delivery.
+/// The final state of a delivery that a cut of these cases covers.
 fn cancelled() -> State {
     State::Cancelled { at: after(7), cause: Cause::Cancelled }
 }
 
-pub(super) async fn a_lane_s_cut_ends_what_is_at_or_below_it<S: Store>(case: &Case<S>) {
+pub(super) async fn lane_cut_ends_deliveries_up_to_its_id<S: Store>(case: &Case<S>) {
     let ready = case.accept_one(Draft::to(1)).await.id;
     let delayed = case.accept_one(Draft::to(1).delayed(after(9))).await.id;
     let other = case.accept_one(Draft::to(2)).await.id;
@@ -31,7 +31,7 @@ pub(super) async fn a_lane_s_cut_ends_what_is_at_or_below_it<S: Store>(case: &Ca
     }
 }
 
-pub(super) async fn a_message_s_cut_ends_its_deliveries_alone<S: Store>(case: &Case<S>) {
+pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &Case<S>) {
     let before = case.accept(&[Draft::to(1), Draft::to(2)]).await;
     let message = case.message(&[Draft::to(1), Draft::to(2), Draft::to(3).spilled()]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
@@ -47,20 +47,20 @@ pub(super) async fn a_message_s_cut_ends_its_deliveries_alone<S: Store>(case: &C
     }
 }
 
-pub(super) async fn what_was_in_flight_is_spared_until_the_next_start<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_in_flight_are_spared_until_the_next_start<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1)).await;
     let flying = case.accept_one(Draft::to(1)).await;
     let scope = Scope::Lane(lane_id(1));
     let ended = case.cut(scope, flying.id.0, Cause::Cancelled, &[flying.id]).await;
     case.same("how many it ended", ended, 1);
-    case.same("what waited", case.state(waiting.id).await, cancelled());
-    case.same("what is in flight", case.state(flying.id).await, flying.state);
+    case.same("the waiting delivery", case.state(waiting.id).await, cancelled());
+    case.same("the delivery in flight", case.state(flying.id).await, flying.state);
     let start = case.reopen().await;
     case.same("after a start", case.state(flying.id).await, cancelled());
     case.check(start.cuts.iter().all(|cut| cut.spared.is_empty()), "the start names none of them");
 }
 
-pub(super) async fn what_was_spared_and_has_ended_does_not_lower_the_count<S: Store>(case: &Case<S>) {
+pub(super) async fn spared_delivery_that_ended_does_not_lower_the_count<S: Store>(case: &Case<S>) {
     let message = case.message(&[Draft::to(1), Draft::to(2)]);
     let flying = message.deliveries[0].delivery.clone();
     let upto = message.deliveries[1].delivery.id.0;
@@ -75,7 +75,7 @@ pub(super) async fn what_was_spared_and_has_ended_does_not_lower_the_count<S: St
     }
 }
 
-pub(super) async fn a_second_cut_reaches_further_with_its_own_cause_and_time<S: Store>(case: &Case<S>) {
+pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1)).await.id;
     let second = case.accept_one(Draft::to(1)).await.id;
     let third = case.accept_one(Draft::to(1)).await.id;
@@ -83,41 +83,41 @@ pub(super) async fn a_second_cut_reaches_further_with_its_own_cause_and_time<S: 
     let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared, endpoint: None };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
     let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second]), None).await;
-    case.same("what it covers by now, without what is in flight", case.done("cut", further), 1);
+    case.same("what both cover, without the spared delivery", case.done("cut", further), 1);
     case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
     let shorter = case.store.cut(case.session(), unsubscribed(first.0, after(9), Vec::new()), None).await;
-    case.same("what the second spared stays spared", case.done("cut", shorter), 1);
-    case.same("spared by the second", case.state(second).await, State::Queued { due: NOW });
-    case.same("beyond all", case.state(third).await, State::Queued { due: NOW });
+    case.same("the count without the delivery that the second spared", case.done("cut", shorter), 1);
+    case.same("still spared", case.state(second).await, State::Queued { due: NOW });
+    case.same("above both", case.state(third).await, State::Queued { due: NOW });
     let start = case.reopen().await;
     case.same("the cut in force", start.cuts, vec![unsubscribed(second.0, after(9), Vec::new())]);
     let ended = State::Cancelled { at: after(9), cause: Cause::Unsubscribed };
     case.same("covered", (case.state(first).await, case.state(second).await), (ended, ended));
 }
 
-pub(super) async fn an_endpoint_s_end_is_what_its_lane_s_cut_says_from_then_on<S: Store>(case: &Case<S>) {
+pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1)).await;
     let scope = Scope::Lane(lane_id(1));
     case.cut(scope, waiting.id.0, Cause::Cancelled, &[]).await;
     case.cut(scope, waiting.id.0, Cause::EndpointGone, &[]).await;
     let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
-    case.same("what waited for it", case.state(waiting.id).await, dead);
+    case.same("the waiting delivery", case.state(waiting.id).await, dead);
 }
 
-pub(super) async fn a_forgotten_cut_ends_nothing_any_more<S: Store>(case: &Case<S>) {
+pub(super) async fn removed_cut_ends_nothing<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     let scope = Scope::Lane(lane_id(1));
     case.cut(scope, delivery.id.0, Cause::Cancelled, &[]).await;
     case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
     case.same("it waits again", case.state(delivery.id).await, delivery.state);
     case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
-    case.check(case.reopen().await.cuts.is_empty(), "the start knows nothing of it");
+    case.check(case.reopen().await.cuts.is_empty(), "the next session does not get it");
 }
 
 pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
-        // Read before as well: nothing kept in memory may hide the change.
+        // Read before the change too, so that a stale cache would show.
         case.done("endpoint", case.store.endpoint(endpoint(n).id).await);
         case.done("endpoints", case.store.endpoints(endpoint(n).tenant).await);
     }
@@ -126,14 +126,14 @@ pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S
     case.cut(Scope::Lane(lane_id(2)), waiting.id.0, Cause::Cancelled, &[]).await;
     case.cut(Scope::Lane(lane_id(3)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
-    case.same("what waited for it", case.state(waiting.id).await, dead);
+    case.same("the waiting delivery", case.state(waiting.id).await, dead);
     for (n, status) in [(1, EndpointStatus::Gone), (2, EndpointStatus::Active)] {
         let found = case.done("endpoint", case.store.endpoint(endpoint(n).id).await);
         case.same("its status", found.map(|endpoint| endpoint.status), Some(status));
     }
     let listed = case.done("endpoints", case.store.endpoints(endpoint(1).tenant).await);
     let statuses: Vec<_> = listed.iter().map(|endpoint| endpoint.status).collect();
-    case.same("as its tenant sees them", statuses, vec![EndpointStatus::Gone, EndpointStatus::Active]);
+    case.same("in the tenant's list", statuses, vec![EndpointStatus::Gone, EndpointStatus::Active]);
 }
 
 pub(super) async fn cuts_are_known_at_the_start<S: Store>(case: &Case<S>) {

@@ -1,4 +1,4 @@
-//! Dead letters: filed with the end, listed by every filter, purged at once however many.
+//! Dead letters: filed with the end of a delivery, listed by every filter, purged at once however many there are.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ fn everything() -> DeadLetterFilter {
 }
 
 impl<S: Store> Case<S> {
-    /// Accepts one and ends it as dead some milliseconds later.
+    /// Accepts a delivery and ends it as dead some milliseconds later.
     async fn dead(&self, draft: Draft, cause: Cause, ms: i64) -> Delivery {
         let delivery = self.accept_one(draft).await;
         self.settle_done(self.attempted(&delivery, State::Dead { at: after(ms), cause }, cause)).await;
         delivery
     }
 
-    /// The same of a message of a tenant's with an event type.
+    /// Like [`dead`](Self::dead), for a message of this tenant and event type.
     async fn typed_dead(&self, tenant: TenantId, event_type: &str, draft: Draft, cause: Cause, ms: i64) -> Delivery {
         let accepted = self.message(&[draft]);
         let event_type = Some(event_type.to_owned());
@@ -41,7 +41,7 @@ impl<S: Store> Case<S> {
         delivery
     }
 
-    /// Accepts as many at once and ends all of them as dead, `ms` by each one's place.
+    /// Accepts `count` deliveries and ends all of them as dead, each at the time `ms` gives for its index.
     async fn many_dead(&self, count: usize, ms: impl Fn(usize) -> i64) {
         for from in (0..count).step_by(500) {
             let drafts = vec![Draft::to(1); (count - from).min(500)];
@@ -53,7 +53,7 @@ impl<S: Store> Case<S> {
                 self.attempted(delivery, state, Cause::NotFound)
             });
             let settled = self.done("settle", self.store.settle(self.session(), ends.collect()).await);
-            self.check(settled.iter().all(|settled| *settled == Settled::Done), "every one ends");
+            self.check(settled.iter().all(|settled| *settled == Settled::Done), "all of them end");
         }
     }
 
@@ -63,7 +63,7 @@ impl<S: Store> Case<S> {
         loop {
             let page = self.store.dead_letters(filter.clone(), order, after, limit).await;
             let page = self.done("list dead letters", page);
-            self.check(page.letters.len() <= limit as usize, "a page has its limit");
+            self.check(page.letters.len() <= limit as usize, "a page keeps its limit");
             all.extend(page.letters);
             after = page.next;
             if after.is_none() {
@@ -100,7 +100,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn a_dead_end_files_a_letter_and_no_other_end_does<S: Store>(case: &Case<S>) {
+pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &Case<S>) {
     let delivery = case.typed_dead(TENANT, "a.b", Draft::to(3), Cause::Forbidden, 5).await;
     let end = case.attempted(&delivery, State::Dead { at: after(5), cause: Cause::Forbidden }, Cause::Forbidden);
     case.same("once more", case.settle(end).await, Settled::Stale);
@@ -152,7 +152,7 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case
     }
 }
 
-pub(super) async fn everybodys_dead_letters_are_one_list_found_by_every_filter<S: Store>(case: &Case<S>) {
+pub(super) async fn dead_letters_of_all_tenants_are_found_by_every_filter<S: Store>(case: &Case<S>) {
     let [first, second] = [TENANT, TenantId::from_raw(8)];
     let one = case.typed_dead(first, "a.b", Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
     let two = case.typed_dead(second, "a.b", Draft::to(2), Cause::NotFound, 10).await.id.0.seq();
@@ -174,13 +174,13 @@ pub(super) async fn everybodys_dead_letters_are_one_list_found_by_every_filter<S
     }
     let tenants: Vec<TenantId> =
         case.listed(&all, ListOrder::NewestFirst, 1).await.iter().map(|letter| letter.tenant).collect();
-    case.same("whose", tenants, vec![first, second, second]);
-    case.same("a purge is one tenant's", case.purge(&all).await, Count::Exactly(1));
+    case.same("their tenants", tenants, vec![first, second, second]);
+    case.same("a purge covers one tenant", case.purge(&all).await, Count::Exactly(1));
     case.finds("the others' stay", &all, vec![two, three]).await;
 }
 
-pub(super) async fn a_list_goes_on_where_its_page_ended_in_both_orders<S: Store>(case: &Case<S>) {
-    // Many end in the same millisecond, as by a cut.
+pub(super) async fn list_continues_after_each_page_in_both_orders<S: Store>(case: &Case<S>) {
+    // Several end in the same millisecond, as with a cut.
     case.many_dead(7, |place| i64::try_from(place / 3).unwrap_or(0)).await;
     let oldest = case.listed(&everything(), ListOrder::OldestFirst, MANY).await;
     case.check(oldest.is_sorted_by_key(DeadLetter::cursor), "by time, then number");
@@ -192,7 +192,7 @@ pub(super) async fn a_list_goes_on_where_its_page_ended_in_both_orders<S: Store>
     }
 }
 
-pub(super) async fn a_small_purge_is_done_at_once_and_spares_what_dies_later<S: Store>(case: &Case<S>) {
+pub(super) async fn small_purge_is_immediate_and_spares_later_dead_letters<S: Store>(case: &Case<S>) {
     let early = case.accept_one(Draft::to(1)).await;
     case.dead(Draft::to(1), Cause::NotFound, 1).await;
     let other = case.dead(Draft::to(2), Cause::NotFound, 2).await;
@@ -202,7 +202,7 @@ pub(super) async fn a_small_purge_is_done_at_once_and_spares_what_dies_later<S: 
     case.same("nothing is left to sweep", case.sweep_all(case.session()).await, 0);
     let dead = State::Dead { at: after(0), cause: Cause::NotFound };
     case.settle_done(case.attempted(&early, dead, Cause::NotFound)).await;
-    case.same("what died later", case.deliveries_of(&to).await, vec![early.id.0.seq()]);
+    case.same("the later dead letter", case.deliveries_of(&to).await, vec![early.id.0.seq()]);
     case.same("others", case.deliveries_of(&everything()).await, vec![early.id.0.seq(), other.id.0.seq()]);
     case.check(case.shown(other.id, after(9)).await.attempts.len() == 1, "the history stays");
 }
@@ -217,21 +217,21 @@ pub(super) async fn a_large_purge_hides_at_once_and_is_swept_in_steps<S: Store>(
     case.same("the rest", case.deliveries_of(&everything()).await.len() as u64, half);
     case.same("nothing twice", case.purge(&early).await, Count::Exactly(0));
     let later = case.dead(Draft::to(1), Cause::NotFound, 0).await.id.0.seq();
-    case.same("what dies later is listed", case.deliveries_of(&early).await, vec![later]);
+    case.same("a later dead letter is listed", case.deliveries_of(&early).await, vec![later]);
     let start = case.reopen().await;
     let swept = case.done("sweep", case.store.sweep_dead_letters(start.session).await);
-    case.same("a restart sweeps on", swept, Swept { removed: DEAD_LETTERS_SWEPT_MAX as u64, more: true });
+    case.same("the sweep continues", swept, Swept { removed: DEAD_LETTERS_SWEPT_MAX as u64, more: true });
     case.same("each once", swept.removed + case.sweep_all(start.session).await, half);
     case.same("the later one stays", case.deliveries_of(&early).await, vec![later]);
     case.same("and the rest", case.deliveries_of(&everything()).await.len() as u64, half + 1);
 }
 
-pub(super) async fn counting_stops_and_says_so<S: Store>(case: &Case<S>) {
+pub(super) async fn count_stops_at_its_bound_and_says_at_least<S: Store>(case: &Case<S>) {
     case.many_dead(DEAD_LETTERS_LOOKED_MAX + 1, |_| 0).await;
     let count = case.done("count", case.store.count_dead_letters(everything()).await);
     let most = Count::AtLeast(DEAD_LETTERS_LOOKED_MAX as u64);
     case.same("at least", count, most);
-    case.same("a purge says the same", case.purge(&everything()).await, most);
+    case.same("a purge returns the same", case.purge(&everything()).await, most);
     case.same("and covers all", case.deliveries_of(&everything()).await, vec![]);
     case.same("every one", case.sweep_all(case.session()).await, DEAD_LETTERS_LOOKED_MAX as u64 + 1);
 }

@@ -1,4 +1,4 @@
-//! What follows from the journal is there at once, whether or not anybody has followed it yet.
+//! Derived data is up to date at once, whether or not the follower has processed the journal yet.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(
     }
 }
 
-pub(super) async fn a_history_shows_what_became_of_deliveries_and_can_be_filtered<S: Store>(case: &Case<S>) {
+pub(super) async fn history_shows_states_and_can_be_filtered<S: Store>(case: &Case<S>) {
     let (first, second) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(1)).await);
     let third = case.accept_one(Draft { tier: Tier::Engagement, ..Draft::to(1) }).await;
     let fourth = case.accept_one(Draft::to(1)).await;
@@ -85,7 +85,7 @@ pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case
         case.same("one of them", one.messages.clone(), expected.iter().copied().take(1).collect());
         case.same("where to go on", one.next, (expected.len() > 1).then(|| expected[0]));
         let other = case.store.named(TenantId::from_raw(8), name, ListOrder::NewestFirst, None, MANY).await;
-        case.same("nothing of somebody else's", case.done("named", other).messages, vec![]);
+        case.same("nothing of another tenant's", case.done("named", other).messages, vec![]);
     }
 }
 
@@ -145,10 +145,10 @@ pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case:
     }
     let listed = case.done("messages", case.store.messages(mine, ListOrder::NewestFirst, None, 1).await).messages;
     let whole = case.done("message", case.store.message(sent[3]).await);
-    case.same("as the message says", listed.first().cloned(), whole.map(|message| ListedMessage::of(&message)));
+    case.same("with the message's fields", listed.first().cloned(), whole.map(|message| ListedMessage::of(&message)));
 }
 
-pub(super) async fn deliveries_are_listed_by_message_tenant_and_for_everybody<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_are_listed_by_message_by_tenant_and_for_all_tenants<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) }).await;
     let ids = case.accept(&[Draft::to(1), Draft::to(2), Draft::to(1)]).await;
@@ -156,10 +156,10 @@ pub(super) async fn deliveries_are_listed_by_message_tenant_and_for_everybody<S:
     case.settle_done(case.attempted(&last, State::Delivered { at: after(5) }, Cause::Ok)).await;
     let message = case.done("delivery", case.store.delivery(ids[0], NOW).await).map(|shown| shown.delivery.message);
     let of = |of| HistoryFilter::all(of);
-    let delivered = HistoryFilter { phase: Some(Phase::Delivered), ..of(HistoryOf::Everybody) };
-    let sending = HistoryFilter { phase: Some(Phase::Dispatching), ..of(HistoryOf::Everybody) };
+    let delivered = HistoryFilter { phase: Some(Phase::Delivered), ..of(HistoryOf::AllTenants) };
+    let sending = HistoryFilter { phase: Some(Phase::Dispatching), ..of(HistoryOf::AllTenants) };
     for (filter, expected) in [
-        (of(HistoryOf::Everybody), vec![ids[0], ids[1], ids[2], last.id]),
+        (of(HistoryOf::AllTenants), vec![ids[0], ids[1], ids[2], last.id]),
         (of(HistoryOf::Tenant(TenantId::from_raw(8))), vec![ids[1]]),
         (of(HistoryOf::Tenant(TenantId::from_raw(9))), vec![ids[0], ids[2], last.id]),
         (of(HistoryOf::Message(message.unwrap_or(sent))), ids.clone()),
@@ -185,7 +185,7 @@ pub(super) async fn deliveries_are_listed_by_message_tenant_and_for_everybody<S:
     }
 }
 
-pub(super) async fn what_happens_is_counted_by_tenant_and_hour<S: Store>(case: &Case<S>) {
+pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let first = case.accept_one(Draft::to(1)).await;
     let second = case.accept_one(Draft::to(1)).await;
@@ -215,7 +215,7 @@ pub(super) async fn what_happens_is_counted_by_tenant_and_hour<S: Store>(case: &
     case.same("an hour in which nothing happened", none, vec![]);
 }
 
-pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<S>) {
+pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1)).await;
     case.accept(&[Draft::to(1).spilled(), Draft { tier: Tier::Transactional, ..Draft::to(1) }, Draft::to(2)]).await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
@@ -225,7 +225,7 @@ pub(super) async fn a_lane_says_how_much_is_pending_in_it<S: Store>(case: &Case<
     let waiting = |lane| async move { case.done("waiting", case.store.waiting(lane_id(lane)).await) };
     case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
     case.same("in all", waiting(2).await.total(), 2);
-    case.same("of a lane nobody knows", waiting(3).await.total(), 0);
+    case.same("of an unknown lane", waiting(3).await.total(), 0);
     let all = Pending { by_tier: [1, 3, 0], untried: 3 };
     case.same("in all lanes", case.done("pending", case.store.pending().await), all);
     case.reopen().await;

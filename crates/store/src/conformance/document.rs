@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 
-use super::fixture::{Case, MANY, NOW, after, somebody};
+use super::fixture::{Case, MANY, NOW, after, api_key};
 use crate::journal::Entry;
 use crate::row::{Act, Deed, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR};
 use crate::{JournalRow, Store, StoreError};
@@ -12,7 +12,7 @@ const ANN: TenantId = TenantId::from_raw(9);
 const BOB: TenantId = TenantId::from_raw(8);
 
 fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -> Document {
-    let body = Bytes::from(format!("what {id} says"));
+    let body = Bytes::from(format!("content of {id}"));
     Document { kind, id: Key::from_raw(id), tenant, name: name.map(str::to_owned), at: NOW, body }
 }
 
@@ -38,7 +38,7 @@ pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Case<
             }
         }
         let none = case.done("document", case.store.document(kind, Key::from_raw(77)).await);
-        case.same("a document nobody filed", none, None);
+        case.same("a document that was never filed", none, None);
     }
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
@@ -65,7 +65,7 @@ pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &Case<S>) {
     case.same("a policy of one", named(case, Policy, ANN, "crm").await, Some(Key::from_raw(4)));
     case.same("a policy of another", named(case, Policy, BOB, "crm").await, Some(Key::from_raw(7)));
     case.same("one that was renamed", named(case, Policy, BOB, "shop").await, Some(Key::from_raw(6)));
-    case.same("a name nobody has", named(case, ApiKey, ANN, "shop").await, None);
+    case.same("an unknown name", named(case, ApiKey, ANN, "shop").await, None);
 }
 
 pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
@@ -102,7 +102,7 @@ pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
 pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &Case<S>) {
     let first = document(DocumentKind::ApiKey, 1, ANN, Some("hash"));
     case.same("filed", file(case, &first).await, Filed::Done);
-    let act = Act { at: after(9), by: somebody(1) };
+    let act = Act { at: after(9), by: api_key(1) };
     for expected in [true, false] {
         let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id, act).await);
         case.same("removed", removed, expected);
@@ -114,7 +114,7 @@ pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(ca
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
     let removed: Vec<Entry> =
         entries.filter(|entry| matches!(entry, Entry::Document { deed: Deed::Removed, .. })).collect();
-    case.same("what the journal says", removed, vec![Entry::document(&first, Deed::Removed, act)]);
+    case.same("its entry in the journal", removed, vec![Entry::document(&first, Deed::Removed, act)]);
 }
 
 pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S>) {
@@ -131,14 +131,14 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S
         async move { case.done("file", case.store.file(case.session(), document, Some(call), Act::at(NOW)).await) }
     };
     case.same("the first", file(1, "crm", once(1, "first")).await, Filed::Done);
-    case.same("its twin", file(2, "crm", once(1, "second")).await, Filed::Replayed(first));
+    case.same("the same call again", file(2, "crm", once(1, "second")).await, Filed::Replayed(first));
     case.same("another with its key", file(3, "shop", once(2, "third")).await, Filed::KeyReused);
     let other = Idempotency { key: KeyHash([8; 16]), ..once(1, "fourth") };
     case.same("a taken name", file(4, "crm", other.clone()).await, Filed::NameTaken);
     case.same("the key of a call that did nothing is free", file(4, "shop", other).await, Filed::Done);
 }
 
-pub(super) async fn who_is_fenced_files_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn fenced_session_files_nothing<S: Store>(case: &Case<S>) {
     let fenced = case.session();
     case.done("open", case.store.open(NOW).await);
     let document = document(DocumentKind::Tenant, 1, ANN, None);

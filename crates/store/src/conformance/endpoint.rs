@@ -10,7 +10,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::queue::{LaneSettings, OnDead, Order};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id, lane_id, number_of, somebody, webhook};
+use super::fixture::{Case, Draft, MANY, NOW, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook};
 use crate::Store;
 use crate::journal::Entry;
 use crate::row::{
@@ -27,13 +27,13 @@ pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Cas
         status: EndpointStatus::Gone,
         ..Endpoint::new(endpoint(2).id, endpoint(2).lane, endpoint(2).tenant, after(1), "https://example.com/2")
     };
-    let of_somebody = Endpoint {
+    let with_subject = Endpoint {
         subject: Some("ann é".to_owned()),
         status: EndpointStatus::Disabled(DisabledBy::Receiver),
         ..endpoint(4)
     };
     let newest_first = Endpoint { order: Order::NewestFirst, ttl: Some(Duration::ZERO), ..endpoint(3) };
-    for expected in [full, bare, newest_first, of_somebody] {
+    for expected in [full, bare, newest_first, with_subject] {
         case.put_endpoint(expected.clone()).await;
         let found = case.done("endpoint", case.store.endpoint(expected.id).await);
         case.same("the endpoint", found.map(|found| (*found).clone()), Some(expected));
@@ -56,7 +56,7 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
         changing.max_in_flight = round;
         changing.at = after(round.into());
         case.put_endpoint(changing.clone()).await;
-        // Twice: the second may come from memory.
+        // Read twice, because the second result may come from a cache.
         for _ in 0..2 {
             let found = case.done("endpoint", case.store.endpoint(changing.id).await);
             case.same("by its id", found.as_deref(), Some(&changing));
@@ -70,15 +70,15 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
     }
 }
 
-pub(super) async fn a_change_of_what_has_changed_since_is_refused<S: Store>(case: &Case<S>) {
+pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &Case<S>) {
     let put =
         async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
-    case.same("of nothing", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.same("unknown endpoint", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(endpoint(1)).await;
     case.same("made twice", put(endpoint(1)).await, EndpointPut::Stale);
     case.put_endpoint(Endpoint { version: 1, max_in_flight: 3, ..endpoint(1) }).await;
-    case.same("seen before that", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
-    case.same("not seen yet", put(Endpoint { version: 3, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.same("an older version", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
+    case.same("a version too high", put(Endpoint { version: 3, ..endpoint(1) }).await, EndpointPut::Stale);
     let found = case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
     case.same("nothing was written", found.map(|found| (found.version, found.max_in_flight)), Some((1, 3)));
     case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
@@ -101,7 +101,7 @@ pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: S
     let erase = Erase { tenant: endpoint(1).tenant, whom: Whom::Subject("ann".to_owned()), at: after(1), by: None };
     let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
     case.same("the same subject's", put(of(1, 1, "ann")).await, EndpointPut::Stale);
-    case.same("somebody else's from now on", put(of(1, 1, "bob")).await, EndpointPut::Stale);
+    case.same("another subject's", put(of(1, 1, "bob")).await, EndpointPut::Stale);
     case.same("the uid is free", put(of(2, 0, "bob")).await, EndpointPut::Done);
     case.same("and taken", put(of(3, 0, "bob")).await, EndpointPut::UidTaken);
     case.finish(erasure, &[]).await;
@@ -120,7 +120,7 @@ pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: St
     let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
     settlement.record.endpoint_change = Some(EndpointChange::Disabled);
     case.settle(settlement.clone()).await;
-    // Made again, because its answer was lost.
+    // The caller retries, as if its result had been lost.
     case.settle(settlement).await;
     let found = case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
     let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
@@ -130,10 +130,10 @@ pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: St
     case.same("its lane", lanes, vec![(1, true)]);
 }
 
-pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
-    let (shown, again) = (Act { at: after(1), by: somebody(1) }, Act { at: after(2), by: somebody(2) });
+    let (shown, again) = (Act { at: after(1), by: api_key(1) }, Act { at: after(2), by: api_key(2) });
     case.done("shown", case.store.note_secret_shown(case.session(), id, tenant, shown).await);
     let rotated = Endpoint {
         version: 1,
@@ -145,7 +145,7 @@ pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: 
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
     let put = case.store.rotate_secret(case.session(), rotated.clone(), None, Act::at(NOW)).await;
-    case.same("rotated by somebody else since", case.done("rotate", put), EndpointPut::Stale);
+    case.same("rotated by another caller since", case.done("rotate", put), EndpointPut::Stale);
     let put = case.store.rotate_secret(case.session(), rotated, Some(once), Act::at(NOW)).await;
     case.same("under its key, as before", case.done("rotate", put), EndpointPut::Replayed(first));
     let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
@@ -157,7 +157,7 @@ pub(super) async fn what_is_done_with_secrets_is_in_the_journal<S: Store>(case: 
     );
 }
 
-pub(super) async fn endpoints_are_listed_in_both_orders_of_one_or_of_all<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S: Store>(case: &Case<S>) {
     let stranger = TenantId::from_raw(8);
     for n in [1, 2, 3] {
         case.put_endpoint(endpoint(n)).await;
@@ -173,11 +173,11 @@ pub(super) async fn endpoints_are_listed_in_both_orders_of_one_or_of_all<S: Stor
     case.same("newest first", list(own, newest, None, 2).await, vec![3, 2]);
     case.same("and on", list(own, newest, Some(2), 2).await, vec![1]);
     case.same("oldest first", list(own, oldest, Some(1), MANY).await, vec![2, 3]);
-    case.same("everybody's", list(None, newest, None, MANY).await, vec![13, 11, 3, 2, 1]);
+    case.same("all tenants'", list(None, newest, None, MANY).await, vec![13, 11, 3, 2, 1]);
     case.same("the other way", list(None, oldest, Some(3), MANY).await, vec![11, 13]);
 }
 
-pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: Store>(case: &Case<S>) {
+pub(super) async fn uid_is_unique_within_its_tenant<S: Store>(case: &Case<S>) {
     let named = async |tenant: TenantId, uid: &str| {
         case.done("by uid", case.store.endpoint_named(tenant, uid.to_owned()).await)
     };
@@ -191,7 +191,7 @@ pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: 
     case.put_endpoint(Endpoint { uid: None, ..endpoint(4) }).await;
     case.same("the tenant's own", named(own, "crm").await, Some(endpoint(1).id));
     case.same("another tenant's", named(stranger, "crm").await, Some(endpoint(2).id));
-    case.same("nobody's", named(own, "CRM").await, None);
+    case.same("an unknown uid", named(own, "CRM").await, None);
     case.same("it is taken", put(Endpoint { version: 1, ..crm(3) }).await, EndpointPut::UidTaken);
     case.put_endpoint(Endpoint { version: 1, uid: Some("erp".to_owned()), ..endpoint(1) }).await;
     case.same("its old one is free", named(own, "crm").await, None);
@@ -199,7 +199,7 @@ pub(super) async fn an_endpoint_is_found_by_its_uid_alone_among_its_tenant_s<S: 
     case.same("and found again", named(own, "crm").await, Some(endpoint(3).id));
 }
 
-pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Store>(case: &Case<S>) {
+pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(case: &Case<S>) {
     let deleted = Endpoint { subject: Some("ann".to_owned()), order: Order::Strict, ..endpoint(1) };
     case.put_endpoint(deleted.clone()).await;
     case.put_endpoint(endpoint(2)).await;
@@ -219,7 +219,7 @@ pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Stor
     let listed = case.done("endpoints", case.store.endpoints(deleted.tenant).await);
     case.same("its tenant has the other one", listed, Arc::new(vec![Arc::new(endpoint(2))]));
     let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
-    case.same("whoever walks too", walked.len(), 1);
+    case.same("pages of all endpoints lack it too", walked.len(), 1);
     let again = Endpoint { version: 2, ..deleted };
     let put = case.done("put", case.store.put_endpoint(case.session(), again, None, Act::at(NOW)).await);
     case.same("it cannot be changed", put, EndpointPut::Stale);
@@ -231,9 +231,9 @@ pub(super) async fn what_is_left_of_a_deleted_endpoint_says_whose_it_was<S: Stor
 
 pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
     let stranger = TenantId::from_raw(8);
-    let nobody = TenantId::from_raw(7);
+    let empty = TenantId::from_raw(7);
     for n in [3, 1, 2] {
-        case.same("before", case.done("endpoints", case.store.endpoints(nobody).await), Arc::default());
+        case.same("before", case.done("endpoints", case.store.endpoints(empty).await), Arc::default());
         case.put_endpoint(endpoint(n)).await;
         case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
     }
@@ -241,7 +241,7 @@ pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
         let found = case.done("endpoints", case.store.endpoints(tenant).await);
         let ids: Vec<EndpointId> = found.iter().map(|endpoint| endpoint.id).collect();
         case.same("the tenant's", ids, expected.map(endpoint_id).to_vec());
-        case.check(found.iter().all(|endpoint| endpoint.tenant == tenant), "nobody else's");
+        case.check(found.iter().all(|endpoint| endpoint.tenant == tenant), "no other tenant's");
     }
     case.put_endpoint(Endpoint { tenant: stranger, version: 1, ..endpoint(2) }).await;
     let left = case.done("endpoints", case.store.endpoints(endpoint(1).tenant).await);
@@ -253,14 +253,14 @@ pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &
     for endpoint in [endpoint(1), strict.clone(), endpoint(3)] {
         case.put_endpoint(endpoint).await;
     }
-    let asked: Vec<LaneId> = [3, 77, 2, 1].map(lane_id).to_vec();
+    let requested: Vec<LaneId> = [3, 77, 2, 1].map(lane_id).to_vec();
     let expected = vec![
         Arc::new(endpoint(3).lane_settings()),
         Arc::new(strict.lane_settings()),
         Arc::new(endpoint(1).lane_settings()),
     ];
     for _ in 0..2 {
-        case.same("those that exist", case.done("lanes", case.store.lanes(asked.clone()).await), expected.clone());
+        case.same("those that exist", case.done("lanes", case.store.lanes(requested.clone()).await), expected.clone());
     }
     case.same("of nothing", case.done("lanes", case.store.lanes(Vec::new()).await), Vec::<Arc<LaneSettings>>::new());
 }

@@ -1,4 +1,4 @@
-//! Endpoints by subject and tag, and a tenant's list while they change.
+//! Endpoints by subject and tag, and a tenant's cached list while endpoints change.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn tagged(n: u64, subject: Option<&str>, tags: &[&str]) -> Endpoint {
 }
 
 impl<S: Store> Case<S> {
-    /// A page of the fixture tenant's endpoints: their numbers, and behind which one the next page begins.
+    /// A page of the fixture tenant's endpoints: their numbers, and the number after which the next page begins.
     async fn page_matching(
         &self,
         (subjects, tags): (&[&str], &[&str]),
@@ -58,7 +58,7 @@ pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case
     ] {
         case.put_endpoint(endpoint).await;
     }
-    // Twice: the second may come from memory.
+    // Read twice, because the second result may come from a cache.
     for _ in 0..2 {
         case.same("a subject's", case.matching(&["ann"], &[]).await, vec![1, 4]);
         case.same("of two subjects", case.matching(&["bob", "ann", "eve"], &[]).await, vec![1, 2, 4]);
@@ -69,12 +69,12 @@ pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case
         case.same("a tag is no subject", case.matching(&[], &["ann"]).await, vec![]);
         case.same("unknown", case.matching(&["Ann"], &["beta"]).await, vec![]);
     }
-    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::of_subject("ann"), None, MANY).await;
+    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::for_subject("ann"), None, MANY).await;
     let found = case.done("match", found).endpoints;
     case.same("whole", found, vec![Arc::new(Endpoint { tenant: STRANGER, ..tagged(5, Some("ann"), &["eu"]) })]);
 }
 
-pub(super) async fn matches_come_by_id_in_pages_that_say_where_the_next_begins<S: Store>(case: &Case<S>) {
+pub(super) async fn matches_come_by_id_in_pages<S: Store>(case: &Case<S>) {
     for n in [5, 3, 1, 4, 2, 6] {
         let subject = if n % 2 == 0 { "ann" } else { "bob" };
         case.put_endpoint(tagged(n, Some(subject), if n < 4 { &["a", "b"] } else { &["b"] })).await;
@@ -86,13 +86,13 @@ pub(super) async fn matches_come_by_id_in_pages_that_say_where_the_next_begins<S
     case.same("exactly full", case.page_matching(both, Some(4), 2).await, (vec![5, 6], None));
     case.same("behind all", case.page_matching(both, Some(6), 2).await, (vec![], None));
     case.same("tags", case.page_matching((&[], &["b", "a"]), Some(1), 2).await, (vec![2, 3], Some(3)));
-    // Of the subject's endpoints the page looks at two, of which one has the tag.
+    // The page reads two of the subject's endpoints, and one of them has the tag.
     case.same("filtered", case.page_matching((&["ann"], &["a"]), None, 2).await, (vec![2], Some(4)));
     case.same("emptied", case.page_matching((&["ann"], &["a"]), Some(4), 2).await, (vec![], None));
     case.same("nothing asked for", case.page_matching(both, Some(3), 0).await, (vec![], Some(3)));
 }
 
-pub(super) async fn a_changed_endpoint_matches_what_it_says_now<S: Store>(case: &Case<S>) {
+pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &Case<S>) {
     case.put_endpoint(tagged(1, Some("ann"), &["a", "b"])).await;
     case.matching(&["ann"], &["a"]).await;
     case.put_endpoint(Endpoint { version: 1, ..tagged(1, Some("bob"), &["b", "c", "c"]) }).await;
@@ -106,12 +106,12 @@ pub(super) async fn a_changed_endpoint_matches_what_it_says_now<S: Store>(case: 
     case.same("no tags any more", case.matching(&[], &["a", "b", "c"]).await, vec![]);
     case.put_endpoint(Endpoint { version: 3, ..tagged(1, Some("ann"), &["a"]) }).await;
     case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
-    case.same("gone, and still somebody's", case.matching(&["ann"], &["a"]).await, vec![1]);
+    case.same("gone, and still its subject's", case.matching(&["ann"], &["a"]).await, vec![1]);
     case.put_endpoint(Endpoint { tenant: STRANGER, version: 5, ..tagged(1, Some("ann"), &["a"]) }).await;
     case.same("another tenant's now", case.matching(&["ann"], &[]).await, vec![]);
     case.same("with its tags", case.matching(&[], &["a"]).await, vec![]);
     case.reopen().await;
-    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::of_subject("ann"), None, MANY).await;
+    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::for_subject("ann"), None, MANY).await;
     case.same("found there", case.done("match", found).endpoints.len(), 1);
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: St
     case.same("made after that", case.matching(&["ann"], &["a"]).await, vec![5]);
 }
 
-pub(super) async fn a_list_that_was_read_has_every_change_made_since<S: Store>(case: &Case<S>) {
+pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &Case<S>) {
     let (own, active) = (endpoint(1).tenant, EndpointStatus::Active);
     case.put_endpoint(endpoint(3)).await;
     case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(20) }).await;

@@ -1,4 +1,4 @@
-//! Who is erased is gone: at once for every reader, and after some steps without a trace but in the journal.
+//! Erasures: erased data is unreadable at once, and after some steps only the journal refers to it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{Store, StoreError};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 const ANN: &str = "ann";
-const WHO: By = By { key: Key::from_raw(5), made: NOW };
+const OPERATOR_KEY: By = By { key: Key::from_raw(5), made: NOW };
 
 impl<S: Store> Case<S> {
     fn about(&self, subject: &str, drafts: &[Draft]) -> Accepted {
@@ -34,8 +34,8 @@ impl<S: Store> Case<S> {
 
     async fn put(&self, accepted: Accepted) -> Vec<Delivery> {
         let deliveries = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
-        let told = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-        self.same("it is new", told, vec![Acceptance::Fresh]);
+        let acceptances = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.same("it is fresh", acceptances, vec![Acceptance::Fresh]);
         deliveries
     }
 
@@ -44,7 +44,7 @@ impl<S: Store> Case<S> {
     }
 
     async fn erase(&self, whom: Whom) -> Erasure {
-        let erase = Erase { tenant: TENANT, whom, at: after(50), by: Some(WHO) };
+        let erase = Erase { tenant: TENANT, whom, at: after(50), by: Some(OPERATOR_KEY) };
         self.done("erase", self.store.erase(self.session(), erase).await)
     }
 
@@ -52,7 +52,7 @@ impl<S: Store> Case<S> {
         self.erase(Whom::Subject(subject.to_owned())).await
     }
 
-    /// Steps until nothing is left, but for what is under way.
+    /// Runs steps until the erasure is done or waits for a delivery in flight.
     pub(super) async fn finish(&self, erasure: Erasure, under_way: &[DeliveryId]) -> Erasure {
         for _ in 0..100 {
             let step = self.store.erase_step(self.session(), erasure.number, after(60), under_way.to_vec()).await;
@@ -91,10 +91,10 @@ impl<S: Store> Case<S> {
     async fn dies(&self, delivery: &Delivery) {
         let dead = State::Dead { at: after(9), cause: Cause::NotFound };
         let settlement = self.attempted(delivery, dead, Cause::NotFound);
-        self.settle_done(Settlement { excerpt: Some("nobody is here".into()), ..settlement }).await;
+        self.settle_done(Settlement { excerpt: Some("not found".into()), ..settlement }).await;
     }
 
-    /// How many answers to a delivery's attempts can be read.
+    /// The number of readable excerpts of a delivery's attempts.
     async fn excerpts_of(&self, delivery: &Delivery) -> usize {
         self.done("excerpts", self.store.excerpts(delivery.id).await).len()
     }
@@ -135,21 +135,21 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn what_is_erased_cannot_be_read_and_the_rest_can<S: Store>(case: &Case<S>) {
+pub(super) async fn erased_data_cannot_be_read_and_other_data_can<S: Store>(case: &Case<S>) {
     let erased = case.accept_about(ANN, Draft::to(1)).await;
     let other = case.accept_about("bob", Draft::to(1)).await;
-    let nobodys = case.accept_one(Draft::to(1)).await;
+    let without_subject = case.accept_one(Draft::to(1)).await;
     case.erase_subject(ANN).await;
     case.same("the payload", case.body(erased.message).await, None);
     case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![]);
     case.same("reads as erased", case.state(erased.id).await, State::Cancelled { at: after(50), cause: Cause::Erased });
-    for stays in [other, nobodys] {
+    for stays in [other, without_subject] {
         case.check(case.body(stays.message).await.is_some(), "others stay");
         case.same("and wait", case.state(stays.id).await, stays.state);
     }
 }
 
-pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) {
+pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &Case<S>) {
     let pending = case.accept_about(ANN, Draft::to(1)).await;
     let spilled = case.accept_about(ANN, Draft::to(1).spilled()).await;
     let delivered = case.accept_about(ANN, Draft::to(1)).await;
@@ -159,7 +159,7 @@ pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) 
     let again = case.replayed(&dead).await;
     let stays = case.accept_about("bob", Draft::to(1)).await;
     case.dies(&stays).await;
-    case.same("what was answered", case.excerpts_of(&dead).await, 1);
+    case.same("the excerpt", case.excerpts_of(&dead).await, 1);
     let erasure = case.erase_subject(ANN).await;
     case.same("cannot be read at once", case.excerpts_of(&dead).await, 0);
     let done = case.finish(erasure, &[]).await;
@@ -179,14 +179,14 @@ pub(super) async fn nothing_is_left_of_whom_is_erased<S: Store>(case: &Case<S>) 
     case.check(case.body(stays.message).await.is_some(), "others stay");
 }
 
-pub(super) async fn what_is_accepted_after_an_erasure_is_new<S: Store>(case: &Case<S>) {
+pub(super) async fn data_accepted_after_an_erasure_is_kept<S: Store>(case: &Case<S>) {
     let before = case.accept_about(ANN, Draft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
     let new = case.accept_about(ANN, Draft::to(1)).await;
     case.check(case.body(new.message).await.is_some(), "it can be read");
     case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![new.message]);
     case.finish(erasure, &[]).await;
-    case.check(!case.is_known(before.id).await, "what was before is gone");
+    case.check(!case.is_known(before.id).await, "earlier data is gone");
     case.check(case.body(new.message).await.is_some(), "it stays");
     case.same("it waits", case.state(new.id).await, new.state);
     let erasure = case.erase_subject(ANN).await;
@@ -194,7 +194,7 @@ pub(super) async fn what_is_accepted_after_an_erasure_is_new<S: Store>(case: &Ca
     case.check(!case.is_known(new.id).await, "until it is erased too");
 }
 
-pub(super) async fn what_is_under_way_is_left_until_it_has_ended<S: Store>(case: &Case<S>) {
+pub(super) async fn erasure_waits_for_deliveries_in_flight<S: Store>(case: &Case<S>) {
     let sent = case.accept_about(ANN, Draft::to(1)).await;
     let waits = case.accept_about(ANN, Draft::to(2)).await;
     let erasure = case.erase_subject(ANN).await;
@@ -205,15 +205,15 @@ pub(super) async fn what_is_under_way_is_left_until_it_has_ended<S: Store>(case:
     );
     let so_far = case.finish(erasure, &[sent.id]).await;
     case.same("one is left", (so_far.messages, so_far.done), (1, None));
-    case.check(!case.is_known(waits.id).await, "what only waited is gone");
+    case.check(!case.is_known(waits.id).await, "the waiting delivery is gone");
     case.settle_done(case.attempted(&sent, State::Delivered { at: after(55) }, Cause::Ok)).await;
     let done = case.finish(erasure, &[]).await;
     case.same("both are gone", (done.messages, done.deliveries), (2, 2));
-    case.check(!case.is_known(sent.id).await, "with what became of it");
+    case.check(!case.is_known(sent.id).await, "with its outcome");
 }
 
-pub(super) async fn what_has_ended_and_is_still_being_sent_is_left_as_well<S: Store>(case: &Case<S>) {
-    // As where something newer took its place.
+pub(super) async fn erasure_waits_for_ended_deliveries_still_in_flight<S: Store>(case: &Case<S>) {
+    // A superseded delivery has ended while its attempt is still in flight.
     let sent = case.accept_about(ANN, Draft::to(1)).await;
     let ended = case.accept_about(ANN, Draft::to(1)).await;
     for delivery in [&sent, &ended] {
@@ -224,8 +224,8 @@ pub(super) async fn what_has_ended_and_is_still_being_sent_is_left_as_well<S: St
     case.same("one is left", (so_far.messages, so_far.done), (1, None));
     let again = case.erase_subject(ANN).await;
     let count = case.store.count_erased(vec![sent.message, ended.message]).await;
-    case.same("whoever asks again is told of it", case.done("count", count), 1);
-    case.same("it goes once", case.finish(erasure, &[]).await.messages, 2);
+    case.same("the remaining message still counts as erased", case.done("count", count), 1);
+    case.same("each is counted once", case.finish(erasure, &[]).await.messages, 2);
     case.finish(again, &[]).await;
 }
 
@@ -233,7 +233,7 @@ fn stranger() -> MessageId {
     MessageId::from_raw(77)
 }
 
-pub(super) async fn a_key_whose_answer_was_erased_is_new_again<S: Store>(case: &Case<S>) {
+pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &Case<S>) {
     let once = |n: u8| Idempotency {
         tenant: TENANT,
         key: KeyHash([n; 16]),
@@ -250,11 +250,11 @@ pub(super) async fn a_key_whose_answer_was_erased_is_new_again<S: Store>(case: &
     let replayed = Acceptance::Replayed(once(1).answer);
     for n in [1, 2] {
         let again = case.done("accept", case.store.accept(case.session(), vec![keyed(case.message(&[]), n)]).await);
-        case.same("the first answer of what is there", again, vec![replayed.clone()]);
+        case.same("the first answer of a stored message", again, vec![replayed.clone()]);
     }
 }
 
-pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) {
+pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S>) {
     let once = Idempotency {
         tenant: TENANT,
         key: KeyHash([5; 16]),
@@ -268,7 +268,7 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
     let bob = Endpoint { subject: Some("bob".to_owned()), ..endpoint(2) };
     case.put_endpoint(bob.clone()).await;
     case.put_endpoint(endpoint(3)).await;
-    // Read before as well: nothing kept in memory may outlive them.
+    // Read before the erasure too, so that a stale cache would show.
     case.done("endpoints", case.store.endpoints(TENANT).await);
     let waits = case.accept_one(Draft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
@@ -282,7 +282,7 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
     let left = case.done("endpoints", case.store.endpoints(TENANT).await);
     case.same("the others stay", left, Arc::new(vec![Arc::new(bob.clone()), Arc::new(endpoint(3))]));
     let page = case.done("walk", case.store.endpoints_after(TENANT, None, 2).await);
-    case.same("a page is as long as it may be", page, vec![Arc::new(bob), Arc::new(endpoint(3))]);
+    case.same("a full page", page, vec![Arc::new(bob), Arc::new(endpoint(3))]);
     case.finish(erasure, &[]).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     let tombstone = Endpoint { version: 1, ..theirs.tombstone() };
@@ -296,7 +296,7 @@ pub(super) async fn a_subject_goes_with_its_endpoints<S: Store>(case: &Case<S>) 
     case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
 }
 
-pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
+pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(endpoint(5)).await;
     case.cut(Scope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
@@ -348,7 +348,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1), lane_id(5)]).await).len(), 0);
     case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
     case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
-    case.check(case.body(new.message).await.is_some(), "what came after is new");
+    case.check(case.body(new.message).await.is_some(), "later data stays");
     let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None, Act::at(NOW)).await;
     case.same("its names are free", case.done("file", filed), Filed::Done);
     case.same("its endpoint too", case.done("endpoints", case.store.endpoints(TENANT).await).len(), 1);
@@ -356,7 +356,7 @@ pub(super) async fn a_tenant_goes_with_all_it_has<S: Store>(case: &Case<S>) {
     case.same("no pause of an endpoint that is gone", paused, vec![PauseScope::Lane(lane_id(2))]);
 }
 
-pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: &Case<S>) {
+pub(super) async fn erasure_records_its_announcement_and_its_end<S: Store>(case: &Case<S>) {
     let delivery = case.accept_about(ANN, Draft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
     let done = case.finish(erasure, &[]).await;
@@ -366,22 +366,22 @@ pub(super) async fn an_erasure_is_announced_and_its_end_is_told<S: Store>(case: 
         Entry::Erased { by, .. } => Some((*row, *by)),
         _ => None,
     });
-    case.same("its place in the audit, and who asked", announced, Some((erasure.row, Some(WHO))));
+    case.same("its row in the journal, and the API key", announced, Some((erasure.row, Some(OPERATOR_KEY))));
     let signed = case.done("checkpoints", case.store.checkpoints(0, MANY).await);
     let is_signed = signed.iter().any(|signed| signed.row >= erasure.row);
-    case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "somebody signed for it");
+    case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "a checkpoint covers it");
     let state = State::Cancelled { at: after(50), cause: Cause::Erased };
     let ended = Entry::ended(&Delivery { state, ..delivery }, None);
-    case.check(entries.iter().any(|(_, entry)| *entry == ended), "what waited has ended");
+    case.check(entries.iter().any(|(_, entry)| *entry == ended), "the waiting delivery has ended");
     let end = Entry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
     case.same("the end", entries.last().map(|(_, entry)| entry.clone()), Some(end));
 }
 
-pub(super) async fn who_asks_what_is_held_is_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn export_is_recorded_in_the_journal<S: Store>(case: &Case<S>) {
     case.accept_about(ANN, Draft::to(1)).await;
-    for subject in [ANN, "nobody"] {
-        let asked = ExportAsked { tenant: TENANT, subject: subject.to_owned(), at: after(5), by: Some(WHO) };
-        case.done("note", case.store.note_export(case.session(), asked).await);
+    for subject in [ANN, "unknown"] {
+        let request = ExportAsked { tenant: TENANT, subject: subject.to_owned(), at: after(5), by: Some(OPERATOR_KEY) };
+        case.done("note", case.store.note_export(case.session(), request).await);
     }
     case.erase_subject(ANN).await;
     let entries = case.journal_entries().await;
@@ -390,17 +390,17 @@ pub(super) async fn who_asks_what_is_held_is_in_the_journal<S: Store>(case: &Cas
         _ => None,
     });
     let mark = erased.unwrap_or_else(|| case.fail("it is announced"));
-    case.check(mark.is_some(), "the journal has a mark of her");
-    let exported = |subject| Entry::Exported { tenant: TENANT, subject, at: after(5), by: Some(WHO) };
+    case.check(mark.is_some(), "the journal has her mark");
+    let exported = |subject| Entry::Exported { tenant: TENANT, subject, at: after(5), by: Some(OPERATOR_KEY) };
     let noted = entries.into_iter().map(|(_, entry)| entry).filter(|entry| matches!(entry, Entry::Exported { .. }));
-    case.same("by that mark", noted.collect::<Vec<_>>(), vec![exported(mark), exported(None)]);
+    case.same("with that mark", noted.collect::<Vec<_>>(), vec![exported(mark), exported(None)]);
 }
 
-pub(super) async fn who_is_not_known_is_erased_all_the_same<S: Store>(case: &Case<S>) {
-    let erasure = case.erase_subject("nobody").await;
+pub(super) async fn erasing_an_unknown_subject_succeeds<S: Store>(case: &Case<S>) {
+    let erasure = case.erase_subject("unknown").await;
     let done = case.finish(erasure, &[]).await;
     case.same("nothing was there", (done.messages, done.deliveries), (0, 0));
-    case.check(done.done.is_some(), "and that is told");
+    case.check(done.done.is_some(), "and it is done");
 }
 
 pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &Case<S>) {
@@ -412,12 +412,12 @@ pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &Ca
     case.check(!case.is_known(deliveries[899].id).await, "up to the last");
 }
 
-pub(super) async fn who_is_fenced_erases_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn fenced_session_erases_nothing<S: Store>(case: &Case<S>) {
     let delivery = case.accept_about(ANN, Draft::to(1)).await;
     let old = case.session();
     case.reopen().await;
     let erase = Erase { tenant: TENANT, whom: Whom::Subject(ANN.to_owned()), at: NOW, by: None };
     let refused = case.store.erase(old, erase).await;
-    case.check(matches!(refused, Err(StoreError::Fenced { .. })), "it is told so");
-    case.check(case.body(delivery.message).await.is_some(), "and nothing happened");
+    case.check(matches!(refused, Err(StoreError::Fenced { .. })), "the old session is fenced");
+    case.check(case.body(delivery.message).await.is_some(), "and nothing is erased");
 }

@@ -1,5 +1,5 @@
-//! What the cases are made of: a store with a session, drafts of deliveries, and checks that say
-//! which case failed on which store.
+//! Building blocks of the cases: a store with a session, drafts of deliveries, and checks whose failures name the case
+//! and the store.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -22,10 +22,10 @@ use crate::row::{
 };
 use crate::{Store, StoreError};
 
-/// When the cases happen.
+/// The time at which the cases run.
 pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
-/// More than any case has rows.
+/// A page limit above the number of rows in any case.
 pub(super) const MANY: u32 = 100;
 
 /// One case on one store.
@@ -50,7 +50,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// To the `n`th lane, ready now.
+    /// A delivery to the `n`th lane, ready now.
     pub(super) fn to(lane: u64) -> Self {
         Self {
             lane: lane_id(lane),
@@ -73,8 +73,8 @@ impl Draft {
     }
 }
 
-/// Somebody with an API key of this number.
-pub(super) fn somebody(number: u64) -> Option<By> {
+/// The API key with this number.
+pub(super) fn api_key(number: u64) -> Option<By> {
     Some(By { key: Key::from_raw(number), made: NOW })
 }
 
@@ -83,12 +83,12 @@ pub(super) fn lane_id(n: u64) -> LaneId {
     LaneId::from_raw(n)
 }
 
-/// The endpoint that has the `n`th lane. Its number is never one of a lane, so that no case takes one for the other.
+/// The endpoint that has the `n`th lane. Its id is never the id of a lane, so that a mix-up of the two fails.
 pub(super) fn endpoint_id(n: u64) -> EndpointId {
     EndpointId::from_raw(ENDPOINTS_FROM + n)
 }
 
-/// Which of all cases' endpoints this is.
+/// The number of the lane of an endpoint made with [`endpoint_id`].
 pub(super) fn number_of(endpoint: EndpointId) -> u64 {
     endpoint.raw() - ENDPOINTS_FROM
 }
@@ -100,7 +100,7 @@ pub(super) fn after(ms: i64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + ms)
 }
 
-/// The endpoint behind the `n`th lane.
+/// The endpoint of the `n`th lane.
 pub(super) fn endpoint(n: u64) -> Endpoint {
     Endpoint {
         id: endpoint_id(n),
@@ -111,7 +111,7 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
         version: 0,
         uid: Some(format!("endpoint-{n}")),
         subject: None,
-        description: Some("where é goes".to_owned()),
+        description: Some("the é endpoint".to_owned()),
         tags: vec!["beta".to_owned(), "eu".to_owned()],
         event_types: vec!["invoice.*".to_owned(), "é 漢".to_owned()],
         policy: Some("backend".to_owned()),
@@ -126,7 +126,7 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
     }
 }
 
-/// Where the endpoint behind the `n`th lane is.
+/// The target of the endpoint of the `n`th lane.
 pub(super) fn webhook(n: u64) -> WebhookTarget {
     WebhookTarget {
         url: format!("https://example.com/{n}"),
@@ -144,7 +144,7 @@ pub(super) fn webhook(n: u64) -> WebhookTarget {
     }
 }
 
-/// The endpoint that a cut with this cause ends.
+/// The endpoint that a cut with this scope and cause ends.
 pub(super) fn ended(scope: Scope, cause: Cause) -> Option<(EndpointId, EndpointChange)> {
     let Scope::Lane(lane) = scope else { return None };
     let change = match cause {
@@ -155,7 +155,7 @@ pub(super) fn ended(scope: Scope, cause: Cause) -> Option<(EndpointId, EndpointC
     Some((endpoint_id(lane.raw()), change))
 }
 
-/// An attempt of this number.
+/// An attempt with this number.
 pub(super) fn attempt(number: u16, cause: Cause) -> Attempt {
     Attempt {
         number,
@@ -191,7 +191,7 @@ impl<S: Store> Case<S> {
         }
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "what is compared is mostly made on the spot")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers mostly pass temporary values")]
     pub(super) fn same<T: PartialEq + Debug>(&self, what: &str, found: T, expected: T) {
         if found != expected {
             self.fail(&format!("{what}\n   found: {found:#?}\nexpected: {expected:#?}"));
@@ -202,7 +202,7 @@ impl<S: Store> Case<S> {
         result.unwrap_or_else(|error| self.fail(&format!("{doing}: {error}")))
     }
 
-    // --- what cases do ---
+    // --- calls to the store ---
 
     /// A message with these deliveries, not accepted yet.
     pub(super) fn message(&self, drafts: &[Draft]) -> Accepted {
@@ -216,7 +216,7 @@ impl<S: Store> Case<S> {
         Accepted::new(message, deliveries)
     }
 
-    /// Accepts one message with these deliveries and names them.
+    /// Accepts one message with these deliveries and returns their ids.
     pub(super) async fn accept(&self, drafts: &[Draft]) -> Vec<DeliveryId> {
         let accepted = self.message(drafts);
         let ids = accepted.deliveries.iter().map(|new| new.delivery.id).collect();
@@ -232,7 +232,7 @@ impl<S: Store> Case<S> {
         delivery
     }
 
-    /// The settlement that takes a delivery from where it is to `state`, by one more attempt.
+    /// The settlement that moves a delivery to `state` after one more attempt.
     pub(super) fn attempted(&self, before: &Delivery, state: State, cause: Cause) -> Settlement {
         let delivery = Delivery { state, attempts: before.attempts + 1, ..before.clone() };
         let attempt = attempt(delivery.attempts, cause);
@@ -259,7 +259,7 @@ impl<S: Store> Case<S> {
 
     pub(super) async fn settle(&self, settlement: Settlement) -> Settled {
         let settled = self.done("settle", self.store.settle(self.session(), vec![settlement]).await);
-        self.same("one answer for one settlement", settled.len(), 1);
+        self.same("one result for one settlement", settled.len(), 1);
         settled[0]
     }
 
@@ -274,7 +274,7 @@ impl<S: Store> Case<S> {
 
     pub(super) async fn page(&self, query: Query, limit: u32) -> Page {
         let page = self.done("page", self.store.page(query, limit, NOW).await);
-        self.same("every row is as it was written", page.rows.iter().all(|row| row.token == Token::Valid), true);
+        self.same("every row's token is valid", page.rows.iter().all(|row| row.token == Token::Valid), true);
         page
     }
 

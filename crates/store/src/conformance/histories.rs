@@ -1,9 +1,8 @@
-//! SQLite against the contract in its plainest form: any history of calls, with restarts and crashes
-//! in between, gives the same answers and the same pages as [`MemoryStore`](crate::MemoryStore).
+//! Compares SQLite with [`MemoryStore`](crate::MemoryStore): any history of calls, with restarts and crashes in
+//! between, must give the same results and the same pages from both.
 //!
-//! A history comes from a seed, so that a proof can run as many as it likes and name the one that
-//! failed. With a [`Fault`] the two are not told the same, as if SQLite lacked a guard: then they must
-//! differ.
+//! A history is drawn from a seed, so that a proof can run any number of them and name the one that failed. With a
+//! [`Fault`] the two stores get different calls, as if SQLite lacked a guard; then they must differ.
 
 mod both;
 mod compare;
@@ -17,28 +16,28 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use both::Both;
 use step::{Step, step};
 
-/// Calls in a history, at most.
+/// Maximum number of calls in a history.
 const STEPS_MAX: usize = 40;
 
-/// A guard that SQLite seems to lack.
+/// A guard that SQLite is made to appear to lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A settle of another epoch takes effect.
+    /// A settle of another epoch is applied.
     EpochForgotten,
-    /// A settle that counts other attempts takes effect.
+    /// A settle with a different attempt count is applied.
     AttemptsForgotten,
-    /// An attempt is not kept.
+    /// An attempt is not stored.
     AttemptDropped,
-    /// A session that was taken over goes on writing.
+    /// A fenced session continues to write.
     FenceForgotten,
-    /// A duplicate is accepted once more.
+    /// A duplicate is accepted again.
     KeyForgotten,
-    /// What was superseded goes on waiting.
+    /// A superseded delivery continues to wait.
     CollapseForgotten,
 }
 
 impl Fault {
-    /// Every one there is.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::EpochForgotten,
         Self::AttemptsForgotten,
@@ -49,18 +48,18 @@ impl Fault {
     ];
 }
 
-/// Takes both stores through the history of a seed; how many calls it had.
+/// Runs the history of a seed on both stores and returns its number of calls.
 ///
 /// # Panics
-/// When they differ.
+/// If the stores differ.
 pub fn run(seed: u64) -> usize {
     take_through(seed, None)
 }
 
-/// The same with a fault, which the comparison must find.
+/// Like [`run`], with a fault that the comparison must find.
 ///
 /// # Panics
-/// When they differ, as they should in most histories.
+/// If the stores differ, as they should in most histories.
 pub fn run_with(seed: u64, fault: Fault) -> usize {
     take_through(seed, Some(fault))
 }
@@ -94,7 +93,7 @@ fn drawn(seed: u64) -> Vec<Step> {
 mod tests {
     use super::*;
 
-    /// As many as a check has time for; the proof `store-conformance` runs more.
+    /// Few enough for a unit test; the proof `store-conformance` runs more.
     const SEEDS: u64 = 48;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keys: of any number of twins one is new, and the others get its answer.
+//! Idempotency keys: of any number of calls with one key, one is fresh and the others get its answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{Store, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Far longer than any disk takes: a call that has no answer by then never gets one.
+/// Far longer than any disk takes: a call without a result by then is stuck.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
 /// A call with the `n`th key whose answer is `text`.
@@ -42,11 +42,11 @@ impl<S: Store> Case<S> {
     async fn call(&self, idempotency: Idempotency) -> Acceptance {
         let accepted = self.keyed(idempotency);
         let mut acceptances = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-        self.same("one answer for one message", acceptances.len(), 1);
+        self.same("one result for one message", acceptances.len(), 1);
         acceptances.remove(0)
     }
 
-    /// Whether a message and its deliveries left anything.
+    /// Whether a message and its delivery are stored.
     async fn is_kept(&self, accepted: &Accepted) -> bool {
         let message = self.done("message", self.store.message(accepted.message.id).await).is_some();
         let row = self.pending(accepted.deliveries[0].delivery.id).await.is_some();
@@ -59,7 +59,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn a_key_again_gives_the_first_answer_and_leaves_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn repeated_key_gets_the_first_answer_and_stores_nothing<S: Store>(case: &Case<S>) {
     let first = case.keyed(call(1, NOW, "first"));
     let again = case.keyed(call(1, after(5), "again"));
     let other = case.keyed(call(2, after(5), "other"));
@@ -70,10 +70,10 @@ pub(super) async fn a_key_again_gives_the_first_answer_and_leaves_nothing<S: Sto
         (&again, replayed("first")),
     ] {
         let found = case.done("accept", case.store.accept(case.session(), vec![accepted.clone()]).await);
-        case.same("what it is", found, vec![expected]);
+        case.same("the result", found, vec![expected]);
     }
     case.check(case.is_kept(&first).await && case.is_kept(&other).await, "new ones are kept");
-    case.check(!case.is_kept(&again).await, "the duplicate left something");
+    case.check(!case.is_kept(&again).await, "the duplicate is not stored");
     let mut arrived = Vec::new();
     while arrived.len() < 2 {
         arrived.extend(case.arrived().await);
@@ -82,7 +82,7 @@ pub(super) async fn a_key_again_gives_the_first_answer_and_leaves_nothing<S: Sto
     case.same("what arrived", arrived, expected);
 }
 
-pub(super) async fn of_twins_in_one_accept_the_first_is_new<S: Store>(case: &Case<S>) {
+pub(super) async fn first_of_equal_keys_in_one_accept_is_fresh<S: Store>(case: &Case<S>) {
     let batch = vec![
         case.keyed(call(1, NOW, "first")),
         case.message(&[Draft::to(1)]),
@@ -92,13 +92,13 @@ pub(super) async fn of_twins_in_one_accept_the_first_is_new<S: Store>(case: &Cas
     ];
     let found = case.done("accept", case.store.accept(case.session(), batch.clone()).await);
     let expected = [Acceptance::Fresh, Acceptance::Fresh, replayed("first"), Acceptance::KeyReused, Acceptance::Fresh];
-    case.same("what they are", found, expected.to_vec());
+    case.same("the results", found, expected.to_vec());
     for (accepted, fresh) in batch.iter().zip([true, true, false, false, true]) {
         case.same("what is kept", case.is_kept(accepted).await, fresh);
     }
 }
 
-pub(super) async fn of_twins_at_once_one_is_new_and_all_get_its_answer<S: Store>(case: &Case<S>) {
+pub(super) async fn exactly_one_of_concurrent_calls_with_one_key_is_fresh<S: Store>(case: &Case<S>) {
     for n in 0..50 {
         let twins = ["a", "b", "c", "d"].map(|text| case.keyed(call(n, NOW, text)));
         let accept = |twin: usize| case.store.accept(case.session(), vec![twins[twin].clone()]);
@@ -119,11 +119,11 @@ pub(super) async fn a_key_for_another_request_is_refused<S: Store>(case: &Case<S
     let other = case.keyed(Idempotency { digest: [2; 32], ..call(1, after(1), "other") });
     let found = case.done("accept", case.store.accept(case.session(), vec![other.clone()]).await);
     case.same("another request", found, vec![Acceptance::KeyReused]);
-    case.check(!case.is_kept(&other).await, "it left something");
+    case.check(!case.is_kept(&other).await, "it is not stored");
     case.same("the first is still known", case.call(call(1, after(2), "again")).await, replayed("first"));
 }
 
-pub(super) async fn a_key_is_known_for_a_day_whatever_midnights_lie_between<S: Store>(case: &Case<S>) {
+pub(super) async fn key_is_remembered_for_a_day_across_midnight<S: Store>(case: &Case<S>) {
     for (n, hour) in (0..).zip([0, 1, 12, 23]) {
         let first = Timestamp::from_millis(20_000 * DAY_MS + hour * 3_600_000);
         let later = |ms: i64| Timestamp::from_millis(first.as_millis() + ms);
@@ -135,14 +135,14 @@ pub(super) async fn a_key_is_known_for_a_day_whatever_midnights_lie_between<S: S
     }
 }
 
-pub(super) async fn a_key_is_a_tenant_s_own<S: Store>(case: &Case<S>) {
+pub(super) async fn same_key_of_two_tenants_is_two_keys<S: Store>(case: &Case<S>) {
     case.same("one", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
     let stranger = Idempotency { tenant: TenantId::from_raw(10), digest: [2; 32], ..call(1, NOW, "theirs") };
     case.same("another's", case.call(stranger).await, Acceptance::Fresh);
     case.same("one again", case.call(call(1, NOW, "again")).await, replayed("first"));
 }
 
-pub(super) async fn a_key_outlives_its_session_and_a_refused_call_uses_none<S: Store>(case: &Case<S>) {
+pub(super) async fn key_outlives_its_session_and_a_refused_call_stores_none<S: Store>(case: &Case<S>) {
     case.same("the first", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
     let newer = case.reopen().await.session;
     let fenced = case.store.accept(case.session(), vec![case.keyed(call(2, NOW, "fenced"))]).await;
@@ -154,7 +154,7 @@ pub(super) async fn a_key_outlives_its_session_and_a_refused_call_uses_none<S: S
     }
 }
 
-pub(super) async fn large_duplicates_never_fill_the_way_to_the_loop<S: Store>(case: &Case<S>) {
+pub(super) async fn large_duplicates_do_not_fill_the_arrival_queue<S: Store>(case: &Case<S>) {
     let body = Bytes::from(vec![b'x'; 1 << 20]);
     for n in 0..70 {
         let accepted = case.keyed(call(1, NOW, "first"));

@@ -1,4 +1,4 @@
-//! Jobs: chunks of deliveries with the cursor behind them, large fan-outs and replays.
+//! Jobs: chunks of deliveries applied with their cursor, large fan-outs and replays.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl<S: Store> Case<S> {
         message
     }
 
-    /// A chunk that takes a fan-out from behind one endpoint to behind another.
+    /// A chunk that advances a fan-out's cursor from `from` to `to`, with a delivery to each lane.
     pub(super) fn chunk(&self, message: &Arc<Message>, from: JobCursor, to: u64, lanes: &[u64]) -> Chunk {
         let deliveries = lanes.iter().map(|lane| self.spread_to(message, *lane, None)).collect();
         Chunk {
@@ -46,7 +46,7 @@ impl<S: Store> Case<S> {
     }
 
     fn spread_to(&self, message: &Arc<Message>, lane: u64, replays: Option<DeliveryId>) -> Spread {
-        // Ids of a message that is never accepted.
+        // The delivery gets the id of a message that is never accepted, which is unique.
         let id = DeliveryId(self.message(&[]).message.id.0);
         let mut new = self.message(&[Draft::to(lane)]).deliveries.remove(0);
         new.delivery = Delivery::queued(id, message.id, endpoint_id(lane), lane_id(lane), Tier::Promotional, NOW);
@@ -64,11 +64,11 @@ impl<S: Store> Case<S> {
 
     pub(super) async fn lives(&self, id: DeliveryId) -> Lives {
         let lives = self.done("lives", self.store.lives(vec![id]).await);
-        self.same("one answer for each", lives.len(), 1);
+        self.same("one result for each", lives.len(), 1);
         lives[0]
     }
 
-    pub(super) async fn of_message(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
+    pub(super) async fn message_deliveries(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
         let mut all: Vec<DeliveryId> = Vec::new();
         loop {
             let after = all.last().copied();
@@ -92,7 +92,7 @@ impl<S: Store> Case<S> {
         self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
     }
 
-    /// The chunk that a replay makes next, as its owner would.
+    /// The next chunk of a replay, as the engine would build it.
     pub(super) async fn replay_chunk(&self, id: JobId, limit: u32) -> Chunk {
         let job = self.job(id).await;
         let page = self.done("replay page", self.store.replay_page(id, limit).await);
@@ -105,14 +105,14 @@ impl<S: Store> Case<S> {
                 (Replayable::Missing(message), JobKind::ReplayMissing(missing)) => {
                     (message.id, number_of(missing.endpoint), None)
                 }
-                (Replayable::Missing(_), _) => self.fail("nobody asked for what is missing"),
+                (Replayable::Missing(_), _) => self.fail("the replay is not for missing messages"),
                 (Replayable::Not(why), _) => {
                     skipped.add(*why, 1);
                     continue;
                 }
             };
             let message = self.done("message", self.store.message(message).await);
-            let message = message.unwrap_or_else(|| self.fail("what can be replayed has its payload"));
+            let message = message.unwrap_or_else(|| self.fail("a replayable delivery has its payload"));
             deliveries.push(self.spread_to(&message, lane, old));
         }
         let Job { cursor: from, .. } = job;
@@ -151,19 +151,19 @@ pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Case
     let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
     case.same("it runs", running, vec![expected.clone()]);
     let behind = case.done("jobs", case.store.jobs(JobQuery::Running, Some(expected.id), MANY).await);
-    case.same("nothing behind it", behind, Vec::new());
-    case.same("no delivery yet", case.of_message(message.id, 10).await, Vec::new());
+    case.same("nothing after it", behind, Vec::new());
+    case.same("no delivery yet", case.message_deliveries(message.id, 10).await, Vec::new());
     case.same("nor a replay", case.done("page", case.store.replay_page(expected.id, 1).await), None);
 }
 
-pub(super) async fn a_chunk_is_made_once_with_its_cursor<S: Store>(case: &Case<S>) {
+pub(super) async fn chunk_is_applied_once_with_its_cursor<S: Store>(case: &Case<S>) {
     let message = case.fan_out().await;
     let first = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
     case.same("made", case.spread(&first).await, Chunked::Done(2));
     let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
     case.same("they arrive", arrived, new_ids(&first));
     case.same("once more", case.spread(&first).await, Chunked::Stale);
-    // Somebody who read the same cursor, with ids of their own.
+    // A second caller read the same cursor and minted other ids.
     let twin = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
     case.same("a twin", case.spread(&twin).await, Chunked::Stale);
     for id in new_ids(&twin) {
@@ -179,7 +179,7 @@ pub(super) async fn a_chunk_is_made_once_with_its_cursor<S: Store>(case: &Case<S
     case.same("a job that is done makes nothing", case.spread(&late).await, Chunked::Stale);
 }
 
-pub(super) async fn a_message_finds_what_its_job_made<S: Store>(case: &Case<S>) {
+pub(super) async fn message_lists_deliveries_made_by_its_job<S: Store>(case: &Case<S>) {
     let message = case.fan_out().await;
     let other = case.fan_out().await;
     let mut expected = Vec::new();
@@ -195,11 +195,11 @@ pub(super) async fn a_message_finds_what_its_job_made<S: Store>(case: &Case<S>) 
     let ended = case.shown(expected[3], NOW).await.delivery;
     case.settle_done(case.attempted(&ended, State::Delivered { at: after(1) }, Cause::Ok)).await;
     for limit in [1, 2, 3, 100] {
-        case.same("its own, by id", case.of_message(message.id, limit).await, expected.clone());
+        case.same("its own, by id", case.message_deliveries(message.id, limit).await, expected.clone());
     }
 }
 
-pub(super) async fn a_cut_message_gets_no_more_and_its_chunks_end<S: Store>(case: &Case<S>) {
+pub(super) async fn cut_ends_a_fan_out_and_its_deliveries<S: Store>(case: &Case<S>) {
     let message = case.fan_out().await;
     let chunk = case.chunk(&message, JobCursor::START, 3, &[1, 2, 3]);
     case.same("made", case.spread(&chunk).await, Chunked::Done(3));
@@ -225,7 +225,7 @@ pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<
     let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
     case.same("not among those that run", running, Vec::new());
     case.check(change(JobState::Running).await, "it goes on");
-    case.check(!change(JobState::Done).await, "nobody says it is done but its last chunk");
+    case.check(!change(JobState::Done).await, "only its last chunk makes it done");
     case.check(change(JobState::Cancelled).await, "it is cancelled");
     case.same("cancelled", case.spread(&chunk).await, Chunked::Stale);
     case.check(!change(JobState::Running).await, "for good");
@@ -233,7 +233,7 @@ pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<
     case.check(!case.done("change", unknown), "there is no such job");
 }
 
-pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case: &Case<S>) {
+pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &Case<S>) {
     let mut old = Vec::new();
     for ms in 1..4 {
         old.push(case.ended(Draft::to(1), dead(ms)).await.id);
@@ -262,7 +262,7 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
         let listed = case.done("jobs", case.store.jobs(JobQuery::Replays(TENANT, order), after, MANY).await);
         case.same("replays alone", listed.iter().map(|job| job.id).collect(), expected.clone());
         let listed = case.done("jobs", case.store.jobs(JobQuery::EveryReplay(order), after, MANY).await);
-        case.same("everybody's", listed.iter().map(|job| job.id).collect(), expected);
+        case.same("all tenants' replays", listed.iter().map(|job| job.id).collect(), expected);
     }
     let later = case.ended(Draft::to(1), dead(2)).await.id;
     let twins = case.replay_chunk(twin.id, MANY).await;
@@ -274,10 +274,10 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
         case.same("once", case.spread(&chunk).await, Chunked::Stale);
         lives.extend(new_ids(&chunk));
     }
-    case.same("nobody else's turn", case.spread(&twins).await, Chunked::Done(0));
+    case.same("nothing is replayed twice", case.spread(&twins).await, Chunked::Done(0));
     let twin = case.job(twin.id).await;
     case.same(
-        "all passed over",
+        "all skipped",
         (twin.made, twin.skipped, twin.state),
         (0, Skips::of(Skip::ReplayedBefore, 3), JobState::Done),
     );
@@ -290,7 +290,7 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
         case.same("a new life", (shown.attempts, shown.state), (0, State::Queued { due: NOW }));
         let message = case.shown(*old, NOW).await.delivery.message;
         case.same("of the same message", shown.message, message);
-        case.check(case.of_message(message, MANY).await.contains(new), "its message knows it");
+        case.check(case.message_deliveries(message, MANY).await.contains(new), "its message knows it");
     }
     let letters = case.done("list", case.store.dead_letters(filter, ListOrder::OldestFirst, None, MANY).await).letters;
     let replayed: Vec<Option<DeliveryId>> = letters.iter().map(|letter| letter.replayed_as).collect();
@@ -306,7 +306,7 @@ pub(super) async fn a_replay_gives_each_dead_letter_one_next_life<S: Store>(case
     case.same("the first has had its own", case.job(third.id).await.skipped, Skips::of(Skip::ReplayedBefore, 1));
 }
 
-pub(super) async fn a_replay_of_a_list_takes_what_is_dead_or_expired<S: Store>(case: &Case<S>) {
+pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(case: &Case<S>) {
     let expired = case.ended(Draft { expiry: Expiry::At(after(3)), ..Draft::to(1) }, State::Expired { at: after(3) });
     let expired = expired.await.id;
     let given_up = case.ended(Draft::to(1), dead(1)).await.id;
@@ -352,7 +352,7 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     case.same("one of them", case.done("jobs", all).len(), 1);
 }
 
-pub(super) async fn what_is_purged_or_cut_is_not_replayed<S: Store>(case: &Case<S>) {
+pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &Case<S>) {
     let purged = case.ended(Draft::to(1), dead(1)).await;
     let cut = case.ended(Draft::to(2), dead(2)).await;
     let job = case.replay(ReplayWhat::Listed(vec![purged.id, cut.id])).await;
@@ -376,12 +376,12 @@ pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &Case<S>) {
     let start = case.reopen().await;
     case.check(case.store.spread(case.session(), chunk.clone()).await.is_err(), "fenced");
     let now = case.done("spread", case.store.spread(start.session, chunk.clone()).await);
-    case.same("the new one goes on where the old one was", now, Chunked::Done(1));
+    case.same("the new session continues at the same cursor", now, Chunked::Done(1));
     let row = case.pending(new_ids(&chunk)[0]).await;
     case.same("ready", row.map(|row| row.place), Some(Place::Ready));
 }
 
-pub(super) async fn a_tenant_s_endpoints_are_walked_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoints_of_a_tenant_are_read_in_pages<S: Store>(case: &Case<S>) {
     for n in [3, 1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }

@@ -1,4 +1,4 @@
-//! Whatever changes what is sent, or what became of it, is in the journal, in order and linked.
+//! The journal: every change is recorded, in order, in linked rows.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use posthaste_core::queue::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, attempt, ended, endpoint, lane_id, somebody};
+use super::fixture::{Case, Draft, MANY, NOW, after, api_key, attempt, ended, endpoint, lane_id};
 use crate::journal::{Entry, Head};
 use crate::row::{
     Accepted, Act, DeadLetterFilter, Deed, Endpoint, EndpointPut, EndpointStatus, JobState, Message, NewReplay, Pause,
@@ -18,7 +18,7 @@ use crate::row::{
 };
 use crate::{JournalRow, Store};
 
-pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_records_all_changes_of_a_delivery<S: Store>(case: &Case<S>) {
     let accepted = case.message(&[Draft::to(1)]);
     let (message, delivery) = (accepted.message.clone(), accepted.deliveries[0].delivery.clone());
     case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
@@ -29,7 +29,7 @@ pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &C
     case.settle_done(second.clone()).await;
 
     let entries = entries(case).await;
-    case.check(matches!(entries[0], Entry::Opened { .. }), "a session begins it");
+    case.check(matches!(entries[0], Entry::Opened { .. }), "it begins with the session");
     let Entry::Accepted { message: id, tenant, at, subject, deliveries, .. } = &entries[1] else {
         case.fail("then it is accepted")
     };
@@ -41,7 +41,7 @@ pub(super) async fn the_journal_tells_a_delivery_s_whole_life<S: Store>(case: &C
     case.same("then it is tried, and ends", entries[2..].to_vec(), vec![tried, ended]);
 }
 
-pub(super) async fn the_journal_marks_payloads_and_subjects<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_has_fingerprints_of_payloads_and_subjects<S: Store>(case: &Case<S>) {
     let message = |body: &'static [u8], subject: Option<&str>| {
         let accepted = case.message(&[]);
         let subject = subject.map(str::to_owned);
@@ -63,13 +63,13 @@ pub(super) async fn the_journal_marks_payloads_and_subjects<S: Store>(case: &Cas
     });
     let marks: Vec<_> = marks.collect();
     case.same("equal payloads have equal marks", marks[0].0, marks[1].0);
-    case.check(marks[0].0 != marks[2].0, "others have others");
-    case.check(marks[..3].iter().all(|(_, subject)| subject.is_none()), "nobody's have no subject");
-    case.same("one subject's are the same", marks[3], marks[4]);
-    case.check(marks[3].1.is_some() && marks[3].1 != marks[5].1, "another subject is another");
+    case.check(marks[0].0 != marks[2].0, "another payload has another mark");
+    case.check(marks[..3].iter().all(|(_, subject)| subject.is_none()), "messages without a subject have no mark");
+    case.same("one subject's marks are equal", marks[3], marks[4]);
+    case.check(marks[3].1.is_some() && marks[3].1 != marks[5].1, "another subject has another mark");
 }
 
-pub(super) async fn the_journal_s_rows_are_linked_and_sound<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_rows_are_linked_and_match_their_roots<S: Store>(case: &Case<S>) {
     for _ in 0..5 {
         case.accept(&[Draft::to(1), Draft::to(2)]).await;
     }
@@ -77,30 +77,30 @@ pub(super) async fn the_journal_s_rows_are_linked_and_sound<S: Store>(case: &Cas
     let rows = rows(case).await;
     let mut head = Head::default();
     for row in &rows {
-        case.check(head.is_followed_by(row), "each row names the one before");
-        case.check(row.is_sound().unwrap_or(false), "each root is that of its entries");
+        case.check(head.is_followed_by(row), "each row is linked to the one before");
+        case.check(row.is_sound().unwrap_or(false), "each root matches its entries");
         head = Head::behind(row);
     }
     let page = case.done("journal", case.store.journal(rows[1].number, 2).await);
     case.same("a page of it", page, rows[2..4].to_vec());
 }
 
-pub(super) async fn what_takes_no_effect_leaves_no_entry_but_its_attempt<S: Store>(case: &Case<S>) {
+pub(super) async fn stale_settle_writes_only_its_attempt<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     let end = case.attempted(&delivery, State::Delivered { at: after(9) }, Cause::Ok);
     case.settle_done(end.clone()).await;
     let before = entries(case).await.len();
-    case.same("made again", case.settle(end.clone()).await, Settled::Stale);
-    case.same("it leaves nothing", entries(case).await.len(), before);
+    case.same("a repeated settle", case.settle(end.clone()).await, Settled::Stale);
+    case.same("it writes no entry", entries(case).await.len(), before);
     let other = case.attempted(&end.record.delivery, State::Delivered { at: after(9) }, Cause::Unavailable);
     case.same("another attempt", case.settle(other).await, Settled::Stale);
     let (endpoint, attempted) = (delivery.endpoint, attempt(2, Cause::Unavailable));
     let late = Entry::Late { delivery: delivery.id, endpoint, attempt: attempted };
-    case.same("it is kept as late", entries(case).await[before..].to_vec(), vec![late]);
+    case.same("it is recorded as late", entries(case).await[before..].to_vec(), vec![late]);
 }
 
-pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S>) {
-    let (ann, bob) = (somebody(1), somebody(2));
+pub(super) async fn changes_are_in_the_journal_with_their_api_key<S: Store>(case: &Case<S>) {
+    let (ann, bob) = (api_key(1), api_key(2));
     let act = |ms, by| Act { at: after(ms), by };
     let put = case.store.put_endpoint(case.session(), endpoint(1), None, act(1, ann)).await;
     case.same("put", case.done("put_endpoint", put), EndpointPut::Done);
@@ -138,16 +138,16 @@ pub(super) async fn what_somebody_does_is_in_the_journal<S: Store>(case: &Case<S
     case.same("the rows' times", times, [0, 1, 2, 3, 4, 5, 6, 7].map(after).to_vec());
 }
 
-pub(super) async fn a_delivery_that_is_hurried_says_who_wanted_it<S: Store>(case: &Case<S>) {
+pub(super) async fn retry_now_is_in_the_journal_with_its_api_key<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     let before = entries(case).await.len();
-    let act = Act { at: after(3), by: somebody(1) };
+    let act = Act { at: after(3), by: api_key(1) };
     case.done("note_hurry", case.store.note_hurry(case.session(), &delivery, act).await);
-    case.same("it is told", entries(case).await[before..].to_vec(), vec![Entry::hurried(&delivery, act)]);
+    case.same("the entry", entries(case).await[before..].to_vec(), vec![Entry::hurried(&delivery, act)]);
 }
 
-pub(super) async fn a_replay_and_a_purge_say_who_wanted_them<S: Store>(case: &Case<S>) {
-    let (ann, bob) = (somebody(1), somebody(2));
+pub(super) async fn replay_and_purge_are_in_the_journal_with_their_api_key<S: Store>(case: &Case<S>) {
+    let (ann, bob) = (api_key(1), api_key(2));
     let (job, tenant) = (JobId(case.message(&[]).message.id.0), TenantId::from_raw(9));
     let replay = NewReplay::new(job, tenant, after(1), ReplayWhat::Listed(Vec::new()));
     case.done("replay", case.store.start_replay(case.session(), replay, ann).await);

@@ -1,4 +1,4 @@
-//! Reading pending rows: which, in which order, how many.
+//! Pages of pending rows: their content, order and length.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, WriterId};
@@ -18,15 +18,15 @@ pub(super) async fn left_rows_are_ready_ones_of_earlier_writers_by_id<S: Store>(
         case.accept_one(Draft::to(1).delayed(NOW)).await;
     }
     let own = case.session().writer;
-    case.same("nothing of one's own", case.page(Query::Left { after: None, before: own }, MANY).await.rows, Vec::new());
+    case.same("none of its own", case.page(Query::Left { after: None, before: own }, MANY).await.rows, Vec::new());
     let before = WriterId::new(own.number() + 1).expect("a small number");
     let first = case.page(Query::Left { after: None, before }, 2).await;
     case.same("the first page", ids(&first), ready[..2].to_vec());
     case.check(first.more, "a full page may have more behind it");
-    case.same("how far it looked", first.looked, Some(ready[1]));
+    case.same("how far it read", first.looked, Some(ready[1]));
     let rest = case.page(Query::Left { after: first.looked, before }, 2).await;
     case.same("the rest", ids(&rest), ready[2..].to_vec());
-    case.check(!rest.more && rest.looked.is_none(), "it looked at everything");
+    case.check(!rest.more && rest.looked.is_none(), "it read everything");
     case.same("no due time", rest.next_due, None);
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn delayed_rows_come_by_due_time_then_id<S: Store>(case: &Case<
     let expected = [soon, twins[0], twins[1], twins[2], late];
     let until = after(20);
     case.same("all", case.ids(Query::Delayed { after: None, until }, MANY).await, expected.to_vec());
-    // Row by row, also through rows of one due time.
+    // One row per page, including pages that end between rows of one due time.
     let mut last = None;
     for id in expected {
         let page = case.page(Query::Delayed { after: last, until }, 1).await;
@@ -61,7 +61,7 @@ pub(super) async fn delayed_rows_come_by_due_time_then_id<S: Store>(case: &Case<
     case.check(over.rows.is_empty(), "nothing when the cursor is beyond the end");
 }
 
-pub(super) async fn the_next_due_time_lies_beyond_what_was_asked_for<S: Store>(case: &Case<S>) {
+pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &Case<S>) {
     let until = after(10);
     let query = Query::Delayed { after: None, until };
     case.same("of an empty store", case.page(query, MANY).await, Page::default());
@@ -70,8 +70,8 @@ pub(super) async fn the_next_due_time_lies_beyond_what_was_asked_for<S: Store>(c
     let due = case.accept_one(Draft::to(1).delayed(after(10))).await.id;
     case.accept_one(Draft { due: after(11), ..Draft::to(1) }.spilled()).await;
     let page = case.page(query, MANY).await;
-    case.same("what is due", ids(&page), vec![due]);
-    case.same("when to come again", page.next_due, Some(after(11)));
+    case.same("the due row", ids(&page), vec![due]);
+    case.same("the next due time", page.next_due, Some(after(11)));
     case.same(
         "nothing beyond the last",
         case.page(Query::Delayed { after: None, until: after(30) }, 1).await.next_due,
@@ -87,7 +87,7 @@ pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
     case.same("the first ones", (ids(&first), first.more), (queue[..2].to_vec(), true));
 }
 
-pub(super) async fn spilled_rows_come_newest_first_where_asked<S: Store>(case: &Case<S>) {
+pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &Case<S>) {
     let mut queue = backlog(case).await;
     queue.reverse();
     let query =
@@ -110,7 +110,7 @@ pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &C
     }
 }
 
-pub(super) async fn one_row_is_found_while_it_is_pending<S: Store>(case: &Case<S>) {
+pub(super) async fn row_is_found_by_id_while_pending<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1).spilled()).await;
     case.same("it", case.ids(Query::One(delivery.id), 1).await, vec![delivery.id]);
     case.settle_done(case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok)).await;

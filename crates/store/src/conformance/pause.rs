@@ -1,10 +1,10 @@
-//! Pauses: somebody's word, kept until it is taken back.
+//! Pauses: stored until they are resumed.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{OriginId, TenantId};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, NOW, after, lane_id, somebody};
+use super::fixture::{Case, Draft, NOW, after, api_key, lane_id};
 use crate::Store;
 use crate::row::{Act, Pause, PauseScope, Settled};
 
@@ -12,8 +12,8 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     let reason = || Some("the database is on fire".to_owned());
     let lane = Pause { reason: reason(), ..Pause::new(PauseScope::Lane(lane_id(1)), Some(after(5))) };
     let tenant = Pause::new(PauseScope::Tenant(TenantId::from_raw(1)), None);
-    let all = Pause { reason: reason(), by: somebody(3), ..Pause::new(PauseScope::All, Some(after(6))) };
-    // Origins are known by hashes, which need all their bits.
+    let all = Pause { reason: reason(), by: api_key(3), ..Pause::new(PauseScope::All, Some(after(6))) };
+    // The ids of origins are hashes and need all 64 bits.
     let origins = [1, 2, u64::MAX].map(|raw| Pause {
         origin: Some(format!("https://host-{raw}.example:443")),
         ..Pause::new(PauseScope::Origin(OriginId::from_raw(raw)), None)
@@ -24,7 +24,7 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     }
     let start = case.reopen().await;
     let expected = [&all, &tenant, &lane, first, second, last].map(Clone::clone).to_vec();
-    case.same("the pauses, and what was said of them", start.pauses, expected);
+    case.same("the pauses, with their reasons", start.pauses, expected);
     for scope in [all.scope, lane.scope, PauseScope::Lane(lane_id(2)), second.scope, last.scope] {
         case.done("resume", case.store.resume(start.session, scope, Act::at(NOW)).await);
     }
@@ -38,7 +38,7 @@ pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &Case<S>) {
     }
     let last = Pause { reason: Some("a second thought".to_owned()), ..Pause::new(scope, Some(after(4))) };
     case.done("pause", case.store.pause(case.session(), last.clone(), NOW).await);
-    case.same("the last word", case.reopen().await.pauses, vec![last]);
+    case.same("the last pause", case.reopen().await.pauses, vec![last]);
 }
 
 pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: &Case<S>) {

@@ -1,4 +1,4 @@
-//! Replays of what has expired, and of what an endpoint never got; how many there are before one begins.
+//! Replays of expired deliveries and of messages an endpoint is missing, and dry runs of replays.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl<S: Store> Case<S> {
         self.ended(draft, State::Expired { at: after(ms) }).await
     }
 
-    /// A replay that is asked for a while after everything else happened.
+    /// A replay that is asked for some time after everything else.
     async fn late_replay(&self, what: ReplayWhat) -> Job {
         let id = JobId(self.message(&[]).message.id.0);
         let reason = Some("the outage é".to_owned());
@@ -34,7 +34,7 @@ impl<S: Store> Case<S> {
         self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
     }
 
-    /// Runs a replay to its end, a little at a time; what it made.
+    /// Runs a replay to its end in small chunks and returns the deliveries it made.
     async fn run(&self, id: JobId) -> Vec<DeliveryId> {
         let mut made = Vec::new();
         while self.job(id).await.state == JobState::Running {
@@ -49,21 +49,21 @@ impl<S: Store> Case<S> {
         self.lives(id).await.next.is_some()
     }
 
-    /// What would be met, page by page.
-    async fn would_meet(&self, what: ReplayWhat) -> Vec<Replayable> {
+    /// The items of a dry run, page by page.
+    async fn dry_run(&self, what: ReplayWhat) -> Vec<Replayable> {
         let replay = NewReplay::new(JobId(self.message(&[]).message.id.0), TENANT, after(100), what);
-        let (mut from, mut met) = (JobCursor::START, Vec::new());
+        let (mut from, mut items) = (JobCursor::START, Vec::new());
         loop {
             let page = self.done("would replay", self.store.would_replay(replay.clone(), from, 1).await);
-            met.extend(page.items.into_iter().map(|item| item.found));
+            items.extend(page.items.into_iter().map(|item| item.found));
             if page.last {
-                return met;
+                return items;
             }
             from = page.next;
         }
     }
 
-    async fn of_event(&self, event_type: &str, drafts: &[Draft]) -> Accepted {
+    async fn accept_event(&self, event_type: &str, drafts: &[Draft]) -> Accepted {
         let mut accepted = self.message(drafts);
         std::sync::Arc::make_mut(&mut accepted.message).event_type = Some(event_type.to_owned());
         self.done("accept", self.store.accept(self.session(), vec![accepted.clone()]).await);
@@ -71,7 +71,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: Store>(case: &Case<S>) {
+pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: Store>(case: &Case<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
@@ -85,12 +85,12 @@ pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: 
     _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, Act::at(NOW)).await);
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
-    case.same("its words", job.reason.as_deref(), Some("the outage é"));
+    case.same("its reason", job.reason.as_deref(), Some("the outage é"));
     case.same("read again", case.job(job.id).await, job.clone());
     let after_it = case.expired(1, 3).await.id;
     case.same("two lives", case.run(job.id).await.len(), 2);
     let done = case.job(job.id).await;
-    case.same("nothing was passed over", (done.made, done.skipped), (2, Skips::default()));
+    case.same("nothing was skipped", (done.made, done.skipped), (2, Skips::default()));
     for (id, expected) in [
         (early, true),
         (given_up, true),
@@ -108,13 +108,13 @@ pub(super) async fn a_replay_takes_what_has_expired_and_with_it_what_is_dead<S: 
     case.check(case.has_next_life(late).await && case.has_next_life(after_it).await, "both of them");
 }
 
-pub(super) async fn what_has_expired_is_found_by_every_filter<S: Store>(case: &Case<S>) {
+pub(super) async fn expired_deliveries_are_found_by_every_filter<S: Store>(case: &Case<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
     let draft = |n: u64, tier| Draft { tier, expiry: Expiry::At(after(5)), ..Draft::to(n) };
     let drafts = [draft(1, Tier::Promotional), draft(2, Tier::Engagement)];
-    let accepted = case.of_event("invoice.paid", &drafts).await;
+    let accepted = case.accept_event("invoice.paid", &drafts).await;
     let [first, second] = [&accepted.deliveries[0].delivery, &accepted.deliveries[1].delivery];
     for delivery in [first, second] {
         let expired = Delivery { last_cause: Some(Cause::Unavailable), ..delivery.clone() };
@@ -133,13 +133,13 @@ pub(super) async fn what_has_expired_is_found_by_every_filter<S: Store>(case: &C
         (DeadLetterFilter { since: Some(after(5)), until: Some(after(6)), ..all.clone() }, vec![first.id, second.id]),
         (DeadLetterFilter { since: Some(after(6)), ..all.clone() }, vec![]),
     ] {
-        let met = case.would_meet(ReplayWhat::Ended { filter: filter.clone(), dead: true }).await;
-        let ids = met.iter().filter_map(Replayable::ended).map(|ended| ended.id).collect();
+        let items = case.dry_run(ReplayWhat::Ended { filter: filter.clone(), dead: true }).await;
+        let ids = items.iter().filter_map(Replayable::ended).map(|ended| ended.id).collect();
         case.same(&format!("{filter:?}"), ids, expected);
     }
 }
 
-pub(super) async fn what_expired_longer_ago_than_payloads_are_kept_is_passed_over<S: Store>(case: &Case<S>) {
+pub(super) async fn expired_delivery_without_a_payload_is_skipped<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let expired = case.expired(1, 3).await;
     let week = NOW + Duration::from_secs(8 * 24 * 60 * 60);
@@ -149,45 +149,45 @@ pub(super) async fn what_expired_longer_ago_than_payloads_are_kept_is_passed_ove
         step = case.done("retain", retained).next;
     }
     let what = ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false };
-    case.same("as it would be", case.would_meet(what.clone()).await, vec![Replayable::Not(Skip::PayloadGone)]);
+    case.same("in a dry run", case.dry_run(what.clone()).await, vec![Replayable::Not(Skip::PayloadGone)]);
     let job = case.late_replay(what).await;
     case.same("nothing is made", case.run(job.id).await, Vec::new());
     case.same("and why", case.job(job.id).await.skipped, Skips::of(Skip::PayloadGone, 1));
     case.check(!case.has_next_life(expired.id).await, "it stays as it ended");
 }
 
-/// The messages that would be met.
+/// The messages that a dry run finds missing.
 async fn missing<S: Store>(case: &Case<S>, missing: Missing) -> Vec<MessageId> {
-    let met = case.would_meet(ReplayWhat::Missing(missing)).await;
-    let ids = met.into_iter().map(|found| match found {
+    let items = case.dry_run(ReplayWhat::Missing(missing)).await;
+    let ids = items.into_iter().map(|found| match found {
         Replayable::Missing(message) => message.id,
         other => case.fail(&format!("{other:?} is not missing")),
     });
     ids.collect()
 }
 
-pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Case<S>) {
     let all = Missing { endpoint: endpoint_id(2), since: None, until: None };
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
-    let old = case.of_event("invoice.paid", &[Draft::to(1)]).await.message;
-    let had = case.of_event("invoice.paid", &[Draft::to(1), Draft::to(2)]).await;
+    let old = case.accept_event("invoice.paid", &[Draft::to(1)]).await.message;
+    let had = case.accept_event("invoice.paid", &[Draft::to(1), Draft::to(2)]).await;
     case.settle_done(case.attempted(&had.deliveries[1].delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
-    let nobodys = case.of_event("invoice.paid", &[]).await.message;
+    let undelivered = case.accept_event("invoice.paid", &[]).await.message;
     let mut others = case.message(&[]);
     std::sync::Arc::make_mut(&mut others.message).tenant = TenantId::from_raw(8);
     case.done("accept", case.store.accept(case.session(), vec![others]).await);
-    let cut = case.of_event("invoice.paid", &[Draft::to(1)]).await.message;
+    let cut = case.accept_event("invoice.paid", &[Draft::to(1)]).await.message;
     case.cut(Scope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     let fans_out = case.fan_out().await;
-    case.same("two of them", missing(case, all).await, vec![old.id, nobodys.id]);
+    case.same("two of them", missing(case, all).await, vec![old.id, undelivered.id]);
     case.same("later", missing(case, Missing { since: Some(after(1)), ..all }).await, vec![]);
     case.same("before", missing(case, Missing { until: Some(NOW), ..all }).await, vec![]);
-    // One that reaches it, and one that did not.
+    // This fan-out reaches the endpoint, the next one does not.
     let chunk = crate::row::Chunk { last: true, ..case.chunk(&fans_out, JobCursor::START, 2, &[1, 2]) };
     case.same("fanned out", case.spread(&chunk).await, Chunked::Done(2));
-    case.same("what was fanned out is there", missing(case, all).await, vec![old.id, nobodys.id]);
+    case.same("what was fanned out is there", missing(case, all).await, vec![old.id, undelivered.id]);
     let passed_by = case.fan_out().await;
     let chunk = crate::row::Chunk { last: true, ..case.chunk(&passed_by, JobCursor::START, 2, &[1]) };
     case.same("fanned out", case.spread(&chunk).await, Chunked::Done(1));
@@ -196,38 +196,38 @@ pub(super) async fn an_endpoint_gets_each_message_it_was_missing_once<S: Store>(
     case.same("read again", case.job(job.id).await, job.clone());
     let twin = case.late_replay(ReplayWhat::Missing(all)).await;
     let twins = case.replay_chunk(twin.id, MANY).await;
-    case.of_event("invoice.paid", &[Draft::to(1)]).await;
+    case.accept_event("invoice.paid", &[Draft::to(1)]).await;
     let made = case.run(job.id).await;
-    let mut expected = vec![old.id, nobodys.id, passed_by.id];
+    let mut expected = vec![old.id, undelivered.id, passed_by.id];
     expected.sort_unstable();
     let mut got = Vec::new();
     for id in &made {
         let delivery = case.shown(*id, NOW).await.delivery;
         case.same("to it", delivery.endpoint, all.endpoint);
-        case.check(case.of_message(delivery.message, MANY).await.contains(id), "its message knows it");
+        case.check(case.message_deliveries(delivery.message, MANY).await.contains(id), "its message knows it");
         let made = crate::MadeBy { job: job.id, asked: Some(job.at), at: NOW };
         let expected = crate::Lives { made: Some(made), ..crate::Lives::default() };
-        case.same("made by the replay, and nobody's next life", case.lives(*id).await, expected);
+        case.same("made by the replay, and replaying no other delivery", case.lives(*id).await, expected);
         got.push(delivery.message);
     }
     got.sort_unstable();
     case.same("each once", got, expected);
-    case.same("nobody else's turn", case.spread(&twins).await, Chunked::Done(0));
+    case.same("nothing is made twice", case.spread(&twins).await, Chunked::Done(0));
     case.same("and why", case.job(twin.id).await.skipped, Skips::of(Skip::ReplayedBefore, 3));
     let history = crate::HistoryFilter::of(all.endpoint);
     let history = case.store.history(history, ListOrder::OldestFirst, None, MANY, NOW).await;
     case.same("all in its history", case.done("history", history).deliveries.len(), 5);
-    case.same("what came later is another's", missing(case, all).await.len(), 1);
+    case.same("later messages are not part of it", missing(case, all).await.len(), 1);
 }
 
-pub(super) async fn what_would_be_replayed_is_known_before<S: Store>(case: &Case<S>) {
+pub(super) async fn dry_run_returns_items_and_starts_nothing<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     let given_up = case.ended(Draft::to(1), dead(1)).await;
     let delivered = case.ended(Draft::to(1), State::Delivered { at: after(1) }).await;
     let waits = case.accept_one(Draft::to(1)).await;
-    let letters = case.would_meet(ReplayWhat::Found(DeadLetterFilter::of(TENANT))).await;
+    let letters = case.dry_run(ReplayWhat::Found(DeadLetterFilter::of(TENANT))).await;
     case.same("the letter", letters.iter().filter_map(Replayable::ended).map(|it| it.id).collect(), vec![given_up.id]);
-    let listed = case.would_meet(ReplayWhat::Listed(vec![waits.id, given_up.id, delivered.id])).await;
+    let listed = case.dry_run(ReplayWhat::Listed(vec![waits.id, given_up.id, delivered.id])).await;
     case.same("of the list", listed.len(), 3);
     case.same("it waits", &listed[0], &Replayable::Not(Skip::NotEnded));
     case.same("it died", listed[1].ended().map(|it| it.id), Some(given_up.id));

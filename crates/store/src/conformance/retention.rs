@@ -1,4 +1,4 @@
-//! What was kept for long enough goes; what somebody needs stays.
+//! Retention: expired data is deleted, data that is still needed is kept.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) fn days(days: u64) -> Timestamp {
 }
 
 impl<S: Store> Case<S> {
-    /// A whole run; how many rows were removed, moved or ended.
+    /// A whole run; returns the number of rows removed, moved or ended.
     pub(super) async fn retain(&self, now: Timestamp) -> u64 {
         self.retain_in(self.session(), now).await
     }
@@ -58,7 +58,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn a_finished_payload_goes_after_a_week_and_its_history_after_a_month<S: Store>(case: &Case<S>) {
+pub(super) async fn payload_is_deleted_after_a_week_and_history_after_a_month<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     case.settle_done(case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Ok))
         .await;
@@ -84,15 +84,15 @@ pub(super) async fn a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it<S
     case.check(case.has_message(&waiting).await, "it can still be sent");
     case.end(&waiting, State::Delivered { at: days(9) }).await;
     case.retain(days(10)).await;
-    case.check(!case.has_message(&waiting).await, "nobody needs it any more");
-    case.check(case.has_message(&dead).await, "a dead letter does");
+    case.check(!case.has_message(&waiting).await, "it is no longer needed");
+    case.check(case.has_message(&dead).await, "a dead letter needs it");
     case.retain(days(36)).await;
     case.same("the letter is gone", case.letters().await, 0);
     case.check(!case.has_message(&dead).await, "and so is its payload");
     case.check(!case.is_shown(&dead).await, "and its history");
 }
 
-pub(super) async fn what_waited_for_a_month_is_given_up<S: Store>(case: &Case<S>) {
+pub(super) async fn delivery_pending_for_a_month_is_given_up<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
     let flies = case.accept_one(Draft::to(5)).await;
     let cut = case.accept_one(Draft::to(2)).await;
@@ -107,19 +107,19 @@ pub(super) async fn what_waited_for_a_month_is_given_up<S: Store>(case: &Case<S>
         |under_way| case.store.retain(case.session(), Retention::default(), days(31), RetentionStep::START, under_way);
     let step = give_up(vec![flies.id]).await;
     case.same("it says which", case.done("retain", step).given_up, vec![waiting.id]);
-    case.check(case.pending(flies.id).await.is_some(), "what is under way ends by itself");
+    case.check(case.pending(flies.id).await.is_some(), "a delivery in flight is skipped");
     let step = give_up(Vec::new()).await;
-    case.same("it is met again", case.done("retain", step).given_up, vec![flies.id]);
+    case.same("the next run finds it", case.done("retain", step).given_up, vec![flies.id]);
     case.same("given up", case.state(waiting.id).await, State::Dead { at: days(31), cause: Cause::Retention });
     case.same("as dead letters", case.letters().await, 2);
     case.check(case.has_message(&waiting).await, "which can be replayed");
     for other in [cut.id, over.id, sent.id] {
-        case.check(case.pending(other).await.is_some(), "what ended otherwise is left to its sweep");
+        case.check(case.pending(other).await.is_some(), "rows that ended otherwise are left to their sweep");
     }
     case.same("still awaited", case.state(sent.id).await, awaits);
 }
 
-pub(super) async fn a_run_goes_in_small_steps<S: Store>(case: &Case<S>) {
+pub(super) async fn retention_runs_in_small_steps<S: Store>(case: &Case<S>) {
     let count = RETENTION_STEP_MAX as usize * 2 + 7;
     let messages = (0..count).map(|_| case.message(&[])).collect();
     _ = case.done("accept", case.store.accept(case.session(), messages).await);
@@ -134,7 +134,7 @@ pub(super) async fn a_run_goes_in_small_steps<S: Store>(case: &Case<S>) {
     case.same("all of them", removed, count as u64);
 }
 
-pub(super) async fn ended_jobs_go_and_running_ones_stay<S: Store>(case: &Case<S>) {
+pub(super) async fn ended_jobs_are_deleted_and_running_ones_kept<S: Store>(case: &Case<S>) {
     let mut ids = Vec::new();
     for _ in 0..2 {
         let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
@@ -150,12 +150,12 @@ pub(super) async fn ended_jobs_go_and_running_ones_stay<S: Store>(case: &Case<S>
     case.check(case.done("job", case.store.job(ids[1]).await).is_some(), "it still runs");
 }
 
-pub(super) async fn what_goes_is_told_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn deletions_are_recorded_in_the_journal<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     case.end(&delivery, State::Delivered { at: after(1) }).await;
     case.retain(days(399)).await;
     let rows = case.done("journal", case.store.journal(0, MANY).await);
-    let told: Vec<RetentionPhase> = rows
+    let phases: Vec<RetentionPhase> = rows
         .iter()
         .flat_map(JournalRow::entries)
         .filter_map(|entry| match case.done("entry", entry) {
@@ -163,12 +163,12 @@ pub(super) async fn what_goes_is_told_in_the_journal<S: Store>(case: &Case<S>) {
             _ => None,
         })
         .collect();
-    case.same("what went", told, vec![RetentionPhase::Messages, RetentionPhase::History]);
+    case.same("the phases that deleted rows", phases, vec![RetentionPhase::Messages, RetentionPhase::History]);
     case.same("from the first row", rows.first().map(|row| row.number), Some(1));
 }
 
-/// A run takes several looks: one look that leaves a young outcome must not let the next one skip it for good.
-pub(super) async fn a_young_outcome_goes_in_its_turn_after_an_older_one_went<S: Store>(case: &Case<S>) {
+/// A run that keeps a younger outcome must not make later runs skip it.
+pub(super) async fn younger_outcome_is_deleted_once_expired_after_an_older_one<S: Store>(case: &Case<S>) {
     let old = case.accept_one(Draft::to(1)).await;
     let young = case.accept_one(Draft::to(2)).await;
     case.end(&old, State::Delivered { at: days(1) }).await;
@@ -181,12 +181,12 @@ pub(super) async fn a_young_outcome_goes_in_its_turn_after_an_older_one_went<S: 
     case.check(!case.is_shown(&young).await, "a month after its own end");
 }
 
-pub(super) async fn what_was_done_stays_in_the_journal_until_it_is_old<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_rows_are_kept_until_they_expire<S: Store>(case: &Case<S>) {
     case.done("pause", case.store.pause(case.session(), Pause::new(PauseScope::All, None), after(1)).await);
     case.done("resume", case.store.resume(case.session(), PauseScope::All, Act::at(after(2))).await);
     case.reopen().await;
     let last = case.reopen().await.session;
-    case.same("nothing is old", case.retain_in(last, days(399)).await, 0);
+    case.same("nothing has expired", case.retain_in(last, days(399)).await, 0);
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     case.same("all is there", rows.iter().map(|row| row.number).collect(), vec![1, 2, 3, 4, 5]);
 }

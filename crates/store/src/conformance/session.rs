@@ -1,4 +1,4 @@
-//! Sessions: who may write.
+//! Sessions: only the newest session may write.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
     case.same("no rows", case.page(Query::Left { after: None, before }, MANY).await.rows, Vec::new());
 }
 
-pub(super) async fn every_session_has_numbers_of_its_own<S: Store>(case: &Case<S>) {
+pub(super) async fn each_session_has_higher_numbers_than_the_last<S: Store>(case: &Case<S>) {
     let mut last = case.session();
     for _ in 0..3 {
         let next = case.reopen().await.session;
@@ -40,7 +40,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     let store = &case.store;
     let fenced = |verb: &str, result: Result<(), StoreError>| match result {
         Err(StoreError::Fenced { session }) => case.same("the session it names", session, older.id),
-        Err(error) => case.fail(&format!("{verb} fails otherwise: {error}")),
+        Err(error) => case.fail(&format!("{verb} fails with another error: {error}")),
         Ok(()) => case.fail(&format!("{verb} is not fenced")),
     };
 
@@ -66,7 +66,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), Place::Ready));
     let shown = case.shown(delivery.id, NOW).await;
     case.check(shown.attempts.is_empty(), "a fenced session leaves no attempt");
-    case.same("it shows as it was", shown.delivery.state, delivery.state);
+    case.same("its state is unchanged", shown.delivery.state, delivery.state);
     case.same("no endpoint was made", case.done("endpoint", store.endpoint(endpoint(2).id).await), None);
     let start = case.reopen().await;
     case.check(start.pauses.is_empty() && start.cuts.is_empty(), "neither pause nor cut");

@@ -1,4 +1,4 @@
-//! Settling: what became of a delivery, if the caller still owns it; its attempt in any case.
+//! Settling: a delivery's new state is recorded if the caller still owns the delivery, its attempt in any case.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::fixture::{Case, Draft, MANY, NOW, after, attempt, lane_id};
 use crate::Store;
 use crate::row::{Query, Settled, Settlement};
 
-pub(super) async fn every_end_comes_back_with_the_attempt_that_led_to_it<S: Store>(case: &Case<S>) {
+pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &Case<S>) {
     let ends = [
         (State::Delivered { at: after(1) }, Cause::Ok),
         (State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound),
@@ -26,15 +26,15 @@ pub(super) async fn every_end_comes_back_with_the_attempt_that_led_to_it<S: Stor
         let delivery = case.accept_one(Draft::to(1)).await;
         let settlement = case.attempted(&delivery, end, cause);
         case.settle_done(settlement.clone()).await;
-        case.check(case.pending(delivery.id).await.is_none(), "what has ended is not pending");
+        case.check(case.pending(delivery.id).await.is_none(), "an ended delivery is not pending");
         let shown = case.shown(delivery.id, NOW).await;
         case.same("the delivery", shown.delivery, settlement.record.delivery);
-        case.same("it has no row to be found", shown.place, None);
+        case.same("it has no pending row", shown.place, None);
         case.same("its attempt", shown.attempts, vec![attempt(1, cause)]);
     }
 }
 
-pub(super) async fn an_end_without_an_attempt_is_kept_as_one<S: Store>(case: &Case<S>) {
+pub(super) async fn end_without_an_attempt_is_stored_without_one<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     let ended = Delivery { state: State::Cancelled { at: NOW, cause: Cause::Cancelled }, ..delivery.clone() };
     case.settle_done(case.settlement(&delivery, ended.clone())).await;
@@ -43,7 +43,7 @@ pub(super) async fn an_end_without_an_attempt_is_kept_as_one<S: Store>(case: &Ca
     case.check(shown.attempts.is_empty(), "it was never tried");
 }
 
-pub(super) async fn how_an_answer_began_is_kept_with_its_attempt<S: Store>(case: &Case<S>) {
+pub(super) async fn excerpt_is_stored_with_its_attempt<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     let excerpts = async |id| case.done("excerpts", case.store.excerpts(id).await);
     let first =
@@ -52,21 +52,21 @@ pub(super) async fn how_an_answer_began_is_kept_with_its_attempt<S: Store>(case:
     case.settle_done(first.clone()).await;
     let tried = case.shown(delivery.id, NOW).await.delivery;
     case.same("of a retry", excerpts(delivery.id).await, vec![(1, Bytes::from_static(b"come back \xff"))]);
-    case.same("twice is once", case.settle(first).await, Settled::Stale);
+    case.same("a repeated settle", case.settle(first).await, Settled::Stale);
     let last = case.attempted(&tried, dead(after(2)), Cause::NotFound);
     case.settle_done(Settlement { excerpt: Some(Bytes::from_static(b"who?")), ..last }).await;
     let both = vec![(1, Bytes::from_static(b"come back \xff")), (2, Bytes::from_static(b"who?"))];
     case.same("and of the end", excerpts(delivery.id).await, both);
     let fine = case.accept_one(Draft::to(1)).await;
     case.settle_done(case.attempted(&fine, State::Delivered { at: NOW }, Cause::Ok)).await;
-    case.same("nothing of what went well", excerpts(fine.id).await, Vec::new());
+    case.same("nothing of a successful attempt", excerpts(fine.id).await, Vec::new());
 }
 
 fn dead(at: Timestamp) -> State {
     State::Dead { at, cause: Cause::NotFound }
 }
 
-pub(super) async fn a_retry_waits_with_all_it_needs<S: Store>(case: &Case<S>) {
+pub(super) async fn retry_keeps_all_its_fields<S: Store>(case: &Case<S>) {
     let draft = Draft { compact: Compact::Spare, tier: Tier::Engagement, ..Draft::to(1) };
     let delivery = case.accept_one(draft).await;
     let mut settlement =
@@ -113,7 +113,7 @@ pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(cas
     case.check(case.shown(other.id, NOW).await.attempts.is_empty(), "another delivery has none of them");
 }
 
-pub(super) async fn a_settle_that_counts_other_attempts_is_stale<S: Store>(case: &Case<S>) {
+pub(super) async fn settle_with_a_different_attempt_count_is_stale<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1)).await;
     let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
     case.settle_done(retry.clone()).await;
@@ -140,21 +140,21 @@ pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &Case<S>)
     case.same("the attempts are history all the same", shown.attempts, causes.map(|cause| attempt(1, cause)).to_vec());
 }
 
-pub(super) async fn a_settle_made_again_is_no_other_attempt<S: Store>(case: &Case<S>) {
+pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &Case<S>) {
     let first = case.accept_one(Draft::to(1)).await;
     let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
     let ended = case.attempted(&retry.record.delivery, State::Delivered { at: NOW }, Cause::Ok);
     let early = Settlement { epoch: ended.epoch - 1, ..ended.clone() };
     case.settle_done(retry.clone()).await;
-    case.same("made again", case.settle(retry).await, Settled::Stale);
+    case.same("repeated", case.settle(retry).await, Settled::Stale);
     case.same("of another epoch", case.settle(early).await, Settled::Stale);
     case.settle_done(ended.clone()).await;
-    case.same("made again", case.settle(ended).await, Settled::Stale);
+    case.same("repeated", case.settle(ended).await, Settled::Stale);
     let attempts = case.shown(first.id, NOW).await.attempts;
     case.same("the attempts", attempts, vec![attempt(1, Cause::Unknown), attempt(2, Cause::Ok)]);
 }
 
-pub(super) async fn what_has_ended_stays_as_it_ended<S: Store>(case: &Case<S>) {
+pub(super) async fn ended_delivery_keeps_its_final_state<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
     case.settle_done(case.attempted(&delivery, State::Delivered { at: after(1) }, Cause::Ok)).await;
     let again = case.attempted(&delivery, State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound);
@@ -167,14 +167,14 @@ pub(super) async fn what_has_ended_stays_as_it_ended<S: Store>(case: &Case<S>) {
     case.same("late attempts come after the one that ended it", shown.attempts, expected);
 }
 
-pub(super) async fn an_unknown_delivery_is_stale<S: Store>(case: &Case<S>) {
+pub(super) async fn settle_of_an_unknown_delivery_is_stale<S: Store>(case: &Case<S>) {
     let never = case.message(&[Draft::to(1)]).deliveries.remove(0).delivery;
     let settled = case.settle(case.attempted(&never, State::Delivered { at: NOW }, Cause::Ok)).await;
     case.same("the answer", settled, Settled::Stale);
     case.same("it is still unknown", case.done("delivery", case.store.delivery(never.id, NOW).await), None);
 }
 
-pub(super) async fn every_settlement_stands_for_itself<S: Store>(case: &Case<S>) {
+pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &Case<S>) {
     let mut batch = Vec::new();
     for _ in 0..3 {
         let delivery = case.accept_one(Draft::to(1)).await;
@@ -203,7 +203,7 @@ pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &C
     }
 }
 
-pub(super) async fn spilled_rows_move_behind_their_window<S: Store>(case: &Case<S>) {
+pub(super) async fn spilled_rows_are_read_by_queue<S: Store>(case: &Case<S>) {
     let ready = case.accept_one(Draft::to(1)).await;
     let delayed = case.accept_one(Draft::to(1).delayed(after(5))).await;
     let ended = case.accept_one(Draft::to(1)).await;
@@ -217,17 +217,17 @@ pub(super) async fn spilled_rows_move_behind_their_window<S: Store>(case: &Case<
     case.check(late.rows.is_empty(), "a spilled row is not delayed any more");
     let row = case.pending(delayed.id).await.unwrap_or_else(|| case.fail("a spilled row is gone"));
     case.same("nothing else changed", row.delivery, delayed);
-    case.same("what has ended is not brought back", case.pending(ended.id).await, None);
+    case.same("an ended delivery is not brought back", case.pending(ended.id).await, None);
 }
 
-pub(super) async fn a_message_s_deliveries_are_its_own_pending_or_ended<S: Store>(case: &Case<S>) {
+pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>(case: &Case<S>) {
     case.accept(&[Draft::to(1), Draft::to(2)]).await;
-    let nobody_s = case.message(&[]);
+    let empty = case.message(&[]);
     let message = case.message(&[Draft::to(1), Draft::to(2).delayed(after(9)), Draft::to(3).spilled()]);
     let behind = case.message(&[Draft::to(1)]);
-    let (id, nobody) = (message.message.id, nobody_s.message.id);
+    let (id, empty_id) = (message.message.id, empty.message.id);
     let mut expected: Vec<Delivery> = message.deliveries.iter().map(|new| new.delivery.clone()).collect();
-    case.done("accept", case.store.accept(case.session(), vec![nobody_s, message, behind]).await);
+    case.done("accept", case.store.accept(case.session(), vec![empty, message, behind]).await);
     let settlement = case.attempted(&expected[1], State::Delivered { at: after(9) }, Cause::Ok);
     expected[1] = settlement.record.delivery.clone();
     case.settle_done(settlement).await;
@@ -236,13 +236,13 @@ pub(super) async fn a_message_s_deliveries_are_its_own_pending_or_ended<S: Store
     case.same("every one, by id", shown.into_iter().map(|one| one.delivery).collect(), expected);
     case.same("with their attempts", attempts, vec![0, 1, 0]);
     case.same(
-        "a message for nobody",
-        case.done("deliveries", case.store.deliveries(nobody, None, NOW, MANY).await),
+        "a message without deliveries",
+        case.done("deliveries", case.store.deliveries(empty_id, None, NOW, MANY).await),
         Vec::new(),
     );
 }
 
-/// The row is where its place says, and nowhere else.
+/// Checks that a row is found by the query for its place, and by no other.
 async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, due: Timestamp) {
     let next = case.session().writer.number() + 1;
     let before = posthaste_core::id::WriterId::new(next).expect("a small number");
@@ -252,11 +252,11 @@ async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, d
         (Place::Delayed, Query::Delayed { after: None, until: after(1_000) }),
         (Place::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL }),
     ];
-    for (looked, query) in places {
+    for (queried, query) in places {
         let found = case.page(query, MANY).await.rows;
-        let expected = if looked == place { vec![id] } else { Vec::new() };
+        let expected = if queried == place { vec![id] } else { Vec::new() };
         let ids: Vec<DeliveryId> = found.iter().map(|row| row.delivery.id).collect();
-        case.same(&format!("rows found as {looked:?} of one that is {place:?}"), ids, expected);
+        case.same(&format!("{queried:?} rows, when one row is {place:?}"), ids, expected);
         case.check(found.iter().all(|row| row.delivery.state.due() == Some(due)), "with its due time");
     }
 }

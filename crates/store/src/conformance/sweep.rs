@@ -1,4 +1,4 @@
-//! Writing off: what has ended by definition becomes an outcome, a bounded number at a time.
+//! Sweeps: deliveries that a cut or their TTL has ended become outcomes, a bounded number at a time.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ impl<S: Store> Case<S> {
         self.done("sweep", self.store.sweep(self.session(), sweep, under_way.to_vec()).await)
     }
 
-    /// Looks at every row, and expects one look to be enough.
+    /// A roll over all rows, which must be complete in one call.
     async fn roll(&self, ms: i64) -> Vec<DeliveryId> {
         let swept = self.sweep(Sweep::Roll { after: None, now: after(ms) }, &[]).await;
-        self.same("it sees everything", swept.stopped_at, None);
+        self.same("it reads everything", swept.stopped_at, None);
         swept.ended
     }
 
-    /// Whether it has ended with an outcome of its own, and not because something covers it.
-    async fn is_written_off(&self, id: DeliveryId) -> bool {
+    /// Whether the delivery has a stored outcome, and is not merely covered by a cut or its TTL.
+    async fn has_outcome(&self, id: DeliveryId) -> bool {
         self.pending(id).await.is_none() && self.state(id).await.is_terminal()
     }
 }
 
-pub(super) async fn a_lane_s_rows_are_swept_wherever_they_are<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_of_a_lane_are_swept_in_any_place<S: Store>(case: &Case<S>) {
     let mut mine = Vec::new();
     let mut others = Vec::new();
     for draft in [Draft::to(1), Draft::to(1).spilled(), Draft::to(1).delayed(after(1))] {
@@ -43,30 +43,26 @@ pub(super) async fn a_lane_s_rows_are_swept_wherever_they_are<S: Store>(case: &C
     case.same("nothing without a cut", case.sweep(Sweep::Cut(scope), &[]).await, SweptRows::default());
     case.cut(scope, spared.0, Cause::Cancelled, &[spared]).await;
     let spilled = case.sweep(Sweep::Cut(scope), &[spared]).await;
-    case.same(
-        "an index finds what is spilled",
-        spilled,
-        SweptRows { ended: vec![mine[1]], spared: 1, stopped_at: None },
-    );
+    case.same("an index finds spilled rows", spilled, SweptRows { ended: vec![mine[1]], spared: 1, stopped_at: None });
     let rest = case.sweep(Sweep::Roll { after: None, now: NOW }, &[spared]).await;
     case.same("the rest", rest, SweptRows { ended: vec![mine[0], mine[2]], spared: 1, stopped_at: None });
     for id in mine {
-        case.check(case.is_written_off(id).await, "it has ended");
-        case.same("as it was read", case.state(id).await, State::Cancelled { at: after(7), cause: Cause::Cancelled });
+        case.check(case.has_outcome(id).await, "it has ended");
+        case.same("its state", case.state(id).await, State::Cancelled { at: after(7), cause: Cause::Cancelled });
     }
     for id in others.into_iter().chain([spared, later]) {
         let row = case.pending(id).await.map(|row| row.delivery.state);
         case.same("left alone", Some(case.state(id).await), row);
     }
-    // Asked for before the cut was made: it may have been sent in between.
+    // This sweep was requested before the cut was made, so the spared delivery may have been sent in between.
     let early = case.sweep(Sweep::Roll { after: None, now: after(7) }, &[]).await;
-    case.same("what was spared since", (early.ended, early.spared), (Vec::new(), 1));
+    case.same("spared since the request", (early.ended, early.spared), (Vec::new(), 1));
     let swept = case.sweep(Sweep::Roll { after: None, now: after(8) }, &[]).await.ended;
-    case.same("what was spared, once it is under way no more", swept, vec![spared]);
+    case.same("the spared delivery, once it is no longer in flight", swept, vec![spared]);
     case.same("the index has no more", case.sweep(Sweep::Cut(scope), &[]).await.ended, Vec::new());
 }
 
-pub(super) async fn a_message_s_rows_are_swept_by_its_key<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &Case<S>) {
     let before = case.accept(&[Draft::to(1)]).await;
     let message = case.message(&[Draft::to(1), Draft::to(2).spilled(), Draft::to(3).delayed(after(9))]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
@@ -74,17 +70,17 @@ pub(super) async fn a_message_s_rows_are_swept_by_its_key<S: Store>(case: &Case<
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
     let behind = case.accept(&[Draft::to(1)]).await;
     case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
-    case.same("no look at every row ends it", case.roll(0).await, Vec::new());
+    case.same("a roll does not end them", case.roll(0).await, Vec::new());
     case.same("its rows", case.sweep(Sweep::Cut(scope), &[]).await.ended, ids.clone());
     for id in ids {
-        case.check(case.is_written_off(id).await, "it has ended");
+        case.check(case.has_outcome(id).await, "it has ended");
     }
     for id in before.iter().chain(&behind) {
         case.same("another message's", case.state(*id).await, State::Queued { due: NOW });
     }
 }
 
-pub(super) async fn what_its_owner_has_under_way_is_left<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_in_flight_are_not_swept<S: Store>(case: &Case<S>) {
     let over = case.accept_one(Draft { expiry: Expiry::At(after(5)), ..Draft::to(1) }).await;
     let cut = case.accept_one(Draft::to(2).spilled()).await;
     let scope = Scope::Lane(lane_id(2));
@@ -93,10 +89,10 @@ pub(super) async fn what_its_owner_has_under_way_is_left<S: Store>(case: &Case<S
     for sweep in [Sweep::Cut(scope), Sweep::Roll { after: None, now: after(9) }] {
         let swept = case.sweep(sweep, &under_way).await;
         case.same("nothing", swept.ended, Vec::new());
-        case.check(swept.spared > 0, "it says that something is left");
+        case.check(swept.spared > 0, "it counts the skipped delivery");
     }
     case.settle_done(case.attempted(&over, State::Delivered { at: after(6) }, Cause::Ok)).await;
-    case.same("by then", case.roll(9).await, vec![cut.id]);
+    case.same("the cut delivery only", case.roll(9).await, vec![cut.id]);
 }
 
 pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &Case<S>) {
@@ -111,15 +107,15 @@ pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &Case<S>) {
     let sent = case.accept_one(draft).await;
     case.settle_done(case.attempted(&sent, State::AwaitingAck { until: after(1_040) }, Cause::Ok)).await;
     case.same("none before", case.roll(7).await, Vec::new());
-    case.same("by id, and nothing that was sent", case.roll(10).await, over.clone());
+    case.same("by id, without the delivery that awaits its receipt", case.roll(10).await, over.clone());
     for (id, ms) in over.iter().zip([10, 8, 10, 10]) {
-        case.check(case.is_written_off(*id).await, "it has ended");
-        case.same("when its time was over", case.state(*id).await, State::Expired { at: after(ms) });
+        case.check(case.has_outcome(*id).await, "it has ended");
+        case.same("at the end of its TTL", case.state(*id).await, State::Expired { at: after(ms) });
     }
     case.same("only once", case.roll(10).await, Vec::new());
 }
 
-pub(super) async fn a_sweep_ends_a_bounded_number_and_goes_on<S: Store>(case: &Case<S>) {
+pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &Case<S>) {
     let many = SWEEP_ENDS_MAX as usize + 100;
     let (own, lane) = (case.message(&vec![Draft::to(1); many]), Scope::Lane(lane_id(2)));
     let message = Scope::Message(own.message.id);
@@ -141,7 +137,7 @@ pub(super) async fn a_sweep_ends_a_bounded_number_and_goes_on<S: Store>(case: &C
     case.same("the rest", (rest.ended.len(), rest.stopped_at), (100, None));
 }
 
-pub(super) async fn the_end_of_an_endpoint_is_filed_with_its_rows<S: Store>(case: &Case<S>) {
+pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
     let scope = Scope::Lane(lane_id(1));
     case.cut(scope, Key::MAX, Cause::EndpointGone, &[]).await;
@@ -160,5 +156,5 @@ pub(super) async fn a_fenced_sweep_ends_nothing<S: Store>(case: &Case<S>) {
     case.reopen().await;
     let swept = case.store.sweep(older, Sweep::Cut(scope), Vec::new()).await;
     case.check(matches!(swept, Err(StoreError::Fenced { .. })), "it is refused");
-    case.check(case.pending(waiting.id).await.is_some(), "its row is as it was");
+    case.check(case.pending(waiting.id).await.is_some(), "its row is unchanged");
 }

@@ -1,4 +1,4 @@
-//! A time to live that is over shows at once, whenever its row is settled.
+//! TTLs: a delivery whose TTL is over reads as expired at once, before its row is swept.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(c
             case.same("after", shown.delivery.state, State::Expired { at: after(50) });
         }
         let row = case.pending(delivery.id).await;
-        case.same("its row waits for the scan", row.map(|row| row.delivery.state), Some(delivery.state));
+        case.same("its row waits for the sweep", row.map(|row| row.delivery.state), Some(delivery.state));
         case.settle_done(case.attempted(&delivery, State::Delivered { at: after(40) }, Cause::Ok)).await;
         let shown = case.shown(delivery.id, after(60)).await.delivery.state;
-        case.same("what has ended does not expire", shown, State::Delivered { at: after(40) });
+        case.same("an ended delivery does not expire", shown, State::Delivered { at: after(40) });
     }
 }
 
-pub(super) async fn what_was_sent_does_not_expire<S: Store>(case: &Case<S>) {
+pub(super) async fn delivery_awaiting_its_receipt_does_not_expire<S: Store>(case: &Case<S>) {
     let draft = Draft { expiry: Expiry::At(after(50)), ack_within: Some(Duration::from_secs(1)), ..Draft::to(1) };
     let delivery = case.accept_one(draft).await;
     let awaits = State::AwaitingAck { until: after(1_040) };

@@ -1,6 +1,7 @@
-//! One thing that happened, as the journal keeps it.
+//! An entry of the journal: one change, with its time.
 //!
-//! How it is packed is `wire`, what it is called is `kind`. The kinds' numbers are on people's disks: new ones go to the end, none ever moves or leaves.
+//! `wire` packs and unpacks entries, `kind` names and numbers their kinds. The numbers are stored on users' disks: new
+//! kinds are added at the end, and no number is ever changed or removed.
 
 mod kind;
 mod wire;
@@ -25,311 +26,311 @@ use crate::row::{
     OwnRetention, Pause, PauseScope, RetentionPhase, SecretAct, Settlement,
 };
 
-/// One thing that happened.
+/// One change that the journal records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A session began: whatever is minted under this writer is its own.
+    /// A session began. Ids minted under its writer from here on belong to it.
     Opened {
-        /// Its number.
+        /// The session's number.
         session: u64,
-        /// When.
+        /// The time at which it began.
         at: Timestamp,
     },
     /// A message became durable, with the deliveries whose ids follow its own.
     Accepted {
-        /// Which.
+        /// The message.
         message: MessageId,
-        /// Whose.
+        /// The tenant that owns the message.
         tenant: TenantId,
-        /// When.
+        /// The time at which it was accepted.
         at: Timestamp,
-        /// The mark of its payload.
+        /// The keyed fingerprint of its payload.
         digest: Digest,
-        /// Whose data it is, hidden.
+        /// Its subject, hidden.
         subject: Option<Hidden>,
-        /// What ties everything about it together, hidden.
+        /// Its correlation id, hidden.
         correlation: Option<Hidden>,
-        /// Where each delivery goes, and its queue.
+        /// The endpoint, lane and tier of each delivery.
         deliveries: Vec<(EndpointId, LaneId, Tier)>,
     },
     /// An attempt was made and did not end its delivery.
     Attempted {
-        /// Which delivery's.
+        /// The delivery.
         delivery: DeliveryId,
-        /// Where to.
+        /// The endpoint it goes to.
         endpoint: EndpointId,
         /// The attempt.
         attempt: Attempt,
     },
-    /// An attempt whose delivery had ended or moved on: kept, and without effect.
+    /// An attempt whose delivery had already ended or changed: recorded, but without effect.
     Late {
-        /// Which delivery's.
+        /// The delivery.
         delivery: DeliveryId,
-        /// Where to.
+        /// The endpoint it goes to.
         endpoint: EndpointId,
         /// The attempt.
         attempt: Attempt,
     },
     /// A delivery ended.
     Ended {
-        /// Which.
+        /// The delivery.
         delivery: DeliveryId,
-        /// Of what.
+        /// Its message.
         message: MessageId,
-        /// Where to.
+        /// The endpoint it was for.
         endpoint: EndpointId,
-        /// In which lane.
+        /// Its lane.
         lane: LaneId,
-        /// In which tier.
+        /// Its tier.
         tier: Tier,
-        /// How, and when.
+        /// Its final state, with the time and cause of the end.
         state: State,
-        /// Attempts in all.
+        /// The number of attempts made.
         attempts: u16,
         /// The attempt that led to it, if one did.
         attempt: Option<Attempt>,
     },
     /// A cut was put in force.
     Cut {
-        /// What it ends.
+        /// The message or lane whose deliveries it ends.
         scope: Scope,
         /// The highest id it covers.
         upto: Key,
-        /// Why.
+        /// The cause its deliveries end with.
         cause: Cause,
-        /// When.
+        /// The time of the cut.
         at: Timestamp,
-        /// Who wanted it, where somebody did.
+        /// The API key that asked for it; `None` if the dispatch loop made it.
         by: Option<By>,
     },
-    /// A cut was forgotten: all its rows are swept.
+    /// A cut was removed: all its rows are swept.
     Uncut {
-        /// What it ended.
+        /// The message or lane whose deliveries it ended.
         scope: Scope,
-        /// When.
+        /// The time at which it was removed.
         at: Timestamp,
     },
-    /// Somebody paused something.
+    /// A pause began.
     Paused {
-        /// What.
+        /// What is paused.
         scope: PauseScope,
-        /// Until when; `None` until it is resumed.
+        /// When the pause ends by itself; `None` if it lasts until it is resumed.
         until: Option<Timestamp>,
-        /// When.
+        /// The time at which it began.
         at: Timestamp,
-        /// Who.
+        /// The API key that asked for it, where that is known.
         by: Option<By>,
     },
     /// A pause was ended.
     Resumed {
-        /// Of what.
+        /// What was paused.
         scope: PauseScope,
-        /// When.
+        /// The time at which it ended.
         at: Timestamp,
-        /// Who ended it.
+        /// The API key that ended it, where that is known.
         by: Option<By>,
     },
-    /// Somebody asked for a delivery to be sent now.
+    /// A caller asked for a delivery to be retried now.
     Hurried {
-        /// Which.
+        /// The delivery.
         delivery: DeliveryId,
-        /// Of what.
+        /// Its message.
         message: MessageId,
-        /// Where to.
+        /// The endpoint it goes to.
         endpoint: EndpointId,
-        /// When.
+        /// The time of the request.
         at: Timestamp,
-        /// Who.
+        /// The API key of the caller, where that is known.
         by: Option<By>,
     },
     /// An operator reset a breaker.
     Reset {
-        /// Whose.
+        /// The lane or gate whose breaker it is.
         of: BreakerOf,
-        /// How.
+        /// The state it was reset to.
         how: Reset,
-        /// When.
+        /// The time of the reset.
         at: Timestamp,
-        /// Who.
+        /// The API key of the operator, where that is known.
         by: Option<By>,
     },
     /// An endpoint was made, changed or deleted.
     Endpoint {
-        /// Which.
+        /// The endpoint.
         endpoint: EndpointId,
-        /// Whose.
+        /// The tenant that owns the endpoint.
         tenant: TenantId,
-        /// What was done.
+        /// Whether it was made, changed or removed.
         deed: Deed,
-        /// Whether it takes messages.
+        /// Its status after the change.
         status: EndpointStatus,
-        /// When.
+        /// The time of the change.
         at: Timestamp,
-        /// Who, where somebody did.
+        /// The API key that made the change; `None` if the server made it.
         by: Option<By>,
     },
-    /// Somebody looked at an endpoint's secrets, or rotated them.
+    /// A caller was shown an endpoint's secrets, or rotated them.
     Secret {
-        /// Which endpoint's.
+        /// The endpoint.
         endpoint: EndpointId,
-        /// Whose.
+        /// The tenant that owns the endpoint.
         tenant: TenantId,
-        /// What was done.
+        /// Whether the secrets were shown or rotated.
         act: SecretAct,
-        /// When.
+        /// The time at which it was done.
         at: Timestamp,
-        /// Who.
+        /// The API key of the caller, where that is known.
         by: Option<By>,
     },
     /// A job made deliveries.
     Spread {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Whose.
+        /// The tenant that owns the job.
         tenant: TenantId,
-        /// When.
+        /// The time at which the chunk was made.
         at: Timestamp,
-        /// Each delivery.
+        /// The deliveries of the chunk.
         deliveries: Vec<SpreadDelivery>,
     },
     /// A replay began, or a job was paused, resumed, cancelled or done.
     Job {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Whose.
+        /// The tenant that owns the job.
         tenant: TenantId,
-        /// What it became.
+        /// Its new state.
         state: JobState,
-        /// Of a replay, when it was asked for: a part of the id it is known by. None of a fan-out, whose id is its
-        /// message's.
+        /// When a replay was asked for, which is part of its public id. `None` for a fan-out, which has the id of its
+        /// message.
         replay: Option<Timestamp>,
-        /// When.
+        /// The time of the change.
         at: Timestamp,
-        /// Who, where somebody did.
+        /// The API key that asked for it; `None` if the server made the change.
         by: Option<By>,
     },
-    /// Somebody took dead letters back.
+    /// Dead letters were purged.
     Purged {
-        /// Whose.
+        /// The tenant that owns the dead letters.
         tenant: TenantId,
-        /// The highest number that is covered.
+        /// The highest number of a dead letter that the purge covers.
         upto: u64,
-        /// When.
+        /// The time of the purge.
         at: Timestamp,
-        /// Who.
+        /// The API key that asked for it, where that is known.
         by: Option<By>,
     },
-    /// What was kept for long enough was let go.
+    /// Retention deleted expired rows.
     Retained {
-        /// Of which kind.
+        /// The phase of the retention run, which is the kind of row deleted.
         phase: RetentionPhase,
-        /// The highest key among them; what is missing up to here may be missing.
+        /// The highest key among the deleted rows: rows up to this one may be missing.
         upto: u64,
-        /// How many.
+        /// The number of rows deleted.
         removed: u64,
-        /// What ended, was made or happened no later than then.
+        /// The retention limit: rows that ended, were made or happened no later than this were deleted.
         before: Timestamp,
-        /// When.
+        /// The time of the deletion.
         at: Timestamp,
-        /// Whose, where that time was agreed with the tenant.
+        /// The tenant that owns the rows, if they were deleted under its retention override.
         tenant: Option<TenantId>,
     },
-    /// From now on a tenant's things are kept for so long.
+    /// A tenant's retention override changed.
     Agreed {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
-        /// How long.
+        /// The override from now on.
         own: OwnRetention,
-        /// When.
+        /// The time of the change.
         at: Timestamp,
     },
     /// A tenant, an API key or a policy was made, changed or removed.
     Document {
-        /// What it is.
+        /// The kind of document.
         kind: DocumentKind,
-        /// Which.
+        /// The document's id.
         id: Key,
-        /// Whose.
+        /// The tenant that owns it, or [`OPERATOR`](crate::OPERATOR).
         tenant: TenantId,
-        /// When it was made: a part of the id it is known by.
+        /// When it was made, which is part of its public id.
         made: Timestamp,
-        /// What was done.
+        /// Whether it was made, changed or removed.
         deed: Deed,
-        /// When.
+        /// The time of the change.
         at: Timestamp,
-        /// Who, where somebody did.
+        /// The API key that made the change; `None` if the server made it.
         by: Option<By>,
     },
-    /// Somebody was erased: what was sealed for them cannot be opened any more, and their outcomes go.
+    /// A subject or tenant was erased: values sealed for it cannot be opened any more, and its outcomes are removed.
     Erased {
-        /// Whose, or who.
+        /// The erased tenant, or the tenant of the erased subject.
         tenant: TenantId,
-        /// Whom.
+        /// Whether the tenant or one of its subjects was erased.
         whom: ErasedWhom,
-        /// When.
+        /// The time at which the key was destroyed.
         at: Timestamp,
-        /// Who asked for it.
+        /// The API key that asked for it, where that is known.
         by: Option<By>,
     },
-    /// Nothing is left of somebody who was erased.
+    /// An erasure is complete: nothing of the subject or tenant is left.
     ErasureDone {
-        /// The row of the journal that announced it.
+        /// The row of the journal that announced the erasure.
         announced: u64,
-        /// Messages that are gone.
+        /// Messages removed.
         messages: u64,
-        /// Deliveries that are gone, pending and ended.
+        /// Deliveries removed, pending and ended.
         deliveries: u64,
-        /// When.
+        /// The time of completion.
         at: Timestamp,
     },
-    /// Somebody asked for all that is held about a subject.
+    /// A caller exported the data held about a subject.
     Exported {
-        /// Whose.
+        /// The tenant of the subject.
         tenant: TenantId,
-        /// The mark that the subject's messages have here; none where nobody knew it.
+        /// The hidden subject, as its messages have it in the journal; `None` if the store did not know the subject.
         subject: Option<Hidden>,
-        /// When.
+        /// The time of the request.
         at: Timestamp,
-        /// Who asked.
+        /// The API key of the caller, where that is known.
         by: Option<By>,
     },
-    /// Keys are wrapped by a newer master key from now on.
+    /// A rotation began: from now on keys are wrapped by a newer master key.
     RotationBegun {
-        /// The newer.
+        /// The newer master key.
         to: MasterKeyId,
-        /// When.
+        /// The time at which it began.
         at: Timestamp,
-        /// Who asked for it.
+        /// The API key that asked for it, where that is known.
         by: Option<By>,
     },
-    /// Nothing is wrapped by an older master key any more.
+    /// A rotation ended: no older master key wraps anything.
     RotationEnded {
-        /// The newer.
+        /// The newer master key.
         to: MasterKeyId,
-        /// How many keys were wrapped anew.
+        /// The number of keys rewrapped.
         rewrapped: u64,
-        /// When.
+        /// The time at which it ended.
         at: Timestamp,
     },
 }
 
-/// Who was erased, as the journal can say it.
+/// What an erasure covers, as the journal records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErasedWhom {
-    /// A whole tenant: all that it had up to this row.
+    /// A whole tenant, with everything it had up to this row.
     Tenant,
-    /// A subject, by the mark that its messages have here; none where nobody knew it.
+    /// A subject, hidden as in the entries of its messages; `None` if the store did not know the subject.
     Subject(Option<Hidden>),
 }
 
 /// A delivery that a job made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpreadDelivery {
-    /// Its id.
+    /// The delivery.
     pub delivery: DeliveryId,
-    /// What it carries.
+    /// Its message.
     pub message: MessageId,
-    /// Where it goes, and its queue.
+    /// Its endpoint, lane and tier.
     pub queue: (EndpointId, LaneId, Tier),
 }
 
@@ -338,7 +339,7 @@ const fn queue_of(delivery: &Delivery) -> (EndpointId, LaneId, Tier) {
 }
 
 impl Entry {
-    /// A message with its deliveries.
+    /// The entry of a message that was accepted with its deliveries.
     pub fn accepted(accepted: &Accepted, marks: &Marks) -> Self {
         let message = &accepted.message;
         Self::Accepted {
@@ -352,7 +353,7 @@ impl Entry {
         }
     }
 
-    /// What a settlement leaves if it takes effect: nothing where it only moves a row.
+    /// The entry that a settlement writes when it is applied; `None` if it only moves a row.
     pub fn settled(settlement: &Settlement) -> Option<Self> {
         let delivery = &settlement.record.delivery;
         match settlement.attempt {
@@ -362,13 +363,13 @@ impl Entry {
         }
     }
 
-    /// What a settlement leaves that came too late.
+    /// The entry that a stale settlement writes; `None` if it has no attempt.
     pub fn late(settlement: &Settlement) -> Option<Self> {
         let delivery = &settlement.record.delivery;
         settlement.attempt.map(|attempt| Self::Late { delivery: delivery.id, endpoint: delivery.endpoint, attempt })
     }
 
-    /// A delivery's end.
+    /// The entry of a delivery that ended.
     pub fn ended(delivery: &Delivery, attempt: Option<Attempt>) -> Self {
         Self::Ended {
             delivery: delivery.id,
@@ -382,24 +383,24 @@ impl Entry {
         }
     }
 
-    /// A cut in force.
+    /// The entry of a cut put in force.
     pub fn cut(cut: &Cut, by: Option<By>) -> Self {
         Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at, by }
     }
 
-    /// A pause in force.
+    /// The entry of a pause that begins.
     pub fn paused(pause: &Pause, at: Timestamp) -> Self {
         Self::Paused { scope: pause.scope, until: pause.until, at, by: pause.by }
     }
 
-    /// The pause of a lane whose delivery ended, and nothing behind it may go first.
+    /// The entry of the pause of a strict lane whose delivery ended as dead, if the lane must then be held.
     pub fn paused_by_end(settlement: &Settlement) -> Self {
         let Delivery { lane, state, .. } = &settlement.record.delivery;
         let at = number::split(state).1.or(settlement.attempt.map(|attempt| attempt.at)).unwrap_or_default();
         Self::Paused { scope: PauseScope::Lane(*lane), until: None, at, by: None }
     }
 
-    /// An endpoint as it is now.
+    /// The entry of an endpoint that was made, changed or deleted.
     pub fn endpoint(endpoint: &Endpoint, Act { at, by }: Act) -> Self {
         let Endpoint { id, tenant, status, .. } = *endpoint;
         let deed = match (status, endpoint.version) {
@@ -410,35 +411,35 @@ impl Entry {
         Self::Endpoint { endpoint: id, tenant, deed, status, at, by }
     }
 
-    /// An endpoint that was given another status.
+    /// The entry of an endpoint whose status changed.
     pub fn turned(endpoint: EndpointId, tenant: TenantId, status: EndpointStatus, Act { at, by }: Act) -> Self {
         let deed = if status == EndpointStatus::Deleted { Deed::Removed } else { Deed::Changed };
         Self::Endpoint { endpoint, tenant, deed, status, at, by }
     }
 
-    /// Something was done with an endpoint's secrets.
+    /// The entry of an endpoint's secrets being shown or rotated.
     pub fn secret(endpoint: EndpointId, tenant: TenantId, act: SecretAct, done: Act) -> Self {
         Self::Secret { endpoint, tenant, act, at: done.at, by: done.by }
     }
 
-    /// A document that was made, changed or removed.
+    /// The entry of a document that was made, changed or removed.
     pub fn document(document: &Document, deed: Deed, Act { at, by }: Act) -> Self {
         let Document { kind, id, tenant, at: made, .. } = *document;
         Self::Document { kind, id, tenant, made, deed, at, by }
     }
 
-    /// What became of a job.
+    /// The entry of a job that changed to `state`.
     pub fn job(job: &Job, state: JobState, Act { at, by }: Act) -> Self {
         let replay = if matches!(job.kind, JobKind::FanOut(_)) { None } else { Some(job.at) };
         Self::Job { job: job.id, tenant: job.tenant, state, replay, at, by }
     }
 
-    /// That a delivery was asked for now.
+    /// The entry of a delivery that a caller asked to retry now.
     pub const fn hurried(delivery: &Delivery, Act { at, by }: Act) -> Self {
         Self::Hurried { delivery: delivery.id, message: delivery.message, endpoint: delivery.endpoint, at, by }
     }
 
-    /// What a chunk made.
+    /// The entry of a chunk's deliveries.
     pub fn spread<'d>(
         job: JobId,
         tenant: TenantId,
@@ -453,7 +454,7 @@ impl Entry {
         Self::Spread { job, tenant, at, deliveries: each.collect() }
     }
 
-    /// How much follows from it: one that made many deliveries weighs as many.
+    /// How much derived data follows from the entry: the number of deliveries it made, at least 1.
     pub fn weight(&self) -> usize {
         match self {
             Self::Accepted { deliveries, .. } => deliveries.len().max(1),
@@ -487,12 +488,12 @@ impl Entry {
             | Self::RotationBegun { at, .. }
             | Self::RotationEnded { at, .. } => *at,
             Self::Attempted { attempt, .. } | Self::Late { attempt, .. } => attempt.at,
-            // Of an end that is none, which nobody writes, there is no time.
+            // `state` is always terminal here, and every terminal state has a time.
             Self::Ended { state, .. } => number::split(state).1.unwrap_or_default(),
         }
     }
 
-    /// Who did it, where that is kept.
+    /// The API key that caused the change, where the entry has one.
     pub fn by(&self) -> Option<By> {
         match self {
             Self::Cut { by, .. }

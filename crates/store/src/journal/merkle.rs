@@ -1,6 +1,6 @@
-//! A Merkle tree over a row's entries. Leaves and nodes are marked as in RFC 6962, so that they cannot be
-//! mistaken for each other, and what is left over on a level goes up as it is. A node has sixteen children
-//! instead of two: that takes a quarter of the hashing, and the writer waits for it in every commit.
+//! A Merkle tree over a row's entries. Leaves and nodes have domain prefixes as in RFC 6962, so that one cannot be
+//! mistaken for the other, and a single node left over on a level moves up unchanged. A node has sixteen children
+//! instead of two: that takes a quarter of the hashing, which is part of every commit.
 
 use posthaste_crypto::digest::{Digest, sha256};
 
@@ -9,15 +9,15 @@ use super::NO_DIGEST;
 const LEAF: &[u8] = &[0];
 const NODE: &[u8] = &[1];
 
-/// Children of a node.
+/// Maximum number of children of a node.
 const WIDTH: usize = 16;
 
-/// The leaf of an entry.
+/// The leaf hash of an entry.
 pub(super) fn leaf(entry: &[u8]) -> Digest {
     sha256(&[LEAF, entry])
 }
 
-/// The root over these leaves; of none it is [`NO_DIGEST`].
+/// The root over these leaves; [`NO_DIGEST`] if there are none.
 pub(super) fn root(mut level: Vec<Digest>) -> Digest {
     while level.len() > 1 {
         let nodes = level.len().div_ceil(WIDTH);
@@ -37,7 +37,7 @@ pub(super) fn root(mut level: Vec<Digest>) -> Digest {
 mod tests {
     use super::*;
 
-    /// The same from the top: a node's first children are whole trees, as large as can be.
+    /// A recursive definition of the root: each child but the last is a complete tree, as large as possible.
     fn defined(leaves: &[Digest]) -> Digest {
         match leaves {
             [] => NO_DIGEST,
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_one_the_definition_gives() {
+    fn root_matches_the_recursive_definition() {
         let leaves: Vec<Digest> = (0..600_u16).map(|n| leaf(&n.to_le_bytes())).collect();
         for count in (0..70).chain(250..=leaves.len()) {
             assert_eq!(root(leaves[..count].to_vec()), defined(&leaves[..count]), "{count} leaves");
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_or_another_leaf_is_another_root() {
+    fn another_order_or_another_leaf_gives_another_root() {
         let leaves = [leaf(b"a"), leaf(b"b"), leaf(b"c")];
         let of = |order: [usize; 3]| root(order.map(|at| leaves[at]).to_vec());
         assert_ne!(of([0, 1, 2]), of([1, 0, 2]));

@@ -1,5 +1,5 @@
-//! How entries are packed: numbers as LEB128, seven bits a byte, low ones first; each entry behind
-//! its length. What is read is checked: bytes nobody wrote are [`StoreError::Damaged`].
+//! The binary encoding of entries: numbers as LEB128, seven bits a byte, low bits first; each entry preceded by its
+//! length. Decoding checks its input: bytes that this encoder does not write are [`StoreError::Damaged`].
 
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
@@ -8,13 +8,13 @@ use super::Hidden;
 
 use crate::StoreError;
 
-/// Packs one entry behind its length and says where the entry itself begins.
+/// Appends an entry, preceded by its length, and returns the offset at which the entry itself begins.
 pub(crate) fn framed(bytes: &mut Vec<u8>, pack: impl FnOnce(&mut Vec<u8>)) -> usize {
     let at = bytes.len();
     bytes.push(0);
     pack(bytes);
     let length = bytes.len() - at - 1;
-    // One byte is enough for the length of most; otherwise the entry moves on.
+    // One byte is enough for the length of most entries. For longer ones the entry is shifted.
     if let Ok(short @ 0..0x80) = u8::try_from(length) {
         bytes[at] = short;
         return at + 1;
@@ -41,7 +41,7 @@ pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], StoreEr
     })
 }
 
-/// A number, in as few bytes as it needs.
+/// Appends a number in as few bytes as it needs.
 pub(crate) fn number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
@@ -50,18 +50,18 @@ pub(crate) fn number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number.to_le_bytes()[0]);
 }
 
-/// A time. Those before 1970 are possible where a clock is wrong, and cost ten bytes.
+/// Appends a time. Times before 1970, possible with a wrong clock, take ten bytes.
 pub(crate) fn time(bytes: &mut Vec<u8>, at: Timestamp) {
     number(bytes, at.as_millis().cast_unsigned());
 }
 
-/// Bytes behind their length.
+/// Appends bytes, preceded by their length.
 pub(crate) fn bytes(bytes: &mut Vec<u8>, more: &[u8]) {
     number(bytes, more.len() as u64);
     bytes.extend_from_slice(more);
 }
 
-/// What is left of the bytes of an entry.
+/// Reads the bytes of an entry; holds those not read yet.
 pub(crate) struct Unpack<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Unpack<'b> {
@@ -77,7 +77,7 @@ impl<'b> Unpack<'b> {
         Err(damaged("a number that has no end"))
     }
 
-    /// A number of a smaller type.
+    /// Reads a number into a smaller type; an error if it does not fit.
     pub(crate) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, StoreError> {
         let number = self.number()?;
         T::try_from(number).map_err(|_| damaged(&format!("the number {number}")))
@@ -95,7 +95,7 @@ impl<'b> Unpack<'b> {
         Ok(Hidden(self.array()?))
     }
 
-    /// Bytes behind their length.
+    /// Reads bytes preceded by their length.
     pub(crate) fn bytes(&mut self) -> Result<&'b [u8], StoreError> {
         let length = self.small()?;
         self.take(length)
@@ -112,7 +112,7 @@ impl<'b> Unpack<'b> {
         Ok(taken)
     }
 
-    /// Everything must have been read.
+    /// Fails unless every byte was read.
     pub(crate) fn end(&self) -> Result<(), StoreError> {
         if self.0.is_empty() { Ok(()) } else { Err(damaged("an entry that is too long")) }
     }
@@ -127,30 +127,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_whatever_their_size() {
+    fn numbers_of_any_size_round_trip() {
         for expected in [0, 1, 127, 128, 300, 1 << 40, u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
             number(&mut bytes, expected);
             let mut rest = Unpack(&bytes);
-            assert_eq!(rest.number().expect("a whole number"), expected);
+            assert_eq!(rest.number().expect("a complete number"), expected);
             assert!(rest.end().is_ok());
         }
     }
 
     #[test]
-    fn frames_come_back_whatever_their_length() {
+    fn frames_of_any_length_round_trip() {
         let entries = [vec![7; 3], Vec::new(), vec![9; 127], vec![1; 128], vec![2; 20_000]];
         let mut bytes = Vec::new();
         for entry in &entries {
             let from = framed(&mut bytes, |bytes| bytes.extend(entry));
             assert_eq!(&bytes[from..], entry.as_slice());
         }
-        let found: Vec<&[u8]> = frames(&bytes).collect::<Result<_, _>>().expect("they are whole");
+        let found: Vec<&[u8]> = frames(&bytes).collect::<Result<_, _>>().expect("complete frames");
         assert_eq!(found, entries);
     }
 
     #[test]
-    fn bytes_that_are_cut_off_are_damage() {
+    fn truncated_bytes_are_reported_as_damage() {
         let mut bytes = Vec::new();
         framed(&mut bytes, |bytes| bytes.extend([1; 40]));
         for length in 1..bytes.len() {

@@ -1,4 +1,4 @@
-//! Entries come back as they went in, and nothing in a chain can be changed unseen.
+//! Entries survive a round trip through their packed form, and every change to a chain is detected.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn ended(state: State, attempt: Option<Attempt>) -> Entry {
     }
 }
 
-/// One of every kind, with every optional part there and not there.
+/// Entries of every kind, with each optional field present and absent.
 fn every_kind() -> Vec<Entry> {
     let accepted = |subject, correlation, deliveries: &[(EndpointId, u64, Tier)]| Entry::Accepted {
         message: MessageId::from_raw(1 << 40 | 7),
@@ -49,8 +49,8 @@ fn every_kind() -> Vec<Entry> {
         deliveries: deliveries.iter().map(|(of, lane, tier)| (*of, LaneId::from_raw(*lane), *tier)).collect(),
     };
     let (delivery, endpoint, lane) = (DeliveryId::from_raw(8), EndpointId::from_raw(2), LaneId::from_raw(3));
-    let somebody = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
-    // A lane beside its endpoint, and at either end of all numbers from it.
+    let operator = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
+    // A lane next to its endpoint, and lanes as far from it as ids allow.
     let (first, last) = (EndpointId::from_raw(0), EndpointId::from_raw(u64::MAX >> 1));
     let all = [(first, 1, Tier::Transactional), (first, u64::MAX >> 1, Tier::Promotional), (last, 3, Tier::Engagement)];
     vec![
@@ -77,27 +77,27 @@ fn every_kind() -> Vec<Entry> {
             upto: Key::from_raw(9),
             cause: Cause::Cancelled,
             at: at(4),
-            by: somebody,
+            by: operator,
         },
         Entry::Uncut { scope: Scope::Lane(lane), at: at(4) },
         Entry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
-        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: somebody },
+        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: operator },
         Entry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
         Entry::Hurried {
             delivery: DeliveryId::from_raw(8),
             message: MessageId::from_raw(7),
             endpoint,
             at: at(4),
-            by: somebody,
+            by: operator,
         },
         Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
         Entry::Reset {
             of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),
             how: Reset::Force,
             at: at(4),
-            by: somebody,
+            by: operator,
         },
-        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: somebody },
+        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: operator },
         Entry::Endpoint {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
@@ -112,14 +112,14 @@ fn every_kind() -> Vec<Entry> {
             deed: Deed::Made,
             status: EndpointStatus::Active,
             at: at(5),
-            by: somebody,
+            by: operator,
         },
         Entry::Secret {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
             act: SecretAct::Rotated,
             at: at(5),
-            by: somebody,
+            by: operator,
         },
         Entry::Document {
             kind: DocumentKind::ApiKey,
@@ -128,7 +128,7 @@ fn every_kind() -> Vec<Entry> {
             made: at(3),
             deed: Deed::Removed,
             at: at(5),
-            by: somebody,
+            by: operator,
         },
         Entry::Spread {
             job: JobId::from_raw(7),
@@ -149,7 +149,7 @@ fn every_kind() -> Vec<Entry> {
             state: JobState::Cancelled,
             replay: Some(at(5)),
             at: at(6),
-            by: somebody,
+            by: operator,
         },
         Entry::Job {
             job: JobId::from_raw(7),
@@ -159,7 +159,7 @@ fn every_kind() -> Vec<Entry> {
             at: at(6),
             by: None,
         },
-        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: somebody },
+        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: operator },
         Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7), tenant: None },
         Entry::Retained {
             phase: RetentionPhase::History,
@@ -176,17 +176,17 @@ fn every_kind() -> Vec<Entry> {
             at: at(7),
         },
         Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Tenant, at: at(8), by: None },
-        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8), by: somebody },
+        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8), by: operator },
         Entry::Erased {
             tenant: TenantId::from_raw(3),
             whom: ErasedWhom::Subject(Some(Hidden([7; 16]))),
             at: at(8),
-            by: somebody,
+            by: operator,
         },
         Entry::Exported { tenant: TenantId::from_raw(3), subject: None, at: at(8), by: None },
-        Entry::Exported { tenant: TenantId::from_raw(3), subject: Some(Hidden([7; 16])), at: at(8), by: somebody },
+        Entry::Exported { tenant: TenantId::from_raw(3), subject: Some(Hidden([7; 16])), at: at(8), by: operator },
         Entry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
-        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: somebody },
+        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: operator },
         Entry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
     ]
 }
@@ -207,26 +207,26 @@ fn chain(calls: &[Vec<Entry>]) -> Vec<JournalRow> {
     calls.iter().map(link).collect()
 }
 
-/// Whether somebody who reads these rows believes them.
-fn is_believed(rows: &[JournalRow]) -> bool {
+/// Whether the rows are linked and each one's entries match its root.
+fn is_valid(rows: &[JournalRow]) -> bool {
     let mut head = Head::default();
     rows.iter().all(|row| {
-        let believed = head.is_followed_by(row) && row.is_sound().unwrap_or(false);
+        let valid = head.is_followed_by(row) && row.is_sound().unwrap_or(false);
         head = Head::behind(row);
-        believed
+        valid
     })
 }
 
 #[test]
-fn every_kind_of_entry_comes_back_as_it_went_in() {
+fn every_kind_of_entry_survives_a_round_trip() {
     let entries = every_kind();
     let row = Head::default().next(&packed(&entries));
-    let found: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("they are whole");
+    let found: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("complete entries");
     assert_eq!(found, entries);
 }
 
 #[test]
-fn every_kind_has_a_name_of_its_own_and_an_example_here() {
+fn every_kind_has_a_unique_name_and_an_example_here() {
     let kinds: Vec<Kind> = every_kind().iter().map(Entry::kind).collect();
     for kind in Kind::ALL {
         assert!(kinds.contains(&kind), "{kind:?}");
@@ -236,7 +236,7 @@ fn every_kind_has_a_name_of_its_own_and_an_example_here() {
 }
 
 #[test]
-fn a_row_has_the_time_of_the_latest_thing_in_it() {
+fn row_has_the_time_of_its_latest_entry() {
     for entry in every_kind() {
         let row = Head::default().next(&packed(std::slice::from_ref(&entry)));
         assert_eq!(row.at, entry.at().max(Timestamp::default()), "{entry:?}");
@@ -246,13 +246,13 @@ fn a_row_has_the_time_of_the_latest_thing_in_it() {
 }
 
 #[test]
-fn an_entry_that_is_cut_off_or_of_no_known_kind_is_damage() {
+fn truncated_or_unknown_entry_is_reported_as_damage() {
     for entry in every_kind() {
         let mut bytes = Vec::new();
         entry.pack(&mut bytes);
-        // What is optional stands at the end: without it the entry is a shorter one, not a damaged one.
-        let wrong = |length: usize| Entry::unpack(&bytes[..length]).is_ok_and(|found| found == entry);
-        assert!((0..bytes.len()).all(|length| !wrong(length)), "{entry:?}");
+        // Optional fields come last, so a truncated entry may be a valid shorter one. It must not equal the original.
+        let is_same = |length: usize| Entry::unpack(&bytes[..length]).is_ok_and(|found| found == entry);
+        assert!((0..bytes.len()).all(|length| !is_same(length)), "{entry:?}");
         bytes.push(0);
         assert!(Entry::unpack(&bytes).is_ok_and(|found| found == entry).eq(&false), "{entry:?}");
     }
@@ -261,7 +261,7 @@ fn an_entry_that_is_cut_off_or_of_no_known_kind_is_damage() {
 }
 
 #[test]
-fn entries_packed_elsewhere_and_taken_over_are_the_same() {
+fn entries_copied_from_another_list_give_the_same_row() {
     let elsewhere = packed(&every_kind());
     let mut here = Entries::default();
     (0..elsewhere.len()).for_each(|index| here.push_from(&elsewhere, index));
@@ -269,7 +269,7 @@ fn entries_packed_elsewhere_and_taken_over_are_the_same() {
 }
 
 #[test]
-fn what_is_taken_back_leaves_no_trace() {
+fn truncated_entries_do_not_affect_the_root() {
     let entries = every_kind();
     let mut some = packed(&entries[..5]);
     some.push(&entries[6]);
@@ -280,7 +280,7 @@ fn what_is_taken_back_leaves_no_trace() {
 }
 
 #[test]
-fn the_time_of_a_row_never_goes_back() {
+fn row_time_never_goes_back() {
     let later = vec![Entry::Cut {
         scope: Scope::Lane(LaneId::from_raw(1)),
         upto: Key::from_raw(1),
@@ -291,36 +291,36 @@ fn the_time_of_a_row_never_goes_back() {
     let earlier = vec![ended(State::Delivered { at: at(1) }, None)];
     let rows = chain(&[later, earlier, vec![Entry::Opened { session: 2, at: at(2) }]]);
     assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [at(9), at(9), at(9)]);
-    assert!(is_believed(&rows));
+    assert!(is_valid(&rows));
 }
 
 #[test]
-fn whatever_is_changed_removed_or_reordered_in_a_chain_is_seen() {
+fn changed_removed_and_reordered_rows_are_detected() {
     let calls: Vec<Vec<Entry>> = every_kind().chunks(3).map(<[Entry]>::to_vec).collect();
     let rows = chain(&calls);
-    assert!(is_believed(&rows));
+    assert!(is_valid(&rows));
     for at in 0..rows.len() {
         for byte in 0..rows[at].packed.len() {
             let mut changed = rows.clone();
             let mut bytes = changed[at].packed.to_vec();
             bytes[byte] ^= 1;
             changed[at].packed = bytes.into();
-            assert!(!is_believed(&changed), "row {at}, byte {byte}");
+            assert!(!is_valid(&changed), "row {at}, byte {byte}");
         }
         let mut without = rows.clone();
         without.remove(at);
-        // The very last one is missed only by whoever has seen it.
-        assert_eq!(is_believed(&without), at + 1 == rows.len(), "without row {at}");
+        // Without the last row the chain is still valid; only a checkpoint detects that it is missing.
+        assert_eq!(is_valid(&without), at + 1 == rows.len(), "without row {at}");
         if at > 0 {
             let mut swapped = rows.clone();
             swapped.swap(at - 1, at);
-            assert!(!is_believed(&swapped), "rows {at} and the one before");
+            assert!(!is_valid(&swapped), "rows {at} and the one before");
         }
     }
 }
 
 #[test]
-fn entries_weigh_as_much_as_they_made_wherever_they_are_packed() {
+fn entry_weight_is_the_number_of_deliveries_made_also_when_copied() {
     let spread = |n| SpreadDelivery {
         delivery: DeliveryId::from_raw(n),
         message: MessageId::from_raw(7),

@@ -1,4 +1,4 @@
-//! Collapse keys: which delivery of a lane another one takes the place of.
+//! Collapse keys: which waiting deliveries of a lane a new one supersedes.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,12 @@ use posthaste_core::time::Timestamp;
 use super::Memory;
 use crate::row::collapse::{CollapseKey, superseded};
 
-/// Deliveries by what they collapse under. Those that have ended are dropped when their key is used.
+/// Deliveries by lane and collapse key. Deliveries that have ended are removed when their key is used again.
 pub(super) type Collapsing = BTreeSet<(LaneId, CollapseKey, DeliveryId)>;
 
 impl Memory {
-    /// Ends what waits under this key, and says which; what a cut has ended is left to its sweep.
+    /// Ends the deliveries that wait under this key and returns them. Deliveries that a cut covers are left to the
+    /// sweep.
     pub(super) fn supersede(&mut self, lane: LaneId, key: CollapseKey, at: Timestamp) -> Vec<Delivery> {
         let all = (lane, key, DeliveryId::from_raw(0))..=(lane, key, DeliveryId::from_raw(u64::MAX));
         let known: Vec<DeliveryId> = self.collapsing.range(all).map(|(.., id)| *id).collect();

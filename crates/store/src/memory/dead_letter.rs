@@ -1,5 +1,5 @@
-//! Dead letters in memory: filed by the settle that ends a delivery as dead, walked as the indexes
-//! of SQLite would be, so that both stop looking at the same place.
+//! Dead letters in memory: filed by the settle that ends a delivery as dead, and read in the order of the SQLite
+//! store's indexes, so that pages of both stores end at the same row.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// What a walk comes by, in its order, from behind `after`.
+    /// The letters that the filter's index holds, in its order, after `after`.
     fn walk(
         &self,
         filter: &DeadLetterFilter,
@@ -36,13 +36,13 @@ impl DeadLetters {
             (ListOrder::NewestFirst, Some(after)) => letter.cursor() < after,
             (ListOrder::OldestFirst, Some(after)) => letter.cursor() > after,
         };
-        let mut met: Vec<&DeadLetter> =
+        let mut letters: Vec<&DeadLetter> =
             self.letters.values().filter(|letter| filter.meets(letter)).filter(behind).collect();
-        met.sort_unstable_by_key(|letter| letter.cursor());
+        letters.sort_unstable_by_key(|letter| letter.cursor());
         if order == ListOrder::NewestFirst {
-            met.reverse();
+            letters.reverse();
         }
-        met.into_iter()
+        letters.into_iter()
     }
 
     fn is_purged(&self, letter: &DeadLetter) -> bool {
@@ -54,13 +54,13 @@ impl DeadLetters {
         self.last
     }
 
-    /// Whether this one is listed: filed, and not purged.
+    /// Whether the delivery's dead letter is filed and not purged.
     pub(super) fn is_filed(&self, delivery: DeliveryId) -> bool {
         let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get(number));
         letter.is_some_and(|letter| !self.is_purged(letter))
     }
 
-    /// Notes the next life of one.
+    /// Records that a delivery was replayed.
     pub(super) fn replayed(&mut self, delivery: DeliveryId, as_id: DeliveryId) {
         let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get_mut(number));
         if let Some(letter) = letter {
@@ -68,12 +68,12 @@ impl DeadLetters {
         }
     }
 
-    /// Whether a letter needs this payload.
+    /// Whether any dead letter needs this message's payload.
     pub(super) fn has_message(&self, message: MessageId) -> bool {
         self.letters.values().any(|letter| letter.message == message)
     }
 
-    /// Forgets a delivery's letter.
+    /// Removes a delivery's dead letter.
     pub(super) fn let_go(&mut self, delivery: DeliveryId) {
         if let Some(number) = self.by_delivery.get(&delivery).copied() {
             self.remove(number);

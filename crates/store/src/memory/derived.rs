@@ -1,4 +1,4 @@
-//! What follows from the journal, made anew for whoever asks.
+//! Lists and counts derived from the journal, rebuilt for each call.
 
 use std::convert::Infallible;
 
@@ -29,7 +29,7 @@ impl Memory {
         derived
     }
 
-    /// The tenant of an endpoint; tenant 0 when the endpoint is not in the store.
+    /// The tenant of an endpoint; tenant 0 if the endpoint is not in the store.
     pub(super) fn owner(&self, endpoint: EndpointId) -> TenantId {
         self.endpoints.get(&endpoint).map_or(TenantId::from_raw(0), |endpoint| endpoint.tenant)
     }
@@ -51,7 +51,7 @@ impl Memory {
             HistoryOf::Tenant(tenant) => {
                 self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.tenant == tenant)
             }
-            HistoryOf::Everybody => true,
+            HistoryOf::AllTenants => true,
         };
         let mine = self.derived().deliveries.into_iter().filter(|(of, id)| is_mine(*of, *id)).map(|(_, id)| id);
         let mut page = HistoryPage::default();
@@ -139,7 +139,7 @@ impl Memory {
     }
 }
 
-/// Those behind `after`, in order.
+/// The ids after `after`, in this order.
 fn listed<T: Ord + Copy>(mut all: Vec<T>, order: ListOrder, after: Option<T>) -> Vec<T> {
     all.sort_unstable();
     if order == ListOrder::NewestFirst {

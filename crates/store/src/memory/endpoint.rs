@@ -149,14 +149,14 @@ impl Memory {
         MatchedEndpoints { endpoints, next }
     }
 
-    /// Disables an active endpoint whose receiver asked for it.
+    /// Disables an endpoint at its receiver's request, if it is active. Returns the journal entry.
     pub(super) fn disable_endpoint(&mut self, id: EndpointId, at: Timestamp) -> Option<Entry> {
         let is_active = self.endpoints.get(&id)?.status == EndpointStatus::Active;
         let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
         is_active.then(|| self.turn_endpoint(id, disabled, Act::at(at))).flatten()
     }
 
-    /// Gives an endpoint another status; says what the journal has of it.
+    /// Changes an endpoint's status and returns the journal entry; `None` if the endpoint is deleted or unknown.
     pub(super) fn turn_endpoint(&mut self, id: EndpointId, status: EndpointStatus, act: Act) -> Option<Entry> {
         let endpoint = self.endpoints.get_mut(&id).filter(|endpoint| endpoint.status != EndpointStatus::Deleted)?;
         let turned = Arc::make_mut(endpoint);

@@ -1,5 +1,5 @@
-//! Erasures in memory: what is erased leaves the maps of messages and endpoints at once, and the rest with the step
-//! that finds nothing of it under way.
+//! Erasures in memory: erased messages and endpoints leave their maps at once, the rest with a later step, when nothing
+//! of it is in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::row::{
 #[derive(Debug, Default)]
 pub(super) struct Erasures {
     all: BTreeMap<u64, Erasing>,
-    /// Messages that were erased and whose deliveries are still there, with when.
+    /// Erased messages whose deliveries are not all removed yet, with the time of the erasure.
     messages: BTreeMap<MessageId, Timestamp>,
 }
 
@@ -35,12 +35,12 @@ struct Erasing {
 }
 
 impl Erasures {
-    /// How a pending delivery has ended whose message was erased.
+    /// The final state of pending deliveries of this message, if it was erased.
     pub(super) fn end_of(&self, message: MessageId) -> Option<State> {
         self.messages.get(&message).map(|at| State::Cancelled { at: *at, cause: Cause::Erased })
     }
 
-    /// Whether nobody is found by this message's subject any more.
+    /// Whether this message was erased and some of its deliveries remain.
     pub(super) fn has(&self, message: MessageId) -> bool {
         self.messages.contains_key(&message)
     }
@@ -93,7 +93,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The mark of a subject, if anything is there of it.
+    /// The hidden name of a subject, if a message or endpoint has it.
     fn mark_of(&self, tenant: TenantId, subject: &str) -> Option<Hidden> {
         let of_messages = self.messages.values().map(|message| (message.tenant, message.subject.as_deref()));
         let of_endpoints = self.endpoints.values().map(|endpoint| (endpoint.tenant, endpoint.subject.as_deref()));
@@ -101,7 +101,7 @@ impl Memory {
         is_known.then(|| subject_mark(tenant, subject))
     }
 
-    /// Each endpoint that is gone, with its lane.
+    /// Removes the erased endpoints and returns each with its lane.
     fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
         let is_theirs = |endpoint: &&Arc<Endpoint>| {
             endpoint.tenant == erase.tenant
@@ -120,7 +120,7 @@ impl Memory {
                 self.endpoints.remove(id);
                 self.lanes.remove(lane);
             } else {
-                // Deliveries to the endpoint may be about other subjects: their tenant is read from it.
+                // A tombstone stays: deliveries of other subjects' messages get their tenant from the endpoint.
                 self.turn_endpoint(*id, EndpointStatus::Deleted, Act::at(erase.at));
                 let cut = Cut::new(Scope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
                 self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
@@ -161,13 +161,13 @@ impl Memory {
         Ok(Some(ErasureStep { erasure, lanes, waits: erasure.done.is_none() }))
     }
 
-    /// Removes what is left of a message; `false` when something of it is under way.
+    /// Removes the rest of an erased message; `false` if one of its deliveries is in flight.
     fn erase_message(&mut self, id: MessageId, erasure: &mut Erasure, under_way: &[DeliveryId]) -> bool {
         let theirs = |delivery: &&Delivery| delivery.message == id;
         let pending: Vec<Delivery> = self.pending.values().map(|row| &row.delivery).filter(theirs).cloned().collect();
         let ended: Vec<DeliveryId> = self.ended.values().filter(theirs).map(|delivery| delivery.id).collect();
         let (left, gone): (Vec<_>, Vec<_>) = pending.into_iter().partition(|row| under_way.contains(&row.id));
-        // One that something newer took the place of may still be being sent.
+        // A superseded delivery has ended, but its attempt may still be in flight.
         let (sent, ended): (Vec<_>, Vec<_>) = ended.into_iter().partition(|id| under_way.contains(id));
         let state = State::Cancelled { at: erasure.at, cause: Cause::Erased };
         let gone: Vec<Delivery> = gone.into_iter().map(|delivery| Delivery { state, ..delivery }).collect();

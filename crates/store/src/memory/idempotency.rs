@@ -1,4 +1,4 @@
-//! Keys of calls that create something, and what the first of each was answered.
+//! Idempotency keys in memory, each with the answer to its first call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use posthaste_core::id::{Key, TenantId};
 use super::Memory;
 use crate::row::idempotency::{Acceptance, Before, Day, Idempotency, KeyHash};
 
-/// Calls by the day they were made on, whose they were and their key, with what was made.
+/// Calls by day, tenant and key, with the id of the object they created.
 pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<Key>)>;
 
 impl Memory {
-    /// Whether a call is new. One that is, is known from here on, for what it makes.
+    /// Checks whether a call is new, and remembers it if so. `makes` is the id of the object it creates.
     pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<Key>) -> Acceptance {
         let before = self.known(call.as_ref()).map(Acceptance::from);
         before.unwrap_or_else(|| {
@@ -20,7 +20,7 @@ impl Memory {
         })
     }
 
-    /// What a call is that was made before.
+    /// The earlier call under the same key, if there is one.
     pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<Before> {
         let call = call?;
         let days = Day::of(call.at).near();
@@ -28,20 +28,20 @@ impl Memory {
         known.filter_map(|(known, _)| call.after(known)).next()
     }
 
-    /// Makes a call known, for what it makes.
+    /// Remembers a call. `makes` is the id of the object it creates.
     pub(super) fn remember_call(&mut self, call: Option<Idempotency>, makes: Option<Key>) {
         self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), (call, makes))));
     }
 
-    /// Forgets the keys of messages and endpoints that were erased, or all of a tenant's.
+    /// Removes the keys of erased messages and endpoints, or all keys of a tenant.
     pub(super) fn forget_keys_of(&mut self, made: &BTreeSet<Key>, tenant: TenantId, all: bool) {
-        self.keys.retain(|(_, of, _), (_, of_call)| {
-            let is_theirs = all && *of == tenant || of_call.is_some_and(|it| made.contains(&it));
+        self.keys.retain(|(_, of, _), (_, object)| {
+            let is_theirs = all && *of == tenant || object.is_some_and(|it| made.contains(&it));
             !is_theirs
         });
     }
 
-    /// Forgets at most `limit` keys of days before this one; says how many.
+    /// Removes at most `limit` keys of days before this one and returns how many.
     pub fn forget_keys_before(&mut self, day: Day, limit: usize) -> usize {
         let old: Vec<_> = self.keys.keys().take_while(|(of, ..)| *of < day).take(limit).copied().collect();
         for key in &old {

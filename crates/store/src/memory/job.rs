@@ -1,4 +1,4 @@
-//! Jobs in memory: chunks of deliveries, each with the cursor behind it.
+//! Jobs in memory: each chunk's deliveries and the cursor after it are applied together.
 
 use std::collections::btree_map::Entry as Missed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,19 +22,20 @@ use crate::{DELIVERIES_MAX, StoreError};
 pub(super) struct Jobs {
     jobs: BTreeMap<JobId, Job>,
     listed: BTreeMap<JobId, Vec<DeliveryId>>,
-    /// How many deliveries follow one another, by their message and the first of them.
+    /// Ranges of consecutive delivery ids: the length, by message and first delivery.
     pub(super) chunks: BTreeMap<(MessageId, DeliveryId), u64>,
-    /// Next lives by what they replay, and back.
+    /// From a replayed delivery to the one that replays it.
     lives: BTreeMap<DeliveryId, DeliveryId>,
+    /// From a delivery to the one it replays.
     before: BTreeMap<DeliveryId, (DeliveryId, Made)>,
-    /// What endpoints were missing and have got since.
+    /// Deliveries made for messages that an endpoint was missing.
     pub(super) missed: BTreeMap<(MessageId, EndpointId), (DeliveryId, Made)>,
 }
 
-/// Which job made a delivery, and when.
+/// The job that made a delivery, and when.
 pub(super) type Made = (JobId, Timestamp);
 
-/// A page of what is found, by id, from behind a cursor.
+/// A page of items, by id, after a cursor.
 fn page_behind(cursor: JobCursor, found: impl Iterator<Item = (Replayable, u64)>, limit: u32) -> ReplayPage {
     let behind = found.filter(|(_, id)| *id > cursor.number);
     let mut items: Vec<ReplayItem> = behind
@@ -53,7 +54,7 @@ impl Jobs {
         self.jobs.insert(job.id, job);
     }
 
-    /// A message that is cut gets no more deliveries.
+    /// Cancels the fan-out of a message that was cut.
     pub(super) fn end_fan_out(&mut self, message: MessageId) {
         if let Some(job) = self.jobs.get_mut(&JobId(message.0))
             && job.state.may_become(JobState::Cancelled)
@@ -62,27 +63,28 @@ impl Jobs {
         }
     }
 
-    /// Whether a message still gets deliveries.
+    /// Whether a fan-out still makes deliveries.
     pub(super) fn is_fanning_out(&self, id: JobId) -> bool {
         let job = self.jobs.get(&id).filter(|job| matches!(job.kind, JobKind::FanOut(_)));
         job.is_some_and(|job| matches!(job.state, JobState::Running | JobState::Paused))
     }
 
-    /// Forgets what a delivery's next life was.
+    /// Removes the link from a delivery to the one that replays it.
     pub(super) fn forget_life(&mut self, old: DeliveryId) {
         if let Some(new) = self.lives.remove(&old) {
             self.before.remove(&new);
         }
     }
 
-    /// Forgets what a delivery was the next life of.
+    /// Removes the link from a delivery to the one it replays.
     pub(super) fn forget_former_life(&mut self, new: DeliveryId) {
         if let Some((old, _)) = self.before.remove(&new) {
             self.lives.remove(&old);
         }
     }
 
-    /// Forgets jobs that ended and were asked for then or before.
+    /// Deletes ended jobs that were asked for no later than their tenant's retention limit. Returns how many, and the
+    /// highest id.
     pub(super) fn let_go(&mut self, old: impl Fn(TenantId) -> Timestamp) -> (usize, u64) {
         let has_ended = |job: &&Job| matches!(job.state, JobState::Done | JobState::Cancelled);
         let past: Vec<JobId> =
@@ -94,12 +96,12 @@ impl Jobs {
         (past.len(), past.last().map_or(0, |id| id.raw()))
     }
 
-    /// Forgets the job that makes a message's deliveries.
+    /// Removes the job that makes a message's deliveries.
     pub(super) fn forget_fan_out(&mut self, message: MessageId) {
         self.jobs.remove(&JobId(message.0));
     }
 
-    /// Forgets a tenant's jobs that were asked for then or before.
+    /// Removes a tenant's jobs that were asked for at `upto` or earlier.
     pub(super) fn forget_tenant(&mut self, tenant: TenantId, upto: Timestamp) {
         let theirs = self.jobs.values().filter(|job| job.tenant == tenant && job.at <= upto);
         for id in theirs.map(|job| job.id).collect::<Vec<_>>() {
@@ -108,7 +110,7 @@ impl Jobs {
         }
     }
 
-    /// Notes that a delivery follows others of its message, or begins a range.
+    /// Adds a delivery to the last range of its message, or begins a new range.
     fn list(&mut self, message: MessageId, id: DeliveryId) {
         let last = self.chunks.range_mut((message, DeliveryId::from_raw(0))..=(message, id)).next_back();
         match last {
@@ -166,7 +168,7 @@ impl Memory {
 
     /// See [`crate::Jobs::jobs`].
     pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<Job> {
-        let asked = |job: &&Job| match query {
+        let matches_query = |job: &&Job| match query {
             JobQuery::Running => job.state == JobState::Running,
             JobQuery::FanOuts => job.state == JobState::Running && matches!(job.kind, JobKind::FanOut(_)),
             JobQuery::ReplaysOf(tenant) => {
@@ -185,7 +187,7 @@ impl Memory {
             Some(after) if newest_first => job.id < after,
             Some(after) => job.id > after,
         };
-        let found = self.jobs.jobs.values().filter(behind).filter(asked).cloned();
+        let found = self.jobs.jobs.values().filter(behind).filter(matches_query).cloned();
         if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
     }
 
@@ -201,7 +203,7 @@ impl Memory {
 
     /// See [`crate::Jobs::replay_page`].
     pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
-        // A replay that is done has let go of its list.
+        // A replay that is done no longer has its list.
         let listed = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
         self.page_of(self.jobs.jobs.get(&id)?, listed, limit)
     }
@@ -246,11 +248,11 @@ impl Memory {
         Some(ReplayPage { items: met.found.into_iter().map(item).collect(), next: met.next, last: met.last })
     }
 
-    /// Whether what has ended is a tenant's, and of this event if one is asked for.
+    /// Whether an ended delivery belongs to the tenant and has the event type, if one is given.
     fn is_of(&self, ended: &Delivery, tenant: TenantId, event_type: Option<&str>) -> bool {
         let is_theirs = self.endpoints.get(&ended.endpoint).is_some_and(|endpoint| endpoint.tenant == tenant);
         let message = self.messages.get(&ended.message);
-        let has = |asked| message.is_some_and(|message| message.event_type.as_deref() == Some(asked));
+        let has = |wanted| message.is_some_and(|message| message.event_type.as_deref() == Some(wanted));
         is_theirs && event_type.is_none_or(has)
     }
 
@@ -269,7 +271,7 @@ impl Memory {
             && !self.ended.values().any(is_its)
     }
 
-    /// What can be made of a delivery.
+    /// What a replay can make of a delivery.
     fn replayable(&self, kind: &JobKind, id: DeliveryId) -> Replayable {
         let ended = self.ended.get(&id).cloned();
         kind.judge(Known {
@@ -281,7 +283,8 @@ impl Memory {
         })
     }
 
-    /// Links what a replay makes to what it was made for, unless it cannot be made: then says why.
+    /// Links a new delivery to the one it replays or to the message its endpoint was missing. If the delivery cannot be
+    /// made any more, returns the reason.
     fn link(&mut self, kind: &JobKind, spread: &Spread, made: Made) -> Option<Skip> {
         let (new, message) = (spread.new.delivery.id, spread.new.delivery.message);
         if matches!(kind, JobKind::FanOut(_)) {
@@ -311,7 +314,7 @@ impl Memory {
         None
     }
 
-    /// See [`crate::Jobs::spread`]; what arrives comes along.
+    /// See [`crate::Jobs::spread`]. Also returns the arrivals.
     pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<Arrival>), StoreError> {
         self.guard(session)?;
         let Some(job) = self.jobs.jobs.get(&chunk.job).filter(|job| job.takes(&chunk)) else {

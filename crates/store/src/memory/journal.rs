@@ -1,4 +1,4 @@
-//! The journal in memory: what each call did, made into linked rows when somebody reads it.
+//! The journal in memory: the entries of each call, packed into linked rows when they are read.
 
 use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
@@ -9,12 +9,12 @@ use crate::JournalRow;
 use crate::journal::{Entries, Entry, Head, Hidden, Marks};
 use crate::row::Message;
 
-/// What values are hidden with in a store that nobody can steal.
+/// The key that names are hashed with. It need not be secret, because a store in memory leaves no file.
 pub(super) fn lookup_key() -> LookupKey {
     LookupKey::from_bytes([0; 32])
 }
 
-/// The marks of a message.
+/// The fingerprints of a message.
 pub(super) fn marks(message: &Message) -> Marks {
     let hide = |id: &str| Hidden::new(&lookup_key(), "correlation", message.tenant, id);
     Marks {
@@ -24,13 +24,13 @@ pub(super) fn marks(message: &Message) -> Marks {
     }
 }
 
-/// What a subject is called in the journal.
+/// A subject as the journal holds it.
 pub(super) fn subject_mark(tenant: TenantId, subject: &str) -> Hidden {
     Hidden::new(&lookup_key(), "subject", tenant, subject)
 }
 
 impl Memory {
-    /// Notes what a call did.
+    /// Appends the entries of a call to the journal.
     pub(super) fn note(&mut self, entries: impl IntoIterator<Item = Entry>) {
         let entries: Vec<Entry> = entries.into_iter().collect();
         if !entries.is_empty() {

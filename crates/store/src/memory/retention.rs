@@ -1,4 +1,4 @@
-//! What was kept for long enough leaves the maps: a phase at a time, as a run over a small file would.
+//! Retention in memory: each step deletes all expired data of its phase, like a run over a small file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::row::idempotency::Day;
 use crate::row::retention::before;
 use crate::row::{Agreed, Message, OwnRetention, Retained, Retention, RetentionPhase, RetentionStep, Session};
 
-/// What is gone, for those who look at the journal to find things.
+/// Deleted data to which the journal may still refer.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     pub(super) deliveries: BTreeSet<DeliveryId>,
     pub(super) messages: BTreeSet<MessageId>,
-    /// Messages past their time that are still needed.
+    /// Expired messages that are still needed.
     kept: BTreeSet<MessageId>,
-    /// Rows of the journal up to this one.
+    /// The last deleted row of the journal.
     pub(super) journal: u64,
 }
 
-/// How long whose things are kept.
+/// The retention times of all tenants at a time.
 struct Times {
     retention: Retention,
     now: Timestamp,
@@ -44,7 +44,7 @@ impl Times {
         self.retention.with(self.of(tenant)).old(phase, self.now)
     }
 
-    /// The times that one of them is, each once: first everybody's.
+    /// The distinct retention times in use: `None` for the default, then the overrides.
     fn each(&self, time: impl Fn(&OwnRetention) -> Option<Duration>) -> BTreeSet<Option<Duration>> {
         self.own.values().map(time).chain([None]).collect()
     }
@@ -64,14 +64,14 @@ impl Memory {
         let of = |own: &BTreeMap<TenantId, OwnRetention>, tenant| own.get(&tenant).copied().unwrap_or_default();
         let tenants: BTreeSet<TenantId> = self.own.keys().chain(all.keys()).copied().collect();
         let is_other = |tenant: &TenantId| of(&self.own, *tenant) != of(&all, *tenant);
-        let told: Vec<Entry> = tenants
+        let entries: Vec<Entry> = tenants
             .into_iter()
             .filter(is_other)
             .map(|tenant| Entry::Agreed { tenant, own: of(&all, tenant), at: now })
             .collect();
-        let changed = told.len() as u64;
+        let changed = entries.len() as u64;
         self.own = all;
-        self.note(told);
+        self.note(entries);
         Ok(changed)
     }
 
@@ -92,25 +92,25 @@ impl Memory {
                 given_up = self.give_up(&times, under_way);
                 given_up.len()
             }
-            RetentionPhase::Messages => self.let_messages_go(&times),
-            RetentionPhase::History => self.let_history_go(&times),
-            RetentionPhase::Kept => self.let_kept_go(&times),
+            RetentionPhase::Messages => self.delete_messages(&times),
+            RetentionPhase::History => self.delete_history(&times),
+            RetentionPhase::Kept => self.delete_kept(&times),
             RetentionPhase::Jobs => {
                 let gone = self.jobs.let_go(|tenant| times.old(step.phase, tenant));
-                self.tell(&times, step.phase, gone)
+                self.announce(&times, step.phase, gone)
             }
             RetentionPhase::Keys => {
                 let gone = self.forget_keys_before(Day::of(retention.old(step.phase, now)), usize::MAX);
-                self.tell(&times, step.phase, (gone, 0))
+                self.announce(&times, step.phase, (gone, 0))
             }
-            RetentionPhase::Journal => self.let_journal_go(&times),
+            RetentionPhase::Journal => self.delete_journal(&times),
             RetentionPhase::Space => 0,
         };
         Ok(Retained { removed: removed as u64, given_up, next: step.next_phase() })
     }
 
-    /// Tells that so many are gone, the last of them this one, by everybody's time.
-    fn tell(&mut self, times: &Times, phase: RetentionPhase, (removed, upto): (usize, u64)) -> usize {
+    /// Records in the journal how many rows were deleted under the default retention time, up to which key.
+    fn announce(&mut self, times: &Times, phase: RetentionPhase, (removed, upto): (usize, u64)) -> usize {
         let (before, at) = (times.retention.old(phase, times.now), times.now);
         if removed > 0 {
             self.note([Entry::Retained { phase, upto, removed: removed as u64, before, at, tenant: None }]);
@@ -149,7 +149,7 @@ impl Memory {
         given_up
     }
 
-    fn let_messages_go(&mut self, times: &Times) -> usize {
+    fn delete_messages(&mut self, times: &Times) -> usize {
         let phase = RetentionPhase::Messages;
         let mut count = 0;
         for kept in times.each(|own| own.payload) {
@@ -169,12 +169,12 @@ impl Memory {
             }
             let own = OwnRetention { payload: kept, history: None };
             let times = Times { retention: times.retention.with(own), now: times.now, own: BTreeMap::new() };
-            count += self.tell(&times, phase, (past.len(), past.last().map_or(0, |id| id.raw())));
+            count += self.announce(&times, phase, (past.len(), past.last().map_or(0, |id| id.raw())));
         }
         count
     }
 
-    fn let_kept_go(&mut self, times: &Times) -> usize {
+    fn delete_kept(&mut self, times: &Times) -> usize {
         let is_over =
             |id: &MessageId| !self.needs(*id) && self.messages.get(id).is_none_or(|message| times.is_past(message));
         let over: Vec<MessageId> = self.gone.kept.iter().copied().filter(is_over).collect();
@@ -182,7 +182,7 @@ impl Memory {
             self.gone.kept.remove(id);
             self.let_message_go(*id);
         }
-        self.tell(times, RetentionPhase::Kept, (over.len(), over.last().map_or(0, |id| id.raw())))
+        self.announce(times, RetentionPhase::Kept, (over.len(), over.last().map_or(0, |id| id.raw())))
     }
 
     pub(super) fn let_message_go(&mut self, id: MessageId) {
@@ -199,7 +199,7 @@ impl Memory {
             || self.jobs.is_fanning_out(JobId(id.0))
     }
 
-    fn let_history_go(&mut self, times: &Times) -> usize {
+    fn delete_history(&mut self, times: &Times) -> usize {
         let phase = RetentionPhase::History;
         let ended = |delivery: &Delivery| crate::number::split(&delivery.state).1;
         let mut count = 0;
@@ -214,11 +214,11 @@ impl Memory {
                 }
             }
             let upto = past.values().flatten().max().map_or(0, |id| id.raw());
-            let tell = |(tenant, ids): (&Option<TenantId>, &Vec<DeliveryId>)| {
+            let announcement = |(tenant, ids): (&Option<TenantId>, &Vec<DeliveryId>)| {
                 let (removed, tenant) = (ids.len() as u64, *tenant);
                 Entry::Retained { phase, upto, removed, before, at: times.now, tenant }
             };
-            self.note(past.iter().map(tell).collect::<Vec<_>>());
+            self.note(past.iter().map(announcement).collect::<Vec<_>>());
             for id in past.into_values().flatten() {
                 self.let_outcome_go(id);
                 count += 1;
@@ -236,21 +236,21 @@ impl Memory {
         self.gone.deliveries.insert(id);
     }
 
-    /// Tells again what rows told that go now.
-    fn tell_again(&mut self, times: &Times, old: Timestamp) {
-        let last_told = |of: TenantId| {
+    /// Writes the entries of retention overrides again whose rows are about to be deleted.
+    fn repeat_overrides(&mut self, times: &Times, old: Timestamp) {
+        let last_entry_at = |of: TenantId| {
             self.happened.iter().rev().flatten().find_map(|entry| match entry {
                 Entry::Agreed { tenant, at, .. } if *tenant == of => Some(*at),
                 _ => None,
             })
         };
-        let told: Vec<Entry> = times
+        let entries: Vec<Entry> = times
             .own
             .iter()
-            .filter(|(tenant, _)| last_told(**tenant) <= Some(old))
+            .filter(|(tenant, _)| last_entry_at(**tenant) <= Some(old))
             .map(|(tenant, own)| Entry::Agreed { tenant: *tenant, own: *own, at: times.now })
             .collect();
-        self.note(told);
+        self.note(entries);
     }
 
     fn finds_outcome(&self, row: &JournalRow) -> bool {
@@ -259,22 +259,23 @@ impl Memory {
         row.entries().flatten().any(is_kept)
     }
 
-    fn let_journal_go(&mut self, times: &Times) -> usize {
+    fn delete_journal(&mut self, times: &Times) -> usize {
         let longest = times.own.values().filter_map(|own| own.history).max().unwrap_or_default();
         let old = times.retention.old(RetentionPhase::Journal, times.now).min(before(times.now, longest));
-        // A row without a time is not old: nobody knows when it was.
+        // A row without a time never expires.
         let is_old = |row: &&JournalRow| row.at > Timestamp::default() && row.at <= old;
         let rows = self.journal(self.gone.journal, u32::MAX);
-        // The last one that is old stays: the next names it. So does a row by which an outcome is found.
+        // The last expired row stays, because the next row holds its hash. A row with the end of a stored outcome stays
+        // too.
         let Some(old_upto) = rows.iter().skip(1).rfind(is_old).map(|row| row.number - 1) else { return 0 };
         let upto = rows.iter().find(|row| self.finds_outcome(row)).map_or(old_upto, |row| old_upto.min(row.number - 1));
         if rows.first().is_none_or(|first| upto < first.number) {
             return 0;
         }
         let past = rows.iter().filter(|row| row.number <= upto).count();
-        self.tell_again(times, old);
+        self.repeat_overrides(times, old);
         self.gone.journal = upto;
         self.signed.let_go(upto);
-        self.tell(times, RetentionPhase::Journal, (past, upto))
+        self.announce(times, RetentionPhase::Journal, (past, upto))
     }
 }

@@ -1,4 +1,4 @@
-//! The master key of a store in memory: it seals nothing, so a rotation has a beginning and an end.
+//! Master key rotation of a store in memory. Nothing is sealed, so a rotation consists of its first and last step.
 
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
@@ -8,7 +8,7 @@ use crate::journal::Entry;
 use crate::row::{By, Session};
 use crate::{Rotation, StoreError};
 
-/// Which keys were named.
+/// The numbers of the current, the older and the offered key.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     newest: u32,

@@ -1,4 +1,4 @@
-//! Checkpoints in memory: signed with a key that is made when it is first needed.
+//! Checkpoints in memory, signed with a key that is generated on first use.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::Memory;
 use crate::row::Session;
 use crate::{Signed, StoreError};
 
-/// What tells a store in memory from others: nobody asks.
+/// The store id in checkpoints. All stores in memory share it.
 const STORE: [u8; 16] = [0; 16];
 
-/// The lines, by row, and what signs them.
+/// The signing key, and the checkpoint lines by row.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     key: Option<CheckpointKey>,
@@ -25,7 +25,7 @@ impl Lines {
         self.key.get_or_insert_with(|| StoreKey::generate(KeyId(1)).checkpoints())
     }
 
-    /// Forgets lines for rows that are gone.
+    /// Removes the lines for rows up to `upto`, which were deleted.
     pub(super) fn let_go(&mut self, upto: u64) {
         self.lines = self.lines.split_off(&(upto + 1));
     }

@@ -1,4 +1,4 @@
-//! [`Memory`] behind the traits of a [`Store`](crate::Store): every call takes effect at once.
+//! Implements the traits of a [`Store`](crate::Store) for [`Memory`]: every call takes effect at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ use crate::{
 
 use super::Memory;
 
-/// [`Memory`] behind the traits of a [`Store`](crate::Store).
+/// A [`Store`](crate::Store) that keeps everything in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     memory: Mutex<Memory>,
@@ -39,7 +39,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// The store's content, for whoever decides when a call takes effect.
+    /// Locks the store's content, for callers that use [`Memory`] directly.
     pub fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +60,7 @@ impl Outbox for MemoryStore {
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
-        // Under the lock: arrivals come in the order of their commits.
+        // The lock is held until the arrivals are queued, so that they come in commit order.
         let mut memory = self.lock();
         let (acceptances, arrivals) = memory.accept(session, messages)?;
         self.arrive(arrivals);

@@ -1,4 +1,4 @@
-//! Writing off, in memory: see [`Outbox::sweep`](crate::Outbox::sweep).
+//! Sweeps in memory: see [`Outbox::sweep`](crate::Outbox::sweep).
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -44,7 +44,7 @@ impl Memory {
         Ok(swept)
     }
 
-    /// The rows a sweep looks at, in its order.
+    /// The rows that a sweep reads, in its order.
     fn looked_at(&self, sweep: Sweep) -> Box<dyn Iterator<Item = &Row> + '_> {
         match sweep {
             Sweep::Cut(Scope::Message(message)) => {
@@ -67,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// How a row has ended already, and whether it is left alone since its cut spared it.
+    /// The final state of a row whose delivery has ended, and whether the sweep must skip it because its cut spared it.
     fn end_of(&self, sweep: Sweep, row: &Row) -> Option<(State, bool)> {
         let delivery = &row.delivery;
         let by_cut = |scope: Scope| {

@@ -1,16 +1,16 @@
-//! Collapse keys: a newer delivery takes the place of one that still waits (A6).
+//! Collapse keys: a newer delivery supersedes one that still waits under the same key (A6).
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-/// What deliveries of one lane replace each other by: a keyed hash of what the producer calls it.
+/// Deliveries of one lane with the same key supersede each other. Holds a keyed hash of the key the producer gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CollapseKey(pub u64);
 
 impl CollapseKey {
-    /// The beginning of a longer hash. Two keys of one lane share it once in 2^64 pairs.
+    /// The first 8 bytes of a longer hash. Two different keys of a lane have the same value once in 2^64 pairs.
     pub fn of(hash: [u8; 32]) -> Self {
         let mut first = [0; 8];
         first.copy_from_slice(&hash[..8]);
@@ -18,8 +18,8 @@ impl CollapseKey {
     }
 }
 
-/// How a pending delivery ends when another takes its place at `at`. One whose time to live was over
-/// by then has ended already, and stays as it ended.
+/// The final state of a pending delivery that is superseded at `at`. If its TTL was over by then, it has already
+/// expired, and stays expired.
 pub(crate) fn superseded(delivery: &Delivery, at: Timestamp) -> State {
     let sent = matches!(delivery.state, State::AwaitingAck { .. });
     match delivery.expiry.at() {

@@ -1,38 +1,38 @@
-//! Dead letters: deliveries that were given up, as their list shows them.
+//! Dead letters: deliveries that were given up.
 //!
-//! A dead letter has a number of its own, given in the order of filing, so that a purge knows what
-//! was there when it was asked for: a delivery that dies later is not covered, however low its id.
+//! Dead letters are numbered in the order in which they are filed. A purge covers the numbers up to the highest at the
+//! time of its request, so it never covers a delivery that dies later, however low the delivery's id.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-/// Dead letters that one request looks at: a list, a count or a step of a sweep stops there and
-/// says where to go on.
+/// Maximum number of dead letters that one request reads. A list, a count or a step of a sweep stops there and returns
+/// a cursor.
 pub const DEAD_LETTERS_LOOKED_MAX: usize = 10_000;
 
-/// As many are removed by one transaction; also what a purge removes at once, without a cut.
+/// Maximum number of dead letters that one transaction removes. A purge of no more than these removes them at once.
 pub const DEAD_LETTERS_SWEPT_MAX: usize = 500;
 
-/// Purges that may be under way at once: every list compares what it looks at with each of them.
+/// Maximum number of purges under way: every list compares each dead letter it reads with all of them.
 pub const PURGES_MAX: usize = 64;
 
 /// A delivery that was given up. Its attempts come with [`crate::Archive::delivery`], its payload with
 /// [`crate::Archive::message`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// In the order of filing; never used again.
+    /// Its number, in the order of filing; never reused.
     pub number: u64,
-    /// The delivery.
+    /// The delivery that was given up.
     pub delivery: DeliveryId,
-    /// What it carried.
+    /// The delivery's message.
     pub message: MessageId,
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: TenantId,
-    /// For whom it was.
+    /// The endpoint it was for.
     pub endpoint: EndpointId,
-    /// How urgent it was.
+    /// The delivery's tier.
     pub tier: Tier,
     /// Why it was given up.
     pub cause: Cause,
@@ -42,22 +42,22 @@ pub struct DeadLetter {
     pub attempts: u16,
     /// When it ended.
     pub at: Timestamp,
-    /// Its next life, if it was replayed.
+    /// The delivery that a replay made of it, if it was replayed.
     pub replayed_as: Option<DeliveryId>,
 }
 
-/// Which dead letters: those that match all that is given.
+/// Selects dead letters that match all given fields; `None` matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
-    /// Whose; everybody's when nobody is named.
+    /// Of this tenant.
     pub tenant: Option<TenantId>,
-    /// For whom.
+    /// For this endpoint.
     pub endpoint: Option<EndpointId>,
-    /// Given up for this.
+    /// Given up for this cause.
     pub cause: Option<Cause>,
-    /// With this event type.
+    /// Of a message with this event type.
     pub event_type: Option<String>,
-    /// As urgent as this.
+    /// Of this tier.
     pub tier: Option<Tier>,
     /// Ended at this time or later.
     pub since: Option<Timestamp>,
@@ -65,7 +65,7 @@ pub struct DeadLetterFilter {
     pub until: Option<Timestamp>,
 }
 
-/// What of a filter an index finds; the rest applies to the rows that are looked at.
+/// The part of a filter for which there is an index. The rest of the filter is applied to the rows read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walk<'a> {
     Endpoint(EndpointId),
@@ -73,7 +73,7 @@ pub(crate) enum Walk<'a> {
     EventType(TenantId, &'a str),
     Tier(TenantId, Tier),
     Tenant(TenantId),
-    Everybody,
+    AllTenants,
 }
 
 impl DeadLetterFilter {
@@ -90,12 +90,12 @@ impl DeadLetterFilter {
         }
     }
 
-    /// The same of a tenant's alone.
+    /// The same filter, restricted to one tenant.
     pub(crate) fn within(&self, tenant: TenantId) -> Self {
         Self { tenant: Some(tenant), ..self.clone() }
     }
 
-    /// Whether it asks for this one.
+    /// Whether the filter selects this letter.
     pub fn matches(&self, letter: &DeadLetter) -> bool {
         self.tenant.is_none_or(|tenant| tenant == letter.tenant)
             && self.endpoint.is_none_or(|endpoint| endpoint == letter.endpoint)
@@ -105,16 +105,16 @@ impl DeadLetterFilter {
             && self.has_time(letter.at)
     }
 
-    /// Whether something that ended then is in its span of time.
+    /// Whether a time of an end is within `since` and `until`.
     pub(crate) fn has_time(&self, at: Timestamp) -> bool {
         self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at < until)
     }
 
-    /// The index to walk: the one that leaves the fewest rows to look at for most people.
+    /// The index to read: the one that usually leaves the fewest rows.
     pub(crate) fn walk(&self) -> Walk<'_> {
         let tenant = match (self.endpoint, self.tenant) {
             (Some(endpoint), _) => return Walk::Endpoint(endpoint),
-            (None, None) => return Walk::Everybody,
+            (None, None) => return Walk::AllTenants,
             (None, Some(tenant)) => tenant,
         };
         match (self.cause, &self.event_type, self.tier) {
@@ -125,9 +125,9 @@ impl DeadLetterFilter {
         }
     }
 
-    /// Whether the walk comes by this one.
+    /// Whether reading the index of [`walk`](Self::walk) yields this letter.
     pub(crate) fn meets(&self, letter: &DeadLetter) -> bool {
-        let met = match self.walk() {
+        let is_in_index = match self.walk() {
             Walk::Endpoint(endpoint) => letter.endpoint == endpoint,
             Walk::Cause(tenant, cause) => letter.tenant == tenant && letter.cause == cause,
             Walk::EventType(tenant, event_type) => {
@@ -135,73 +135,73 @@ impl DeadLetterFilter {
             }
             Walk::Tier(tenant, tier) => letter.tenant == tenant && letter.tier == tier,
             Walk::Tenant(tenant) => letter.tenant == tenant,
-            Walk::Everybody => true,
+            Walk::AllTenants => true,
         };
-        met && self.has_time(letter.at)
+        is_in_index && self.has_time(letter.at)
     }
 }
 
-/// In which order a list comes: by the time of the end, then by number.
+/// The order of a list: dead letters by the time of their end and then by number, other lists by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListOrder {
-    /// What happened last comes first.
+    /// The latest first.
     #[default]
     NewestFirst,
-    /// What happened first comes first.
+    /// The earliest first.
     OldestFirst,
 }
 
-/// A place in a list of dead letters: just behind one.
+/// A position in a list of dead letters: directly after one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeadLetterCursor {
-    /// When that one ended.
+    /// When that dead letter's delivery ended.
     pub at: Timestamp,
-    /// Its number.
+    /// That dead letter's number.
     pub number: u64,
 }
 
 impl DeadLetter {
-    /// The place just behind it.
+    /// The position directly after this letter.
     pub const fn cursor(&self) -> DeadLetterCursor {
         DeadLetterCursor { at: self.at, number: self.number }
     }
 }
 
-/// A part of a list. It may be short, even empty, and still not the last: looking stops after
-/// [`DEAD_LETTERS_LOOKED_MAX`].
+/// A page of dead letters. It may be short or empty although more follow, because reading stops after
+/// [`DEAD_LETTERS_LOOKED_MAX`] rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterPage {
-    /// Those found.
+    /// The dead letters found.
     pub letters: Vec<DeadLetter>,
-    /// Where to go on; `None` when there is nothing more.
+    /// Where the next page begins; `None` if this is the last.
     pub next: Option<DeadLetterCursor>,
 }
 
-/// How many there are, as far as it was worth counting.
+/// A count that may have stopped at a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// This many.
     Exactly(u64),
-    /// This many were met before counting stopped after [`DEAD_LETTERS_LOOKED_MAX`] looks.
+    /// At least this many: counting stopped after reading [`DEAD_LETTERS_LOOKED_MAX`] rows.
     AtLeast(u64),
 }
 
-/// A step of a sweep that is made in small steps.
+/// The result of one step of the sweep of purged dead letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// How many rows it removed.
+    /// The number of rows removed.
     pub removed: u64,
-    /// Whether there is more to do.
+    /// Whether purged rows remain.
     pub more: bool,
 }
 
-/// A purge under way: what it covers is not listed and not replayed, and a sweep removes it.
+/// A purge under way. The dead letters it covers are neither listed nor replayed, and a sweep removes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Purge {
     pub(crate) filter: DeadLetterFilter,
     /// The highest number it covers.
     pub(crate) upto: u64,
-    /// How far it is swept, oldest first.
+    /// How far the sweep has come, oldest first.
     pub(crate) swept: Option<DeadLetterCursor>,
 }
 

@@ -1,5 +1,5 @@
-//! Documents: the small things that people make, name and change, such as tenants and API keys. The store
-//! seals what one says and finds it by id or by name; what it means is its reader's business.
+//! Documents: small named records, such as tenants and API keys. The store seals the body of a document and finds it by
+//! id or by name; it does not interpret the body.
 
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
@@ -7,22 +7,23 @@ use posthaste_core::time::Timestamp;
 
 use super::idempotency::{Before, FirstAnswer};
 
-/// What a document is about.
+/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentKind {
     /// A tenant; its name is its `uid`.
     Tenant,
     /// An API key; its name is a hash of the key.
     ApiKey,
-    /// A retry policy; its name is what endpoints call it by.
+    /// A retry policy; endpoints refer to it by its name.
     Policy,
 }
 
 impl DocumentKind {
-    /// Every kind, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Tenant, Self::ApiKey, Self::Policy];
 
-    /// Among whose names one's must be the only one: the tenant's, or everybody's.
+    /// The namespace in which a document's name must be unique: its tenant's, or one for the whole store
+    /// ([`OPERATOR`]).
     pub(crate) fn namespace(self, tenant: TenantId) -> TenantId {
         match self {
             Self::Policy => tenant,
@@ -31,38 +32,37 @@ impl DocumentKind {
     }
 }
 
-/// Whose a document is that is no tenant's.
+/// The tenant id of documents that belong to no tenant.
 pub const OPERATOR: TenantId = TenantId::from_raw(0);
 
 /// A document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// What it is about.
+    /// The kind of document.
     pub kind: DocumentKind,
-    /// Its id.
+    /// The document's id.
     pub id: Key,
-    /// Whose; [`OPERATOR`] where it is no tenant's.
+    /// The tenant that owns it, or [`OPERATOR`].
     pub tenant: TenantId,
-    /// What its owner calls it by. No two of a kind have the same: of a tenant for policies, at all for
-    /// the others.
+    /// Its name. The name of a policy is unique within its tenant; other names are unique per kind in the whole store.
     pub name: Option<String>,
     /// When it was made.
     pub at: Timestamp,
-    /// What it says.
+    /// Its content, which the store does not interpret.
     pub body: Bytes,
 }
 
-/// What became of a document that was to be made or changed.
+/// The result of making or changing a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Filed {
-    /// It was.
+    /// It was written.
     Done,
-    /// Another one has its name: nothing was written.
+    /// Another document has its name: nothing was written.
     NameTaken,
-    /// The call was made before, under the same key: nothing was written.
+    /// The same call was made before under the same idempotency key: nothing was written.
     Replayed(FirstAnswer),
-    /// The call's key stands for another request: nothing was written.
+    /// The idempotency key was used for another request: nothing was written.
     KeyReused,
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints: where messages go, and everything their owners say of them.
+//! Endpoints: the destinations of messages, with their settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use posthaste_core::time::Timestamp;
 
 use super::idempotency::{Before, FirstAnswer};
 
-/// More than a chain of certificates with its key, and far less than an owner may give.
+/// Size above which an endpoint is not cached. A certificate chain with its key is smaller; the API's limits are much
+/// higher.
 const LARGE_BYTES: usize = 16 * 1024;
 
-/// Whether an endpoint takes messages. A pause is not here: it is a hold of its lane, like every other.
+/// Whether an endpoint takes messages. Pauses are not part of it: a pause holds the endpoint's lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndpointStatus {
-    /// It does.
+    /// It takes messages.
     #[default]
     Active,
-    /// Its receiver answered 410: it gets none any more, until its owner enables it.
+    /// Its receiver answered 410: it takes no messages until its owner enables it.
     Gone,
-    /// Its deliveries are made and wait until somebody enables it.
+    /// Its deliveries are made, but wait until its owner enables it.
     Disabled(DisabledBy),
-    /// Its owner deleted it. What is left says whose its deliveries were.
+    /// Its owner deleted it. A tombstone remains, which maps its deliveries to the tenant.
     Deleted,
 }
 
@@ -39,64 +40,64 @@ impl From<EndpointChange> for EndpointStatus {
     }
 }
 
-/// Who disabled an endpoint.
+/// The party that disabled an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisabledBy {
-    /// Its receiver, by an answer that asked for it.
+    /// The receiver, by a response that asked for it.
     Receiver,
 }
 
-/// What an endpoint signs with.
+/// A secret that requests to an endpoint are signed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningSecret {
-    /// The secret as its owner is shown it; its prefix says for which scheme it is.
+    /// The secret as its owner sees it; its prefix names the signature scheme.
     pub text: String,
-    /// When it stops to sign; `None` for the one that is in use until somebody rotates it.
+    /// When it stops being used; `None` for the current secret, which is used until it is rotated.
     pub until: Option<Timestamp>,
 }
 
 impl SigningSecret {
-    /// One that signs until somebody rotates it.
+    /// A secret that is used until it is rotated.
     pub fn lasting(text: impl Into<String>) -> Self {
         Self { text: text.into(), until: None }
     }
 
-    /// Whether it signs at this time.
+    /// Whether requests are signed with it at this time.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 }
 
-/// What somebody did with an endpoint's secrets.
+/// An act on an endpoint's secrets, as the audit trail records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretAct {
-    /// Looked at them.
+    /// They were shown to a caller.
     Shown,
-    /// Made a new one take the place of the one in use.
+    /// A new secret replaced the current one.
     Rotated,
 }
 
-/// How fast an endpoint may be sent to, as its owner said it.
+/// The rate limit that the owner of an endpoint set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointRate {
-    /// Thousandths a second.
+    /// Sends per 1,000 seconds.
     pub milli: u64,
-    /// How many at once after a pause.
+    /// Maximum number of sends at once after an idle time.
     pub burst: u32,
 }
 
-/// Whom an endpoint trusts and who it says we are, as PEM.
+/// TLS settings of an endpoint, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointTls {
-    /// Authorities it is trusted by beside the system's.
+    /// Certificate authorities to trust for this endpoint, in addition to the system's.
     pub ca: Option<String>,
-    /// The certificate we show.
+    /// The client certificate to present.
     pub client_cert: Option<String>,
-    /// Its key.
+    /// The key of the client certificate.
     pub client_key: Option<String>,
 }
 
-/// Where an endpoint's messages go, and what its channel needs to send them there.
+/// The address of an endpoint, with the settings of its channel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndpointTarget {
     /// A server that takes signed POSTs.
@@ -111,7 +112,7 @@ impl EndpointTarget {
         }
     }
 
-    /// How many bytes it has beyond its URL.
+    /// The size of its headers and certificates, in bytes.
     fn extra_bytes(&self) -> usize {
         match self {
             Self::Webhook(WebhookTarget { headers, tls: EndpointTls { ca, client_cert, client_key }, .. }) => {
@@ -122,23 +123,23 @@ impl EndpointTarget {
     }
 }
 
-/// What the owner of a webhook endpoint says of it.
+/// The settings of a webhook endpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookTarget {
-    /// Where to.
+    /// The URL that requests are sent to.
     pub url: String,
-    /// Headers that are sent along.
+    /// Additional request headers, as name and value.
     pub headers: Vec<(String, String)>,
-    /// What it signs with, newest first.
+    /// The signing secrets, newest first.
     pub secrets: Vec<SigningSecret>,
-    /// Whom it trusts, and who we are to it.
+    /// The TLS settings.
     pub tls: EndpointTls,
-    /// What chosen statuses mean, as (`404`, `retry`).
+    /// How chosen response statuses are treated, such as (`404`, `retry`).
     pub status_overrides: Vec<(String, String)>,
 }
 
 impl WebhookTarget {
-    /// One at this URL with these secrets.
+    /// A webhook at this URL with these secrets.
     pub fn signing(url: impl Into<String>, secrets: Vec<SigningSecret>) -> Self {
         Self { url: url.into(), secrets, ..Self::default() }
     }
@@ -151,7 +152,7 @@ impl From<WebhookTarget> for EndpointTarget {
 }
 
 impl From<String> for EndpointTarget {
-    /// A webhook at this URL that signs nothing yet.
+    /// A webhook at this URL without secrets.
     fn from(url: String) -> Self {
         WebhookTarget::signing(url, Vec::new()).into()
     }
@@ -163,53 +164,53 @@ impl From<&str> for EndpointTarget {
     }
 }
 
-/// A place messages are delivered to.
+/// A destination of messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// Its id.
+    /// The endpoint's id.
     pub id: EndpointId,
-    /// The lane its deliveries wait in, which no other endpoint has.
+    /// The lane of its deliveries; no other endpoint has it.
     pub lane: LaneId,
-    /// Whose.
+    /// The tenant that owns the endpoint.
     pub tenant: TenantId,
     /// When it was made.
     pub at: Timestamp,
-    /// Counts its changes from 0: whoever changes it says which one this is.
+    /// The number of changes since it was made. A writer submits the next version, which detects lost updates.
     pub version: u32,
-    /// What its owner calls it by. No two of a tenant have the same.
+    /// The owner's own id for it, unique within the tenant.
     pub uid: Option<String>,
-    /// Whose device or address it is: it is erased with them.
+    /// The person or account that the device or address belongs to. Erasing the subject erases the endpoint.
     pub subject: Option<String>,
-    /// A note of its owner's.
+    /// The owner's description of it.
     pub description: Option<String>,
-    /// What messages can be addressed to.
+    /// Tags by which messages can be addressed to it.
     pub tags: Vec<String>,
-    /// Where to, by its channel.
+    /// The address, with the settings of its channel.
     pub target: EndpointTarget,
-    /// Which events it wants; none means all.
+    /// The event types it wants; empty means all.
     pub event_types: Vec<String>,
-    /// The name of its retry policy; its tenant's where it names none.
+    /// The name of its retry policy; `None` uses the tenant's.
     pub policy: Option<String>,
-    /// How long its messages are worth sending.
+    /// How long its messages are worth sending, unless a message says otherwise.
     pub ttl: Option<Duration>,
-    /// How long an attempt may take, where its owner wants less than the server allows.
+    /// Timeout of an attempt, if its owner set one below the server's.
     pub timeout: Option<Duration>,
-    /// How fast it may be sent to.
+    /// Its rate limit.
     pub rate: Option<EndpointRate>,
-    /// In which order.
+    /// The order in which its deliveries are sent.
     pub order: Order,
-    /// For strict lanes.
+    /// What a strict lane does when a delivery ends as dead.
     pub on_dead: OnDead,
-    /// How many attempts may be under way at once.
+    /// Maximum number of attempts in flight.
     pub max_in_flight: u16,
-    /// Whose clock off-peak windows go by, where it is not the tenant's.
+    /// The time zone for off-peak windows; `None` uses the tenant's.
     pub time_zone: Option<String>,
     /// Whether it takes messages.
     pub status: EndpointStatus,
 }
 
 impl Endpoint {
-    /// One that takes every event, first in, first out, 64 at once.
+    /// An endpoint that takes every event, in FIFO order, with up to 64 attempts in flight.
     pub fn new(
         id: EndpointId,
         lane: LaneId,
@@ -241,24 +242,24 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is too large to be kept in memory beside thousands of others: it is read when it is needed.
+    /// Whether it is too large to be cached in memory; if so, it is read from the store when needed.
     pub fn is_large(&self) -> bool {
         self.target.extra_bytes() > LARGE_BYTES
     }
 
-    /// Whether deliveries are made for it, though they may have to wait.
+    /// Whether deliveries are made for it, even if they must wait.
     pub fn takes_messages(&self) -> bool {
         matches!(self.status, EndpointStatus::Active | EndpointStatus::Disabled(_))
     }
 
-    /// What the dispatch loop needs of it, as far as it says itself. An unknown policy name reads as the default: a
-    /// delivery must not be stranded by a preset that a newer version has and this one has not.
+    /// The settings of its lane, without the tenant's settings. An unknown policy name is treated as the default: a
+    /// delivery must not get stuck because of a preset that only a newer version has.
     pub fn lane_settings(&self) -> LaneSettings {
         let policy = self.policy.as_deref().and_then(Policy::preset);
         self.lane_by(Arc::new(policy.unwrap_or_default()))
     }
 
-    /// The same by this policy, whatever it names.
+    /// The settings of its lane with this policy instead of the one it names.
     pub fn lane_by(&self, policy: Arc<Policy>) -> LaneSettings {
         let settings = LaneSettings {
             version: self.version,
@@ -277,7 +278,7 @@ impl Endpoint {
         }
     }
 
-    /// What is left of one that was deleted: nothing that anybody chose.
+    /// The record that remains after deletion, without anything its owner entered.
     pub(crate) fn tombstone(&self) -> Self {
         let bare = Self::new(self.id, self.lane, self.tenant, self.at, String::new());
         let Self { version, order, on_dead, max_in_flight, .. } = *self;
@@ -285,7 +286,7 @@ impl Endpoint {
     }
 }
 
-/// A URL up to its path: scheme and host as they were written, and the port that is meant.
+/// The origin of a URL: scheme, host and port, with the scheme's default port if the URL names none.
 fn origin(url: &str) -> OriginId {
     let host = url.find("://").map_or(0, |at| at + 3);
     let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
@@ -297,19 +298,19 @@ fn origin(url: &str) -> OriginId {
     OriginId::of(&format!("{}:{port}", &url[..end]))
 }
 
-/// What became of an endpoint that was to be made or changed.
+/// The result of making or changing an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum EndpointPut {
-    /// It was.
+    /// It was written.
     Done,
-    /// It has changed since it was read, or is no more: nothing was written.
+    /// The endpoint was changed or deleted since the caller read it: nothing was written.
     Stale,
-    /// Another one of its tenant has its uid: nothing was written.
+    /// Another endpoint of the tenant has this uid: nothing was written.
     UidTaken,
-    /// The call was made before, under the same key: nothing was written.
+    /// The same call was made before under the same idempotency key: nothing was written.
     Replayed(FirstAnswer),
-    /// The call's key stands for another request: nothing was written.
+    /// The idempotency key was used for another request: nothing was written.
     KeyReused,
 }
 
@@ -327,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_has_the_port_that_is_meant() {
+    fn origin_includes_the_default_port() {
         for (url, expected) in [
             ("https://Example.com/hook", "https://example.com:443"),
             ("https://example.com:443?a:b", "https://example.com:443"),

@@ -1,4 +1,4 @@
-//! Endpoints chosen by whose they are and by their tags.
+//! Selecting a tenant's endpoints by subject and by tag.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use posthaste_core::id::EndpointId;
 
 use super::Endpoint;
 
-/// Which endpoints of a tenant are meant: those that belong to one of the subjects, if any are named, and carry one
-/// of the tags, if any are named. At least one of either is.
+/// Selects a tenant's endpoints: those that belong to one of the subjects, if any are named, and carry one of the tags,
+/// if any are named. At least one subject or tag is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSelector {
     subjects: Vec<String>,
@@ -15,28 +15,28 @@ pub struct EndpointSelector {
 }
 
 impl EndpointSelector {
-    /// `None` when neither subjects nor tags are named: that selects nothing in particular.
+    /// A selector for these subjects and tags; `None` if both are empty.
     pub fn new(subjects: &[String], tags: &[String]) -> Option<Self> {
         let named = !subjects.is_empty() || !tags.is_empty();
         named.then(|| Self { subjects: subjects.to_vec(), tags: tags.to_vec() })
     }
 
-    /// The endpoints of one subject.
-    pub fn of_subject(subject: impl Into<String>) -> Self {
+    /// Selects the endpoints of one subject.
+    pub fn for_subject(subject: impl Into<String>) -> Self {
         Self { subjects: vec![subject.into()], tags: Vec::new() }
     }
 
-    /// Empty when the endpoints of every subject are meant, and those of none.
+    /// The subjects to match. Empty means that endpoints match with any subject or none.
     pub fn subjects(&self) -> &[String] {
         &self.subjects
     }
 
-    /// Empty when endpoints are meant whatever their tags.
+    /// The tags to match. Empty means that endpoints match with any tags or none.
     pub fn tags(&self) -> &[String] {
         &self.tags
     }
 
-    /// Whether it means this endpoint.
+    /// Whether the selector matches this endpoint.
     pub fn matches(&self, endpoint: &Endpoint) -> bool {
         let is_named = |subject: &String| self.subjects.contains(subject);
         (self.subjects.is_empty() || endpoint.subject.as_ref().is_some_and(is_named))
@@ -44,11 +44,11 @@ impl EndpointSelector {
     }
 }
 
-/// A page of the endpoints that a selector means.
+/// A page of the endpoints that a selector matches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MatchedEndpoints {
-    /// By id. Fewer than were asked for says nothing of whether there are more.
+    /// The endpoints, by id. There may be fewer than `limit` although more follow: see `next`.
     pub endpoints: Vec<Arc<Endpoint>>,
-    /// The next page begins behind this one; `None` behind the last page.
+    /// The id after which the next page begins; `None` if this is the last page.
     pub next: Option<EndpointId>,
 }

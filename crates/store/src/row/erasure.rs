@@ -1,73 +1,73 @@
-//! Erasures: who is to be forgotten, and how far that is.
+//! Erasures of subjects and tenants: the request, and its progress.
 
 use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use super::By;
 
-/// Whom to forget.
+/// What to erase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// Whoever has this name with the tenant: all messages that are about them.
+    /// A subject of the tenant: all messages and endpoints with this subject.
     Subject(String),
-    /// The tenant with everything it has.
+    /// The whole tenant, with everything it has.
     Tenant,
 }
 
-/// What is asked for.
+/// A request to erase a subject or a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Erase {
-    /// Whose, or who.
+    /// The tenant to erase, or the tenant of the subject.
     pub tenant: TenantId,
-    /// Whom.
+    /// Whether to erase a subject or the tenant.
     pub whom: Whom,
-    /// When.
+    /// The time of the request.
     pub at: Timestamp,
-    /// Who asked for it.
+    /// The API key that made the request, where that is known.
     pub by: Option<By>,
 }
 
-/// That somebody asks for what is held about a subject.
+/// A request to export the data held about a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportAsked {
-    /// Whose subject.
+    /// The tenant of the subject.
     pub tenant: TenantId,
-    /// Which.
+    /// The subject.
     pub subject: String,
-    /// When.
+    /// The time of the request.
     pub at: Timestamp,
-    /// Who asks.
+    /// The API key that made the request, where that is known.
     pub by: Option<By>,
 }
 
-/// An erasure. What it covers cannot be read from its first commit on; the rest is done in steps.
+/// An erasure. From its first commit on, the erased data cannot be read; the rows are then removed in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erasure {
-    /// Its number.
+    /// The erasure's number.
     pub number: u64,
-    /// Whose, or who.
+    /// The erased tenant, or the tenant of the erased subject.
     pub tenant: TenantId,
-    /// Whether it is the whole tenant.
+    /// Whether the whole tenant is erased.
     pub is_tenant: bool,
-    /// The row of the journal that announces it: its place in the audit.
+    /// The row of the journal that announces the erasure.
     pub row: u64,
     /// When it was asked for.
     pub at: Timestamp,
-    /// Messages that are gone so far.
+    /// Messages removed so far.
     pub messages: u64,
-    /// Deliveries that are gone so far, pending and ended.
+    /// Deliveries removed so far, pending and ended.
     pub deliveries: u64,
-    /// When nothing was left, once that is so.
+    /// When the last of it was removed; `None` while the erasure is under way.
     pub done: Option<Timestamp>,
 }
 
-/// What a step came to.
+/// The result of one step of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErasureStep {
-    /// The erasure as it is now.
+    /// The erasure after the step.
     pub erasure: Erasure,
-    /// Lanes whose endpoints are gone: nothing in them is to be sent.
+    /// Lanes whose endpoints were removed: nothing in them may be sent.
     pub lanes: Vec<LaneId>,
-    /// Whether it waits for something that is under way, or for somebody who reads the file.
+    /// Whether the erasure waits for a delivery in flight, or for a process that reads the database file.
     pub waits: bool,
 }

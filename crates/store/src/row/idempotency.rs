@@ -1,7 +1,7 @@
-//! A creating verb that is called again gives its first answer again (A5): what is kept to know it by.
+//! Idempotency keys: a creating call that is repeated under the same key gets its first answer again (A5).
 //!
-//! Invariant: whoever answers has looked and written in one transaction, so of any number of twins
-//! exactly one is fresh.
+//! Invariant: the store looks up and writes a key in one transaction, so of any number of concurrent calls under one
+//! key exactly one is fresh.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use bytes::Bytes;
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 
-/// How long a key is known.
+/// How long a key is remembered.
 pub const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
 const DAY_MS: i64 = 86_400_000;
 
-/// A caller's key as a keyed hash: 128 bits, so that nobody finds two keys with one hash.
+/// A caller's key as a keyed hash. With 128 bits, finding two keys with the same hash is infeasible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
@@ -37,59 +37,59 @@ impl Day {
         Self(at.as_millis().div_euclid(DAY_MS))
     }
 
-    /// The days a key that is used on this one may have been used on before. Tomorrow is among them:
-    /// a clock may have been set back over midnight since.
+    /// The days on which a key used on this day may first have been used. They include the next day, because the clock
+    /// may have been set back over midnight since.
     pub fn near(self) -> [Self; 3] {
         [Self(self.0 + 1), self, Self(self.0 - 1)]
     }
 }
 
-/// The key of a call that creates something, and what to answer whoever calls again with it.
+/// The idempotency key of a creating call, and the answer for repeated calls with the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
-    /// Whose key.
+    /// The tenant of the caller.
     pub tenant: TenantId,
-    /// The key.
+    /// The hashed key.
     pub key: KeyHash,
-    /// SHA-256 of what was asked for: a key stands for one request alone.
+    /// SHA-256 of the request: a key is valid for one request only.
     pub digest: [u8; 32],
-    /// The first answer.
+    /// The answer to the first call.
     pub answer: FirstAnswer,
-    /// When it was asked.
+    /// The time of the call.
     pub at: Timestamp,
 }
 
-/// What the first caller was answered.
+/// The HTTP response to the first call under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstAnswer {
-    /// Its status.
+    /// The HTTP status.
     pub status: u16,
-    /// Its body, byte for byte.
+    /// The body, byte for byte.
     pub body: Bytes,
 }
 
-/// What became of a call that creates something.
+/// The result of accepting a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Acceptance {
-    /// It was done.
+    /// The message was written.
     Fresh,
-    /// It was done before, under the same key: nothing was written.
+    /// The same call was made before under the same idempotency key: nothing was written.
     Replayed(FirstAnswer),
-    /// Its key stands for another request: nothing was written.
+    /// The idempotency key was used for another request: nothing was written.
     KeyReused,
-    /// It was done before, under the same key, and what it was answered cannot be read now: nothing was written, and
-    /// whoever asks again may be told.
+    /// The same call was made before under the same idempotency key, but its answer cannot be read now: nothing was
+    /// written, and the caller may retry.
     Unanswered,
 }
 
-/// What a call is that was made before.
+/// An earlier call under the same idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Before {
-    /// The same, with what it was answered.
+    /// The same request, with its answer.
     Same(FirstAnswer),
-    /// Another, under the same key.
+    /// A different request.
     Another,
 }
 
@@ -103,8 +103,8 @@ impl From<Before> for Acceptance {
 }
 
 impl Idempotency {
-    /// What this call is, given one that was known by the same key: `None` when that one is so long
-    /// ago that its key is free again.
+    /// Compares this call with an earlier one under the same key; `None` if the earlier one is so old that the key may
+    /// be used again.
     pub(crate) fn after(&self, known: &Self) -> Option<Before> {
         if apart(self.at, known.at) >= KEPT {
             return None;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_for_a_day_on_either_side_of_its_first_use() {
+    fn key_is_remembered_for_a_day_before_and_after_its_first_use() {
         let first = call(1_760_000_000_000, 1);
         for (ms, known) in [(0, true), (DAY_MS - 1, true), (DAY_MS, false), (1 - DAY_MS, true), (-DAY_MS, false)] {
             let again = call(first.at.as_millis() + ms, 1).after(&first);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_a_known_key_may_be_of_is_near() {
+    fn near_days_include_every_day_a_remembered_key_may_be_from() {
         let noon = Timestamp::from_millis(DAY_MS / 2);
         for ms in [1 - DAY_MS, 0, DAY_MS - 1] {
             let other = Timestamp::from_millis(noon.as_millis() + ms);

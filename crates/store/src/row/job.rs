@@ -1,7 +1,7 @@
-//! Jobs: large fan-outs and replays, which make deliveries in chunks and go on after a restart.
+//! Jobs: large fan-outs and replays, which make deliveries in chunks and resume after a restart.
 //!
-//! A job has a cursor. A chunk of deliveries and the cursor behind it are one transaction, guarded by
-//! where the cursor stood: whoever tries the same chunk twice is told that it is stale.
+//! A job has a cursor. A chunk of deliveries and the new cursor are written in one transaction, which checks that the
+//! cursor has not moved since the chunk was built. A chunk that is submitted twice is stale the second time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,52 +18,52 @@ use super::{FirstAnswer, Message, NewDelivery};
 /// Work that makes deliveries, chunk by chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its id; a fan-out's is its message's.
+    /// The job's id; a fan-out has the id of its message.
     pub id: JobId,
-    /// Whose.
+    /// The tenant that owns the job.
     pub tenant: TenantId,
     /// When it was asked for.
     pub at: Timestamp,
-    /// What it does.
+    /// The kind of job, with its parameters.
     pub kind: JobKind,
-    /// How far it is.
+    /// Whether it runs, is paused, or has ended.
     pub state: JobState,
-    /// Behind what it has dealt with.
+    /// The position after the last item processed.
     pub cursor: JobCursor,
-    /// Deliveries it made.
+    /// The number of deliveries made.
     pub made: u64,
-    /// What it passed over, and why.
+    /// The number of items skipped, by reason.
     pub skipped: Skips,
-    /// How many a replay found when it was asked for.
+    /// For a replay, how many items matched when it was asked for, where they were counted.
     pub total: Option<Count>,
-    /// Deliveries it may make in a second; as fast as it yields to others when `None`.
+    /// Maximum number of deliveries made per second; `None` for no limit other than yielding to other work.
     pub per_second: Option<u32>,
-    /// Why, in the words of whoever asked.
+    /// The reason that the caller gave.
     pub reason: Option<String>,
 }
 
-/// What a job does.
+/// The kind of a job, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobKind {
     /// Makes the deliveries of a message, one for each endpoint of its tenant that wants it.
     FanOut(FanOut),
-    /// Gives what a filter finds another life.
+    /// Replays the dead letters that match a filter.
     ReplayFound {
-        /// Which dead letters.
+        /// The dead letters to replay.
         filter: DeadLetterFilter,
-        /// The highest number it takes: what is filed later is another replay's.
+        /// The highest number of a dead letter to replay; those filed later are not part of the job.
         upto: u64,
     },
-    /// Gives named deliveries another life.
+    /// Replays listed deliveries.
     ReplayListed,
-    /// Gives what a filter finds among all that has ended another life.
+    /// Replays the ended deliveries that match a filter.
     ReplayEnded {
-        /// Which.
+        /// The deliveries to replay.
         filter: DeadLetterFilter,
-        /// Whether dead letters are meant, and not only what has expired.
+        /// Whether to replay dead deliveries as well as expired ones.
         dead: bool,
     },
-    /// Makes the deliveries that an endpoint has none of.
+    /// Makes deliveries for messages that an endpoint is missing.
     ReplayMissing(Missing),
 }
 
@@ -72,16 +72,16 @@ pub enum JobKind {
 pub struct FanOut {
     /// The message.
     pub message: MessageId,
-    /// How urgent it is.
+    /// The message's tier.
     pub tier: Tier,
-    /// Not before this.
+    /// Its deliveries are not sent before this time.
     pub deliver_at: Option<Timestamp>,
-    /// How long it is worth sending; an endpoint's own TTL stands in where it has none.
+    /// How long it is worth sending; `None` uses each endpoint's own TTL.
     pub ttl: Option<Duration>,
 }
 
 impl FanOut {
-    /// The job that carries it out.
+    /// The job that makes the deliveries.
     pub(crate) fn job(self, message: &Message) -> Job {
         Job {
             id: JobId(message.id.0),
@@ -100,53 +100,53 @@ impl FanOut {
 }
 
 impl Job {
-    /// Whether this chunk is made from where the job stands.
+    /// Whether the job runs and this chunk was built from its current cursor.
     pub(crate) fn takes(&self, chunk: &Chunk) -> bool {
         self.state == JobState::Running && self.cursor == chunk.from
     }
 }
 
-/// How far a job is.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It goes on.
+    /// It makes deliveries.
     Running,
-    /// It waits for somebody's word.
+    /// It makes none until an operator or tenant resumes it.
     Paused,
-    /// It has dealt with everything. An end.
+    /// It has processed everything. Final.
     Done,
-    /// It makes nothing more; what it made stays. An end.
+    /// It makes no more deliveries; those already made stay. Final.
     Cancelled,
 }
 
 impl JobState {
-    /// Whether somebody may change it into this.
+    /// Whether a caller may change the state to `next`.
     pub fn may_become(self, next: Self) -> bool {
         let has_ended = matches!(self, Self::Done | Self::Cancelled);
         !has_ended && self != next && next != Self::Done
     }
 }
 
-/// Where a job is: for a fan-out behind an endpoint, for a replay behind a dead letter, a place in its list, a
-/// delivery that has ended or a message.
+/// A job's position: directly after an endpoint (fan-out), or after a dead letter, a list index, an ended delivery or a
+/// message (replay).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobCursor {
-    /// When that dead letter ended; nothing otherwise.
+    /// For a dead letter, when its delivery ended; otherwise unused.
     pub at: Timestamp,
-    /// Its number, the place, or the id.
+    /// The dead letter's number, the list index, or the id.
     pub number: u64,
 }
 
 impl JobCursor {
-    /// Before everything.
+    /// Before the first item.
     pub const START: Self = Self { at: Timestamp::from_millis(i64::MIN), number: 0 };
 
-    /// Behind an id or a place.
+    /// Directly after an id or a list index.
     pub const fn behind(number: u64) -> Self {
         Self { at: Timestamp::from_millis(0), number }
     }
 
-    /// The dead letter it is behind, in a replay of what was found.
+    /// The position as a cursor into the list of dead letters; `None` at the start.
     pub(crate) fn letter(self) -> Option<DeadLetterCursor> {
         (self != Self::START).then_some(DeadLetterCursor { at: self.at, number: self.number })
     }
@@ -158,14 +158,14 @@ impl From<DeadLetterCursor> for JobCursor {
     }
 }
 
-/// What became of a replay that was asked for under a key.
+/// The result of starting a replay under an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// It has begun.
+    /// The replay was started.
     Now(Box<Job>),
-    /// It had begun before, under the same key: this was the answer.
+    /// The replay was started before under the same key; this was the answer.
     Before(FirstAnswer),
-    /// The key stands for another request: nothing was begun.
+    /// The key was used for another request: nothing was started.
     KeyReused,
 }
 
@@ -178,37 +178,37 @@ impl From<Before> for Begun {
     }
 }
 
-/// Which jobs to list, by id.
+/// Selects jobs to list, by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobQuery {
-    /// Those that go on, of everybody.
+    /// Running jobs of all tenants.
     Running,
-    /// The fan-outs among them.
+    /// Running fan-outs of all tenants.
     FanOuts,
-    /// A tenant's replays among them.
+    /// Running replays of a tenant.
     ReplaysOf(TenantId),
-    /// A tenant's replays, whatever became of them.
+    /// Replays of a tenant in any state.
     Replays(TenantId, ListOrder),
-    /// Everybody's replays, whatever became of them.
+    /// Replays of all tenants in any state.
     EveryReplay(ListOrder),
 }
 
 /// A chunk of deliveries to make.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// Of which job.
+    /// The job.
     pub job: JobId,
-    /// When it is made.
+    /// When the chunk is made.
     pub at: Timestamp,
-    /// Where the job's cursor stands for whoever made the chunk.
+    /// The position of the job's cursor when the chunk was built.
     pub from: JobCursor,
-    /// Where it stands afterwards.
+    /// The position of the job's cursor after the chunk.
     pub to: JobCursor,
     /// The deliveries, by id.
     pub deliveries: Vec<Spread>,
-    /// What was passed over on the way.
+    /// Items between `from` and `to` that were skipped.
     pub skipped: Skips,
-    /// Whether the job is done with it.
+    /// Whether this is the job's last chunk.
     pub last: bool,
 }
 
@@ -217,17 +217,17 @@ pub struct Chunk {
 pub struct Spread {
     /// The delivery.
     pub new: NewDelivery,
-    /// What it carries.
+    /// Its message.
     pub message: Arc<Message>,
-    /// Whose next life it is, in a replay.
+    /// In a replay, the ended delivery that this one replays.
     pub replays: Option<DeliveryId>,
 }
 
-/// Whether a chunk took effect.
+/// Whether a chunk was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunked {
-    /// It did, and made this many deliveries.
+    /// It was applied and made this many deliveries.
     Done(u64),
-    /// It did not: the job is elsewhere, or does not run any more.
+    /// It was not applied: the job's cursor has moved, or the job no longer runs.
     Stale,
 }

@@ -1,4 +1,4 @@
-//! What is derived from the journal, as its lists and counts show it.
+//! Lists and counts that are derived from the journal: filters, pages and tallies.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
@@ -12,37 +12,36 @@ use super::{Details, Message, Shown};
 use crate::derived::NameKind;
 use crate::journal::Hidden;
 
-/// Deliveries that one request for a history looks at: each look reads a row and its attempts, some 40 µs on
-/// a busy machine.
+/// Maximum number of deliveries that one request for a history reads. Each one reads a row and its attempts, about
+/// 40 µs on a busy machine.
 pub const HISTORY_LOOKED_MAX: u32 = 500;
 
-/// Rows that one request for any other list looks at, by what a look costs: one that only passes a row over is 1,
-/// some 2 µs.
+/// Maximum cost of one request for any other list. Skipping a row costs 1, about 2 µs.
 pub const LISTED_LOOKED_MAX: u32 = 20_000;
 
-/// Whose deliveries.
+/// The owner of the deliveries in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryOf {
-    /// Those to an endpoint.
+    /// Deliveries to an endpoint.
     Endpoint(EndpointId),
-    /// Those of a message.
+    /// Deliveries of a message.
     Message(MessageId),
-    /// A tenant's.
+    /// Deliveries of a tenant.
     Tenant(TenantId),
-    /// All there are.
-    Everybody,
+    /// Deliveries of all tenants.
+    AllTenants,
 }
 
-/// Which deliveries: those that match all that is given.
+/// Selects deliveries that match all given fields; `None` matches any value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryFilter {
-    /// Whose.
+    /// The endpoint, message or tenant whose deliveries are listed.
     pub of: HistoryOf,
     /// In this state.
     pub phase: Option<Phase>,
     /// Ended, or last tried, with this cause.
     pub cause: Option<Cause>,
-    /// As urgent as this.
+    /// Of this tier.
     pub tier: Option<Tier>,
     /// Born at this time or later.
     pub since: Option<Timestamp>,
@@ -56,19 +55,19 @@ impl HistoryFilter {
         Self::all(HistoryOf::Endpoint(endpoint))
     }
 
-    /// All of these.
+    /// Every delivery of this owner.
     pub const fn all(of: HistoryOf) -> Self {
         Self { of, phase: None, cause: None, tier: None, since: None, until: None }
     }
 
-    /// What can be said before anybody looks at how it stands.
+    /// Whether the delivery can match, judged by the fields that do not depend on its state.
     pub(crate) fn may_match(&self, delivery: &Delivery) -> bool {
         self.tier.is_none_or(|tier| delivery.tier == tier)
             && self.since.is_none_or(|since| delivery.born >= since)
             && self.until.is_none_or(|until| delivery.born < until)
     }
 
-    /// Whether it asks for this one.
+    /// Whether the filter selects this delivery.
     pub fn matches(&self, shown: &Shown) -> bool {
         let delivery = &shown.delivery;
         self.phase.is_none_or(|phase| is_in(delivery.state, phase))
@@ -77,8 +76,8 @@ impl HistoryFilter {
     }
 }
 
-/// Whether a state is in this phase as far as a store knows: what is being sent, its owner alone can tell from what
-/// waits.
+/// Whether a stored state matches a phase. The store does not know which waiting deliveries are in flight, so
+/// `Dispatching` matches all of them.
 fn is_in(state: State, phase: Phase) -> bool {
     match phase {
         Phase::Dispatching => matches!(state.phase(), Phase::Queued | Phase::Retry),
@@ -86,26 +85,26 @@ fn is_in(state: State, phase: Phase) -> bool {
     }
 }
 
-/// A part of a history. It may be short, even empty, and still not the last: looking
-/// stops after [`HISTORY_LOOKED_MAX`] of an endpoint or a message, and else as [`LISTED_LOOKED_MAX`] says.
+/// A page of a history. It may be short or empty although more follow: reading stops after [`HISTORY_LOOKED_MAX`]
+/// deliveries of an endpoint or a message, and otherwise at [`LISTED_LOOKED_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
-    /// Those found.
+    /// The deliveries found.
     pub deliveries: Vec<Shown>,
-    /// Go on behind this one; `None` when there is nothing more.
+    /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<DeliveryId>,
 }
 
-/// Which messages: those that match all that is given.
+/// Selects messages that match all given fields; `None` matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageFilter {
-    /// Whose; everybody's when nobody is named.
+    /// Of this tenant.
     pub tenant: Option<TenantId>,
-    /// With this name, which only a tenant's messages have.
+    /// With this subject or correlation id; needs a tenant, because names belong to one.
     pub name: Option<Name>,
     /// With this event type.
     pub event_type: Option<String>,
-    /// As urgent as this.
+    /// Of this tier.
     pub tier: Option<Tier>,
     /// Accepted at this time or later.
     pub since: Option<Timestamp>,
@@ -114,38 +113,38 @@ pub struct MessageFilter {
 }
 
 impl MessageFilter {
-    /// Whether it asks for one that says this of itself; names are found elsewhere.
+    /// Whether the filter selects a message with these fields. The caller matches the name and the event type.
     pub(crate) fn matches(&self, tenant: TenantId, tier: Tier, at: Timestamp) -> bool {
-        self.tenant.is_none_or(|asked| asked == tenant)
-            && self.tier.is_none_or(|asked| asked == tier)
+        self.tenant.is_none_or(|wanted| wanted == tenant)
+            && self.tier.is_none_or(|wanted| wanted == tier)
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
     }
 }
 
-/// A message in a list: all but its payload.
+/// A message in a list: all fields but its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMessage {
-    /// Its id.
+    /// The message's id.
     pub id: MessageId,
-    /// Whose.
+    /// The tenant that owns the message.
     pub tenant: TenantId,
     /// When it was accepted.
     pub at: Timestamp,
-    /// How urgent it is.
+    /// The message's tier.
     pub tier: Tier,
-    /// What happened.
+    /// The event type.
     pub event_type: Option<String>,
-    /// Whose data it is.
+    /// The person or account the message is about.
     pub subject: Option<String>,
-    /// The caller's.
+    /// The correlation id that the producer gave.
     pub correlation_id: Option<String>,
-    /// What else its producer said of it.
+    /// Further fields that the producer set.
     pub details: Option<Box<Details>>,
 }
 
 impl ListedMessage {
-    /// A message without its payload.
+    /// Copies all fields of a message but its payload.
     pub fn of(message: &Message) -> Self {
         Self {
             id: message.id,
@@ -160,26 +159,26 @@ impl ListedMessage {
     }
 }
 
-/// A part of a list of messages. It may be short, even empty, and still not the last: see [`LISTED_LOOKED_MAX`].
+/// A page of messages. It may be short or empty although more follow: see [`LISTED_LOOKED_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessagePage {
-    /// Those found.
+    /// The messages found.
     pub messages: Vec<ListedMessage>,
-    /// Go on behind this one; `None` when there is nothing more.
+    /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<MessageId>,
 }
 
-/// What a message can be found by.
+/// A name by which a tenant's messages can be found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Whose data it is.
+    /// The person or account that messages are about.
     Subject(String),
-    /// What ties everything about it together.
+    /// The correlation id of messages.
     Correlation(String),
 }
 
 impl Name {
-    /// The name as the journal has it.
+    /// The keyed hash of the name, as the journal holds it.
     pub(crate) fn hide(&self, lookup: &LookupKey, tenant: TenantId) -> (NameKind, Hidden) {
         match self {
             Self::Subject(name) => (NameKind::Subject, Hidden::new(lookup, "subject", tenant, name)),
@@ -188,16 +187,16 @@ impl Name {
     }
 }
 
-/// A part of the messages of one name.
+/// A page of the messages with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedPage {
-    /// Those found.
+    /// The messages found.
     pub messages: Vec<MessageId>,
-    /// Go on behind this one; `None` when there is nothing more.
+    /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<MessageId>,
 }
 
-/// What is counted.
+/// A counter in a tenant's hourly tallies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counted {
     /// Messages accepted.
@@ -206,13 +205,13 @@ pub enum Counted {
     Deliveries,
     /// Attempts made.
     Attempts,
-    /// Deliveries that arrived.
+    /// Deliveries that ended as delivered.
     Delivered,
-    /// Deliveries that were given up.
+    /// Deliveries that ended as dead.
     Dead,
-    /// Deliveries whose time was over.
+    /// Deliveries that ended as expired.
     Expired,
-    /// Deliveries that somebody ended.
+    /// Deliveries that ended as cancelled.
     Cancelled,
 }
 
@@ -221,52 +220,52 @@ pub enum Counted {
 pub struct Hour(pub i64);
 
 impl Hour {
-    /// The hour of a time.
+    /// The hour that contains a time.
     pub const fn of(at: Timestamp) -> Self {
         Self(at.as_millis().div_euclid(3_600_000))
     }
 }
 
-/// How often something happened to a tenant within an hour.
+/// The value of a tenant's counter for one hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Whose. What belongs to no endpoint we know of is counted for the tenant 0.
+    /// The tenant. Deliveries of endpoints that are no longer stored count for tenant 0.
     pub tenant: TenantId,
-    /// When.
+    /// The hour.
     pub hour: Hour,
-    /// What.
+    /// The counter.
     pub counted: Counted,
-    /// How often.
+    /// The counter's value for this hour.
     pub count: u64,
 }
 
-/// How much is pending in all lanes together.
+/// The number of pending deliveries in all lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    /// In the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL).
+    /// By tier, in the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL).
     pub by_tier: [u64; 3],
-    /// Those of them that were never tried.
+    /// The number of these without an attempt.
     pub untried: u64,
 }
 
 impl Pending {
-    /// Those that were tried and have not ended.
+    /// The number of pending deliveries with at least one attempt.
     pub fn tried(&self) -> u64 {
         self.by_tier.iter().sum::<u64>().saturating_sub(self.untried)
     }
 }
 
-/// How much is pending in a lane, by tier.
+/// The number of pending deliveries in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Of which lane.
+    /// The lane.
     pub lane: LaneId,
-    /// In the order of [`Tier::ALL`].
+    /// By tier, in the order of [`Tier::ALL`].
     pub by_tier: [u64; 3],
 }
 
 impl Waiting {
-    /// Of all tiers together.
+    /// The sum over all tiers.
     pub fn total(&self) -> u64 {
         self.by_tier.iter().sum()
     }

@@ -1,4 +1,4 @@
-//! Replays: what is asked for, what is met on the way, and why something is passed over.
+//! Replays: the request, the items found, and the reasons for skipping items.
 
 use std::time::Duration;
 
@@ -13,93 +13,93 @@ use super::job::{Job, JobCursor, JobKind, JobState};
 use super::list::ListedMessage;
 use crate::StoreError;
 
-/// Deliveries that one replay names at most; more are found by a filter.
+/// Maximum number of deliveries that one replay can list; larger replays use a filter.
 pub const REPLAY_LISTED_MAX: usize = 1_000;
 
 /// A replay to begin.
 #[derive(Clone, Debug)]
 pub struct NewReplay {
-    /// Its id.
+    /// The id of its job.
     pub id: JobId,
-    /// Whose.
+    /// The tenant whose deliveries are replayed.
     pub tenant: TenantId,
     /// When it was asked for.
     pub at: Timestamp,
     /// What to replay.
     pub what: ReplayWhat,
-    /// How many there are of it, where whoever asks has counted what the store does not: those of a list and
-    /// dead letters it counts itself.
+    /// The number of items, if the caller has counted them. Listed deliveries and dead letters are counted by the
+    /// store.
     pub total: Option<Count>,
-    /// Deliveries it may make in a second.
+    /// Maximum number of deliveries made per second.
     pub per_second: Option<u32>,
-    /// Why, in the words of whoever asked.
+    /// The reason that the caller gave.
     pub reason: Option<String>,
-    /// So many of its tenant's may go on at once; one more is refused.
+    /// Maximum number of running replays of the tenant; the store refuses to start more.
     pub running_max: Option<u32>,
 }
 
-/// What a replay takes.
+/// The deliveries or messages that a replay selects.
 #[derive(Clone, Debug)]
 pub enum ReplayWhat {
-    /// The dead letters that match and are filed by now.
+    /// Dead letters that match and are filed when the replay begins.
     Found(DeadLetterFilter),
-    /// What has expired by now and matches, and with `dead` the dead letters too.
+    /// Deliveries that match and have expired when the replay begins; with `dead`, dead ones too.
     Ended {
-        /// Which.
+        /// The deliveries to replay.
         filter: DeadLetterFilter,
-        /// Whether dead letters are meant as well.
+        /// Whether to replay dead deliveries as well.
         dead: bool,
     },
-    /// These deliveries, as far as they are dead or expired; at most [`REPLAY_LISTED_MAX`].
+    /// These deliveries, if they are dead or expired; at most [`REPLAY_LISTED_MAX`].
     Listed(Vec<DeliveryId>),
     /// Messages that an endpoint has no delivery of.
     Missing(Missing),
 }
 
-/// What an endpoint never got: messages accepted in a span of time that have no delivery for it. Whether it
-/// wants them is not for the store to say.
+/// Messages accepted in a time span that have no delivery to an endpoint. The store does not check whether the endpoint
+/// wants them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Whose.
+    /// The endpoint that lacks the deliveries.
     pub endpoint: EndpointId,
-    /// Accepted then or later.
+    /// Accepted at this time or later.
     pub since: Option<Timestamp>,
     /// Accepted before this time.
     pub until: Option<Timestamp>,
 }
 
 impl Missing {
-    /// Whether a message that was accepted then is in the span.
+    /// Whether a time of acceptance is within the span.
     pub(crate) fn has_time(&self, at: Timestamp) -> bool {
         self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at < until)
     }
 }
 
-/// Why something that was selected gets no other life.
+/// The reason why a replay skipped a selected item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
-    /// Its payload is not kept any more.
+    /// Its payload is no longer retained.
     PayloadGone,
     /// Its endpoint takes no messages: it is gone or deleted.
     EndpointGone,
     /// It was replayed before.
     ReplayedBefore,
-    /// It was purged.
+    /// Its dead letter was purged.
     Purged,
-    /// It is quarantined, and nobody asked for just that.
+    /// It is quarantined, and the filter does not name the cause `token_rejected`.
     Quarantined,
-    /// It waits or is being sent.
+    /// It is pending.
     NotEnded,
-    /// It arrived.
+    /// It was delivered.
     Delivered,
     /// It was cancelled, or its message was.
     Cancelled,
-    /// Nothing is known of it any more.
+    /// The store does not have it, or no longer has it.
     NotFound,
 }
 
 impl Skip {
-    /// Every reason there is.
+    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::PayloadGone,
         Self::EndpointGone,
@@ -112,7 +112,7 @@ impl Skip {
         Self::NotFound,
     ];
 
-    /// What the world calls it.
+    /// The reason's code in the API.
     pub const fn code(self) -> &'static str {
         match self {
             Self::PayloadGone => "payload_gone",
@@ -128,94 +128,94 @@ impl Skip {
     }
 }
 
-/// How many were passed over, by reason.
+/// The number of skipped items, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skips([u64; Skip::ALL.len()]);
 
 impl Skips {
-    /// So many for one reason.
+    /// `count` items skipped for one reason.
     pub fn of(why: Skip, count: u64) -> Self {
         let mut skips = Self::default();
         skips.add(why, count);
         skips
     }
 
-    /// Counts more.
+    /// Adds `count` items to a reason.
     pub fn add(&mut self, why: Skip, count: u64) {
         self.0[why as usize] += count;
     }
 
-    /// Counts all of these.
+    /// Adds all counts of `others`.
     pub fn add_all(&mut self, others: Self) {
         others.each().for_each(|(why, count)| self.add(why, count));
     }
 
-    /// Of all reasons together.
+    /// The sum over all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The reasons there were, each with how often.
+    /// The reasons with a count above 0, each with its count.
     pub fn each(self) -> impl Iterator<Item = (Skip, u64)> {
         Skip::ALL.into_iter().map(move |why| (why, self.0[why as usize])).filter(|(_, count)| *count > 0)
     }
 }
 
-/// What a replay deals with next.
+/// The next items of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPage {
-    /// What it is about.
+    /// The items.
     pub items: Vec<ReplayItem>,
-    /// Behind all of these.
+    /// The position after the page.
     pub next: JobCursor,
-    /// Whether there is nothing behind it.
+    /// Whether this is the last page.
     pub last: bool,
 }
 
-/// Something that was selected.
+/// An item that a replay selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayItem {
-    /// What can be made of it.
+    /// What the replay can make of the item.
     pub found: Replayable,
-    /// Behind it.
+    /// The position after the item.
     pub cursor: JobCursor,
 }
 
-/// What can be made of something that was selected.
+/// What a replay can make of a selected item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replayable {
-    /// Another life for this delivery, as it ended.
+    /// A new delivery that replays this one, given as it ended.
     Ended(Delivery),
     /// A delivery of this message, if the endpoint wants it.
     Missing(Box<ListedMessage>),
-    /// Nothing.
+    /// Nothing, for this reason.
     Not(Skip),
 }
 
-/// How a delivery is linked to others by replays. Known while what became of the former life is kept.
+/// The links that replays make between deliveries. Known as long as the outcome of the earlier delivery is retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
-    /// Whose next life it is.
+    /// The delivery that this one replays.
     pub before: Option<DeliveryId>,
-    /// Its own next life.
+    /// The delivery that replays this one.
     pub next: Option<DeliveryId>,
-    /// The replay that made it.
+    /// The replay that made this one.
     pub made: Option<MadeBy>,
 }
 
 /// The replay that made a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadeBy {
-    /// Its job.
+    /// The replay's job.
     pub job: JobId,
-    /// When that was asked for; nothing once it is forgotten.
+    /// When the replay was asked for; `None` once the job is no longer retained.
     pub asked: Option<Timestamp>,
     /// When it made the delivery.
     pub at: Timestamp,
 }
 
 impl Replayable {
-    /// The delivery that can have another life.
+    /// The ended delivery that can be replayed.
     pub fn ended(&self) -> Option<&Delivery> {
         match self {
             Self::Ended(delivery) => Some(delivery),
@@ -225,12 +225,12 @@ impl Replayable {
 }
 
 impl NewReplay {
-    /// A replay without a pace or a reason.
+    /// A replay without a rate limit or a reason.
     pub const fn new(id: JobId, tenant: TenantId, at: Timestamp, what: ReplayWhat) -> Self {
         Self { id, tenant, at, what, total: None, per_second: None, reason: None, running_max: None }
     }
 
-    /// Whether it may go on beside so many others of its tenant.
+    /// Fails with [`StoreError::TooMany`] if the tenant already has as many running replays as allowed.
     pub(crate) fn has_room(&self, running: usize) -> Result<(), StoreError> {
         match self.running_max.map(|most| most as usize) {
             Some(limit) if running >= limit => Err(StoreError::TooMany { what: "replays", limit }),
@@ -238,23 +238,23 @@ impl NewReplay {
         }
     }
 
-    /// Its job, before it has done anything.
+    /// The replay's job in its initial state.
     pub fn begun(&self) -> Result<Job, StoreError> {
         self.job(u64::MAX)
     }
 
-    /// What it takes: its own tenant's alone, whatever the filter says.
+    /// The filter, restricted to the replay's own tenant.
     pub(crate) fn filter(&self, filter: &DeadLetterFilter) -> DeadLetterFilter {
         filter.within(self.tenant)
     }
 
-    /// How many dead letters there are for it, as far as this page says.
+    /// The number of dead letters to replay, counted on a page that begins at the start.
     pub(crate) fn counted(page: &DeadLetterPage) -> Count {
         let open = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
         if page.next.is_some() { Count::AtLeast(open) } else { Count::Exactly(open) }
     }
 
-    /// Its job, before it has done anything. Dead letters are taken up to a number.
+    /// The replay's job in its initial state. `upto` is the highest number of a dead letter to replay.
     pub(crate) fn job(&self, upto: u64) -> Result<Job, StoreError> {
         let mut total = self.total;
         let kind = match &self.what {
@@ -285,28 +285,28 @@ impl NewReplay {
     }
 }
 
-/// What a replay meets next, whether or not it can have another life.
+/// The next deliveries that a replay selects, before it is checked whether they can be replayed.
 pub(crate) struct Met {
-    /// Each with the place behind it.
+    /// Each delivery with the position after it.
     pub(crate) found: Vec<(DeliveryId, JobCursor)>,
     pub(crate) next: JobCursor,
     pub(crate) last: bool,
 }
 
-/// What a store knows of a delivery that was selected.
+/// What a store knows about a selected delivery.
 pub(crate) struct Known {
-    /// As it ended.
+    /// The delivery as it ended; `None` if it has not ended or is unknown.
     pub(crate) ended: Option<Delivery>,
     pub(crate) is_pending: bool,
     pub(crate) was_replayed: bool,
-    /// Whether its dead letter is there and not purged.
+    /// Whether its dead letter is filed and not purged.
     pub(crate) is_filed: bool,
     pub(crate) has_payload: bool,
 }
 
 impl JobKind {
-    /// What can be made of this. What is quarantined stays so, unless somebody asks for just that: nobody knows
-    /// who scheduled it.
+    /// What the replay can make of a delivery. A quarantined delivery is skipped unless the filter asks for exactly
+    /// those, because its row may have been forged.
     pub(crate) fn judge(&self, known: Known) -> Replayable {
         let Some(delivery) = known.ended else {
             return Replayable::Not(if known.is_pending { Skip::NotEnded } else { Skip::NotFound });
@@ -335,8 +335,8 @@ impl JobKind {
 }
 
 impl Job {
-    /// What a replay meets on a page of the dead letters behind its cursor: those filed when it was asked for,
-    /// and not replayed since.
+    /// The deliveries to replay on a page of the dead letters after the cursor: those filed before the replay was asked
+    /// for, and not replayed since.
     pub(crate) fn meets_letters(&self, upto: u64, page: &DeadLetterPage) -> Met {
         let end = page.letters.last().map(DeadLetter::cursor);
         let open = page.letters.iter().filter(|letter| letter.number <= upto && letter.replayed_as.is_none());
@@ -347,16 +347,16 @@ impl Job {
         }
     }
 
-    /// What it meets of its list, of which so many were wanted.
+    /// The deliveries to replay on a page of its list, of which `wanted` were requested.
     pub(crate) fn meets_listed(&self, found: Vec<(DeliveryId, JobCursor)>, wanted: u32) -> Met {
         let next = found.last().map_or(self.cursor, |(_, cursor)| *cursor);
         Met { last: found.len() < wanted as usize, found, next }
     }
 
-    /// Whether a replay of what has ended meets this one, as far as it says itself: its event type is its
-    /// message's. What was made or ended after it was asked for is another replay's.
+    /// Whether a replay of ended deliveries selects this one. The caller checks the event type, which is a field of the
+    /// message. Deliveries that were made or ended after the replay was asked for are not part of it.
     pub(crate) fn meets_ended(&self, filter: &DeadLetterFilter, dead: bool, ended: &Delivery) -> bool {
-        // What expired may also be meant by what its last attempt met.
+        // An expired delivery also matches the cause of its last attempt.
         let (at, last) = match ended.state {
             State::Expired { at } => (at, ended.last_cause),
             State::Dead { at, .. } if dead => (at, None),
@@ -365,12 +365,12 @@ impl Job {
         ended.id.0 < self.id.0
             && at <= self.at
             && filter.endpoint.is_none_or(|endpoint| ended.endpoint == endpoint)
-            && filter.cause.is_none_or(|asked| ended.state.cause() == Some(asked) || last == Some(asked))
+            && filter.cause.is_none_or(|wanted| ended.state.cause() == Some(wanted) || last == Some(wanted))
             && filter.tier.is_none_or(|tier| tier == ended.tier)
             && filter.has_time(at)
     }
 
-    /// How many of those a replay found are left; nothing where nobody counted them.
+    /// The number of items a replay has yet to process; `None` if its items were not counted.
     pub fn left(&self) -> Option<Count> {
         let done = self.made + self.skipped.total();
         Some(match self.total? {
@@ -379,8 +379,8 @@ impl Job {
         })
     }
 
-    /// When it will be done if it goes on like this: at the pace it may have, or else at the pace it has had so
-    /// far. Nothing while it does not run or nobody can say.
+    /// The estimated time of completion, at the job's rate limit or else at its average rate so far. `None` if it does
+    /// not run, has made no progress, or its items were not counted.
     pub fn done_at(&self, now: Timestamp) -> Option<Timestamp> {
         let (Count::Exactly(left) | Count::AtLeast(left)) = self.left()?;
         if self.state != JobState::Running {
@@ -411,11 +411,11 @@ mod tests {
                 ReplayWhat::Ended { filter: DeadLetterFilter::of(TenantId::from_raw(1)), dead: true },
             )
         };
-        replay.job(0).expect("it is no list")
+        replay.job(0).expect("not a list that could be too long")
     }
 
     #[test]
-    fn a_replay_with_a_pace_is_done_when_the_rest_has_gone_at_it() {
+    fn replay_with_a_rate_limit_estimates_its_end_from_the_limit() {
         let mut job = job(Some(10));
         let now = Timestamp::from_millis(1_000);
         assert_eq!(job.done_at(now), Some(Timestamp::from_millis(11_000)));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_without_a_pace_goes_on_as_it_has_so_far() {
+    fn replay_without_a_rate_limit_estimates_its_end_from_its_progress() {
         let mut job = job(None);
         let now = Timestamp::from_millis(1_000);
         assert_eq!(job.done_at(now), None);

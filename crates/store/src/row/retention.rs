@@ -1,4 +1,4 @@
-//! How long things are kept, and the steps in which the rest is let go.
+//! Retention: how long data is kept, and the steps in which expired data is deleted.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use posthaste_core::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long things are kept where nothing else was agreed with their tenant (L7).
+/// The default retention times, for tenants without an override (L7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// A message with its payload, from its accept; longer while a delivery is unfinished or a dead
-    /// letter needs it.
+    /// For a message with its payload, from its accept. A message that an unfinished delivery or a dead letter needs is
+    /// kept longer.
     pub payload: Duration,
-    /// What became of a delivery, its attempts and its dead letter, from its end. What is still
-    /// pending so long after its birth is given up.
+    /// For the outcome of a delivery, its attempts and its dead letter, from its end. A delivery still pending so long
+    /// after its birth is given up.
     pub history: Duration,
-    /// The journal.
+    /// For rows of the journal.
     pub journal: Duration,
 }
 
@@ -26,7 +26,7 @@ impl Default for Retention {
     }
 }
 
-/// What was agreed with a tenant on how long its things are kept; where nothing is said, it is as long as everybody's.
+/// A tenant's retention override; `None` means that the default applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnRetention {
     /// See [`Retention::payload`].
@@ -35,19 +35,19 @@ pub struct OwnRetention {
     pub history: Option<Duration>,
 }
 
-/// What was agreed with some tenants, among those whose ids are in a range.
+/// The retention overrides of all tenants in a range of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Behind this one.
+    /// The range begins after this tenant; `None` for the first.
     pub after: Option<TenantId>,
-    /// Up to this one; `None` for all that follow.
+    /// The range ends with this tenant; `None` for the last.
     pub upto: Option<TenantId>,
-    /// Each with what was agreed, by id. With all others in the range nothing is.
+    /// The overrides, by tenant id. Other tenants in the range have none.
     pub own: Vec<(TenantId, OwnRetention)>,
 }
 
 impl Agreed {
-    /// With these tenants, and with nobody else.
+    /// The overrides of all tenants: those not listed have none.
     pub fn all(own: Vec<(TenantId, OwnRetention)>) -> Self {
         Self { after: None, upto: None, own }
     }
@@ -58,7 +58,7 @@ impl Agreed {
 }
 
 impl Retention {
-    /// As it is for a tenant with whom this was agreed.
+    /// The retention times with a tenant's override applied.
     pub(crate) fn with(self, own: OwnRetention) -> Self {
         Self {
             payload: own.payload.unwrap_or(self.payload),
@@ -67,7 +67,7 @@ impl Retention {
         }
     }
 
-    /// What is not later than this has been kept for long enough.
+    /// The retention limit of a phase: data with this time or an earlier one has expired.
     pub(crate) fn old(&self, phase: RetentionPhase, now: Timestamp) -> Timestamp {
         before(
             now,
@@ -84,22 +84,22 @@ impl Retention {
     }
 }
 
-/// Rows that one step removes at most: more would hold up everybody else's commit.
+/// Maximum number of rows that one step removes, so that other commits do not wait long.
 pub const RETENTION_STEP_MAX: u32 = 500;
 
-/// Idempotency keys are of use for a day.
+/// How long idempotency keys are kept.
 const KEYS_KEPT: Duration = DAY;
 
-/// What is let go, in this order.
+/// The phases of a retention run, in this order. A phase deletes one kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetentionPhase {
-    /// What waited longer than anything is kept ends as dead, where nothing else has ended it (E4).
+    /// Deliveries pending longer than the history is kept: they end as dead (E4).
     Pending,
-    /// Messages whose time is over: removed, or moved to where those are kept that are still needed.
+    /// Expired messages: deleted, or set aside if they are still needed.
     Messages,
-    /// What became of deliveries.
+    /// Outcomes of deliveries, with their attempts and dead letters.
     History,
-    /// Messages that were still needed, and are not any more.
+    /// Expired messages that were set aside and are no longer needed.
     Kept,
     /// Jobs that have ended.
     Jobs,
@@ -107,7 +107,7 @@ pub enum RetentionPhase {
     Keys,
     /// Rows of the journal.
     Journal,
-    /// Room in the file, given back to the disk.
+    /// Free pages of the database file, returned to the file system.
     Space,
 }
 
@@ -115,50 +115,50 @@ impl RetentionPhase {
     pub(crate) const ALL: [Self; 8] =
         [Self::Pending, Self::Messages, Self::History, Self::Kept, Self::Jobs, Self::Keys, Self::Journal, Self::Space];
 
-    /// The one that follows.
+    /// The phase that follows; `None` after the last.
     pub fn next(self) -> Option<Self> {
         Self::ALL.into_iter().find(|phase| *phase > self)
     }
 }
 
-/// Where a run of retention is.
+/// The position of a retention run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionStep {
-    /// What is let go.
+    /// The phase.
     pub phase: RetentionPhase,
-    /// Of whom: tenants with whom this time was agreed; `None` for all others.
+    /// The tenants covered: those whose override is this duration; `None` for all tenants without an override.
     pub kept: Option<Duration>,
-    /// Behind this row.
+    /// The step begins after the row with this key.
     pub after: u64,
 }
 
 impl RetentionStep {
-    /// Where a run begins.
+    /// The beginning of a run.
     pub const START: Self = Self::of(RetentionPhase::Pending);
 
-    /// Where a phase begins.
+    /// The beginning of a phase.
     pub const fn of(phase: RetentionPhase) -> Self {
         Self { phase, kept: None, after: 0 }
     }
 
-    /// The beginning of the next phase; `None` when this was the last.
+    /// The beginning of the next phase; `None` after the last.
     pub fn next_phase(self) -> Option<Self> {
         self.phase.next().map(Self::of)
     }
 }
 
-/// What a step did.
+/// The result of one step of a retention run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
-    /// Rows removed, moved or ended; pages given back.
+    /// The number of rows removed, moved or ended, or of pages returned to the file system.
     pub removed: u64,
-    /// Those that waited too long, and are dead now.
+    /// Deliveries that were pending for too long and ended as dead.
     pub given_up: Vec<DeliveryId>,
-    /// The next step; `None` when the run is over.
+    /// The next step; `None` if the run is over.
     pub next: Option<RetentionStep>,
 }
 
-/// The time so long before `now`; what is not later has been kept for long enough.
+/// The retention limit: data with this time or an earlier one has been kept for `kept`.
 pub(crate) fn before(now: Timestamp, kept: Duration) -> Timestamp {
     let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_millis(now.as_millis().saturating_sub(kept))

@@ -1,37 +1,37 @@
-//! What is written off without having been sent: by a cut, or because its time is over.
+//! Sweeps: the end of deliveries that will not be sent, because a cut covers them or their TTL is over.
 
 use posthaste_core::cut::{Cut, Scope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
 
-/// Rows one sweep looks at, so that it takes some milliseconds whatever waits in the store.
+/// Maximum number of rows that one sweep reads, so that it takes a few milliseconds however many rows are pending.
 pub const SWEEP_LOOKS_MAX: u32 = 20_000;
-/// Rows one sweep ends, so that nobody's commit waits long for it.
+/// Maximum number of rows that one sweep ends, so that other commits do not wait long.
 pub const SWEEP_ENDS_MAX: u32 = 500;
 
-/// Which rows a sweep ends.
+/// Selects the rows that a sweep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// What a cut covers, as far as a key or an index finds it: all deliveries of a message, the
-    /// spilled ones of a lane.
+    /// The rows a cut covers that a key or an index finds: all deliveries of a message, or the spilled deliveries of a
+    /// lane.
     Cut(Scope),
-    /// What a lane's cut covers or whose time to live is over, wherever it is: looks at every row,
-    /// by id, a part at a time. What was sent and waits for its receipt is not over.
+    /// All rows that a lane's cut covers or whose TTL is over, in any place. Scans the pending rows by id, a
+    /// part per call. The TTL does not apply to a delivery that was sent and waits for its receipt.
     Roll {
-        /// Only what comes after this one.
+        /// Only rows after this one.
         after: Option<DeliveryId>,
-        /// At this time.
+        /// The time at which TTLs are evaluated.
         now: Timestamp,
     },
 }
 
 impl Sweep {
-    /// Whether what this cut spared is left alone, also where the caller does not have it under way.
+    /// Whether deliveries that this cut spared are skipped even if they are not in the caller's `under_way`.
     ///
-    /// A caller says what is under way when it asks. A cut may be made between that and the sweep, and
-    /// may have spared something that was sent in between. A message's sweep is asked for after its cut,
-    /// which let nothing be sent later; of a lane's the roll finds what is left, once it was asked for
-    /// after the cut.
+    /// The caller lists what is in flight when it requests the sweep. A cut made between that moment and the sweep may
+    /// have spared a delivery that was sent in between. A message's sweep is requested after its cut, and the cut lets
+    /// nothing be sent later, so its list is complete. Deliveries of a lane that are skipped here are found by a roll
+    /// that was requested after the cut.
     pub(crate) fn leaves_spared(&self, cut: &Cut) -> bool {
         match self {
             Self::Cut(Scope::Message(_)) => false,
@@ -41,14 +41,14 @@ impl Sweep {
     }
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweptRows {
-    /// Deliveries that have ended by it, by id.
+    /// Deliveries that the sweep ended, by id.
     pub ended: Vec<DeliveryId>,
-    /// How many it would have ended and left, since their owner has them under way.
+    /// The number of covered deliveries that were skipped because they are in flight.
     pub spared: u32,
-    /// Where it stopped before it had seen everything. For [`Sweep::Roll`] the next goes on after
-    /// this one; for [`Sweep::Cut`] the next is the same again.
+    /// The last row read, if the sweep reached a bound before the end. The next [`Sweep::Roll`] continues after it; a
+    /// [`Sweep::Cut`] is simply repeated.
     pub stopped_at: Option<DeliveryId>,
 }

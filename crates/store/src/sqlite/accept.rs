@@ -1,5 +1,5 @@
-//! Messages and their deliveries become rows: one each, appended at the end of their table. One whose
-//! key is known becomes none; one with a collapse key ends the row whose place it takes.
+//! Writes the rows of accepted messages and their deliveries: one each, appended at the end of their table. A message
+//! whose idempotency key is known gets no rows; a delivery with a collapse key ends the pending ones it supersedes.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::StoreError;
 use crate::journal::{Entries, Entry};
 use crate::row::{Acceptance, Accepted, Message, NewDelivery};
 
-/// What an accept found: of each message whether it is new, and which delivery took whose place, in
-/// the order of the deliveries.
+/// The result of an accept: for each message whether it is new, and pairs of a new delivery and one that it
+/// supersedes, in the order of the new deliveries.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) acceptances: Vec<Acceptance>,
@@ -51,8 +51,8 @@ impl<'c> Accept<'c> {
         })
     }
 
-    /// Makes rows of what is new among these, and says what it found. `sealed` has what is written of
-    /// each, `prepared` its entry of the journal.
+    /// Writes the rows of the new ones among `messages`. For each message, `sealed` has the encrypted columns and
+    /// `prepared` the journal entry.
     pub(super) fn run(
         &mut self,
         messages: &[Accepted],
@@ -95,7 +95,7 @@ impl<'c> Accept<'c> {
         Ok(())
     }
 
-    /// A message whose key was destroyed after it was sealed.
+    /// Puts a message whose key was destroyed after it was sealed: seals it again under a new key.
     fn put_anew(&mut self, accepted: &Accepted, journal: &mut Entries) -> Result<(), StoreError> {
         let (sealed, keys, entry) = self.vault.seal_anew(self.conn, accepted)?;
         let put = self.put_keys(&keys).and_then(|()| self.put_message(&accepted.message, &sealed));
@@ -104,7 +104,7 @@ impl<'c> Accept<'c> {
         Ok(())
     }
 
-    /// The row of a message, and what its call is known by from here on.
+    /// Puts the row of a message, and the idempotency key of its call.
     fn put_message(&mut self, message: &Message, sealed: &SealedMessage) -> rusqlite::Result<()> {
         idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed))?;
         let sql = &mut self.message;
@@ -121,7 +121,7 @@ impl<'c> Accept<'c> {
         Ok(())
     }
 
-    /// The row of a delivery that is made at `at`; says whose place it took.
+    /// Puts the row of a delivery that is made at `at`; returns the deliveries that it supersedes.
     pub(super) fn put_delivery(
         &mut self,
         new: &NewDelivery,

@@ -1,9 +1,9 @@
-//! The thread that answers: it tells whoever asked what became of a group, once the writer has
-//! committed it, while the writer writes the next one. To wake hundreds of callers takes as long as to
-//! write a third of their rows.
+//! The thread that answers callers: it sends the results of a group once the writer has committed it, while the writer
+//! writes the next group. To wake hundreds of callers takes as long as to write a third of their rows.
 //!
-//! To wake a task from another thread takes a system call each time, and from its own none. So one caller of a
-//! group that accepts is told by this thread, and tells the others: see [`Told`].
+//! To wake a task of the async runtime from another thread takes a system call each time; to wake it from a thread of
+//! the runtime takes none. So this thread sends the replies to all accepts of a group to one of their callers, and that
+//! caller wakes the rest: see [`BatchReply`].
 //!
 //! Invariants: groups are answered, and what they accepted is handed over, in the order of their
 //! commits; everything that was committed is answered before the thread ends.
@@ -20,12 +20,12 @@ use super::thread::Joined;
 use crate::StoreError;
 use crate::row::{Acceptance, Accepted, Arrival, Chunked};
 
-/// Groups that wait to be answered: the writer is never further ahead.
+/// Groups that wait to be answered; with more, the writer waits.
 const QUEUE: usize = 2;
 
-/// The answering thread, as the writer sees it.
+/// The writer's handle to the answering thread.
 pub(super) struct Answers {
-    // Dropped before the thread is joined: that is what ends it.
+    // Dropped before the thread is joined: the drop ends the thread.
     committed: SyncSender<Committed>,
     _thread: Joined,
 }
@@ -42,7 +42,7 @@ impl Answers {
         Ok(Self { committed, _thread: thread })
     }
 
-    /// Has a group answered that is on the disk.
+    /// Queues a group for its answers; its commit must be on the disk.
     pub(super) fn committed(&self, group: Vec<Request>, refused: Refused) -> Result<(), StoreError> {
         self.committed.send(Committed { group, refused }).map_err(|_| StoreError::Stopped)
     }
@@ -54,7 +54,7 @@ fn serve(queue: &Receiver<Committed>, arrivals: &Arrivals) {
     }
 }
 
-/// Hands over what was accepted, then answers. Whoever does not listen any more is no loss.
+/// Hands the accepted deliveries to the dispatch loop, then answers. Callers that have hung up are ignored.
 pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals) {
     let mut refused = refused.into_iter().peekable();
     let mut accepted = Vec::new();
@@ -65,26 +65,26 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
         let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
         match request {
             Request::Accept { messages, found, room, reply, .. } => {
-                let stays = match &refusal {
+                let used = match &refusal {
                     Some(_) => 0,
                     None => arrive(messages, &found, &mut accepted).min(room),
                 };
-                taken += stays;
-                arrivals.give_back(room - stays);
-                answers.push((reply, refusal.map_or(Ok(Told::alone(found.acceptances)), Err)));
+                taken += used;
+                arrivals.give_back(room - used);
+                answers.push((reply, refusal.map_or(Ok(BatchReply::single(found.acceptances)), Err)));
             }
             Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
             Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
             Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.put), Err)),
             Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
             Request::Spread { chunk, chunked, room, reply, .. } => {
-                let stays = match (&refusal, chunked) {
+                let used = match (&refusal, chunked) {
                     (None, Chunked::Done(_)) => room,
                     _ => 0,
                 };
-                taken += stays;
-                arrivals.give_back(room - stays);
-                if stays > 0 {
+                taken += used;
+                arrivals.give_back(room - used);
+                if used > 0 {
                     let made = chunk.deliveries.into_iter();
                     accepted.extend(made.map(|spread| Arrival {
                         new: spread.new,
@@ -103,37 +103,38 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
         }
     }
     arrivals.publish(accepted, taken);
-    tell(answers);
+    send_replies(answers);
     for (reply, answer) in spreads {
         _ = reply.send(answer);
     }
 }
 
-/// What an accept is answered: what became of its messages, and whoever else is to be told.
+/// The reply to one accept, and the replies to other accepts of its group that its caller passes on.
 ///
-/// Whoever waits for an accept goes on waiting or stops for good: others may wait for the same answer.
+/// The others get theirs when this value is dropped, at the latest when the caller stops waiting and drops its
+/// receiver.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct BatchReply {
     acceptances: Vec<Acceptance>,
     others: Others,
 }
 
-impl Told {
-    fn alone(acceptances: Vec<Acceptance>) -> Self {
+impl BatchReply {
+    fn single(acceptances: Vec<Acceptance>) -> Self {
         Self { acceptances, others: Others(Vec::new()) }
     }
 
-    /// Tells the others.
+    /// Returns the caller's own acceptances, and sends the other replies.
     pub(super) fn pass_on(self) -> Vec<Acceptance> {
         self.acceptances
     }
 }
 
-/// Callers who are told when this is dropped: by the one who has it, or by the end of its waiting.
+/// Replies to other callers, sent when this is dropped.
 #[derive(Debug)]
 struct Others(Vec<Waiting>);
 
-type Waiting = (Reply<Told>, Result<Told, StoreError>);
+type Waiting = (Reply<BatchReply>, Result<BatchReply, StoreError>);
 
 impl Drop for Others {
     fn drop(&mut self) {
@@ -143,17 +144,18 @@ impl Drop for Others {
     }
 }
 
-/// Tells one who still waits, who tells the others.
-fn tell(mut waiting: Vec<Waiting>) {
+/// Sends replies one by one, from the last; the first successful one that reaches its caller carries all remaining
+/// replies, which that caller passes on.
+fn send_replies(mut waiting: Vec<Waiting>) {
     while let Some((reply, answer)) = waiting.pop() {
-        let answer = answer.map(|told| Told { others: Others(std::mem::take(&mut waiting)), ..told });
-        if let Err(Ok(mut told)) = reply.send(answer) {
-            waiting = std::mem::take(&mut told.others.0);
+        let answer = answer.map(|own| BatchReply { others: Others(std::mem::take(&mut waiting)), ..own });
+        if let Err(Ok(mut unsent)) = reply.send(answer) {
+            waiting = std::mem::take(&mut unsent.others.0);
         }
     }
 }
 
-/// Lets what is new among these arrive; says how much room that takes.
+/// Adds the deliveries of the fresh messages to `accepted`; returns how much room they take.
 fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival>) -> u32 {
     let mut acceptances = found.acceptances.iter();
     messages.retain(|_| acceptances.next() == Some(&Acceptance::Fresh));
@@ -177,10 +179,10 @@ mod tests {
 
     use super::*;
 
-    type Caller = oneshot::Receiver<Result<Told, StoreError>>;
+    type Caller = oneshot::Receiver<Result<BatchReply, StoreError>>;
 
-    /// A group of callers, the last of whom is told first.
-    fn group(answers: Vec<Result<Told, StoreError>>) -> (Vec<Waiting>, Vec<Caller>) {
+    /// A group of callers, the last of which gets its reply first.
+    fn group(answers: Vec<Result<BatchReply, StoreError>>) -> (Vec<Waiting>, Vec<Caller>) {
         answers
             .into_iter()
             .map(|answer| {
@@ -190,38 +192,38 @@ mod tests {
             .unzip()
     }
 
-    fn fresh() -> Result<Told, StoreError> {
-        Ok(Told::alone(vec![Acceptance::Fresh]))
+    fn fresh() -> Result<BatchReply, StoreError> {
+        Ok(BatchReply::single(vec![Acceptance::Fresh]))
     }
 
-    fn is_told(caller: &mut Caller) -> bool {
+    fn has_reply(caller: &mut Caller) -> bool {
         caller.try_recv().is_ok()
     }
 
     #[test]
-    fn one_caller_is_told_and_tells_the_others() {
+    fn first_caller_passes_replies_on_to_the_others() {
         let (waiting, mut callers) = group(vec![fresh(), fresh(), fresh()]);
-        tell(waiting);
-        let first = callers[2].try_recv().expect("it is told").expect("it was accepted");
-        assert!(callers[0].try_recv().is_err(), "nobody has told it yet");
+        send_replies(waiting);
+        let first = callers[2].try_recv().expect("it has its reply").expect("it was accepted");
+        assert!(callers[0].try_recv().is_err(), "its reply has not been passed on yet");
         assert_eq!(first.pass_on(), [Acceptance::Fresh]);
-        assert!(is_told(&mut callers[0]) && is_told(&mut callers[1]));
+        assert!(has_reply(&mut callers[0]) && has_reply(&mut callers[1]));
     }
 
     #[test]
-    fn who_has_left_or_leaves_keeps_nobody_waiting() {
+    fn callers_that_hang_up_do_not_delay_the_others() {
         let (waiting, mut callers) = group(vec![fresh(), fresh(), fresh()]);
         drop(callers.pop());
-        tell(waiting);
-        // Told, and gone before it could look.
+        send_replies(waiting);
+        // This one has its reply, and hangs up before it reads it.
         drop(callers.pop());
-        assert!(is_told(&mut callers[0]));
+        assert!(has_reply(&mut callers[0]));
     }
 
     #[test]
-    fn a_refusal_passes_nothing_on() {
+    fn refused_callers_are_answered_directly() {
         let (waiting, mut callers) = group(vec![fresh(), Err(StoreError::Full), Err(StoreError::Full)]);
-        tell(waiting);
-        assert!(callers.iter_mut().all(is_told));
+        send_replies(waiting);
+        assert!(callers.iter_mut().all(has_reply));
     }
 }

@@ -1,4 +1,4 @@
-//! [`Archive`] over SQLite: every look is a reader's, and retention the writer's in small steps.
+//! [`Archive`] over SQLite: reads run on a reader thread, retention in small steps on the writer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Archive for Sqlite {
         now: Timestamp,
         limit: u32,
     ) -> Result<Vec<Shown>, StoreError> {
-        self.readers.read(move |conn| show::of_message(conn, message, after, now, limit)).await
+        self.readers.read(move |conn| show::deliveries_of_message(conn, message, after, now, limit)).await
     }
 
     async fn messages(
@@ -124,9 +124,9 @@ impl Archive for Sqlite {
         step: RetentionStep,
         under_way: Vec<DeliveryId>,
     ) -> Result<Retained, StoreError> {
-        let asked = retention::Asked { retention, now, step };
+        let request = retention::Asked { retention, now, step };
         let under_way: BTreeSet<DeliveryId> = under_way.into_iter().collect();
-        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, asked, &under_way, entries);
+        let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, request, &under_way, entries);
         self.noted_work(session, RETENTION_STEP_MAX as usize, run).await
     }
 }

@@ -1,9 +1,8 @@
-//! What was accepted, on its way to the dispatch loop: one hand-over for each group commit.
+//! The buffer of accepted deliveries between the writer and the dispatch loop: one hand-over for each group commit.
 //!
-//! Bounded from the accepting side: an accept takes room for its rows before it is queued, and
-//! the loop gives the room back when it fetches them; a group with nothing to fetch gives it back
-//! at once. The writer itself never waits for the loop, so a loop that waits for the writer cannot
-//! stop both.
+//! It is bounded on the accepting side: an accept takes room for its deliveries before it is queued, and the room is
+//! given back when the loop fetches them; a group that has nothing to fetch gives it back at once. The writer never
+//! waits for the loop, so a loop that waits for the writer cannot deadlock.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,8 +12,8 @@ use super::writer::soon;
 use crate::StoreError;
 use crate::row::{Accepted, Arrival, Chunk};
 
-/// Bodies and rows on their way through the writer to the loop, in KiB: 16 MiB, four groups of the largest. Each body
-/// is there twice, as it came and sealed.
+/// Room for bodies and rows between the accept and the dispatch loop, in KiB: 16 MiB, four of the largest groups. Each
+/// body is in memory twice meanwhile, plain and sealed.
 const ROOM_KIB: u32 = 16 * 1024;
 
 /// Accepted rows that the loop has not fetched.
@@ -36,12 +35,12 @@ impl Arrivals {
         Self { waiting: Mutex::default(), arrived: Notify::new(), room: Semaphore::new(ROOM_KIB as usize) }
     }
 
-    /// Room for what is about to be accepted; waits until the loop has fetched enough.
+    /// Takes room for an accept; waits until the loop has fetched enough.
     pub(super) async fn make_room(&self, room: u32) -> Result<SemaphorePermit<'_>, StoreError> {
         self.room.acquire_many(room).await.map_err(|_| StoreError::Stopped)
     }
 
-    /// The same, but not for long.
+    /// Like [`Self::make_room`], but returns [`StoreError::Busy`] after a few seconds.
     pub(super) async fn make_room_soon(&self, room: u32) -> Result<SemaphorePermit<'_>, StoreError> {
         match self.room.try_acquire_many(room) {
             Ok(permit) => Ok(permit),
@@ -54,13 +53,13 @@ impl Arrivals {
         self.room.add_permits(room as usize);
     }
 
-    /// Ends the wait for room and for arrivals: nothing is accepted any more.
+    /// Ends every wait for room and for arrivals: no accept can follow.
     pub(super) fn close(&self) {
         self.room.close();
         self.arrived.notify_one();
     }
 
-    /// Hands over what one group accepted, in the order of its commit.
+    /// Hands over the deliveries that one group accepted. Called in the order of the commits.
     pub(super) fn publish(&self, arrivals: Vec<Arrival>, room: u32) {
         if arrivals.is_empty() {
             self.give_back(room);
@@ -77,7 +76,7 @@ impl Arrivals {
         self.arrived.notify_one();
     }
 
-    /// Everything that has arrived; waits for something. Nothing when nothing will come any more.
+    /// Takes all deliveries that wait; waits until there is one. Returns none only after [`Self::close`].
     pub(super) async fn fetch(&self) -> Vec<Arrival> {
         loop {
             let fetched = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
@@ -93,8 +92,7 @@ impl Arrivals {
     }
 }
 
-/// How much room these take: their bodies, and a KiB for each delivery. More than there is takes
-/// everything, and so goes alone.
+/// How much room these messages take, in KiB: their bodies, and one for each delivery. At most all the room there is.
 pub(super) fn room<'a>(messages: impl Iterator<Item = &'a Accepted>) -> u32 {
     let kib = messages.map(|accepted| bytes(accepted) / 1024 + accepted.deliveries.len()).sum::<usize>();
     u32::try_from(kib).unwrap_or(ROOM_KIB).min(ROOM_KIB)
@@ -105,7 +103,7 @@ pub(super) fn bytes(accepted: &Accepted) -> usize {
     accepted.message.body.len() + accepted.message.compact.as_ref().map_or(0, bytes::Bytes::len)
 }
 
-/// How much room a chunk takes: a KiB for each delivery, and each body once for every run of
+/// How much room a chunk takes, in KiB: one for each delivery, and each body once for every run of
 /// deliveries that share it.
 pub(super) fn room_of_chunk(chunk: &Chunk) -> u32 {
     let mut kib = chunk.deliveries.len();

@@ -1,6 +1,6 @@
-//! The journal of a data folder, read beside whoever has it open, and held against what the tables say.
+//! Audits the journal of a data folder, which another process may have open, and compares it with the tables.
 //!
-//! Invariant: nothing is changed, and everything is read as it was at one moment.
+//! Invariant: nothing is changed, and everything is read from one snapshot.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,49 +26,49 @@ use crate::journal::{Entry, ErasedWhom, Hidden};
 use crate::row::{Attempt, Retention};
 use crate::{Signed, StoreError};
 
-/// Rows between two words about how far it is.
+/// Rows between two reports of progress.
 const SAID_EVERY: u64 = 256;
 
-/// How far an audit is.
+/// The progress of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Rows read.
     pub done: u64,
-    /// Rows there were when it began.
+    /// Rows of the journal when the audit began.
     pub of: u64,
 }
 
-/// What an audit is given beside the folder.
+/// The inputs of an audit beside the folder.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    /// Now: what happens later has not happened.
+    /// The present time; entries from later times are suspect.
     pub now: Timestamp,
-    /// How long the store keeps things.
+    /// The retention times of the store.
     pub retention: Retention,
-    /// The store's public key, from somewhere else. Without it the file's own is taken, which whoever
-    /// can write the file can replace.
+    /// The store's public key, from a source other than the file. Without it the file's own is used, which an attacker
+    /// who can write the file can replace.
     pub public_key: Option<PublicKey>,
-    /// Lines that were exported.
+    /// Exported checkpoints, as lines.
     pub checkpoints: Vec<String>,
 }
 
 impl Trust {
-    /// Nothing but the file itself, of a store that keeps things for the usual time.
-    pub fn nobody(now: Timestamp) -> Self {
+    /// Trusts the file alone, and assumes the default retention times.
+    pub fn without_checkpoints(now: Timestamp) -> Self {
         Self { now, retention: Retention::default(), public_key: None, checkpoints: Vec::new() }
     }
 }
 
-/// What an audit has verified, and with what.
+/// The result of an audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// What it found.
+    /// The findings.
     pub report: Report,
-    /// The key that checkpoints were verified with; none if there was none.
+    /// The key that checkpoints were verified with; `None` if no key was given and the file has none.
     pub public_key: Option<PublicKey>,
 }
 
-/// Audits the journal in a folder.
+/// Audits the journal in a folder. Gives up with an error when the log of a running server grows too large meanwhile.
 pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Result<Verified, StoreError> {
     let (reading, conn) = open_for_long(folder)?;
     let doing = failed("read the journal");
@@ -88,7 +88,7 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
     let mut archived = |entry: &Entry| {
         look_up(&conn, &mut owners, entry).unwrap_or_else(|error| {
             failure.get_or_insert(error);
-            Archived::Differs("it cannot be read")
+            Archived::Differs("its record cannot be read")
         })
     };
     journal::each(&conn, 0, |row| {
@@ -104,7 +104,7 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
         Ok(Then::GoOn)
     })
     .or_else(|error| match error {
-        // A row that is no row is a finding, and what comes behind it cannot be told.
+        // A row that is damaged is a finding; the rows after it cannot be checked.
         StoreError::Damaged { .. } => {
             audit.unreadable(error.to_string());
             Ok(())
@@ -119,28 +119,29 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
     }
 }
 
-/// The newest checkpoint in a folder, if there is one, and what it is verified with.
+/// The newest checkpoint in a folder, if there is one, and the file's own public key.
 pub fn newest_checkpoint(folder: &Path) -> Result<(Option<Signed>, PublicKey), StoreError> {
     let conn = open(folder)?;
     let key = own_key(&conn)?.ok_or_else(|| vault::damaged("the public key of checkpoints"))?;
     Ok((signed::newest(&conn)?, key))
 }
 
-/// The key that the file names.
+/// The public key in the file.
 fn own_key(conn: &Connection) -> Result<Option<PublicKey>, StoreError> {
     let text: Option<String> = meta(conn, "public_key")?;
     Ok(text.and_then(|text| PublicKey::parse(&text)))
 }
 
-/// A value of `meta`; one of another kind is none.
+/// A value of `meta`; `None` if it is missing or of another type.
 fn meta<T: FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreError> {
     match conn.query_row("SELECT value FROM meta WHERE key = ?1", [name], |row| row.get(0)).optional() {
         Err(rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..)) => Ok(None),
-        read => read.map_err(failed("read what the store says of itself")),
+        read => read.map_err(failed("read the identity of the store")),
     }
 }
 
-/// Tells the audit of the erasures that the file tells of. What is no erasure is passed over: it excuses nothing.
+/// Adds the erasures recorded in the file to the audit. Rows that are not valid are passed over: they excuse no missing
+/// data.
 fn erasures(conn: &Connection, audit: &mut Audit) -> Result<(), StoreError> {
     let doing = failed("read the erasures");
     let mut sql = conn.prepare("SELECT row, tenant, kind, mark FROM erasure ORDER BY row").map_err(&doing)?;
@@ -157,7 +158,7 @@ fn erasures(conn: &Connection, audit: &mut Audit) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Says whether a checkpoint is this store's.
+/// Decides whether a checkpoint is a valid one of this store.
 struct Judge {
     store: Option<[u8; 16]>,
     key: Option<PublicKey>,
@@ -177,35 +178,36 @@ impl Judge {
         Ok(Self { store, key: given.or(own) })
     }
 
-    /// Takes a line: one that the file has for a row, or one that was given.
+    /// Checks a line and adds it to the audit, as a checkpoint or as a finding. `row` is the row that the file has the
+    /// line for; `None` for an exported line.
     fn take(&self, line: &str, row: Option<u64>, audit: &mut Audit) {
         let kept = if row.is_some() { Kept::InTheFile } else { Kept::Elsewhere };
-        let claims = claimed(line).map(|(checkpoint, _)| checkpoint);
-        let names = row.or(claims.map(|checkpoint| checkpoint.row)).unwrap_or(0);
-        if claims.is_some_and(|checkpoint| Some(checkpoint.store) != self.store) {
-            return audit.find(Finding::Foreign { row: names, kept });
+        let unverified = claimed(line).map(|(checkpoint, _)| checkpoint);
+        let row = row.or(unverified.map(|checkpoint| checkpoint.row)).unwrap_or(0);
+        if unverified.is_some_and(|checkpoint| Some(checkpoint.store) != self.store) {
+            return audit.find(Finding::Foreign { row, kept });
         }
         match self.key.map(|key| key.verify(line)) {
-            Some(Ok(checkpoint)) if checkpoint.row == names => audit.checkpoint(names, checkpoint.chain, kept),
-            _ => audit.find(Finding::Forged { row: names, kept }),
+            Some(Ok(checkpoint)) if checkpoint.row == row => audit.checkpoint(row, checkpoint.chain, kept),
+            _ => audit.find(Finding::Forged { row, kept }),
         }
     }
 }
 
-/// The file's own checkpoints, in the order of their rows: there may be many.
+/// Reads the file's own checkpoints, in the order of their rows.
 struct Own<'c> {
     lines: Rows<'c>,
-    /// Read, and of a row that is still to come.
+    /// A checkpoint that was read, for a row that was not.
     next: Option<(u64, String)>,
 }
 
 impl Own<'_> {
-    /// Takes those of rows up to this one.
+    /// Checks the checkpoints of rows up to this one.
     fn up_to(&mut self, number: u64, judge: &Judge, audit: &mut Audit) -> Result<(), StoreError> {
         loop {
             if self.next.is_none() {
                 let Some(row) = self.lines.next().map_err(failed("read checkpoints"))? else { return Ok(()) };
-                // A line that is no text is no checkpoint.
+                // A line that is not text becomes an empty one, which is a finding.
                 self.next = Some((get::<i64>(row, 0)?.cast_unsigned(), get(row, 1).unwrap_or_default()));
             }
             match self.next.take_if(|(row, _)| *row <= number) {
@@ -216,7 +218,7 @@ impl Own<'_> {
     }
 }
 
-/// A connection that cannot change anything.
+/// Opens a read-only connection.
 pub(super) fn open(folder: &Path) -> Result<Connection, StoreError> {
     let refused = |reason: String| StoreError::Folder { folder: folder.display().to_string(), reason };
     let path = folder.join(DATABASE);
@@ -240,7 +242,7 @@ pub(super) fn open(folder: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// The same for a read that may be long. The connection goes first when both are dropped.
+/// Like [`open`], for a read that may be long. The connection must be dropped before the [`Reading`].
 pub(super) fn open_for_long(folder: &Path) -> Result<(Reading, Connection), StoreError> {
     let conn = open(folder)?;
     Ok((Reading::begin(folder), conn))
@@ -252,7 +254,7 @@ fn too_long(folder: &Path) -> StoreError {
     StoreError::Folder { folder: folder.display().to_string(), reason: reason.to_owned() }
 }
 
-/// What the tables have of what an entry tells.
+/// Compares an entry with the outcome or attempt in the tables.
 fn look_up(
     conn: &Connection,
     owners: &mut BTreeMap<EndpointId, TenantId>,
@@ -282,7 +284,7 @@ fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Arch
     Ok(Some(match (delivery(row), led) {
         (Ok(stored), Ok(led)) if Entry::ended(&stored, led) == *entry => Archived::Fits,
         (Ok(_), Ok(_)) => Archived::Differs("its outcome was changed"),
-        (_, _) => Archived::Differs("its outcome is no outcome"),
+        (_, _) => Archived::Differs("its outcome is damaged"),
     }))
 }
 

@@ -1,12 +1,12 @@
-//! A copy of the database as it was at one moment, made while everything goes on, and a folder made of such a
-//! copy again ([`restore`]).
+//! Backups: a copy of the database as of one snapshot, made while the server runs. [`restore`] makes a data folder of
+//! such a copy.
 //!
-//! The copy is read by a connection of its own in one read transaction ([`Reading`]), so nobody waits for it and it
-//! never begins anew; what is written meanwhile stays in the log: no more than the database is long, or the backup is
-//! given up. Half of the time it pauses, and leaves the disk to those who commit.
+//! A connection of its own reads the copy in one read transaction ([`Reading`]), so it blocks no write and never has to
+//! start over. Data written meanwhile stays in the log; when the log grows larger than the database, the backup is
+//! given up. The copy pauses half of the time, to leave the disk to commits.
 //!
-//! Invariants: a backup that has its name is whole and on the disk; the master key is never in it; one that
-//! failed leaves nothing behind.
+//! Invariants: a backup under its final name is complete and on the disk; the master key is never in it; a backup that
+//! failed leaves no files behind.
 
 pub mod manifest;
 pub mod restore;
@@ -31,76 +31,76 @@ use super::{audit, failed, fault, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
 
-/// Held by whatever process makes a backup of the folder: one at a time.
+/// The lock file, locked while a process makes a backup of the folder: one at a time.
 const LOCK: &str = "backup";
-/// Pages copied between two looks at how far it is: 2 MiB.
+/// Pages copied in one step, between two reports of progress: 2 MiB.
 const STEP_PAGES: i32 = 256;
-/// Steps after which the copy is brought to the disk: what gathers for its end, everybody who commits then waits for.
+/// Steps between two syncs of the copy. A single sync at the end would delay commits for long.
 const SYNC_STEPS: u32 = 8;
-/// The longest pause between two steps: on a disk that is this slow, more would not help.
+/// The longest pause between two steps: on a very slow disk, longer pauses would not help.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes copied.
     pub done: u64,
-    /// Bytes there are.
+    /// Bytes in all.
     pub of: u64,
 }
 
-/// Why there is no backup, or no folder made of one.
+/// Why a backup or a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotCopied {
-    /// There is something where it should be made.
+    /// The destination exists already.
     #[error("{path} is there already; name a folder that is not, nothing was changed")]
     Exists {
-        /// Where.
+        /// The path that exists.
         path: String,
     },
-    /// There is no folder to make it in.
+    /// The parent folder of the destination is missing.
     #[error(
         "there is no folder {parent} to make it in: make that one, or mount the disk that it should be on; nothing was \
          changed"
     )]
     NoParent {
-        /// Which.
+        /// The missing folder.
         parent: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {doing} {path}")]
     Io {
-        /// What was tried.
+        /// The operation, as a verb.
         doing: &'static str,
-        /// With what.
+        /// The file or folder of the operation.
         path: String,
-        /// What it said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Somebody else makes one.
+    /// Another process makes a backup of the folder.
     #[error("another backup of {folder} is under way; wait for its end")]
     UnderWay {
-        /// Of which folder.
+        /// The data folder.
         folder: String,
     },
-    /// The log has grown too far.
+    /// The log has grown larger than the database.
     #[error(
         "more was written meanwhile than the database is long, so the backup was given up; try again when less is written"
     )]
     TooMuchWritten,
-    /// Whoever asked for it has left.
+    /// The caller cancelled it, or another program locked the copy.
     #[error("the backup was given up, nothing of it is left")]
     GivenUp,
-    /// The backup is not one, or not whole.
+    /// The backup is damaged, incomplete or not a backup.
     #[error("the backup {path} cannot be used: {why}")]
     Refused {
-        /// Which.
+        /// The backup's folder.
         path: String,
-        /// Why, and what to do.
+        /// Why it cannot be used, and what to do.
         why: String,
     },
-    /// The store refused.
+    /// A call to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -110,8 +110,8 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NotCo
     move |source| NotCopied::Io { doing, path, source }
 }
 
-/// Copies the database of a data folder to a new folder, beside whoever has it open. `say` is told how far it is,
-/// and says whether to go on.
+/// Copies the database of a data folder, which another process may have open, to a new folder. `say` is called with the
+/// progress, and returns whether to continue.
 pub fn back_up(
     folder: &Path,
     to: &Path,
@@ -136,7 +136,7 @@ pub fn back_up(
     write_new(&part.path.join(MANIFEST), manifest.to_text().as_bytes())?;
     if let Some(erased) = erasures(folder)? {
         write_new(&part.path.join(ERASURES), &erased)?;
-        // And beside all backups of this store, so that older ones have it too.
+        // Also write it beside the backups of this store, so that a restore of an older one finds it.
         let beside = part.parent.join(beside(&manifest.store));
         replace(&beside, &erased).map_err(io_error("write", &beside))?;
     }
@@ -159,7 +159,7 @@ fn parent_of(to: &Path) -> &Path {
     to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A folder on its way, gone when it fails.
+/// A folder under a temporary name, removed on drop unless it was put in place.
 struct Part {
     path: PathBuf,
     parent: PathBuf,
@@ -177,7 +177,7 @@ impl Part {
 
     fn put_in_place(mut self, to: &Path) -> Result<(), NotCopied> {
         sync_folder(&self.path).map_err(io_error("write", &self.path))?;
-        // A folder is renamed over nothing but an empty one.
+        // The rename fails if `to` exists by now, unless it is an empty folder.
         fs::rename(&self.path, to).map_err(io_error("make", to))?;
         self.is_done = true;
         sync_folder(&self.parent).map_err(io_error("write", &self.parent))
@@ -189,12 +189,12 @@ impl Drop for Part {
         if !self.is_done
             && let Err(error) = fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(%error, path = %self.path.display(), "what is left of a backup could not be removed");
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the files of a failed backup");
         }
     }
 }
 
-/// Copies everything as it is at one moment, and says what it is.
+/// Copies one snapshot of the database; returns its manifest without length and digest.
 fn copy(
     (reading, conn): (&Reading, &Connection),
     to: &Path,
@@ -206,7 +206,7 @@ fn copy(
     let manifest = described(conn, now)?;
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(to).map_err(io_error("make", to))?;
     let mut copy = Connection::open(to).map_err(&doing)?;
-    // Until it has its name nobody looks at it: it is synced as a whole.
+    // No journal and no syncs by SQLite: the copy is of no use until it is complete, and is synced as a whole.
     copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -4096;")
         .map_err(&doing)?;
     let file = File::open(to).map_err(io_error("read", to))?;
@@ -216,7 +216,7 @@ fn copy(
         match backup.step(STEP_PAGES).map_err(&doing)? {
             StepResult::Done => break,
             StepResult::More => {}
-            // Somebody else writes the copy, or has locked everybody out.
+            // Another program has locked the database or the copy.
             _ => return Err(NotCopied::GivenUp),
         }
         let pages = |count: i32| u64::from(count.unsigned_abs()) * super::schema::PAGE_BYTES;
@@ -240,14 +240,14 @@ fn copy(
     Ok(manifest)
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long to pause is no decision that anybody could want to repeat")]
+#[expect(clippy::disallowed_methods, reason = "the length of a pause need not be reproducible")]
 fn now_for_pace() -> Instant {
     Instant::now()
 }
 
-/// What a database is a copy of. Its length and digest are not known yet.
+/// The manifest of the snapshot. Length and digest of the copy are not known yet.
 fn described(conn: &Connection, now: Timestamp) -> Result<Manifest, StoreError> {
-    let doing = failed("read what is copied");
+    let doing = failed("read the database to copy");
     let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&doing);
     let head = journal::last(conn)?;
     Ok(Manifest {
@@ -274,7 +274,7 @@ pub(super) fn digest_of(path: &Path) -> io::Result<(u64, Digest)> {
     Ok((bytes, digest.finish()))
 }
 
-/// Reads a file in parts.
+/// Calls `with` for each part of a file; returns the file's length.
 fn each_chunk(path: &Path, mut with: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let mut chunk = vec![0; 1 << 20];
@@ -298,7 +298,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), NotCopied> {
     written.map_err(io_error("write", path))
 }
 
-/// Puts another text in a file's place, at once.
+/// Replaces a file atomically.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = PathBuf::from(format!("{}.new", path.display()));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&new)?;
@@ -308,7 +308,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Who was erased, as a folder has it.
+/// The list of erasures in a folder, if it has one.
 fn erasures(folder: &Path) -> Result<Option<Vec<u8>>, NotCopied> {
     let path = folder.join(ERASURES);
     match fs::read(&path) {
@@ -318,12 +318,12 @@ fn erasures(folder: &Path) -> Result<Option<Vec<u8>>, NotCopied> {
     }
 }
 
-/// Where the newest list of a store's erasures is, beside its backups.
+/// The name of a store's newest list of erasures, in the folder with its backups.
 fn beside(store: &[u8; 16]) -> String {
     format!("{ERASURES}-{}", hex::write(&store[..4]))
 }
 
-/// What a failed read or write of SQLite means for a copy.
+/// An error of SQLite, with its sources.
 fn in_words(error: &StoreError) -> String {
     fault::chain(error)
 }

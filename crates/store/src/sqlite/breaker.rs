@@ -1,4 +1,4 @@
-//! Breakers that are not closed, as the next start must know them: one row each.
+//! Breakers that are not closed, kept for the next start: one row each.
 
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::queue::SoftBreaker;
@@ -9,7 +9,7 @@ use super::column::{breaker_columns, get, micros, stored_breaker, stored_micros}
 use super::failed;
 use crate::StoreError;
 
-/// Puts these in place of all there are.
+/// Replaces all stored breakers with these.
 pub(super) fn replace(conn: &Connection, breakers: &[SoftBreaker]) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM soft_breaker")?.execute([])?;
     let mut put = conn
@@ -21,7 +21,7 @@ pub(super) fn replace(conn: &Connection, breakers: &[SoftBreaker]) -> rusqlite::
     Ok(())
 }
 
-/// Every one, lanes first, then by id.
+/// Every stored breaker, lanes first, then by id.
 pub(super) fn all(conn: &Connection) -> Result<Vec<SoftBreaker>, StoreError> {
     let doing = failed("read the breakers");
     let mut sql = conn.prepare("SELECT kind, id, since_ms, hold_us FROM soft_breaker").map_err(&doing)?;
@@ -33,7 +33,7 @@ pub(super) fn all(conn: &Connection) -> Result<Vec<SoftBreaker>, StoreError> {
             soft: Soft { since: Timestamp::from_millis(get(row, 2)?), hold: stored_micros(get(row, 3)?) },
         });
     }
-    // Not by the columns: the ids of origins are signed there.
+    // SQL cannot order them: the ids of origins are signed integers in the column.
     breakers.sort_unstable_by_key(|breaker| breaker.of);
     Ok(breakers)
 }

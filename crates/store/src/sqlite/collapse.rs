@@ -1,5 +1,5 @@
-//! Collapse keys: the accept of a delivery ends what waits in its lane under the same key. Rows
-//! without a key are not in the index and pay nothing.
+//! Collapse keys: accepting a delivery ends the pending deliveries of its lane with the same key. Rows
+//! without a key are not in the index and cost nothing more.
 
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::LaneId;
@@ -14,14 +14,14 @@ use crate::row::collapse::{CollapseKey, superseded};
 const WAITING: &str =
     concat!("SELECT ", delivery_columns!("due_ms"), " FROM delivery WHERE lane = ?1 AND collapse = ?2 ORDER BY id");
 
-/// Ends what waits under this key, and says which; what a cut has ended is left to its sweep.
+/// Ends the pending deliveries with this key, and returns them; those that a cut covers are left to its sweep.
 pub(super) fn supersede(
     conn: &Connection,
     lane: LaneId,
     collapse: CollapseKey,
     at: Timestamp,
 ) -> Result<Vec<Delivery>, StoreError> {
-    let doing = failed("end what was superseded");
+    let doing = failed("end superseded deliveries");
     let mut sql = conn.prepare_cached(WAITING).map_err(&doing)?;
     let mut rows = sql.query((key(lane.0), column(collapse))).map_err(&doing)?;
     let mut waiting = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn supersede(
     Ok(ended)
 }
 
-/// The key as a column: all 64 bits of it.
+/// The key as a column: all its 64 bits.
 pub(super) fn column(collapse: CollapseKey) -> i64 {
     collapse.0.cast_signed()
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_under_a_key_is_found_by_its_index() {
+    fn pending_deliveries_of_a_collapse_key_are_found_by_index() {
         let conn = Connection::open_in_memory().expect("memory is there");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
         let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {WAITING}")).expect("the query is valid");

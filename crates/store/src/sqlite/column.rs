@@ -1,4 +1,4 @@
-//! How fields stand in columns, in which order. The numbers are those of [`crate::number`].
+//! Maps fields to columns, and columns to fields. The numbers for enums are defined in [`crate::number`].
 
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
@@ -68,7 +68,7 @@ pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
         limited_in_a_row: get(row, 13)?,
         last_cause: optional(row, 14, stored_cause)?,
         ack_within: get::<Option<i64>>(row, 15)?.map(stored_micros),
-        // Known to the owner's memory only: what is recorded has already applied it.
+        // Kept in the owner's memory only: a recorded row has it applied already.
         receipt_kept: false,
         compact: stored_compact(get(row, 16)?)?,
     })
@@ -99,7 +99,7 @@ pub(super) fn get<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, StoreErr
     row.get(index).map_err(|source| StoreError::Database { doing: "read a column", source })
 }
 
-/// Reads one that may be empty.
+/// Reads one column that may be null.
 pub(super) fn optional<T>(
     row: &Row<'_>,
     index: usize,
@@ -108,7 +108,7 @@ pub(super) fn optional<T>(
     get::<Option<i64>>(row, index)?.map(stored).transpose()
 }
 
-/// A count or number as a column.
+/// A count as a column; at most `i64::MAX`.
 pub(super) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,19 +1,19 @@
-//! How long commits take: what the disk is worth, as a running count.
+//! A histogram of how long commits take, which mostly measures the disk.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets for each doubling: a percentile is at most an eighth too high.
+/// Buckets for each doubling of the time: a percentile is at most an eighth too high.
 const FINE: u64 = 8;
-/// Up to four minutes in microseconds; what takes longer counts as that.
+/// Covers up to four minutes, in microseconds; longer commits count as four minutes.
 const DOUBLINGS: usize = 28;
 const BUCKETS: usize = DOUBLINGS * 8;
 
-/// The commits of a store since it was opened, or between two looks.
+/// The commits of a store since it was opened, or between two readings.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Commits {
-    /// How many.
+    /// Number of commits.
     pub count: u64,
     /// Rows changed by them: deliveries accepted and settled.
     pub rows: u64,
@@ -21,7 +21,7 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Those since `earlier`.
+    /// The commits since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Commits {
         }
     }
 
-    /// What this share of them took at most, to an eighth.
+    /// The percentile: the time within which this share (0 to 1) of the commits ended, at most an eighth too high.
     pub fn within(&self, share: f64) -> Duration {
         let mut left = (self.count as f64 * share).ceil();
         for (bucket, count) in self.took.iter().enumerate() {
@@ -57,7 +57,7 @@ impl fmt::Debug for Commits {
     }
 }
 
-/// The count itself: written by the writer, read by anybody.
+/// The histogram: the writer thread adds to it, any thread may read it.
 pub(super) struct Count {
     rows: AtomicU64,
     took: [AtomicU64; BUCKETS],
@@ -87,7 +87,7 @@ impl fmt::Debug for Count {
     }
 }
 
-/// Below eight microseconds one for each; above, eight for each doubling.
+/// The bucket of a time: below eight microseconds one for each microsecond; above, eight for each doubling.
 fn bucket(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min((1 << DOUBLINGS) - 1);
     let bucket = if micros < FINE {
@@ -99,7 +99,7 @@ fn bucket(took: Duration) -> usize {
     usize::try_from(bucket).expect("below the number of buckets")
 }
 
-/// The longest that falls into a bucket.
+/// The longest time that falls into a bucket.
 fn upper(bucket: usize) -> Duration {
     let bucket = bucket as u64;
     if bucket < FINE {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_is_at_most_an_eighth_shorter() {
+    fn bucket_limits_are_at_most_an_eighth_too_high() {
         for micros in [0, 1, 7, 8, 9, 15, 16, 17, 1_000, 1_023, 1_024, 123_456, 100_000_000] {
             let upper = upper(bucket(Duration::from_micros(micros))).as_micros();
             let micros = u128::from(micros);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_what_was_counted_since_the_last_look() {
+    fn percentiles_since_a_reading_leave_out_earlier_commits() {
         let count = Count::default();
         count.note(7, Duration::from_secs(3));
         let before = count.read();

@@ -9,8 +9,8 @@ use super::endpoint::Turned;
 use super::{endpoint, failed, job};
 use crate::StoreError;
 
-/// Puts a cut in force, merged with the one of the same scope if there is one. Says which endpoint
-/// it turned, if it did.
+/// Puts a cut in force, merged with the one of the same scope if there is one. Returns the endpoint
+/// whose status it changed, if any.
 pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<Turned>, StoreError> {
     let doing = failed("put a cut in force");
     match find(conn, cut.scope)? {
@@ -27,7 +27,7 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<Turned>, StoreE
     endpoint::turn(conn, endpoint, change.into()).map_err(&doing)
 }
 
-/// The row of a cut. What it spared is added to what is spared already.
+/// Writes the row of a cut. The deliveries it spares are added to those already spared.
 fn write(conn: &Connection, cut: &Cut) -> rusqlite::Result<()> {
     let (kind, scope) = scope_columns(cut.scope);
     conn.prepare_cached("INSERT OR REPLACE INTO cut (kind, scope, upto, cause, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)")?
@@ -46,7 +46,7 @@ pub(super) fn remove(conn: &Connection, scope: Scope) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Every cut, in the order of their scopes, without what they spared.
+/// Every cut, ordered by scope, without the deliveries they spared.
 pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
     let doing = failed("read the cuts");
     let mut sql =
@@ -59,7 +59,7 @@ pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
     Ok(cuts)
 }
 
-/// The cut of this scope, if there is one, without what it spared.
+/// The cut of this scope, if there is one, without the deliveries it spared.
 pub(super) fn find(conn: &Connection, scope: Scope) -> Result<Option<Cut>, StoreError> {
     let doing = failed("read a cut");
     let mut sql = conn

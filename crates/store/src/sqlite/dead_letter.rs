@@ -1,10 +1,10 @@
-//! Dead letters: filed by the settle that ends a delivery as dead, listed by the index that fits
-//! the filter best, purged by one row that a sweep follows.
+//! Dead letters: filed by the settle that ends a delivery as dead, listed by the index that fits the filter best,
+//! purged by one row that a sweep carries out.
 //!
-//! Invariants: whatever is asked, at most [`DEAD_LETTERS_LOOKED_MAX`] rows are looked at; what a
-//! purge covers is not listed from its commit on. Each index ends with the time and the number, so
-//! that a span of time is a range of whichever index is walked. Rows of one millisecond are walked
-//! by a query of their own: a mass end files all its rows at once.
+//! Invariants: every call reads at most [`DEAD_LETTERS_LOOKED_MAX`] rows; dead letters that a purge covers are not
+//! listed from its commit on. Each index ends with the time and the number, so that a span of time is a range of each
+//! index. Rows of one millisecond are read by a query of their own, since a mass end files all its rows in the same
+//! one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl DeadLetters for Sqlite {
     }
 }
 
-/// What a filter finds, a tenant's or everybody's.
+/// A page of dead letters that match a filter, of one tenant or of all.
 fn found(
     conn: &Connection,
     vault: &Vault,
@@ -87,13 +87,13 @@ fn found(
     if filter.tenant.is_some() {
         return list(conn, &sealed(conn, vault, filter)?, order, after, limit);
     }
-    // The same event type looks otherwise in each tenant's rows.
+    // The same event type is sealed differently for each tenant, so SQL cannot compare it.
     let mut event_type = EventType::asked(conn, vault, filter.event_type.as_deref());
     let rest = DeadLetterFilter { event_type: None, ..filter.clone() };
     list_if(conn, &rest, order, after, limit, |letter| event_type.is(letter.tenant, letter.event_type.as_deref()))
 }
 
-/// A tenant's filter as rows are compared with it: event types are under seal.
+/// A tenant's filter with its event type sealed, as the rows have it.
 pub(super) fn sealed(
     conn: &Connection,
     vault: &Vault,
@@ -101,7 +101,7 @@ pub(super) fn sealed(
 ) -> Result<DeadLetterFilter, StoreError> {
     let event_type = filter.tenant.zip(filter.event_type.as_deref());
     let event_type = event_type.map(|(tenant, text)| vault.seal_event_type(conn, tenant, text)).transpose()?;
-    // What a tenant without a key asks for, no row has.
+    // A tenant without a key has no rows: an empty event type matches none.
     Ok(DeadLetterFilter { event_type: event_type.map(Option::unwrap_or_default), ..filter.clone() })
 }
 
@@ -118,14 +118,14 @@ pub(super) fn open(
     Ok(())
 }
 
-/// Files what has just ended, if it is dead.
+/// Files deliveries that end as dead.
 pub(super) struct Files<'c> {
     insert: Statement<'c>,
 }
 
 impl<'c> Files<'c> {
     pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
-        // The message of an unfinished delivery is always there, if need be in `kept`.
+        // The message of an unfinished delivery always exists, in `message` or in `kept`.
         let insert = conn.prepare(
             "INSERT INTO dead_letter (delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms)
              SELECT ?1, ?2, tenant, ?3, ?4, ?5, event_type, ?6, ?7 FROM message WHERE id = ?2
@@ -148,7 +148,7 @@ impl<'c> Files<'c> {
     }
 }
 
-/// A part of a list.
+/// A page of dead letters that match a filter and are not purged.
 pub(super) fn list(
     conn: &Connection,
     filter: &DeadLetterFilter,
@@ -165,13 +165,13 @@ fn list_if(
     order: ListOrder,
     after: Option<DeadLetterCursor>,
     limit: u32,
-    mut is_asked_for: impl FnMut(&DeadLetter) -> Result<bool, StoreError>,
+    mut also_matches: impl FnMut(&DeadLetter) -> Result<bool, StoreError>,
 ) -> Result<DeadLetterPage, StoreError> {
     let purges = purges(conn)?;
     let mut letters = Vec::new();
     let next = walk(conn, filter, order, after, |letter| {
         let is_purged = || purges.iter().any(|(_, purge)| purge.covers(&letter));
-        if filter.matches(&letter) && is_asked_for(&letter)? && !is_purged() {
+        if filter.matches(&letter) && also_matches(&letter)? && !is_purged() {
             letters.push(letter);
         }
         Ok(if letters.len() == limit as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -184,7 +184,7 @@ fn counted(page: &DeadLetterPage) -> Count {
     if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
 }
 
-/// Takes back what a filter finds: at once where that is little, otherwise by one row.
+/// Purges the dead letters that match: at once if they are few, otherwise by one row that a sweep carries out.
 pub(super) fn purge(
     conn: &Connection,
     tenant: TenantId,
@@ -223,7 +223,7 @@ pub(super) fn purge(
     Ok(counted(&page))
 }
 
-/// One step of removing what the oldest purge covers.
+/// One step of removing the dead letters that the oldest purge covers.
 pub(super) fn sweep(conn: &Connection) -> Result<Swept, StoreError> {
     let doing = failed("sweep dead letters");
     let mut purges = purges(conn)?;
@@ -290,7 +290,7 @@ fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
     Ok(found)
 }
 
-/// The purges under way, for whoever looks at letters one by one.
+/// The purges under way, for [`is_filed`].
 pub(super) struct Purges(Vec<(i64, Purge)>);
 
 impl Purges {
@@ -299,7 +299,7 @@ impl Purges {
     }
 }
 
-/// Whether a delivery's letter is listed: filed, and not purged.
+/// Whether a delivery is listed as a dead letter: filed, and not purged.
 pub(super) fn is_filed(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
     let doing = failed("read a dead letter");
     let mut sql =
@@ -312,7 +312,7 @@ pub(super) fn is_filed(conn: &Connection, purges: &Purges, delivery: DeliveryId)
 
 /// The highest number filed so far.
 pub(super) fn last(conn: &Connection) -> Result<u64, StoreError> {
-    // What was filed last may be gone already; its number still counts.
+    // The last row may be deleted already; `sqlite_sequence` still has its number.
     let last: i64 = conn
         .prepare_cached("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letter'), 0)")
         .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
@@ -323,15 +323,14 @@ pub(super) fn last(conn: &Connection) -> Result<u64, StoreError> {
 const COLUMNS: &str =
     "number, delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms, replayed_as";
 
-/// Whether the rows of one millisecond are walked, or those of a span of time.
+/// The rows that a query walks: those of one millisecond (`Twins`), or of a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Twins,
     Span,
 }
 
-/// Looks at what the filter's index holds from behind `after`; says where it stopped, unless at
-/// the end.
+/// Calls `look` for the rows of the filter's index after `after`; returns where it stopped, or `None` at the end.
 fn walk(
     conn: &Connection,
     filter: &DeadLetterFilter,
@@ -373,7 +372,7 @@ fn walk(
     Ok(None)
 }
 
-/// The query of a walk. Its first two parameters are what the index begins with.
+/// The query of a walk. Its first two parameters are the columns that the index begins with.
 fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
     let begins = match walk {
         Walk::Endpoint(_) => "endpoint = ?1",
@@ -381,7 +380,7 @@ fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
         Walk::EventType(..) => "tenant = ?1 AND event_type = ?2",
         Walk::Tier(..) => "tenant = ?1 AND tier = ?2",
         Walk::Tenant(_) => "tenant = ?1",
-        Walk::Everybody => "TRUE",
+        Walk::AllTenants => "TRUE",
     };
     let range = match (part, order) {
         (Part::Span, ListOrder::NewestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms DESC, number DESC",
@@ -389,14 +388,14 @@ fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
         (Part::Twins, ListOrder::NewestFirst) => "at_ms = ?3 AND number < ?4 ORDER BY number DESC",
         (Part::Twins, ListOrder::OldestFirst) => "at_ms = ?3 AND number > ?4 ORDER BY number",
     };
-    // The name is there for the planner, which knows nothing of how the rows are spread.
+    // Name the index: the planner has no statistics on how the rows are distributed.
     let index = match walk {
         Walk::Endpoint(_) => "dead_letter_endpoint",
         Walk::Cause(..) => "dead_letter_cause",
         Walk::EventType(..) => "dead_letter_event_type",
         Walk::Tier(..) => "dead_letter_tier",
         Walk::Tenant(_) => "dead_letter_tenant",
-        Walk::Everybody => "dead_letter_time",
+        Walk::AllTenants => "dead_letter_time",
     };
     format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
@@ -417,7 +416,7 @@ fn bind_walk(sql: &mut Statement<'_>, walk: Walk<'_>) -> rusqlite::Result<()> {
             sql.raw_bind_parameter(2, tier_number(tier))
         }
         Walk::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
-        Walk::Everybody => Ok(()),
+        Walk::AllTenants => Ok(()),
     }
 }
 
@@ -454,7 +453,7 @@ mod tests {
             (Walk::EventType(tenant, "a"), "event_type", "tenant=? AND event_type=? AND "),
             (Walk::Tier(tenant, Tier::Promotional), "tier", "tenant=? AND tier=? AND "),
             (Walk::Tenant(tenant), "tenant", "tenant=? AND "),
-            (Walk::Everybody, "time", ""),
+            (Walk::AllTenants, "time", ""),
         ];
         for (walk, index, begins) in walks {
             for (order, passed) in [(ListOrder::NewestFirst, "rowid<?"), (ListOrder::OldestFirst, "rowid>?")] {

@@ -1,9 +1,9 @@
-//! What is derived from the journal, in tables: written by the follower's slices, read together with
-//! the part of the journal that is not followed yet.
+//! The tables derived from the journal: written in slices by the follower, and read together with
+//! the tail, the part of the journal that is not followed yet.
 //!
-//! Each count says up to which row of the journal it counts, so that a slice made twice counts once,
-//! and a reader knows which rows to add. An index may hold more than `followed` says: what a reader
-//! finds twice is one.
+//! Each count has the last row of the journal that it includes, so that a slice written twice counts once, and a reader
+//! knows which rows to add. An index may have entries of rows after `followed`; a reader counts an entry it finds both
+//! there and in the tail once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,21 +20,21 @@ use crate::journal::Hidden;
 use crate::number::{counted_number, stored_counted};
 use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Pending, Tally, Waiting};
 
-/// Some of what follows from a batch of the journal.
+/// Some of the facts derived from a batch of rows of the journal.
 pub(super) struct Slice {
     pub(super) facts: Vec<Fact>,
     /// The last row of the batch.
     pub(super) to: u64,
-    /// Whether the batch is done with it.
+    /// Whether it is the last slice of the batch.
     pub(super) is_last: bool,
 }
 
 /// How far the journal is followed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Followed {
-    /// Up to this row.
+    /// The last row that is followed completely.
     pub(super) followed: u64,
-    /// The end of a batch that was begun.
+    /// The last row of a batch that is under way.
     pub(super) following: Option<u64>,
 }
 
@@ -50,7 +50,8 @@ pub(super) fn followed(conn: &Connection) -> Result<Followed, StoreError> {
     Ok(Followed { followed, following: (following > followed).then_some(following) })
 }
 
-/// The tenant of an endpoint; tenant 0 when the endpoint is not in the store. What could not be read is not remembered.
+/// The tenant of an endpoint; tenant 0 when the endpoint is not in the store. Cached in `owners`, unless the read
+/// fails.
 pub(super) fn owner(
     conn: &Connection,
     owners: &mut BTreeMap<EndpointId, TenantId>,
@@ -62,13 +63,13 @@ pub(super) fn owner(
     let found: Option<i64> = conn
         .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
         .and_then(|mut sql| sql.query_row([key(endpoint.0)], |row| row.get(0)).optional())
-        .map_err(failed("look whose an endpoint is"))?;
+        .map_err(failed("read the tenant of an endpoint"))?;
     let owner = TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0));
     owners.insert(endpoint, owner);
     Ok(owner)
 }
 
-/// Puts a slice down.
+/// Writes a slice.
 pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     let to = slice.to.cast_signed();
     let mut mark = conn.prepare_cached("UPDATE meta SET value = ?2 WHERE key = ?1")?;
@@ -107,7 +108,7 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// That part of what follows from the rows behind this one.
+/// The facts derived from the rows after this one, restricted to `only`.
 fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError> {
     let mut derived = Derived::of(only);
     let mut owners = BTreeMap::new();
@@ -120,14 +121,15 @@ fn tail(conn: &Connection, after: u64, only: Only) -> Result<Derived, StoreError
     Ok(derived)
 }
 
-/// The ids of an endpoint's deliveries that the history does not know yet.
+/// The ids of an endpoint's deliveries in the tail of the journal, which the history may not have yet.
 pub(super) fn unfollowed(conn: &Connection, endpoint: EndpointId) -> Result<BTreeSet<i64>, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
     Ok(derived.deliveries.into_iter().map(|(_, id)| key(id.0)).collect())
 }
 
-/// The ids of an endpoint's deliveries from behind one, as many as are looked at and one more.
-pub(super) fn of_endpoint(
+/// The ids of an endpoint's deliveries after `after`: at least [`HISTORY_LOOKED_MAX`] and one more, if there are so
+/// many.
+pub(super) fn endpoint_deliveries(
     conn: &Connection,
     endpoint: EndpointId,
     order: ListOrder,
@@ -148,7 +150,7 @@ pub(super) fn of_endpoint(
     Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
-/// Messages with this name, by id.
+/// A page of messages with this name, ordered by id.
 pub(super) fn named(
     conn: &Connection,
     (kind, hidden): (NameKind, Hidden),
@@ -176,7 +178,7 @@ pub(super) fn named(
     Ok(NamedPage { messages, next })
 }
 
-/// A tenant's tallies of these hours, the last one not included.
+/// A tenant's tallies from `since` until before `until`.
 pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
     let doing = failed("read tallies");
     let Followed { followed: at, following } = followed(conn)?;
@@ -189,15 +191,15 @@ pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: H
     while let Some(row) = rows.next().map_err(&doing)? {
         let of = (Hour(get(row, 0)?), stored_counted(get(row, 1)?)?);
         counts.insert(of, get(row, 2)?);
-        // The batch under way may have counted it already, up to its end.
+        // A batch under way may have written this count already, up to the batch's end.
         if following == Some(get::<i64>(row, 3)?.cast_unsigned()) {
             ahead.insert(of);
         }
     }
     let mut add = |rest: Derived, is_wanted: &dyn Fn(&(Hour, Counted)) -> bool| {
         for ((_, hour, counted), more) in rest.tallies {
-            let is_asked = hour >= since && hour < until;
-            if is_asked && is_wanted(&(hour, counted)) {
+            let is_in_range = hour >= since && hour < until;
+            if is_in_range && is_wanted(&(hour, counted)) {
                 *counts.entry((hour, counted)).or_default() += more;
             }
         }
@@ -211,7 +213,7 @@ pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: H
     Ok(counts.into_iter().map(tally).collect())
 }
 
-/// How much is pending in a lane.
+/// The number of pending deliveries of a lane.
 pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreError> {
     let Followed { followed: at, following } = followed(conn)?;
     let rest = tail(conn, at, Only::Lane(lane))?;
@@ -223,9 +225,9 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
             .and_then(|mut sql| {
                 sql.query_row((key(lane.0), tier_number(tier)), |row| Ok((row.get(0)?, row.get(1)?))).optional()
             })
-            .map_err(failed("read what is pending in a lane"))?;
+            .map_err(failed("count the pending deliveries of a lane"))?;
         let (count, upto) = counted.unwrap_or_default();
-        // The batch under way may have counted it already, up to its end.
+        // A batch under way may have written this count already, up to the batch's end.
         let rest = match following.filter(|end| upto.cast_unsigned() == *end) {
             Some(end) => match &mut ahead {
                 Some(ahead) => ahead,
@@ -239,9 +241,9 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
     Ok(Waiting { lane, by_tier })
 }
 
-/// How much is pending in all lanes together.
+/// The number of pending deliveries of all lanes.
 pub(super) fn pending(conn: &Connection) -> Result<Pending, StoreError> {
-    let doing = failed("read what is pending");
+    let doing = failed("count pending deliveries");
     let Followed { followed: at, following } = followed(conn)?;
     let mut counts: BTreeMap<Depth, (i64, u64)> = BTreeMap::new();
     let mut sql = conn.prepare_cached("SELECT counted, pending, upto FROM depth").map_err(&doing)?;
@@ -253,14 +255,14 @@ pub(super) fn pending(conn: &Connection) -> Result<Pending, StoreError> {
     let ahead = following.map(|end| Ok::<_, StoreError>((end, tail(conn, end, Only::Depth)?))).transpose()?;
     let count = |of: Depth| {
         let (count, upto) = counts.get(&of).copied().unwrap_or_default();
-        // The batch under way may have counted it already, up to its end.
+        // A batch under way may have written this count already, up to the batch's end.
         let rest = ahead.as_ref().filter(|(end, _)| *end == upto).map_or(&rest, |(_, ahead)| ahead);
         u64::try_from(count + rest.depth.get(&of).copied().unwrap_or(0)).unwrap_or(0)
     };
     Ok(Pending { by_tier: Tier::ALL.map(|tier| count(Depth::Tier(tier))), untried: count(Depth::Untried) })
 }
 
-/// Where an index is entered.
+/// The bound at which a page of an index begins: `after`, or before the first entry in this order.
 pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
     after.unwrap_or(match order {
         ListOrder::NewestFirst => i64::MAX,
@@ -279,7 +281,7 @@ fn column(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result
     Ok(found)
 }
 
-/// What an index knows and what the journal adds, each once, in order.
+/// The ids of an index and those of the journal's tail, each once, in order.
 fn merged(known: Vec<u64>, new: impl Iterator<Item = u64>, order: ListOrder, after: Option<u64>) -> Vec<u64> {
     let is_beyond = |id: &u64| match (order, after) {
         (_, None) => true,
@@ -309,7 +311,7 @@ fn depth_number(depth: Depth) -> i64 {
 
 fn stored_depth(number: i64) -> Result<Depth, StoreError> {
     let depth = usize::try_from(number).ok().and_then(|number| Depth::ALL.get(number).copied());
-    depth.ok_or_else(|| StoreError::Damaged { what: "a count of what is pending", found: number.to_string() })
+    depth.ok_or_else(|| StoreError::Damaged { what: "a count of pending deliveries", found: number.to_string() })
 }
 
 #[cfg(test)]
@@ -325,7 +327,7 @@ mod tests {
     const TENANT: TenantId = TenantId::from_raw(9);
     const NAME: Hidden = Hidden([7; 16]);
 
-    /// What can be read of a lane, a name and a tenant, as of one moment.
+    /// Reads a name, a lane's count and a tenant's tallies, all as of now.
     fn look(conn: &Connection) -> (Vec<MessageId>, u64, Vec<Tally>) {
         let named = named(conn, (NameKind::Correlation, NAME), ListOrder::NewestFirst, None, 100).expect("it reads");
         let tallies = tallies(conn, TENANT, Hour(0), Hour(1)).expect("it reads");
@@ -357,17 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn owner_of_an_endpoint_is_not_guessed_when_the_read_fails() {
+    fn owner_of_an_endpoint_is_not_cached_when_the_read_fails() {
         let conn = Connection::open_in_memory().expect("memory is there");
         let mut owners = BTreeMap::new();
         owner(&conn, &mut owners, ENDPOINT).expect_err("there is no table");
-        assert!(owners.is_empty(), "and nothing is remembered");
+        assert!(owners.is_empty(), "nothing is cached");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        assert_eq!(owner(&conn, &mut owners, ENDPOINT).expect("it reads"), TenantId::from_raw(0), "nobody's");
+        assert_eq!(owner(&conn, &mut owners, ENDPOINT).expect("it reads"), TenantId::from_raw(0), "no tenant's");
     }
 
     #[test]
-    fn a_batch_reads_the_same_before_and_after_each_slice_and_when_it_is_made_again() {
+    fn reads_are_the_same_before_and_after_each_slice_and_when_a_batch_is_repeated() {
         let conn = Connection::open_in_memory().expect("memory is there");
         conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
         journalled(&conn);
@@ -385,11 +387,11 @@ mod tests {
         .expect("it reads");
         let facts = derived.into_facts();
         let slices: Vec<&[Fact]> = facts.chunks(3).collect();
-        // A crash after each slice: the next start begins the batch anew.
+        // A crash after each slice: the next start repeats the batch from its beginning.
         for made in 1..=slices.len() {
             for (at, facts) in slices.iter().enumerate().take(made) {
                 let slice = Slice { facts: facts.to_vec(), to, is_last: at + 1 == slices.len() };
-                write(&conn, &slice).expect("it is put down");
+                write(&conn, &slice).expect("it is written");
                 assert_eq!(look(&conn), expected, "slice {at} of {made}");
             }
         }

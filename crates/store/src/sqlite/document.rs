@@ -1,7 +1,7 @@
-//! Documents: sealed, found by id or by a keyed hash of their name.
+//! Documents (tenants, API keys and policies): sealed, found by id or by a keyed hash of their name.
 //!
-//! Invariant: of two documents with one name the second is not written; a unique index holds that, and the
-//! look before it makes an answer of it.
+//! Invariant: of two documents with the same name the second is not written. A unique index enforces this; a lookup
+//! before the write turns the conflict into an answer.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::number::{document_number, stored_document};
 use crate::row::{Act, Deed, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 use crate::{Register, StoreError};
 
-/// What a name is looked up by.
+/// The keyed hash by which a name is looked up.
 type HiddenName = [u8; 32];
 
-/// A document as it is written.
+/// A document, and its encrypted columns.
 struct Sealed {
     document: Document,
     name: Option<HiddenName>,
     sealed: Vec<u8>,
-    /// What it is sealed under: it is in hand as long as this is.
+    /// The key it is sealed under. Holding it here keeps it from being evicted before it is written.
     key: Arc<SealingKey>,
-    /// When it is filed, and by whom.
+    /// The time of the change, and the API key behind it.
     act: Act,
 }
 
@@ -118,7 +118,7 @@ impl Register for Sqlite {
 
 const OF_KIND: &str = "document WHERE kind = ?1 AND id > ?2 ORDER BY id";
 const NEWEST_OF_KIND: &str = "document WHERE kind = ?1 AND id < ?2 ORDER BY id DESC";
-// By itself SQLite would walk everybody's.
+// Without the name of the index, SQLite would walk the documents of all tenants.
 const OF_TENANT: &str = "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id > ?2 ORDER BY id";
 const NEWEST_OF_TENANT: &str =
     "document INDEXED BY document_tenant WHERE kind = ?1 AND tenant = ?3 AND id < ?2 ORDER BY id DESC";
@@ -152,7 +152,7 @@ fn file(
     let once = once.map(|once| vault.seal_once_as_of_now(conn, once)).transpose()?;
     idempotency::remember(conn, once.as_ref()).map_err(&doing)?;
     let own = vault.own_on_disk(conn, document.tenant)?;
-    // Its tenant may have been erased since: it is the first of what the tenant has from now on.
+    // If the tenant was erased since the document was sealed, it has another key now: seal the document again.
     let anew = (own.id() != new.key.id()).then(|| sealed::seal_document(document, &own));
     let deed = put(conn, document, name.as_ref(), anew.as_ref().unwrap_or(&new.sealed)).map_err(&doing)?;
     entries.push(&Entry::document(document, deed, new.act));
@@ -169,7 +169,7 @@ fn is_taken(conn: &Connection, name: Option<&HiddenName>, id: i64) -> rusqlite::
     Ok(holder.is_some_and(|holder| holder != id))
 }
 
-/// Writes a document; says whether it is a new one.
+/// Writes a document; returns whether it was created or changed.
 fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed: &[u8]) -> rusqlite::Result<Deed> {
     let (kind, id) = (document_number(document.kind), key(document.id));
     let is_there = conn.prepare_cached("SELECT 1 FROM document WHERE kind = ?1 AND id = ?2")?.exists((kind, id))?;
@@ -180,17 +180,18 @@ fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed
     Ok(if is_there { Deed::Changed } else { Deed::Made })
 }
 
-/// Removes a document; says whose it was and when it was made.
+/// Removes a document; returns its tenant and when it was created.
 fn remove(conn: &Connection, kind: DocumentKind, id: Key) -> rusqlite::Result<Option<(TenantId, Timestamp)>> {
     let removed: Option<(i64, i64)> = conn
         .prepare_cached("DELETE FROM document WHERE kind = ?1 AND id = ?2 RETURNING tenant, at_ms")?
         .query_row((document_number(kind), key(id)), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    let whose = |(tenant, at)| Some((TenantId::from_raw(u64::try_from(tenant).ok()?), Timestamp::from_millis(at)));
-    Ok(removed.and_then(whose))
+    let read = |(tenant, at)| Some((TenantId::from_raw(u64::try_from(tenant).ok()?), Timestamp::from_millis(at)));
+    Ok(removed.and_then(read))
 }
 
-/// The first documents that open, at most `limit`. The limit is not SQL's, for the reason that endpoints have.
+/// The first documents that can be opened, at most `limit`. The limit is not in the SQL, for the same reason as that of
+/// endpoints.
 fn select(
     conn: &Connection,
     vault: &Vault,
@@ -211,7 +212,7 @@ fn select(
     Ok(documents)
 }
 
-/// One as it was read; none when the key it was sealed under is destroyed.
+/// Opens a document's row; `None` when the key it is sealed under is destroyed.
 fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Document>, StoreError> {
     let sealed: Vec<u8> = get(row, 4)?;
     let Some(own) = vault.by_id(conn, sealed::key_of(&sealed)?)? else { return Ok(None) };
@@ -229,7 +230,7 @@ mod tests {
     use crate::{Erasures, Outbox};
 
     #[tokio::test]
-    async fn what_was_sealed_for_a_tenant_that_was_erased_since_is_sealed_anew_with_its_answer() {
+    async fn a_document_of_a_tenant_erased_before_its_commit_is_sealed_again_with_its_answer() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let (tenant, at, body) = (TenantId::from_raw(7), Timestamp::from_millis(1), Bytes::from_static(b"{}"));

@@ -1,4 +1,4 @@
-//! Endpoints, as they are written and found.
+//! Writes endpoints, and finds them by id, lane, uid, tenant, subject and tag, from memory where possible.
 
 mod kept;
 mod listed;
@@ -95,14 +95,14 @@ impl Directory for Sqlite {
                 .and_then(|mut sql| sql.query_row([hidden], |row| Ok((row.get(0)?, row.get(1)?))).optional())
                 .map_err(failed("look for an endpoint by its uid"))?;
             let Some((id, sealed)) = found else { return Ok(None) };
-            // Of somebody who was erased: nobody finds it any more.
+            // Its tenant or subject may have been erased; such an endpoint counts as missing.
             Ok(if vault.is_there(conn, &sealed)? { Some(EndpointId(stored_key(id)?)) } else { None })
         };
         self.readers.read(read).await
     }
 
     async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
-        if let Some(list) = self.shared.kept.of_tenant(tenant) {
+        if let Some(list) = self.shared.kept.tenant_list(tenant) {
             return Ok(list);
         }
         let read_at = self.shared.kept.changes();
@@ -125,17 +125,18 @@ impl Directory for Sqlite {
         let read = move |conn: &Connection| matching::read(conn, &shared, &keys, after, limit);
         let matching::Candidates { mut known, read, next, rows } = self.readers.read(read).await?;
         self.shared.kept.count_rows(rows);
-        // A walk over many pages would drive out what is in use.
+        // A walk over many pages is not cached: it would evict endpoints that are in use.
         if after.is_none() && next.is_none() {
             known.extend(self.shared.kept.keep(read_at, read).into_iter().map(|entry| entry.endpoint));
         } else {
             known.extend(read.into_iter().map(Arc::new));
         }
-        // The file's word for it is not enough, and what is in memory may be newer than what was read.
-        let is_meant = |endpoint: &Arc<Endpoint>| {
+        // Check each endpoint itself: the index may have been altered, and the cached version may be newer than the
+        // index.
+        let is_selected = |endpoint: &Arc<Endpoint>| {
             endpoint.tenant == tenant && endpoint.status != EndpointStatus::Deleted && selector.matches(endpoint)
         };
-        known.retain(is_meant);
+        known.retain(is_selected);
         known.sort_unstable_by_key(|endpoint| endpoint.id);
         Ok(MatchedEndpoints { endpoints: known, next })
     }
@@ -174,7 +175,7 @@ impl Directory for Sqlite {
 }
 
 impl Sqlite {
-    /// Makes or changes an endpoint; a note goes along into the journal.
+    /// Creates or changes an endpoint; `note` is a further entry for the journal.
     async fn put(
         &self,
         session: Session,
@@ -205,7 +206,7 @@ impl Sqlite {
     }
 }
 
-/// What there is of an endpoint before it is changed.
+/// The stored row of an endpoint that is about to be changed.
 pub(super) struct Before {
     pub(super) tenant: TenantId,
     version: u32,
@@ -226,8 +227,8 @@ pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Opti
         .optional()
 }
 
-/// Whether this is the next version of what is there, and no other endpoint has its uid. An endpoint of somebody who
-/// was erased is not there, although its row may still be: it is never changed, and its uid is free.
+/// Whether this is the next version of the stored endpoint, and no other endpoint has its uid. An endpoint whose tenant
+/// or subject was erased counts as missing, although its row may still exist: it is never changed, and its uid is free.
 pub(super) fn may_put(
     conn: &Connection,
     endpoint: &Endpoint,
@@ -244,7 +245,7 @@ pub(super) fn may_put(
         return Ok(EndpointPut::Stale);
     }
     let Some(uid) = uid else { return Ok(EndpointPut::Done) };
-    let doing = failed("look who has a uid");
+    let doing = failed("look up an endpoint's uid");
     let holder: Option<(i64, Vec<u8>)> = conn
         .prepare_cached(BY_UID)
         .and_then(|mut sql| sql.query_row([uid], |row| Ok((row.get(0)?, row.get(1)?))).optional())
@@ -263,7 +264,7 @@ pub(super) fn may_put(
     }
 }
 
-/// Makes or changes an endpoint, and what it is found by.
+/// Writes an endpoint's row, and its rows of tags.
 pub(super) fn put(
     conn: &Connection,
     endpoint: &Endpoint,
@@ -302,7 +303,7 @@ pub(super) fn put(
     .map(drop)
 }
 
-/// Moves an endpoint's rows of tags from those it had to those it has, each as a run of hashes.
+/// Changes an endpoint's rows of tags from `from` to `to`, both concatenated hashes.
 pub(super) fn retag(conn: &Connection, endpoint: i64, from: &[u8], to: &[u8]) -> rusqlite::Result<()> {
     let (had, has) = (from.as_chunks::<NAME_BYTES>().0, to.as_chunks::<NAME_BYTES>().0);
     for tag in had.iter().filter(|tag| !has.contains(tag)) {
@@ -314,7 +315,7 @@ pub(super) fn retag(conn: &Connection, endpoint: i64, from: &[u8], to: &[u8]) ->
     Ok(())
 }
 
-/// An endpoint that has another status, as of this version.
+/// A change of an endpoint's status, and the version it made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turned {
     pub(super) id: EndpointId,
@@ -323,10 +324,10 @@ pub(super) struct Turned {
     version: u32,
 }
 
-/// Gives an endpoint another status, unless it is deleted. One that is deleted keeps nothing that anybody chose, and
-/// is found by nothing.
+/// Gives an endpoint another status, unless it is deleted. Deleting one clears everything its owner set, so that it is
+/// no longer found by uid, subject or tag.
 pub(super) fn turn(conn: &Connection, id: EndpointId, status: EndpointStatus) -> rusqlite::Result<Option<Turned>> {
-    let keeps = match status {
+    let cleared = match status {
         EndpointStatus::Deleted => {
             let before = before(conn, id)?;
             retag(conn, key(id.0), before.as_ref().map_or(&[], |before| &before.tags), &[])?;
@@ -335,7 +336,7 @@ pub(super) fn turn(conn: &Connection, id: EndpointId, status: EndpointStatus) ->
         _ => "",
     };
     let sql = format!(
-        "UPDATE endpoint SET status = ?2, version = version + 1{keeps} WHERE id = ?1 AND status <> 3
+        "UPDATE endpoint SET status = ?2, version = version + 1{cleared} WHERE id = ?1 AND status <> 3
          RETURNING tenant, version"
     );
     conn.prepare_cached(&sql)?
@@ -354,7 +355,7 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
     if is_active { turn(conn, endpoint, EndpointStatus::Disabled(DisabledBy::Receiver)) } else { Ok(None) }
 }
 
-/// Those of these endpoints that exist.
+/// Reads the endpoints with these ids that exist.
 fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
@@ -363,7 +364,7 @@ fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endp
     Ok(found)
 }
 
-/// The endpoints of these lanes that exist.
+/// Reads the endpoints of these lanes that exist.
 pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for lane in lanes {
@@ -380,7 +381,7 @@ const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id";
 const NEWEST: &str = "?1 = 0 AND status <> 3 AND id < ?2 ORDER BY id DESC";
 const BY_UID: &str = "SELECT id, sealed FROM endpoint WHERE uid = ?1";
 
-/// A tenant's endpoints, by id, from behind one.
+/// A tenant's endpoints, ordered by id, after `after`.
 pub(super) fn read_tenant(
     conn: &Connection,
     vault: &Vault,
@@ -391,8 +392,8 @@ pub(super) fn read_tenant(
     select(conn, vault, OF_TENANT, (key(tenant.0), after.map_or(-1, |id| key(id.0))), limit)
 }
 
-/// The first endpoints that open, at most `limit`. The limit is not SQL's: rows of an erased subject stay until the
-/// erasure sweeps them, and a page that they shorten would read as the last page.
+/// The first endpoints that can be opened, at most `limit`. The limit is not in the SQL: rows of an erased subject stay
+/// until the erasure deletes them, and if SQL counted them, a page could be short and be taken for the last one.
 fn select(
     conn: &Connection,
     vault: &Vault,
@@ -418,11 +419,11 @@ fn select(
     Ok(endpoints)
 }
 
-/// One as it was read; none when the key it was sealed under is destroyed.
+/// Opens an endpoint's row; `None` when the key it is sealed under is destroyed.
 fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Endpoint>, StoreError> {
     let (id, tenant) = (EndpointId(stored_key(get(row, 0)?)?), TenantId(stored_key(get(row, 1)?)?));
     let lane = LaneId(stored_key(get(row, 10)?)?);
-    let in_the_open = Endpoint {
+    let unsealed = Endpoint {
         version: get(row, 9)?,
         ttl: get::<Option<i64>>(row, 4)?.map(stored_micros),
         order: stored_order(get(row, 5)?)?,
@@ -431,12 +432,12 @@ fn endpoint(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<En
         status: stored_status(get(row, 8)?)?,
         ..Endpoint::new(id, lane, tenant, Timestamp::from_millis(get(row, 2)?), "")
     };
-    if in_the_open.status == EndpointStatus::Deleted {
-        return Ok(Some(in_the_open.tombstone()));
+    if unsealed.status == EndpointStatus::Deleted {
+        return Ok(Some(unsealed.tombstone()));
     }
     let sealed: Vec<u8> = get(row, 3)?;
     let Some(key) = vault.by_id(conn, sealed::key_of(&sealed)?)? else { return Ok(None) };
-    sealed::endpoint::open(&in_the_open, &key, &sealed).map(Some)
+    sealed::endpoint::open(&unsealed, &key, &sealed).map(Some)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Erasures over SQLite. One commit announces it in the journal and removes the key; then the list beside the data
-//! has it, somebody signs for the announcement, and only then rows go, a few at a time (`rows`). At the end gaps
-//! of pages become zeros (`scrub`) and the log is cut off.
+//! Erasures over SQLite. One commit announces the erasure in the journal and destroys the key. Then the erasure is
+//! added to the list beside the data, a checkpoint is signed that covers the announcement, and only then rows are
+//! deleted, a few at a time (`rows`). At the end gaps of pages are overwritten with zeros (`scrub`) and the log is
+//! truncated.
 //!
-//! Invariants: no outcome goes before a checkpoint vouches for the announcement that excuses it; whatever a step
-//! has done, a crash goes on from there; an erasure is done when none of what it covers is in the file.
+//! Invariants: no outcome is deleted before a checkpoint vouches for the announcement that excuses it; after a crash
+//! the erasure continues from its last step; an erasure is done when none of the data it covers is in the file.
 
 mod again;
 mod rows;
@@ -32,17 +33,17 @@ use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
 
 pub use again::ErasedAgain;
 
-/// Rows that one look for erased answers goes through.
+/// Rows that one read for erased answers goes through.
 const ANSWERS_LOOKED: u32 = 2_000;
 
 const STEP: usize = ERASURE_STEP_MAX as usize;
 
-/// What is done next. The numbers are on people's disks.
+/// The next thing to do. The numbers are stored on users' disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// It is announced, and may not be in the list.
+    /// The erasure is announced; it may be missing from the list.
     Announced,
-    /// It is in the list, and may not be signed for.
+    /// It is in the list; there may be no checkpoint for its announcement yet.
     Listed,
     Keys,
     Endpoints,
@@ -70,7 +71,7 @@ impl Phase {
         Self::Done,
     ];
 
-    /// The one behind it. A subject has no keys but its own, and its names lead to all its messages.
+    /// The next phase. A subject has no keys but its own, and all its messages, kept ones too, are found by its name.
     fn next(self, is_tenant: bool) -> Self {
         let of_tenants = [Self::Keys, Self::Jobs, Self::Kept];
         let behind = Self::ALL.into_iter().find(|next| *next > self && (is_tenant || !of_tenants.contains(next)));
@@ -78,7 +79,7 @@ impl Phase {
     }
 }
 
-/// An erasure as it is kept.
+/// An erasure, as its row has it.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     erasure: Erasure,
@@ -86,7 +87,7 @@ struct Open {
     mark: Option<Hidden>,
     phase: Phase,
     cursor: i64,
-    /// Messages passed over in this pass, since something of theirs is under way.
+    /// Messages passed over in this pass, since a delivery of theirs is in flight.
     left: i64,
 }
 
@@ -177,17 +178,17 @@ impl Erasures for Sqlite {
 }
 
 impl Sqlite {
-    /// Copies the log into the database and cuts it off, so that nothing of what was overwritten is left in it.
-    /// `false` when somebody else's read is in the way, or the disk is full: then ask again.
+    /// Copies the log into the database and truncates it, so that no overwritten bytes are left in it. Returns `false`
+    /// when another program's read prevents it, or the disk is full: then try again.
     pub(super) async fn empty_log(&self) -> Result<bool, StoreError> {
         self.writer.ask(Request::EmptyLog).await
     }
 
-    /// Adds an erasure to the list beside the data, unless it is there.
+    /// Adds an erasure to the list beside the data, unless the list has it.
     async fn list(&self, open: &Open) -> Result<(), StoreError> {
         let line = Line { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
         let (folder, text) = (self.path.clone(), line.to_text(self.shared.vault.erasures()));
-        // Not on a thread of the runtime: it waits for the disk.
+        // Runs on a reader thread, since it waits for the disk.
         let append = move |_: &Connection| {
             let done = match erasures_file::has(&folder, &text) {
                 Ok(true) => Ok(()),
@@ -204,12 +205,12 @@ impl Sqlite {
         self.readers.read(append).await
     }
 
-    /// Goes on with the next phase.
+    /// Begins the next phase.
     async fn turn(&self, session: Session, open: Open) -> Result<(), StoreError> {
         self.work(session, 1, move |conn| open.turn(conn)).await
     }
 
-    /// Whether a checkpoint vouches for this row; signs if none does.
+    /// Whether a checkpoint vouches for this row; tries to sign one if none does.
     async fn is_signed(&self, session: Session, row: u64, now: Timestamp) -> Result<bool, StoreError> {
         let newest = |conn: &Connection| Ok(signed::newest(conn)?.map_or(0, |signed| signed.row));
         if self.readers.read(newest).await? < row {
@@ -218,19 +219,19 @@ impl Sqlite {
         Ok(self.readers.read(newest).await? >= row)
     }
 
-    /// Whether all that is derived from the journal knows of what was erased: nothing of it is added later.
+    /// Whether the follower is past the announcement, so that it adds no more rows derived from erased messages.
     async fn follows(&self, open: Open) -> Result<bool, StoreError> {
         let followed = |conn: &Connection| Ok(derived::followed(conn)?.followed);
         if self.readers.read(followed).await? < open.erasure.row {
             let (reply, done) = oneshot::channel();
             self.writer.send(Request::CatchUp(reply)).await?;
-            // It may not succeed on a full disk.
+            // This may fail on a full disk.
             _ = done.await;
         }
         Ok(self.readers.read(followed).await? >= open.erasure.row)
     }
 
-    /// Forgets a tenant's keys of calls whose answers nobody can open any more.
+    /// Deletes a tenant's idempotency keys whose answers are sealed under a destroyed key.
     async fn erase_answers(&self, session: Session, tenant: TenantId) -> Result<(), StoreError> {
         let mut behind = Some((i64::MIN, [0; 16]));
         while let Some(from) = behind {
@@ -241,7 +242,7 @@ impl Sqlite {
                 let some = some.to_vec();
                 let remove = move |conn: &Connection| {
                     let mut each = some.iter().map(|(day, key)| idempotency::remove(conn, *day, tenant, *key));
-                    each.try_for_each(|removed| removed.map(drop)).map_err(failed("forget erased answers"))
+                    each.try_for_each(|removed| removed.map(drop)).map_err(failed("delete erased answers"))
                 };
                 self.work(session, STEP, remove).await?;
             }
@@ -284,7 +285,7 @@ fn begin(
     };
     let whom = subject.map_or(ErasedWhom::Tenant, |_| ErasedWhom::Subject(mark));
     entries.push(&Entry::Erased { tenant, whom, at, by });
-    // The one that this commit writes.
+    // The row of the journal that this commit will write.
     let row: i64 =
         conn.query_row("SELECT coalesce(max(number), 0) + 1 FROM journal", [], |row| row.get(0)).map_err(&doing)?;
     let number: i64 = conn
@@ -311,7 +312,7 @@ fn begin(
     Ok(Open { erasure, hidden, mark, phase: Phase::Announced, cursor: 0, left: 0 })
 }
 
-/// Destroys a subject's key, if it is on the disk; says by which mark the journal knew it.
+/// Destroys a subject's key, if it has one; returns the keyed hash that stands for the subject in the journal.
 fn destroy_subject(
     conn: &Connection,
     vault: &Vault,
@@ -326,7 +327,7 @@ fn destroy_subject(
     Ok(mark)
 }
 
-/// The key of a subject, if one is on the disk, and the mark by which the journal knows it.
+/// The key of a subject, if it has one, and the keyed hash that stands for the subject in the journal.
 fn known_subject(
     conn: &Connection,
     vault: &Vault,
@@ -342,7 +343,7 @@ fn known_subject(
     Ok(Some((id, mark)))
 }
 
-/// Who was erased, as the list beside the data has it.
+/// The keyed hash of an erased subject or tenant, as in the list beside the data.
 fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
     match subject {
         Some(subject) => vault.erasures().hash("subject", tenant.raw(), subject),
@@ -350,7 +351,7 @@ fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
     }
 }
 
-/// Nothing is left.
+/// Marks an erasure as done.
 fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) -> Result<(), StoreError> {
     let Some(open) = one(conn, number)?.filter(|open| open.phase == Phase::Log) else { return Ok(()) };
     let Erasure { row, messages, deliveries, .. } = open.erasure;
@@ -360,7 +361,7 @@ fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) ->
 }
 
 impl Open {
-    /// Goes on with the next phase, from its beginning.
+    /// Begins the next phase.
     fn turn(self, conn: &Connection) -> Result<(), StoreError> {
         Self { phase: self.phase.next(self.erasure.is_tenant), cursor: 0, left: 0, ..self }.write(conn)
     }
@@ -384,7 +385,7 @@ impl Open {
             ))
         })
         .map(drop)
-        .map_err(failed("go on with an erasure"))
+        .map_err(failed("store the progress of an erasure"))
     }
 }
 
@@ -433,9 +434,9 @@ fn stored(row: &Row<'_>) -> Result<Open, StoreError> {
     })
 }
 
-/// When a message was erased that is still there; `None` when it was not.
+/// When a message was erased whose row still exists; `None` if it was not erased.
 fn erased_at(conn: &Connection, message: MessageId) -> Result<Option<Timestamp>, StoreError> {
-    let doing = failed("look whether a message was erased");
+    let doing = failed("check whether a message was erased");
     let found: Option<(i64, Vec<u8>)> = conn
         .prepare_cached(
             "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1",
@@ -453,7 +454,7 @@ fn erased_at(conn: &Connection, message: MessageId) -> Result<Option<Timestamp>,
     Ok(Some(Timestamp::from_millis(at.unwrap_or(0))))
 }
 
-/// How a pending delivery has ended whose message was erased, before its row is gone.
+/// The outcome of a pending delivery whose message was erased, and whose row is not deleted yet.
 pub(super) fn end_of(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
     let is_any = conn
         .prepare_cached("SELECT 1 FROM erasure WHERE done_ms IS NULL LIMIT 1")

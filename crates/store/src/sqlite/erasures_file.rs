@@ -1,8 +1,9 @@
-//! The list of erasures that is kept beside backups: whoever restores an older copy applies it again, before
-//! anything is served.
+//! The list of erasures, a file in the data folder and beside backups: a restore of an older copy applies it again,
+//! before the copy is served.
 //!
-//! One line for each: `posthaste erasure 1 STORE ROW TIME HIDDEN MAC`. `HIDDEN` is a keyed hash of who it was, `MAC`
-//! a keyed hash of the line up to it; nobody without the store's key can tell who, or add one.
+//! One line for each: `posthaste erasure 1 STORE ROW TIME HIDDEN MAC`. `HIDDEN` is a keyed hash of the subject or
+//! tenant, `MAC` a keyed hash of the line up to it. Without the store's key it is not possible to find out who was
+//! erased, or to add a line.
 //!
 //! Invariant: a line is on the disk before its erasure is answered.
 
@@ -18,12 +19,12 @@ use posthaste_crypto::hex;
 
 use super::folder::FILE_MODE;
 
-/// Its name in the data folder.
+/// The file's name in the data folder.
 pub(super) const ERASURES: &str = "erasures";
 
 const HEAD: &str = "posthaste erasure 1";
 
-/// What one line says.
+/// One line of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) store: [u8; 16],
@@ -34,14 +35,14 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The line as it stands in the file.
+    /// The line with its MAC, as written to the file.
     pub(super) fn to_text(self, key: &LookupKey) -> String {
         let words = self.words();
         let mac = mac(key, &words);
         format!("{words} {}\n", hex::write(&mac))
     }
 
-    /// What a line says, if it is one of the store with this key.
+    /// Parses a line; `None` unless it is complete and its MAC was made with this key.
     pub(super) fn parse(text: &str, key: &LookupKey) -> Option<Self> {
         let (words, given) = text.rsplit_once(' ')?;
         let mut parts = words.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
@@ -64,7 +65,7 @@ pub(super) fn append(folder: &Path, line: &str) -> io::Result<()> {
     let path = folder.join(ERASURES);
     let is_new = !path.exists();
     let mut file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(&path)?;
-    // What a crash left of a line before must not swallow this one.
+    // A crash may have left an incomplete line: begin a new one.
     let text = if ends_whole(&path)? { line.to_owned() } else { format!("\n{line}") };
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_from_what_was_written_and_nothing_else() {
+    fn a_line_parses_as_written_and_altered_lines_are_refused() {
         let text = LINE.to_text(&key());
         let line = text.trim_end();
         assert_eq!(Line::parse(line, &key()), Some(LINE));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_crash_cut_off_does_not_swallow_the_next() {
+    fn an_incomplete_line_after_a_crash_does_not_affect_the_next() {
         let folder = tempfile::tempdir().expect("a folder");
         let text = LINE.to_text(&key());
         std::fs::write(folder.path().join(ERASURES), &text[..40]).expect("a part");

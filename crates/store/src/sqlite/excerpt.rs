@@ -1,5 +1,5 @@
-//! How receivers' answers to attempts that failed begin: sealed as the message is that was sent, so that they end
-//! with it.
+//! Excerpts: the first bytes of receivers' answers to failed attempts, sealed under the key of the message, so that
+//! erasing the message's data erases them too.
 
 use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, MessageId, TenantId};
@@ -11,9 +11,9 @@ use super::vault::Vault;
 use crate::StoreError;
 use crate::row::Settlement;
 
-/// What a settlement says of an answer.
+/// An excerpt of a settlement, not sealed yet.
 pub(super) struct Said {
-    /// The settlement's place among the others.
+    /// The index of the settlement.
     at: usize,
     message: MessageId,
     delivery: DeliveryId,
@@ -21,20 +21,20 @@ pub(super) struct Said {
     excerpt: Bytes,
 }
 
-/// Takes what settlements say of answers out of them.
+/// Takes the excerpts out of settlements.
 pub(super) fn take(settlements: &mut [Settlement]) -> Vec<Said> {
-    let said = settlements.iter_mut().enumerate().filter_map(|(at, settlement)| {
+    let excerpts = settlements.iter_mut().enumerate().filter_map(|(at, settlement)| {
         let excerpt = settlement.excerpt.take()?;
         let delivery = &settlement.record.delivery;
         Some(Said { at, message: delivery.message, delivery: delivery.id, number: settlement.attempt?.number, excerpt })
     });
-    said.collect()
+    excerpts.collect()
 }
 
-/// Seals it, each with its settlement's place. Nothing is kept of what nobody can open any more.
-pub(super) fn seal(conn: &Connection, vault: &Vault, said: &[Said]) -> Result<Vec<(usize, Bytes)>, StoreError> {
-    let mut sealed = Vec::with_capacity(said.len());
-    for Said { at, message, delivery, number, excerpt } in said {
+/// Seals excerpts; returns each with the index of its settlement. Leaves out those of messages whose key is destroyed.
+pub(super) fn seal(conn: &Connection, vault: &Vault, excerpts: &[Said]) -> Result<Vec<(usize, Bytes)>, StoreError> {
+    let mut sealed = Vec::with_capacity(excerpts.len());
+    for Said { at, message, delivery, number, excerpt } in excerpts {
         let Some((tenant, head)) = head(conn, *message)? else { continue };
         let excerpt = vault.seal_excerpt(conn, (tenant, *delivery, *number), &head, excerpt)?;
         sealed.extend(excerpt.map(|excerpt| (*at, Bytes::from(excerpt))));
@@ -42,18 +42,18 @@ pub(super) fn seal(conn: &Connection, vault: &Vault, said: &[Said]) -> Result<Ve
     Ok(sealed)
 }
 
-/// Whose a message is, and what is sealed with it.
+/// The tenant and the sealed head of a message, which names the key that it is sealed under.
 fn head(conn: &Connection, message: MessageId) -> Result<Option<(TenantId, Vec<u8>)>, StoreError> {
     let found: Option<(i64, Vec<u8>)> = conn
         .prepare_cached(
             "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1",
         )
         .and_then(|mut sql| sql.query_row([key(message.0)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(failed("read what a message is sealed with"))?;
+        .map_err(failed("read the sealed head of a message"))?;
     found.map(|(tenant, head)| Ok((TenantId(stored_key(tenant)?), head))).transpose()
 }
 
-/// Keeps what a settlement says of an answer, which is sealed. Its tenant is its message's.
+/// Writes the sealed excerpt of a settlement, if it has one, with the tenant of its message.
 pub(super) fn keep(conn: &Connection, settlement: &Settlement) -> rusqlite::Result<()> {
     let (Some(attempt), Some(excerpt)) = (settlement.attempt, &settlement.excerpt) else { return Ok(()) };
     let delivery = &settlement.record.delivery;
@@ -66,9 +66,9 @@ pub(super) fn keep(conn: &Connection, settlement: &Settlement) -> rusqlite::Resu
     .map(drop)
 }
 
-/// Those of a delivery, by number.
+/// The excerpts of a delivery's attempts, by number of the attempt.
 pub(super) fn of(conn: &Connection, vault: &Vault, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
-    let doing = failed("read how answers began");
+    let doing = failed("read excerpts of answers");
     let mut sql = conn
         .prepare_cached("SELECT number, tenant, sealed FROM excerpt WHERE delivery = ?1 ORDER BY number")
         .map_err(&doing)?;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_became_of_deliveries_is_kept_also_where_it_cannot_be_kept_how_answers_began() {
+    async fn outcomes_are_recorded_also_when_their_excerpts_cannot_be_sealed() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let session = store.open(NOW).await.expect("a session").session;
@@ -155,7 +155,7 @@ mod tests {
         _ = store.accept(session, vec![again.clone()]).await.expect("it accepts");
         _ = store.settle(session, vec![refused(session, &again)]).await.expect("it settles");
         let found = of(&beside, &store.shared.vault, again.deliveries[0].delivery.id).expect("it reads");
-        assert_eq!(found, [(1, Bytes::from_static(b"go away"))], "and others are kept");
+        assert_eq!(found, [(1, Bytes::from_static(b"go away"))], "later excerpts are kept");
         store.close().await;
     }
 }

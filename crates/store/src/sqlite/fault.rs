@@ -1,10 +1,10 @@
-//! What an error of the database means for the store: whose fault it is, and whether it goes on.
+//! Classifies errors: whether a request caused it, the disk is full, or the store must stop.
 
 use rusqlite::ErrorCode;
 
 use crate::StoreError;
 
-/// Whether the request is at fault, and the store is well.
+/// Whether the request caused the error: it is refused, and the store goes on.
 pub(super) fn is_callers(error: &StoreError) -> bool {
     match error {
         StoreError::Fenced { .. } | StoreError::TooMany { .. } | StoreError::Damaged { .. } | StoreError::Busy => true,
@@ -12,19 +12,19 @@ pub(super) fn is_callers(error: &StoreError) -> bool {
     }
 }
 
-/// Whether a write found no room. Nothing of its transaction is on the disk: the page that ends a
-/// transaction is the last one written. A sync is never in here, whatever its reason: after a
-/// failed one nobody knows what is on the disk.
+/// Whether a write failed because the disk is full. Then its transaction is not in the file: the page that ends a
+/// transaction is written last. The error of a failed sync is never one of these, also on a full disk: after it the
+/// state of the file is unknown.
 pub(super) fn is_full(error: &StoreError) -> bool {
     code(error) == Some(ErrorCode::DiskFull)
 }
 
-/// Whether a read was ended for the log's sake: it may be made again.
+/// Whether a read was interrupted to keep the log within its bound: it can be repeated.
 pub(super) fn is_interrupted(error: &StoreError) -> bool {
     code(error) == Some(ErrorCode::OperationInterrupted)
 }
 
-/// What SQLite calls it.
+/// SQLite's error code, if the error came from SQLite.
 pub(super) fn code(error: &StoreError) -> Option<ErrorCode> {
     match error {
         StoreError::Database { source, .. } => source.sqlite_error_code(),
@@ -32,7 +32,7 @@ pub(super) fn code(error: &StoreError) -> Option<ErrorCode> {
     }
 }
 
-/// An error and everything under it, in one line.
+/// An error and its sources, in one line.
 pub(super) fn chain(error: &StoreError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -1,5 +1,5 @@
-//! The data folder: one process at a time, and nobody else reads it. What stands in the way of
-//! using it is put into words here.
+//! The data folder: one process uses it at a time, and other users of the system cannot read its files. Errors that
+//! prevent its use get their wording here.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -12,27 +12,27 @@ use super::fault;
 use super::header::Header;
 use crate::StoreError;
 
-/// The owner's alone: payloads and secrets are in it.
+/// Access for the owner only: the folder holds payloads and secrets.
 pub(super) const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
 pub(super) const DATABASE: &str = "posthaste.db";
-/// Held by the process that has the folder.
+/// The lock file, locked by the process that uses the folder.
 pub(super) const LOCK: &str = "lock";
 const NEW_DATABASE: &str = "posthaste.db-new";
-/// Where a restore makes what it puts in place at its end.
+/// The subfolder in which a restore builds the database before it puts it in place.
 pub(super) const RESTORING: &str = "restoring";
 
-/// A data folder this process has to itself, until it is dropped.
+/// A data folder that this process has locked; the lock is released on drop.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The lock is the open file's: the system frees it however the process ends.
+    /// The lock belongs to the open file: the operating system releases it however the process ends.
     _lock: File,
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, and takes it.
+    /// Creates the folder if it is missing, and locks it.
     pub(super) fn take(path: &Path) -> Result<Self, StoreError> {
         make_private(path).map_err(|error| refused(path, cannot("write in it", &error)))?;
         let lock = take_lock(path)?;
@@ -43,27 +43,27 @@ impl Folder {
         &self.path
     }
 
-    /// The database in it.
+    /// The path of the database.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// What the database begins with.
+    /// Reads the database's header without SQLite.
     pub(super) fn header(&self) -> Result<Header, StoreError> {
         Header::read(&self.database()).map_err(|error| self.refused_to("read its posthaste.db", &error))
     }
 
-    /// Whether there is something in the log.
+    /// Whether there is a write-ahead log that is not empty.
     pub(super) fn has_log(&self) -> bool {
         fs::metadata(self.path.join("posthaste.db-wal")).is_ok_and(|log| log.len() > 0)
     }
 
-    /// Whether a restore to it was cut short.
+    /// Whether a restore to it was interrupted.
     pub(super) fn is_half_restored(&self) -> bool {
         self.path.join(RESTORING).exists()
     }
 
-    /// An empty file to make a database in; what an interrupted first start left of one is gone.
+    /// Makes an empty file for a new database; removes the files that an interrupted first start has left.
     pub(super) fn new_database(&self) -> io::Result<PathBuf> {
         for left in ["-journal", "-wal", "-shm", ""] {
             match fs::remove_file(self.path.join(format!("{NEW_DATABASE}{left}"))) {
@@ -76,14 +76,14 @@ impl Folder {
         Ok(path)
     }
 
-    /// Puts a database that was made and closed where the database is.
+    /// Renames a new database, which must be closed, to the database's own name.
     pub(super) fn put_in_place(&self, new: &Path) -> io::Result<()> {
         File::open(new)?.sync_all()?;
         fs::rename(new, self.database())?;
         sync_folder(&self.path)
     }
 
-    /// An error of the database as it is being opened, with what it means and what to do.
+    /// Turns an error of SQLite while the database is opened into one that says what it means and what to do.
     pub(super) fn explained(&self, error: StoreError) -> StoreError {
         let what = match fault::code(&error) {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -102,19 +102,19 @@ impl Folder {
         self.refused(format!("{what} ({})", fault::chain(&error)))
     }
 
-    /// What the system refused, as a reason why it cannot be used.
+    /// The error for a system call that failed.
     pub(super) fn refused_to(&self, doing: &str, error: &io::Error) -> StoreError {
         self.refused(cannot(doing, error))
     }
 
-    /// Why it cannot be used.
+    /// The error that says why the folder cannot be used.
     pub(super) fn refused(&self, reason: String) -> StoreError {
         refused(&self.path, reason)
     }
 }
 
-/// Makes the folder if it is missing. One that is there keeps its permissions: it may be shared on
-/// purpose. What is kept in it is the owner's alone either way.
+/// Creates the folder if it is missing. An existing folder keeps its permissions: it may be shared on
+/// purpose. The files in it are accessible to the owner only either way.
 fn make_private(path: &Path) -> io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
@@ -124,7 +124,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(database)?;
     if is_new {
         sync_folder(path)?;
-        // A folder that a power cut forgets takes with it what was acknowledged in it.
+        // If a power cut lost the folder's own entry, acknowledged messages would be lost with it.
         missing.into_iter().filter_map(Path::parent).try_for_each(sync_folder)?;
     }
     Ok(())
@@ -135,7 +135,7 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// What the system refused, and what to do about it.
+/// Says which system call failed, and what to do about it.
 fn cannot(doing: &str, error: &io::Error) -> String {
     let instead = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space and start again",
@@ -161,12 +161,13 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
             return Err(refused(path, format!("cannot lock it: {error}; it must be on a local disk")));
         }
     }
-    // A restore that fails takes its lock with it: one that nobody else can find holds nobody off.
+    // A restore that fails deletes its lock file. A lock on a deleted file does not exclude other processes, so check
+    // that this file is still the one in the folder.
     let found = fs::metadata(path.join(LOCK)).ok().zip(file.metadata().ok());
     if found.is_none_or(|(there, own)| (there.dev(), there.ino()) != (own.dev(), own.ino())) {
         return Err(refused(path, "another process had it open and has just left it; try again".to_owned()));
     }
-    // For whoever finds the folder taken; the lock holds without it.
+    // The process id is for the error message of a process that finds the folder locked; the lock works without it.
     let note = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     note.map_err(|error| refused(path, cannot("write its lock", &error)))?;
     Ok(file)

@@ -1,13 +1,13 @@
-//! The thread that follows the journal and keeps what is derived from it: an endpoint's history,
-//! names of messages, tallies, how much is pending in each queue.
+//! The thread that follows the journal and updates the tables derived from it: histories of endpoints,
+//! names of messages, tallies, the number of pending deliveries in each queue.
 //!
-//! It reads many rows, sorts what follows from them, and has the writer put it down in slices, so
-//! that each page of an index is touched once and nobody waits long. A batch has its end written
-//! down before its first slice: a crash repeats the batch from its beginning, and every slice is
-//! such that making it twice is making it once.
+//! It reads a batch of rows, sorts the facts that follow from them, and has the writer write them in slices, so that
+//! each page of an index is written once and other writes do not wait long. The end of a batch is written before its
+//! first slice: after a crash the batch is repeated from its beginning, and writing a slice twice has no further
+//! effect.
 //!
-//! Invariant: what is derived covers the journal up to `followed`, and of what lies behind it only
-//! parts that a reader who reads the rest of the journal himself can tell apart (see `derived`).
+//! Invariant: the derived tables cover the journal up to `followed`. Of later rows they have at most parts of one
+//! batch, which a reader that adds the rest of the journal can recognise (see `derived`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,22 +27,22 @@ use super::thread::Joined;
 use crate::StoreError;
 use crate::derived::Derived;
 
-/// Entries that make a batch worth while, by what they weigh. A reader has to look at as many himself;
-/// twice as many deliveries of a lane stand on each page of its history that is written.
+/// The weight of entries that fill a batch. Larger batches write fewer pages of the index for the same entries, but
+/// each read of a derived table has to add as many entries from the journal.
 const ENTRIES_MAX: u64 = 40_000;
-/// The same for rows, where each holds little.
+/// The number of rows that fill a batch, for rows with few entries.
 const ROWS_MAX: u64 = 2_000;
-/// With nothing new for this long, a smaller batch will do.
+/// After so long without a new row, a smaller batch is followed.
 const QUIET: Duration = Duration::from_secs(1);
-/// Rows written at once: whoever accepts waits for them. So few go along with a group of others.
+/// Facts written in one request, while accepts wait. Few enough to share a group with other requests.
 const SLICE: usize = 128;
 
-/// What the writer tells the thread.
+/// The writer's handle to the thread.
 #[derive(Debug)]
 pub(super) struct Follower {
     wake: SyncSender<()>,
     behind: Arc<Behind>,
-    // After `wake`, whose end ends it.
+    // Declared after `wake`, whose drop ends the thread.
     _thread: Joined,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Follower {
 struct Behind {
     rows: AtomicU64,
     entries: AtomicU64,
-    /// Whoever wants to hear when nothing of today's is left.
+    /// Callers that wait until the journal, as it was when they asked, is followed.
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
 }
 
@@ -65,7 +65,7 @@ impl Follower {
         Ok(Self { wake, behind, _thread: thread })
     }
 
-    /// A row whose entries weigh so much was committed.
+    /// Notes that a row with entries of this weight was committed; zero if there was none.
     pub(super) fn grew(&self, entries: usize) {
         if entries > 0 {
             self.behind.rows.fetch_add(1, Ordering::Relaxed);
@@ -74,44 +74,44 @@ impl Follower {
         }
     }
 
-    /// Catches up without waiting for more, and says when it has.
+    /// Has the thread catch up at once, and answers when it has.
     pub(super) fn catch_up(&self, reply: oneshot::Sender<()>) {
         self.behind.waiting().push(reply);
         self.wake();
     }
 
     fn wake(&self) {
-        // Full: it is about to look anyway. Gone: the store is stopping.
+        // If the channel is full, the thread is about to run anyway; if it is closed, the store is stopping.
         _ = self.wake.try_send(());
     }
 }
 
-/// The thread's side.
+/// The state of the thread.
 struct Side {
     conn: Connection,
     requests: WeakSender<Request>,
     behind: Arc<Behind>,
-    /// The tenant of each endpoint seen lately.
+    /// A cache of the tenants of endpoints.
     owners: BTreeMap<EndpointId, TenantId>,
 }
 
-/// Owners remembered; beyond it all are forgotten and read again.
+/// The most entries in the cache of owners; beyond it all are evicted.
 const OWNERS_MAX: usize = 65_536;
 
 impl Side {
     fn serve(mut self, woken: &Receiver<()>) {
-        let mut has_complained = false;
+        let mut has_warned = false;
         loop {
             let waiting = std::mem::take(&mut *self.behind.waiting());
             match self.catch_up() {
                 Ok(()) => {
-                    has_complained = false;
+                    has_warned = false;
                     waiting.into_iter().for_each(|waits| _ = waits.send(()));
                 }
                 Err(StoreError::Stopped) => return,
-                // The journal keeps what was not followed; the next wake tries again.
-                Err(error) if !has_complained => {
-                    has_complained = true;
+                // The journal still has the rows; the next wake-up tries again.
+                Err(error) if !has_warned => {
+                    has_warned = true;
                     tracing::warn!(%error, "cannot follow the journal; lists and counts read it themselves");
                 }
                 Err(_) => {}
@@ -122,7 +122,7 @@ impl Side {
         }
     }
 
-    /// Waits until a batch is worth while; `false` at the end.
+    /// Waits until a batch is full or no row has come for a while; `false` when the store stops.
     fn gather(&self, woken: &Receiver<()>) -> bool {
         let mut next = woken.recv().map_err(|_| RecvTimeoutError::Disconnected);
         while next.is_ok() && !self.behind.is_enough() {
@@ -136,12 +136,12 @@ impl Side {
         Ok(())
     }
 
-    /// Follows what a batch may hold; `false` when there was nothing.
+    /// Follows one batch; `false` if there was no row to follow.
     fn follow_a_batch(&mut self) -> Result<bool, StoreError> {
         let (derived, to) = {
-            let moment = self.conn.unchecked_transaction().map_err(super::failed("begin to follow"))?;
-            let at = derived::followed(&moment)?;
-            let Batch { derived, to, rows, entries } = read(&moment, at, &mut self.owners)?;
+            let snapshot = self.conn.unchecked_transaction().map_err(super::failed("begin to follow"))?;
+            let at = derived::followed(&snapshot)?;
+            let Batch { derived, to, rows, entries } = read(&snapshot, at, &mut self.owners)?;
             self.behind.less(rows, entries);
             (derived, to)
         };
@@ -188,7 +188,7 @@ impl Behind {
     }
 }
 
-/// What a batch holds.
+/// A batch of rows of the journal, and the facts derived from them.
 struct Batch {
     derived: Derived,
     /// The last row it covers, if it covers any.
@@ -197,7 +197,7 @@ struct Batch {
     entries: u64,
 }
 
-/// Reads a batch: to the end that was written down for it, or as far as is worth while.
+/// Reads a batch: up to the stored end of one that was interrupted, otherwise until it is full.
 fn read(
     conn: &Connection,
     at: derived::Followed,
@@ -205,7 +205,7 @@ fn read(
 ) -> Result<Batch, StoreError> {
     let mut batch = Batch { derived: Derived::default(), to: None, rows: 0, entries: 0 };
     journal::each(conn, at.followed, |row| {
-        // Whoever accepts or delivers goes first: a batch takes a core for milliseconds.
+        // A batch occupies a core for milliseconds: let threads that accept or deliver run first.
         std::thread::yield_now();
         for entry in row.entries() {
             let entry = entry?;

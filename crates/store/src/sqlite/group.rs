@@ -1,7 +1,7 @@
-//! A group of requests in one transaction: all of them, or each on its own where one is at fault.
+//! Runs a group of requests in one transaction. If one of them fails by its own fault, each runs again in a savepoint,
+//! so that only that one is refused.
 //!
-//! Invariant: what a transaction did here, in the journal's entries and in what is kept in memory, is
-//! undone with it.
+//! Invariant: when a transaction is rolled back, so are its journal entries and its changes to memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::StoreError;
 use crate::journal::Entry;
 use crate::row::{Act, By, EndpointPut, Session, Settlement, Start};
 
-/// What runs a group of requests in one transaction.
+/// The prepared statements and the state for running groups of requests.
 pub(super) struct Group<'c> {
     conn: &'c Connection,
     begin: Statement<'c>,
@@ -37,15 +37,15 @@ pub(super) struct Group<'c> {
     settle: Settle<'c>,
     pub(super) journal: Journal<'c>,
     low: Low<'c>,
-    /// Who may write. The folder's lock makes memory enough to know it.
+    /// The session that may write. The folder's lock excludes other processes, so this is not stored in the file.
     session: Option<Session>,
-    /// What this group changes of endpoints, in the order of its requests.
+    /// Changes to endpoints by this group, in the order of its requests.
     pub(super) changed: Vec<CommittedChange>,
     /// How long the last commit took, its sync included.
     pub(super) commit_took: Duration,
 }
 
-/// Requests of a group that were refused, by their place in it.
+/// The refused requests of a group: index in the group, and error.
 pub(super) type Refused = Vec<(usize, StoreError)>;
 
 impl<'c> Group<'c> {
@@ -67,8 +67,7 @@ impl<'c> Group<'c> {
         })
     }
 
-    /// Makes a group durable. An error is the end of the writer, unless the disk is full: then
-    /// nothing has happened.
+    /// Commits a group. An error ends the writer, unless the disk is full: then the group is rolled back.
     pub(super) fn write(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
         let session = self.session;
         match self.write_together(group) {
@@ -86,9 +85,9 @@ impl<'c> Group<'c> {
         })
     }
 
-    /// Takes back what a failed transaction did, here and in the database.
+    /// Rolls back a failed transaction, in the database and in memory.
     fn undo(&mut self, session: Option<Session>) -> Result<(), StoreError> {
-        // Some failures have undone it already.
+        // After some failures SQLite has rolled back already.
         if !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK").map_err(failed("roll back a group"))?;
         }
@@ -107,7 +106,7 @@ impl<'c> Group<'c> {
         for (place, request) in group.iter_mut().enumerate() {
             match self.apply(request) {
                 Ok(()) => {}
-                // Both are said before anything is written.
+                // Both are returned before anything is written.
                 Err(error @ (StoreError::Fenced { .. } | StoreError::TooMany { .. })) => refused.push((place, error)),
                 Err(error) => return Err(error),
             }
@@ -116,7 +115,7 @@ impl<'c> Group<'c> {
         Ok(refused)
     }
 
-    /// The same once more with each request on its own, so that a bad one fails alone.
+    /// Runs the group again with each request in a savepoint, so that a faulty one fails alone.
     fn write_apart(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
         let mut refused = Refused::new();
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
@@ -200,7 +199,7 @@ impl<'c> Group<'c> {
         if let Some(turned) = cut::put(self.conn, cut)? {
             self.turned(turned, Act { at: cut.at, by });
         }
-        // A lane's are left to a reader: it looks at every pending row, and everybody waits for us.
+        // For a lane, a reader counts: the count scans every pending row, and all writes would wait for it.
         if let Scope::Message(_) = cut.scope {
             *ended = Some(page::count_ended(self.conn, cut.scope)?);
         }
@@ -238,7 +237,7 @@ impl<'c> Group<'c> {
             return Ok(());
         }
         let anew = if self.vault.is_destroyed(endpoint.tenant, sealed.key.id()) {
-            // Its tenant or its subject was erased since: it is the first of what they have from now on.
+            // Its tenant or subject was erased since it was sealed: seal it again, under a new key.
             let (tenant, subject) = sealed::endpoint::whose(&self.vault, endpoint);
             let key = self.vault.find_or_make(self.conn, View::Writers, tenant, subject.as_ref())?;
             Some(SealedEndpoint::new(&self.vault, endpoint, &key, once.as_ref()))
@@ -270,7 +269,7 @@ impl<'c> Group<'c> {
             Change::Uncut(scope, _) => cut::remove(self.conn, *scope)?,
             Change::Pause(pause, _) => pause::put(self.conn, &self.vault, pause)?,
             Change::Resume(scope, _) => pause::remove(self.conn, *scope)?,
-            // The journal has it: there is nothing else to write.
+            // The journal entry is all there is to write.
             Change::Reset(..) => {}
             Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
         }
@@ -284,8 +283,9 @@ fn begin_session(conn: &Connection, vault: &Vault) -> Result<Start, StoreError> 
         .map_err(failed("count a start"))?;
     let writer = WriterId::new(number);
     let writer = writer.ok_or(StoreError::Damaged { what: "the start counter", found: number.to_string() })?;
-    // What was in flight in an earlier session is not sent again.
-    conn.execute("DELETE FROM spared", []).map_err(failed("forget what cuts spared"))?;
+    // These deliveries were in flight in an earlier session when a cut was made; they are covered by the cut now, and
+    // not sent again.
+    conn.execute("DELETE FROM spared", []).map_err(failed("clear the deliveries that cuts spared"))?;
     Ok(Start {
         session: Session { id: number.into(), writer, epoch: number.into() },
         cuts: cut::all(conn)?,

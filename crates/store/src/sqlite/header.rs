@@ -1,23 +1,23 @@
-//! The first bytes of the database, read without SQLite: opening a file with it may already change
-//! that file.
+//! Reads the header of the database without SQLite: opening a file with SQLite may already change
+//! it.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Marks the file as ours; letters, so that `file` and a hex dump show it.
+/// Marks the file as a Posthaste database; letters, so that `file` and a hex dump show it.
 pub(super) const APPLICATION_ID: i64 = 0x5048_7374; // "PHst"
 
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// What a file begins with.
+/// The kind of file, by its first 100 bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Header {
-    /// Nothing: it has not been written yet.
+    /// The file is empty.
     None,
-    /// Our database, at this version as far as the file itself tells; the log may tell of a newer.
+    /// A Posthaste database. The version is the database file's; the write-ahead log may have a newer one.
     Ours { version: u32 },
-    /// Something else, put into words.
+    /// Another file; the text says what it is.
     Foreign(&'static str),
 }
 

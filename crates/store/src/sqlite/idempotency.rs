@@ -1,7 +1,8 @@
-//! Keys of calls that create something, and what the first of each was answered.
+//! Idempotency keys of calls that create something, each with the answer to the first call.
 //!
-//! The writer looks and writes in one transaction: of twins in one group the first is fresh, and the
-//! others see its row. A day is a range of the key, so that forgetting one touches no other.
+//! The writer looks a key up and inserts it in one transaction: of several calls with the same key in one group the
+//! first is fresh, and the others see its row. The primary key begins with the day, so that deleting one day's keys
+//! touches no other's.
 
 use bytes::Bytes;
 use posthaste_core::id::TenantId;
@@ -19,10 +20,10 @@ const KNOWN: &str = "SELECT digest, status, answer, at_ms FROM idempotency WHERE
 const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
                         (SELECT day, tenant, key FROM idempotency WHERE day < ?1 ORDER BY day, tenant, key LIMIT ?2)";
 
-/// What a call is that was made before. A key whose answer was erased is not known any more.
+/// What is known of an earlier call with the same key. A key whose answer was erased counts as unknown, and is removed.
 pub(super) fn known(conn: &Connection, vault: &Vault, once: Option<&Once>) -> Result<Option<Before>, StoreError> {
     let Some(Once { sealed: call, .. }) = once else { return Ok(None) };
-    let doing = failed("look whether a call is known");
+    let doing = failed("look up an idempotency key");
     for near in Day::of(call.at).near() {
         let Some(known) = find(conn, near, call.tenant, call.key).map_err(&doing)? else { continue };
         let Some(before) = call.after(&known) else { continue };
@@ -34,7 +35,7 @@ pub(super) fn known(conn: &Connection, vault: &Vault, once: Option<&Once>) -> Re
     Ok(None)
 }
 
-/// Makes a call known, as it is under seal.
+/// Inserts the key of a call with its sealed answer.
 pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlite::Result<()> {
     let Some(call) = call else { return Ok(()) };
     conn.prepare_cached(
@@ -52,7 +53,7 @@ pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlit
     .map(drop)
 }
 
-/// Forgets a key.
+/// Deletes a key.
 pub(super) fn remove(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<usize> {
     conn.prepare_cached("DELETE FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3")?.execute((
         day.0,
@@ -61,12 +62,12 @@ pub(super) fn remove(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHas
     ))
 }
 
-/// Where a look through a tenant's keys goes on.
+/// A cursor over a tenant's keys: the day, and the last key read of it.
 pub(super) type Behind = (i64, [u8; 16]);
-/// What it found.
+/// The keys found, and where to continue; `None` at the end.
 type Looked = (Vec<(Day, KeyHash)>, Option<Behind>);
 
-/// A tenant's keys behind one whose answers nobody can open any more, and where to look on.
+/// Finds a tenant's keys whose answers are sealed under a destroyed key. Reads at most `limit` keys after the cursor.
 pub(super) fn erased(
     conn: &Connection,
     tenant: TenantId,
@@ -98,7 +99,7 @@ pub(super) fn erased(
     Ok((found, next.map(|day| (day, [0; 16]))))
 }
 
-/// Forgets at most `limit` keys of days before this one; says how many.
+/// Deletes at most `limit` keys of days before this one; returns how many.
 pub(super) fn forget_before(conn: &Connection, day: Day, limit: u32) -> rusqlite::Result<usize> {
     conn.prepare_cached(FORGET)?.execute((day.0, limit))
 }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_days_are_forgotten_a_few_keys_at_a_time() {
+    fn keys_of_past_days_are_deleted_a_few_at_a_time() {
         let conn = database();
         for day in 10..13 {
             for n in 0..3 {
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_walks_the_key_from_its_beginning() {
+    fn deleting_old_keys_walks_the_primary_key_from_its_beginning() {
         let conn = database();
         let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {FORGET}")).expect("the query is valid");
         let steps: Vec<String> = sql.query_map((0, 0), |row| row.get(3)).and_then(Iterator::collect).expect("a plan");

@@ -1,7 +1,7 @@
-//! Jobs: their rows, and the chunks of deliveries they make.
+//! Jobs (large fan-outs and replays): their rows, and the chunks of deliveries they make.
 //!
-//! Invariants: a chunk's deliveries, the ranges they are found by and the job's cursor are one
-//! transaction, guarded by where the cursor stood; nothing is given another life twice.
+//! Invariants: a chunk's deliveries, the ranges they are found by and the job's cursor are written in one transaction,
+//! which requires that the cursor is where the chunk begins; a delivery is replayed at most once.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Jobs for Sqlite {
             None => {
                 has_room(conn, &replay)?;
                 let once = vault.seal_once_as_of_now(conn, &once)?;
-                idempotency::remember(conn, Some(&once)).map_err(failed("remember a call"))?;
+                idempotency::remember(conn, Some(&once)).map_err(failed("store an idempotency key"))?;
                 begin(conn, &vault, &replay, by, entries).map(|job| Begun::Now(Box::new(job)))
             }
         };
@@ -97,12 +97,12 @@ impl Jobs for Sqlite {
         self.readers.read(read).await
     }
 
-    async fn would_replay(&self, asked: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
+    async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
-            let asked = sealed(conn, &vault, &asked)?;
-            let job = Job { cursor: from, ..asked.job(dead_letter::last(conn)?)? };
-            let listed = if let ReplayWhat::Listed(ids) = &asked.what { Some(ids.as_slice()) } else { None };
+            let replay = sealed(conn, &vault, &replay)?;
+            let job = Job { cursor: from, ..replay.job(dead_letter::last(conn)?)? };
+            let listed = if let ReplayWhat::Listed(ids) = &replay.what { Some(ids.as_slice()) } else { None };
             let page = replay::page(conn, &vault, &job, listed, limit)?;
             page.ok_or_else(|| super::vault::damaged("a replay"))
         };
@@ -128,7 +128,7 @@ impl Jobs for Sqlite {
     }
 }
 
-/// A job as it was asked for: its filter is kept under seal.
+/// Opens the sealed event type and reason of a stored job.
 fn opened(conn: &Connection, vault: &Vault, mut job: Job) -> Result<Job, StoreError> {
     if let JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } = &mut job.kind {
         dead_letter::open(conn, vault, job.tenant, &mut filter.event_type)?;
@@ -186,43 +186,42 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
     sql.raw_execute().map(drop)
 }
 
-/// A replay with its filter as rows are compared with it: what somebody chose is under seal. Why it was asked for is
-/// not in it.
-fn sealed(conn: &Connection, vault: &Vault, asked: &NewReplay) -> Result<NewReplay, StoreError> {
-    let mut asked = NewReplay { reason: None, ..asked.clone() };
-    if let ReplayWhat::Found(filter) | ReplayWhat::Ended { filter, .. } = &mut asked.what {
-        *filter = dead_letter::sealed(conn, vault, &filter.within(asked.tenant))?;
+/// A replay with the event type of its filter sealed, as rows have it, and without its reason.
+fn sealed(conn: &Connection, vault: &Vault, replay: &NewReplay) -> Result<NewReplay, StoreError> {
+    let mut replay = NewReplay { reason: None, ..replay.clone() };
+    if let ReplayWhat::Found(filter) | ReplayWhat::Ended { filter, .. } = &mut replay.what {
+        *filter = dead_letter::sealed(conn, vault, &filter.within(replay.tenant))?;
     }
-    Ok(asked)
+    Ok(replay)
 }
 
-/// Whether one more replay of its tenant may go on.
-fn has_room(conn: &Connection, asked: &NewReplay) -> Result<(), StoreError> {
-    let Some(most) = asked.running_max else { return Ok(()) };
-    asked.has_room(list(conn, JobQuery::ReplaysOf(asked.tenant), None, most)?.len())
+/// Refuses a replay if its tenant has as many running already as it may have.
+fn has_room(conn: &Connection, replay: &NewReplay) -> Result<(), StoreError> {
+    let Some(most) = replay.running_max else { return Ok(()) };
+    replay.has_room(list(conn, JobQuery::ReplaysOf(replay.tenant), None, most)?.len())
 }
 
-/// Begins a replay.
+/// Seals and begins a replay.
 fn begin(
     conn: &Connection,
     vault: &Vault,
-    asked: &NewReplay,
+    replay: &NewReplay,
     by: Option<By>,
     entries: &mut Entries,
 ) -> Result<Job, StoreError> {
-    let own = vault.own_on_disk(conn, asked.tenant)?;
-    let reason = asked.reason.as_deref().map(|reason| vault.seal_reason((asked.tenant, asked.id), &own, reason));
-    let asked = NewReplay { reason, ..sealed(conn, vault, asked)? };
-    let job = start_replay(conn, &asked)?;
+    let own = vault.own_on_disk(conn, replay.tenant)?;
+    let reason = replay.reason.as_deref().map(|reason| vault.seal_reason((replay.tenant, replay.id), &own, reason));
+    let replay = NewReplay { reason, ..sealed(conn, vault, replay)? };
+    let job = start_replay(conn, &replay)?;
     entries.push(&Entry::job(&job, job.state, Act { at: job.at, by }));
     opened(conn, vault, job)
 }
 
-/// Begins a replay that is sealed.
-fn start_replay(conn: &Connection, asked: &NewReplay) -> Result<Job, StoreError> {
+/// Writes the job of a sealed replay.
+fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<Job, StoreError> {
     let doing = failed("begin a replay");
-    let mut job = asked.job(dead_letter::last(conn)?)?;
-    match &asked.what {
+    let mut job = replay.job(dead_letter::last(conn)?)?;
+    match &replay.what {
         ReplayWhat::Found(filter) => {
             let page = dead_letter::list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
             job.total = Some(NewReplay::counted(&page));
@@ -239,7 +238,7 @@ fn start_replay(conn: &Connection, asked: &NewReplay) -> Result<Job, StoreError>
     Ok(job)
 }
 
-/// One job.
+/// Reads one job.
 pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreError> {
     Ok(read(conn, "id = ?1", [key(id.0)])?.pop())
 }
@@ -252,7 +251,7 @@ const NEWEST_REPLAYS: &str = "id < ?1 AND tenant = ?2 AND kind > 0 ORDER BY id D
 const EVERY_REPLAY: &str = "id > ?1 AND kind > 0 ORDER BY id LIMIT ?2";
 const EVERY_NEWEST_REPLAY: &str = "id < ?1 AND kind > 0 ORDER BY id DESC LIMIT ?2";
 
-/// Jobs by id.
+/// A page of jobs, ordered by id.
 pub(super) fn list(
     conn: &Connection,
     query: JobQuery,
@@ -272,7 +271,7 @@ pub(super) fn list(
     }
 }
 
-/// Changes a job's state, where that is allowed; says which job it was.
+/// Changes a job's state if that is allowed; returns the job as it was before, or `None`.
 pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<Job>, StoreError> {
     let job = one(conn, id)?.filter(|job| job.state.may_become(next));
     if job.is_some() {
@@ -283,13 +282,13 @@ pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Opt
     Ok(job)
 }
 
-/// A message that is cut gets no more deliveries: the cut's own entry says so.
+/// Cancels the fan-out of a message that was cut. No journal entry: that of the cut implies it.
 pub(super) fn end_fan_out(conn: &Connection, message: MessageId) -> Result<(), StoreError> {
     change(conn, JobId(message.0), JobState::Cancelled).map(drop)
 }
 
-/// Makes a chunk, or nothing of it. What is passed over is taken out of it once all went well: a chunk
-/// that fails half-way may be run again.
+/// Makes a chunk of deliveries, all or nothing. Deliveries that are passed over are removed from `chunk` only at the
+/// end, since a chunk that fails half-way may be run again.
 pub(super) fn spread(
     conn: &Connection,
     accept: &mut Accept<'_>,
@@ -320,7 +319,7 @@ pub(super) fn spread(
         }
         let mac = macs.binary_search_by_key(&delivery.id, |(id, _)| *id).map(|at| macs[at].1);
         let mac = mac.map_err(|_| super::vault::damaged("a chunk's row MACs"))?;
-        // What a job makes has no collapse key: it takes nobody's place.
+        // Deliveries made by a job have no collapse key, so they supersede none.
         _ = accept.put_delivery(&spread.new, &mac, chunk.at)?;
     }
     let made = |id| passed_over.binary_search(&id).is_err();
@@ -344,7 +343,7 @@ pub(super) fn spread(
     Ok(Chunked::Done(count))
 }
 
-/// Moves the job's cursor behind a chunk.
+/// Moves the job's cursor to the end of a chunk.
 fn move_on(conn: &Connection, chunk: &Chunk, made: u64, skipped: Skips) -> rusqlite::Result<()> {
     let state = if chunk.last { JobState::Done } else { JobState::Running };
     let (at, passed) = (chunk.to.at.as_millis(), number(chunk.to.number));
@@ -377,7 +376,7 @@ fn link(conn: &Connection, chunk: &Chunk, old: DeliveryId, new: DeliveryId) -> r
         .map(drop)
 }
 
-/// Lists deliveries so that their messages find them: one row for each run of ids.
+/// Writes the ranges of ids by which deliveries are found from their messages: one row for each run of ids.
 fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Delivery>) -> rusqlite::Result<()> {
     let mut grow = conn.prepare_cached(
         "UPDATE fanout_chunk SET count = count + 1 WHERE message = ?1 AND first + count = ?2
@@ -393,7 +392,7 @@ fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Deliv
                 if let Some(run) = run.take() {
                     begin.execute(run)?;
                 }
-                // It may follow what an earlier chunk ended with.
+                // The run may continue the last range of an earlier chunk.
                 if grow.execute((message, id))? == 0 {
                     run = Some((message, id, 1));
                 }
@@ -420,7 +419,7 @@ fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Job>,
     Ok(jobs)
 }
 
-/// What a job passed over.
+/// How many items a job passed over, by reason.
 fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
     let doing = failed("read what a job passed over");
     let mut sql = conn.prepare_cached("SELECT why, count FROM job_skip WHERE job = ?1").map_err(&doing)?;
@@ -432,7 +431,7 @@ fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
     Ok(skips)
 }
 
-/// A job but for what it passed over.
+/// A job without the items it passed over.
 fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
     let id = stored_key(get(row, 0)?)?;
     let tenant = TenantId(stored_key(get(row, 1)?)?);
@@ -505,7 +504,7 @@ fn skip_number(why: Skip) -> i64 {
 
 fn stored_skip(number: i64) -> Result<Skip, StoreError> {
     let found = Skip::ALL.into_iter().find(|why| skip_number(*why) == number);
-    found.ok_or_else(|| StoreError::Damaged { what: "why a job passed something over", found: number.to_string() })
+    found.ok_or_else(|| StoreError::Damaged { what: "a job's skip reason", found: number.to_string() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The journal's table: a row goes in with the commit it tells of.
+//! The journal's table: each commit adds one row with the entries of its changes.
 //!
-//! Invariant: the end of the chain in memory is that of the last row that was committed.
+//! Invariant: the end of the hash chain in memory is that of the last row that was committed.
 
 use bytes::Bytes;
 use posthaste_core::time::Timestamp;
@@ -13,20 +13,20 @@ use crate::journal::{Entries, Head, JournalRow};
 
 const COLUMNS: &str = "number, at_ms, packed, root, before";
 
-/// What the writer adds to the journal.
+/// The writer's side of the journal.
 pub(super) struct Journal<'c> {
     insert: Statement<'c>,
     head: Head,
-    /// The row that goes in with the commit under way.
+    /// The row of the commit under way.
     next: Option<JournalRow>,
-    /// What the commit under way has done so far.
+    /// The entries of the commit under way.
     pub(super) entries: Entries,
-    /// What the entries of the last commit weigh.
+    /// The weight of the last commit's entries.
     pub(super) last: usize,
 }
 
 impl<'c> Journal<'c> {
-    /// Goes on behind the last row.
+    /// Continues the chain after the last row.
     pub(super) fn prepare(conn: &'c Connection) -> Result<Self, StoreError> {
         let doing = failed("prepare the journal");
         Ok(Self {
@@ -40,7 +40,7 @@ impl<'c> Journal<'c> {
         })
     }
 
-    /// Writes down what this commit did, if that was anything.
+    /// Inserts the row of this commit, unless it has no entries.
     pub(super) fn write(&mut self) -> rusqlite::Result<()> {
         if self.entries.is_empty() {
             return Ok(());
@@ -56,7 +56,7 @@ impl<'c> Journal<'c> {
         Ok(())
     }
 
-    /// The commit is on the disk.
+    /// Notes that the commit is on the disk.
     pub(super) fn committed(&mut self) {
         self.last = self.entries.weight();
         if let Some(row) = self.next.take() {
@@ -65,14 +65,14 @@ impl<'c> Journal<'c> {
         self.entries.clear();
     }
 
-    /// The commit did not happen.
+    /// Notes that the transaction was rolled back.
     pub(super) fn rolled_back(&mut self) {
         self.next = None;
         self.entries.clear();
     }
 }
 
-/// The last row.
+/// The last row of the journal.
 pub(super) fn last(conn: &Connection) -> Result<Option<JournalRow>, StoreError> {
     conn.prepare_cached(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"))
         .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
@@ -80,14 +80,14 @@ pub(super) fn last(conn: &Connection) -> Result<Option<JournalRow>, StoreError> 
         .transpose()
 }
 
-/// Whether to read on.
+/// Whether [`each`] continues after a row.
 #[derive(PartialEq, Eq)]
 pub(super) enum Then {
     GoOn,
     Stop,
 }
 
-/// Reads rows behind the `after`th one by one, however many there are.
+/// Calls `read` for each row after number `after`, one at a time.
 pub(super) fn each(
     conn: &Connection,
     after: u64,
@@ -106,7 +106,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Rows behind the `after`th.
+/// At most `limit` rows after number `after`.
 pub(super) fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
     let doing = failed("read the journal");
     let mut sql = conn

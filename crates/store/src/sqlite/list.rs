@@ -1,5 +1,5 @@
-//! Lists of messages and deliveries. Whatever nobody has an index for is found by walking a table in its own order,
-//! a bounded part at a time: a page says how far it looked.
+//! Lists of messages and deliveries. A filter without an index is applied while a table is walked in its own order, a
+//! bounded part at a time: a page says where the next one continues.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use crate::row::{
     MessageFilter, MessagePage,
 };
 
-/// How long one request looks: readers are few, and the next one waits.
+/// How long one request may read: reader threads are few, and other reads wait.
 const LOOK_WITHIN: Duration = Duration::from_millis(50);
-/// What it costs to learn how a pending delivery stands: cuts and erasures are asked for.
+/// The cost, in rows, of finding the state of a pending delivery: cuts and erasures are looked up.
 const STATE_LOOKS: u32 = 10;
-/// What it costs to read a whole one with its attempts, or to open a message.
+/// The cost, in rows, of reading a delivery with its attempts, or of opening a message.
 pub(super) const WHOLE_LOOKS: u32 = 20;
 
 macro_rules! newest_and_oldest {
@@ -51,7 +51,7 @@ newest_and_oldest!(
 const ONE_MESSAGE: &str = "SELECT id, tenant, at_ms, tier, event_type, head FROM message WHERE id = ?1
      UNION ALL SELECT id, tenant, at_ms, tier, event_type, head FROM kept WHERE id = ?1";
 
-/// Deliveries that match, by id.
+/// A page of matching deliveries, ordered by id.
 pub(super) fn history(
     conn: &Connection,
     filter: &HistoryFilter,
@@ -61,9 +61,9 @@ pub(super) fn history(
     now: Timestamp,
 ) -> Result<HistoryPage, StoreError> {
     let ids = match filter.of {
-        HistoryOf::Endpoint(endpoint) => derived::of_endpoint(conn, endpoint, order, after)?,
+        HistoryOf::Endpoint(endpoint) => derived::endpoint_deliveries(conn, endpoint, order, after)?,
         HistoryOf::Message(message) => show::ids_of_message(conn, message, order, after, HISTORY_LOOKED_MAX + 1)?,
-        HistoryOf::Tenant(_) | HistoryOf::Everybody => return walk(conn, filter, order, after, limit, now),
+        HistoryOf::Tenant(_) | HistoryOf::AllTenants => return walk(conn, filter, order, after, limit, now),
     };
     let mut page = HistoryPage::default();
     for (looked, id) in ids.into_iter().enumerate() {
@@ -77,7 +77,7 @@ pub(super) fn history(
     Ok(page)
 }
 
-/// Deliveries of many endpoints: all there are, one after the other.
+/// Walks all deliveries, for filters that span many endpoints.
 fn walk(
     conn: &Connection,
     filter: &HistoryFilter,
@@ -106,7 +106,7 @@ fn walk(
         if !is_owned || !filter.may_match(&found) {
             continue;
         }
-        // What has ended stands as it ended.
+        // Only the state of a pending delivery must be computed: an outcome's row has it.
         let is_pending = get::<bool>(row, DELIVERY_COLUMNS)?;
         if is_pending {
             budget.looks += STATE_LOOKS;
@@ -120,7 +120,7 @@ fn walk(
     Ok(page)
 }
 
-/// Messages that match, by id.
+/// A page of matching messages, ordered by id.
 pub(super) fn messages(
     conn: &Connection,
     vault: &Vault,
@@ -157,7 +157,7 @@ pub(super) fn messages(
     Ok(page)
 }
 
-/// Looks at messages for a list.
+/// Reads messages for a list, with its filter and budget.
 struct Look<'a> {
     conn: &'a Connection,
     vault: &'a Vault,
@@ -166,7 +166,7 @@ struct Look<'a> {
     budget: Budget,
 }
 
-/// What one request may look at: so many rows, or for so long.
+/// Bounds one request, by rows and by time.
 pub(super) struct Budget {
     pub(super) looks: u32,
     began: Instant,
@@ -175,13 +175,14 @@ pub(super) struct Budget {
 impl Budget {
     #[expect(
         clippy::disallowed_methods,
-        reason = "how long a look takes is measured; what it finds does not depend on it"
+        reason = "how long a read takes is measured; only the length of its page depends on it"
     )]
     pub(super) fn new() -> Self {
         Self { looks: 0, began: Instant::now() }
     }
 
-    /// A few rows are looked at whatever the machine does: a page goes on.
+    /// Whether the request must end its page. The time counts only after some rows, so that each page makes progress
+    /// also on a slow machine.
     pub(super) fn is_spent(&self) -> bool {
         let took_long = || self.looks > LISTED_LOOKED_MAX / 100 && self.began.elapsed() > LOOK_WITHIN;
         self.looks >= LISTED_LOOKED_MAX || took_long()
@@ -189,7 +190,7 @@ impl Budget {
 }
 
 impl Look<'_> {
-    /// One message by id, if it is there and matches.
+    /// One message by id, if it exists and matches.
     fn one(&mut self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
         let doing = failed("list messages");
         let mut sql = self.conn.prepare_cached(ONE_MESSAGE).map_err(&doing)?;
@@ -197,7 +198,7 @@ impl Look<'_> {
         rows.next().map_err(&doing)?.map_or(Ok(None), |row| self.at(row))
     }
 
-    /// The message a row is, if it matches and can be opened.
+    /// The message in a row, if it matches and can be opened.
     fn at(&mut self, row: &Row<'_>) -> Result<Option<ListedMessage>, StoreError> {
         self.budget.looks += 1;
         let tenant = TenantId(stored_key(get(row, 1)?)?);
@@ -212,25 +213,25 @@ impl Look<'_> {
     }
 }
 
-/// An event type that may be asked for, as each tenant's rows have it.
+/// A filter by event type, if there is one, sealed for each tenant as its rows have it.
 pub(super) struct EventType<'a> {
     conn: &'a Connection,
     vault: &'a Vault,
-    asked: Option<&'a str>,
+    wanted: Option<&'a str>,
     sealed: BTreeMap<TenantId, Option<String>>,
 }
 
 impl<'a> EventType<'a> {
-    pub(super) fn asked(conn: &'a Connection, vault: &'a Vault, asked: Option<&'a str>) -> Self {
-        Self { conn, vault, asked, sealed: BTreeMap::new() }
+    pub(super) fn asked(conn: &'a Connection, vault: &'a Vault, wanted: Option<&'a str>) -> Self {
+        Self { conn, vault, wanted, sealed: BTreeMap::new() }
     }
 
-    /// Whether a row of a tenant has it.
+    /// Whether a row of a tenant matches.
     pub(super) fn is(&mut self, tenant: TenantId, stored: Option<&str>) -> Result<bool, StoreError> {
-        let Some(asked) = self.asked else { return Ok(true) };
+        let Some(wanted) = self.wanted else { return Ok(true) };
         let Some(stored) = stored else { return Ok(false) };
         if !self.sealed.contains_key(&tenant) {
-            self.sealed.insert(tenant, self.vault.seal_event_type(self.conn, tenant, asked)?);
+            self.sealed.insert(tenant, self.vault.seal_event_type(self.conn, tenant, wanted)?);
         }
         Ok(self.sealed.get(&tenant).is_some_and(|sealed| sealed.as_deref() == Some(stored)))
     }
@@ -242,7 +243,7 @@ mod tests {
     use crate::sqlite::page::plan;
 
     #[test]
-    fn a_walk_goes_along_the_keys_and_sorts_nothing() {
+    fn lists_walk_the_primary_keys_without_sorting() {
         for sql in [NEWEST_DELIVERIES, OLDEST_DELIVERIES, NEWEST_MESSAGES, OLDEST_MESSAGES] {
             let plan = plan(sql);
             assert!(plan.contains("MERGE (UNION ALL)"), "{plan}");

@@ -1,13 +1,13 @@
-//! The log beside the database, and the thread that empties it.
+//! The write-ahead log beside the database, and the thread that copies it into the database (SQLite's checkpoints).
 //!
-//! The writer appends to the log; a thread with a connection of its own copies it into the database
-//! behind it (PASSIVE: it waits for nobody and nobody for it). Under load it never reaches the end,
-//! so the writer itself begins the log anew between two commits (RESTART), once the log is half as long
-//! as it may be and the thread is close behind: what the writer copies and syncs, everybody waits for.
+//! The writer appends to the log; a thread with a connection of its own copies it into the database (PASSIVE: neither
+//! it nor the writer waits for the other). Under load that thread never reaches the end of the log. So the writer
+//! itself restarts the log between two commits (RESTART), once the log has reached half of its bound and the thread is
+//! close behind: all callers wait while the writer copies and syncs, so little must be left to copy.
 //!
-//! Invariants: the log stays within its bound, but while a backup or an audit reads, and any other read that holds it
-//! back at the bound is ended; a copy that fails for another reason than a full disk stops the store like any other
-//! failed write.
+//! Invariants: the log stays within its bound except while a backup or an audit reads; any other read that holds it
+//! back at the bound is interrupted. A copy that fails for another reason than a full disk stops the store like any
+//! other failed write.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -24,29 +24,29 @@ use super::thread::Joined;
 use super::{Bounds, Shared, failed, reading};
 use crate::StoreError;
 
-/// How long the writer waits at the bound for reads that end by themselves, before it ends them, and
-/// how long for those it has ended.
+/// At the bound, how long the writer waits for reads to end by themselves before it interrupts them, and then for the
+/// interrupted ones to end.
 const READS_END_WITHIN: Duration = Duration::from_millis(250);
 
-/// The thread copies the log in as many steps, or fewer: a longer one keeps a core, and the disk, for milliseconds from
-/// whoever waits for a commit.
+/// The thread copies the log in at most so many steps: a longer step would occupy a core and the disk for milliseconds
+/// and delay commits.
 const STEPS: u32 = 32;
 
-/// The log as the writer sees it.
+/// The writer's side of the log.
 pub(super) struct Log {
-    /// Pages in it, told by SQLite after each commit.
+    /// Pages in the log, as SQLite reports after each commit.
     pages: Arc<AtomicU32>,
-    /// How many of them the thread had copied when it last looked. Out of date while the log begins anew.
+    /// How many of them the thread had copied at its last step. Out of date while the log begins anew.
     copied: Arc<AtomicU32>,
     max: u32,
-    /// Where the thread was last woken.
+    /// The length of the log, in pages, at which the thread was last woken.
     woken_at: u32,
-    /// Where to try again to begin anew after reads were in the way.
+    /// The length at which the writer tries again to restart the log, after reads prevented it.
     again_at: u32,
     wake: SyncSender<()>,
-    /// Held by whoever copies: SQLite lets a second one fail rather than wait.
+    /// Held by the thread that copies: SQLite lets a second copy fail instead of wait.
     copying: Arc<Mutex<()>>,
-    // After `wake`, whose end ends it.
+    // Declared after `wake`, whose drop ends the thread.
     _thread: Joined,
 }
 
@@ -67,7 +67,7 @@ impl Log {
                 Ok(())
             }))
             .map_err(failed("watch the log"))?;
-        // One that is waiting is enough: it will see everything.
+        // One pending wake-up is enough: the thread copies everything when it runs.
         let (wake, woken) = sync_channel(1);
         let copying = Arc::new(Mutex::new(()));
         let copied = Arc::new(AtomicU32::new(0));
@@ -84,9 +84,9 @@ impl Log {
         Ok(Self { pages, copied, max, woken_at: 0, again_at: 0, wake, copying, _thread: thread })
     }
 
-    /// Wakes the thread; it finds out why.
+    /// Wakes the thread, which finds out by itself what is to be done.
     pub(super) fn wake(&self) {
-        // Full: it is about to look anyway. Gone: the store is stopping.
+        // If the channel is full, the thread is about to run anyway; if it is closed, the store is stopping.
         _ = self.wake.try_send(());
     }
 
@@ -100,12 +100,13 @@ impl Log {
             self.woken_at = pages;
             self.wake();
         }
-        // A commit is at most an eighth: what begins below the last eighth ends within the bound.
+        // A commit takes at most an eighth of the bound: one that begins below the last eighth ends within the bound.
         let at_the_bound = pages >= self.max / 8 * 7;
         if pages < (self.max / 2).max(self.again_at) && !at_the_bound {
             return Ok(());
         }
-        // Its snapshot would be waited for in vain; it bounds the log itself, and a backup gives up on a full disk.
+        // Waiting for the end of a backup or an audit would take too long; such a reader bounds the log itself. A full
+        // disk makes a backup give up, so then the log is restarted.
         if at_the_bound && !shared.reserve.is_given_up() && reading::is_under_way(&shared.path) {
             return Ok(());
         }
@@ -115,13 +116,13 @@ impl Log {
             self.wake();
             return Ok(());
         }
-        let Some(_alone) = alone(&self.copying, at_the_bound) else { return Ok(()) };
+        let Some(_alone) = lock(&self.copying, at_the_bound) else { return Ok(()) };
         let before = shared.looks.mark();
         let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
-        let begun = match begin_anew(conn, BEGIN_ANEW, wait) {
+        let begun = match copy_rest(conn, RESTART, wait) {
             Ok(Copied { all: false, .. }) if at_the_bound => {
                 shared.looks.end(before);
-                begin_anew(conn, BEGIN_ANEW, wait)
+                copy_rest(conn, RESTART, wait)
             }
             begun => begun,
         };
@@ -140,15 +141,15 @@ impl Log {
 }
 
 impl Log {
-    /// Copies everything and cuts the log off. Reads that are in the way are ended; `false` when one stays, or
-    /// the disk is full.
+    /// Copies everything and truncates the log. Interrupts reads that prevent it; returns `false` when one does not end
+    /// in time, or the disk is full.
     pub(super) fn empty(&mut self, conn: &Connection, shared: &Shared) -> Result<bool, StoreError> {
-        let Some(_alone) = alone(&self.copying, true) else { return Ok(false) };
+        let Some(_alone) = lock(&self.copying, true) else { return Ok(false) };
         let before = shared.looks.mark();
-        let emptied = match begin_anew(conn, CUT_OFF, READS_END_WITHIN) {
+        let emptied = match copy_rest(conn, TRUNCATE, READS_END_WITHIN) {
             Ok(Copied { all: false, .. }) => {
                 shared.looks.end(before);
-                begin_anew(conn, CUT_OFF, READS_END_WITHIN)
+                copy_rest(conn, TRUNCATE, READS_END_WITHIN)
             }
             emptied => emptied,
         };
@@ -160,8 +161,8 @@ impl Log {
     }
 }
 
-/// The right to copy; at the bound it is waited for.
-fn alone(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
+/// Takes the right to copy; `None` if the other thread has it and `wait` is false.
+fn lock(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
     if wait {
         return Some(copying.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -172,21 +173,21 @@ fn alone(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
     }
 }
 
-/// The next commit begins the log anew.
-const BEGIN_ANEW: &str = "PRAGMA wal_checkpoint(RESTART)";
-/// The same, and nothing is left of it meanwhile.
-const CUT_OFF: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+/// After it, the next commit begins the log anew.
+const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
+/// The same, and truncates the log to zero bytes.
+const TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 
-/// Copies what is left and lets the next commit begin the log anew, unless somebody is in the way for longer
-/// than is waited for.
-fn begin_anew(conn: &Connection, pragma: &str, wait: Duration) -> Result<Copied, StoreError> {
+/// Copies the rest and lets the next commit begin the log anew, unless a read or another program prevents it for
+/// longer than `wait`.
+fn copy_rest(conn: &Connection, pragma: &str, wait: Duration) -> Result<Copied, StoreError> {
     conn.busy_timeout(wait).map_err(failed("set how long to wait for reads"))?;
     let copied = copy(conn, pragma);
     conn.busy_timeout(BUSY_WAIT).map_err(failed("set how long to wait for others"))?;
     copied
 }
 
-/// The thread's side.
+/// The state of the thread that copies.
 struct Side {
     again_after: Duration,
     conn: Connection,
@@ -204,7 +205,7 @@ impl Side {
             match woken {
                 Err(RecvTimeoutError::Disconnected) => return,
                 _ if self.shared.stopped.get().is_some() => {}
-                // The database would grow by it: the room is the settles'.
+                // Copying would make the database grow, and the free space is reserved for settles.
                 Ok(()) if self.shared.reserve.is_given_up() => {}
                 Ok(()) => self.empty(),
                 Err(RecvTimeoutError::Timeout) => self.find_room(),
@@ -212,7 +213,7 @@ impl Side {
         }
     }
 
-    /// Copies what there is.
+    /// Copies the log as far as no read prevents it.
     fn empty(&self) {
         let alone = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
         let copied = copy(&self.conn, "PRAGMA wal_checkpoint(PASSIVE)");
@@ -227,7 +228,8 @@ impl Side {
         }
     }
 
-    /// On a full disk: what the writer holds goes first, the reserve after it.
+    /// Runs from time to time on a full disk: wakes the writer if it holds requests back, else tries to restore the
+    /// reserve.
     fn find_room(&self) {
         if self.shared.reserve.is_stuck() {
             self.wake_writer();
@@ -238,18 +240,18 @@ impl Side {
 
     fn wake_writer(&self) {
         if let Some(requests) = self.requests.upgrade() {
-            // No place: then it is awake.
+            // If the queue is full, the writer is awake anyway.
             _ = requests.try_send(Request::Wake);
         }
     }
 }
 
-/// How far a copy came.
+/// The result of a copy.
 #[derive(Debug, PartialEq, Eq)]
 struct Copied {
-    /// Nobody was in the way.
+    /// No read or other program prevented copying the whole log.
     all: bool,
-    /// Of those in the log, from its beginning.
+    /// How many pages of the log are copied, counted from its beginning.
     pages: u32,
 }
 
@@ -279,7 +281,7 @@ mod tests {
         Sqlite::open_bounded(folder, crate::conformance::master_key_of_tests(), bounds).expect("a fresh folder opens")
     }
 
-    /// Some messages of five pages or so, and how long the log is after each.
+    /// Accepts messages of about five pages each, and checks the length of the log after each.
     async fn accept(store: &Sqlite, folder: &Path) {
         let session = store.open(NOW).await.expect("a fresh store opens").session;
         for n in 0..200 {
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_holds_the_log_back_at_its_bound_is_ended() {
+    async fn a_read_that_holds_the_log_back_at_its_bound_is_interrupted() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = open(folder.path());
         let (begun, has_begun) = tokio::sync::oneshot::channel();

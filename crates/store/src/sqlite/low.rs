@@ -1,11 +1,11 @@
-//! The low-water mark: a start looks for ready rows from it on, not through everything that waits.
+//! The low-water mark: a start scans for ready rows from this id on, not through all pending rows.
 //!
-//! Ready rows are in no index, so whoever looks for them looks at all rows (see `page`). But they are
-//! the newest ones: older rows have ended, are delayed or were spilled. The mark lags behind and costs
-//! little; what it lags by is what a start looks at in vain.
+//! Ready rows are in no index, so finding them takes a scan of all rows (see `page`). But they are the newest: older
+//! deliveries have ended, or their rows are delayed or spilled. The mark is raised only now and then, which is cheap; a
+//! start scans the rows between the mark and the first ready row without need.
 //!
-//! Invariant: no row below `meta.low` is ready. Whatever makes one ready there lowers the mark in the
-//! same transaction; it is raised only in one that has looked at every row it passes.
+//! Invariant: no row below `meta.low` is ready. A request that makes a row below it ready lowers the mark in the same
+//! transaction; the mark is raised only in a transaction that has read every row it passes.
 
 use posthaste_core::id::DeliveryId;
 use posthaste_core::queue::Place;
@@ -14,20 +14,20 @@ use rusqlite::{Connection, Statement};
 use super::column::{key, place_number};
 use super::request::{Change, Request};
 
-/// Rows looked at for each row that was written: as the mark must overtake what is accepted.
+/// Rows read for each row that was written. More than one, so that the mark catches up with accepted rows.
 const LOOKS_PER_ROW: usize = 2;
 
-/// What keeps the mark.
+/// The low-water mark and the statements that maintain it.
 pub(super) struct Low<'c> {
-    look: Statement<'c>,
+    read: Statement<'c>,
     set: Statement<'c>,
-    /// On the disk.
+    /// The mark as it is on the disk.
     durable: i64,
-    /// With the commit under way.
+    /// The mark as the transaction under way will write it.
     mark: i64,
-    /// Rows written since it was tried to raise it.
+    /// Rows written since the last attempt to raise the mark.
     written: usize,
-    /// How many make it worth trying.
+    /// Number of written rows after which the next attempt is made.
     every: usize,
 }
 
@@ -35,7 +35,7 @@ impl<'c> Low<'c> {
     pub(super) fn prepare(conn: &'c Connection, every: usize) -> rusqlite::Result<Self> {
         let durable = conn.query_row("SELECT value FROM meta WHERE key = 'low'", [], |row| row.get(0))?;
         Ok(Self {
-            look: conn.prepare("SELECT id, place FROM delivery WHERE id >= ?1 ORDER BY id LIMIT ?2")?,
+            read: conn.prepare("SELECT id, place FROM delivery WHERE id >= ?1 ORDER BY id LIMIT ?2")?,
             set: conn.prepare("UPDATE meta SET value = ?1 WHERE key = 'low'")?,
             durable,
             mark: durable,
@@ -44,7 +44,7 @@ impl<'c> Low<'c> {
         })
     }
 
-    /// A request is about to take effect. If it does not, the mark is lower than it need be.
+    /// Lowers the mark for a request that is about to run. If it is then refused, the mark is lower than necessary.
     pub(super) fn notice(&mut self, request: &Request) {
         match request {
             Request::Accept { messages, .. } => {
@@ -73,13 +73,13 @@ impl<'c> Low<'c> {
         }
     }
 
-    /// Raises the mark now and then, and writes it down where it has changed: before the commit.
+    /// Before the commit: raises the mark if it is time, and writes it if it has changed.
     pub(super) fn write(&mut self) -> rusqlite::Result<()> {
         if self.written >= self.every {
             self.raise(self.written * LOOKS_PER_ROW)?;
             self.written = 0;
         }
-        // One that was lowered and raised again is none the worse for having been written.
+        // A mark below its last durable value is written too, so that it covers rows made ready there.
         if self.mark != self.durable {
             self.set.raw_bind_parameter(1, self.mark)?;
             self.set.raw_execute()?;
@@ -87,11 +87,11 @@ impl<'c> Low<'c> {
         Ok(())
     }
 
-    /// Up to the first ready row, as far as these looks go.
-    fn raise(&mut self, looks: usize) -> rusqlite::Result<()> {
-        self.look.raw_bind_parameter(1, self.mark)?;
-        self.look.raw_bind_parameter(2, i64::try_from(looks).unwrap_or(i64::MAX))?;
-        let mut rows = self.look.raw_query();
+    /// Raises the mark to the first ready row, reading at most so many rows.
+    fn raise(&mut self, limit: usize) -> rusqlite::Result<()> {
+        self.read.raw_bind_parameter(1, self.mark)?;
+        self.read.raw_bind_parameter(2, i64::try_from(limit).unwrap_or(i64::MAX))?;
+        let mut rows = self.read.raw_query();
         while let Some(row) = rows.next()? {
             let (id, place): (i64, u8) = (row.get(0)?, row.get(1)?);
             if place == place_number(Place::Ready) {
@@ -103,12 +103,12 @@ impl<'c> Low<'c> {
         Ok(())
     }
 
-    /// The commit is on the disk.
+    /// Notes that the commit is on the disk.
     pub(super) fn committed(&mut self) {
         self.durable = self.mark;
     }
 
-    /// The commit did not happen.
+    /// Notes that the transaction was rolled back.
     pub(super) fn rolled_back(&mut self) {
         self.mark = self.durable;
     }
@@ -145,7 +145,7 @@ mod tests {
         (store, session)
     }
 
-    /// One row for each of these numbers, with one commit.
+    /// Accepts one row for each of these numbers, with one commit.
     async fn accept(store: &Sqlite, session: Session, place: Place, numbers: impl Iterator<Item = u64>) {
         let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
         let settings = Arc::new(LaneSettings::new(lane, tenant, Arc::default()));
@@ -160,7 +160,7 @@ mod tests {
         _ = store.arrivals().await;
     }
 
-    /// What a process leaves that is killed now.
+    /// A copy of the files as a process that is killed now would leave them.
     fn left_by(killed: &TempDir) -> TempDir {
         let left = folder();
         for name in ["posthaste.db", "posthaste.db-wal"] {
@@ -169,7 +169,7 @@ mod tests {
         left
     }
 
-    /// The numbers that the next start finds ready, and how many rows it looks at for them.
+    /// The numbers that the next start finds ready, and how many rows it reads to find them.
     async fn found(folder: &TempDir) -> (Vec<u64>, u32) {
         let (store, session) = open(folder).await;
         found_before(&store, session.writer).await
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_looks_at_what_was_written_last_whatever_waits_behind_it() {
+    async fn a_start_reads_only_the_newest_rows_however_many_are_spilled() {
         let killed = folder();
         let (store, session) = open(&killed).await;
         for batch in 0..30 {
@@ -191,21 +191,21 @@ mod tests {
         accept(&store, session, Place::Ready, 3_000..3_003).await;
         let (ready, looked) = found(&left_by(&killed)).await;
         assert_eq!(ready, [3_000, 3_001, 3_002]);
-        assert!(looked as usize <= 2 * EVERY, "it looked at {looked} of 3,003 rows");
+        assert!(looked as usize <= 2 * EVERY, "it read {looked} of 3,003 rows");
     }
 
     #[tokio::test]
-    async fn a_mark_that_lags_behind_hides_nothing() {
+    async fn a_mark_that_lags_behind_hides_no_ready_row() {
         let killed = folder();
         let (store, session) = open(&killed).await;
         accept(&store, session, Place::Ready, [1, 3].into_iter()).await;
         for batch in 1..10 {
             accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
         }
-        // The first is in flight all the while: nobody has looked beyond it.
+        // The first row is ready all the while, so the mark stays at it.
         let (ready, looked) = found(&left_by(&killed)).await;
         assert_eq!((ready, looked), (vec![1, 3], 902));
-        // Once it is spilled the mark follows, twice as fast as others write.
+        // Once it is spilled the mark follows: two rows for each row that is written.
         let spilled = [1, 3].map(|number| DeliveryId(Key::new(session.writer, 2 * number + 1)));
         store.spill(session, spilled.to_vec()).await.expect("they are spilled");
         for batch in 10..20 {
@@ -213,11 +213,11 @@ mod tests {
         }
         let (ready, looked) = found(&left_by(&killed)).await;
         assert_eq!(ready, [0; 0]);
-        assert!(looked as usize <= 2 * EVERY, "it looked at {looked} of 1,902 rows");
+        assert!(looked as usize <= 2 * EVERY, "it read {looked} of 1,902 rows");
     }
 
     #[tokio::test]
-    async fn what_becomes_ready_below_the_mark_is_found() {
+    async fn a_row_made_ready_below_the_mark_is_found() {
         let killed = folder();
         let (store, session) = open(&killed).await;
         for batch in 1..10 {

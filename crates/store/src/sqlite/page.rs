@@ -1,8 +1,8 @@
 //! Pending rows, read the way [`Query`] asks for them.
 //!
-//! Each query walks the key or a partial index in its own order and stops at the limit. What a
-//! crash left behind no index knows: it is found by looking at every row from the low-water mark on
-//! (see `low`), a bounded part at a time.
+//! Each query walks the primary key or a partial index in its own order and stops at the limit. Ready rows that a
+//! crash left behind are in no index: they are found by a scan of every row from the low-water mark on (see `low`), a
+//! bounded part at a time.
 
 use posthaste_core::cut::Scope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
@@ -19,7 +19,7 @@ use super::{cut, derived, failed};
 use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX, Token};
 use crate::{DELIVERIES_MAX, StoreError};
 
-/// As `column.rs` numbers it.
+/// The number of the place in the column `place`.
 const READY: i64 = 0;
 
 macro_rules! select {
@@ -28,7 +28,7 @@ macro_rules! select {
     };
 }
 
-// Every row that may be ready: one that is not costs no more than a look at its place.
+// Every row that may be ready: for a row that is not, only its place is read.
 const LEFT: &str =
     select!("id > max(?1, (SELECT value - 1 FROM meta WHERE key = 'low')) AND id < ?2 ORDER BY id LIMIT ?3");
 const DELAYED: &str = select!("place = 1 AND due_ms > ?1 AND due_ms <= ?2 ORDER BY due_ms, id LIMIT ?3");
@@ -40,11 +40,11 @@ const NEWEST_SPILLED: &str =
     select!("place = 2 AND lane = ?1 AND tier = ?2 AND id >= ?3 AND id < ?4 ORDER BY id DESC LIMIT ?5");
 const NEXT_QUEUE: &str = "SELECT lane, tier FROM delivery WHERE place = 2 AND (lane, tier) > (?1, ?2)
                           ORDER BY lane, tier LIMIT 1";
-// A message's deliveries have the ids that follow its own, at most 1,000 of them.
-const _: () = assert!(DELIVERIES_MAX == 1_000 && SWEEP_LOOKS_MAX == 20_000, "the queries say so too");
-// Those that jobs made are listed by range; some of these may be among the 1,000. One bound at each end:
-// SQLite walks to one of two, and the cut's would be the end of the table. Counting stops: the
-// writer does it, and everybody waits for the writer.
+// The deliveries that an accept makes have the ids that follow their message's, at most 1,000 of them.
+const _: () = assert!(DELIVERIES_MAX == 1_000 && SWEEP_LOOKS_MAX == 20_000, "the queries contain the numbers");
+// Those that jobs made are listed by range; some of these may be among the 1,000 too. Each end of the range has one
+// bound: of two bounds SQLite uses one, and with the cut's alone it would read to the end of the table. The count has a
+// limit, since the writer makes it and all other writes wait meanwhile.
 const COUNT_CHUNKS: &str = "SELECT count(*) FROM (
      SELECT 1 FROM fanout_chunk CROSS JOIN delivery
        ON id >= max(first, ?1 + 1001) AND id <= min(first + count - 1, ?2)
@@ -53,15 +53,15 @@ const COUNT_CHUNKS: &str = "SELECT count(*) FROM (
 const COUNT_MESSAGE: &str = "SELECT count(*) FROM delivery WHERE id > ?1 AND id <= min(?2, ?1 + 1000)
      AND back = id - ?1
      AND id NOT IN (SELECT delivery FROM spared WHERE kind = 0 AND scope = ?1)";
-// What a lane's cut does not end: rows that came after it, which are few, and what it spared. Where they
-// are many, the cut having reached only a low id, looking stops: what is behind counts as ended.
+// Pending rows that a lane's cut does not end: those that came after it, which are few, and those it spared. If there
+// are many rows after it, because the cut covers only low ids, the scan has a limit: rows after it count as ended.
 const LEFT_BY_CUT: &str = "SELECT
      (SELECT count(*) FROM (SELECT lane FROM delivery WHERE id > ?2 ORDER BY id LIMIT 20000) WHERE lane = ?1)
      + (SELECT count(*) FROM spared WHERE kind = 1 AND scope = ?1 AND delivery <= ?2
         AND EXISTS (SELECT 1 FROM delivery WHERE id = spared.delivery))";
 const ONE: &str = select!("id = ?1");
 
-/// Reads a page for the dispatch loop: what it may send of it, `check` says.
+/// Reads a page for the dispatch loop; `check` decides which of its rows may be sent.
 pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u32) -> Result<Page, StoreError> {
     let check = Some(check);
     let mut next_due = None;
@@ -77,7 +77,7 @@ pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u3
     Ok(Page { more: rows.len() == limit as usize, rows, looked: None, next_due })
 }
 
-/// Queues with spilled rows, one step in the index for each.
+/// The queues with spilled rows; takes one step in the index for each.
 pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, StoreError> {
     let doing = failed("read the spilled queues");
     let mut sql = conn.prepare_cached(NEXT_QUEUE).map_err(&doing)?;
@@ -91,7 +91,7 @@ pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, S
     }
 }
 
-/// How many pending deliveries a cut ends: what it spared is not among them.
+/// How many pending deliveries a cut ends, without those it spared.
 pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
     let Some(cut) = cut::find(conn, scope)? else { return Ok(0) };
     let count = |sql: &str, of: Key| -> Result<u64, StoreError> {
@@ -103,7 +103,7 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
     };
     match scope {
         Scope::Message(MessageId(message)) => Ok(count(COUNT_MESSAGE, message)? + count(COUNT_CHUNKS, message)?),
-        // However many there are, nobody looks at them: the journal was counted.
+        // The counts derived from the journal give the number of pending deliveries without reading them.
         Scope::Lane(lane) => {
             let waiting = derived::waiting(conn, lane)?.total();
             Ok(waiting.saturating_sub(count(LEFT_BY_CUT, lane.0)?))
@@ -111,7 +111,7 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
     }
 }
 
-/// What earlier writers left; also says how many rows it looked at.
+/// Ready rows of earlier sessions, and how many rows were read to find them.
 pub(super) fn left(
     conn: &Connection,
     check: Option<&Check<'_>>,
@@ -119,7 +119,7 @@ pub(super) fn left(
     before: WriterId,
     limit: u32,
 ) -> Result<(Page, u32), StoreError> {
-    let doing = failed("read what was left behind");
+    let doing = failed("read the rows of earlier sessions");
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(LEFT).map_err(&doing)?;
     let mut rows = sql.query((after, key(Key::new(before, 0)), SWEEP_LOOKS_MAX)).map_err(&doing)?;
@@ -149,8 +149,8 @@ fn delayed(
     let Some((due, id)) = after else {
         return rows(conn, check, DELAYED, (i64::MIN, until.as_millis(), limit));
     };
-    // The rest of that very millisecond first: one range over both columns would read every row
-    // of it again, and a campaign's rows are all due at once.
+    // First the rest of the same millisecond: one range over both columns would read every row of that
+    // millisecond again, and the rows of a campaign are all due at once.
     let twins = if due <= until { limit } else { 0 };
     let mut page = rows(conn, check, DELAYED_TWINS, (due.as_millis(), key(id.0), twins))?;
     let rest = u32::try_from(page.len()).map_or(0, |read| limit.saturating_sub(read));
@@ -164,7 +164,7 @@ fn due_after(conn: &Connection, until: Timestamp) -> Result<Option<Timestamp>, S
     let due: Option<i64> = conn
         .prepare_cached(NEXT_DUE)
         .and_then(|mut sql| sql.query_row([until.as_millis()], |row| row.get(0)))
-        .map_err(failed("read what is due next"))?;
+        .map_err(failed("read the next due time"))?;
     Ok(due.map(Timestamp::from_millis))
 }
 
@@ -203,7 +203,7 @@ fn rows(conn: &Connection, check: Option<&Check<'_>>, sql: &str, params: impl Pa
     Ok(rows)
 }
 
-/// One row. What is only shown or ended needs no check.
+/// Reads one row. `check` is `None` for rows that are not sent, only shown or ended.
 fn read_row(conn: &Connection, check: Option<&Check<'_>>, row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
     let delivery = delivery(row)?;
     let mac = row.get_ref(DELIVERY_COLUMNS + 1).map_err(failed("read a row's MAC"))?;
@@ -212,12 +212,12 @@ fn read_row(conn: &Connection, check: Option<&Check<'_>>, row: &rusqlite::Row<'_
     Ok(Row { delivery, place: stored_place(get(row, DELIVERY_COLUMNS)?)?, token })
 }
 
-/// One pending row, to be shown or ended.
+/// One pending row, to be shown or ended; its MAC is not checked.
 pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<Row>, StoreError> {
     Ok(rows(conn, None, ONE, [key(id.0)])?.pop())
 }
 
-/// How SQLite would run it, in its own words.
+/// SQLite's query plan.
 #[cfg(test)]
 pub(super) fn plan(sql: &str) -> String {
     let conn = Connection::open_in_memory().expect("memory is there");

@@ -1,4 +1,4 @@
-//! Pauses in force: one row each. What somebody said of one is sealed under the store's own key.
+//! Pauses in force: one row each. Origin, reason and API key of a pause are sealed under the store's own key.
 
 use posthaste_core::id::Key;
 use posthaste_core::time::Timestamp;
@@ -16,7 +16,7 @@ pub(super) fn put(conn: &Connection, vault: &Vault, pause: &Pause) -> rusqlite::
     write(conn, pause, seal(vault, pause))
 }
 
-/// The same of one that nobody has said anything about.
+/// Puts a pause without an end, origin, reason or API key.
 pub(super) fn put_bare(conn: &Connection, scope: PauseScope) -> rusqlite::Result<()> {
     write(conn, &Pause::new(scope, None), None)
 }
@@ -33,7 +33,7 @@ pub(super) fn remove(conn: &Connection, scope: PauseScope) -> rusqlite::Result<(
     Ok(())
 }
 
-/// Every pause, in the order of what they pause.
+/// Every pause, ordered by scope.
 pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreError> {
     let doing = failed("read the pauses");
     let mut sql = conn.prepare("SELECT kind, scope, until_ms, sealed FROM pause").map_err(&doing)?;
@@ -47,8 +47,8 @@ pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreE
         if let Some(sealed) = get::<Option<Vec<u8>>>(row, 3)?
             && open(vault, &mut pause, &sealed).is_none()
         {
-            // It holds all the same: that somebody changed a reason must not send what is paused.
-            tracing::warn!(scope = ?pause.scope, "what was said of a pause is not as it was written; it holds");
+            // The pause holds all the same: a changed reason must not cause paused deliveries to be sent.
+            tracing::warn!(scope = ?pause.scope, "sealed reason of a pause does not open; the pause stays in force");
         }
         pauses.push(pause);
     }
@@ -77,22 +77,22 @@ fn seal(vault: &Vault, pause: &Pause) -> Option<Vec<u8>> {
     Some(vault.own().seal(&spot(*scope), &plain))
 }
 
-/// What was said of a pause; nothing when it does not open.
+/// Opens the sealed part into `pause`; `None` when it does not open.
 fn open(vault: &Vault, pause: &mut Pause, sealed: &[u8]) -> Option<()> {
     let plain = vault.own().open(&spot(pause.scope), sealed).ok()?;
     let mut rest = Unpack(plain.get(1..)?);
     let text = |rest: &mut Unpack<'_>| Some(String::from_utf8_lossy(rest.bytes().ok()?).into_owned());
-    let (has, mut said) = (plain[0], Pause::new(pause.scope, pause.until));
+    let (has, mut opened) = (plain[0], Pause::new(pause.scope, pause.until));
     if has & 1 != 0 {
-        said.origin = Some(text(&mut rest)?);
+        opened.origin = Some(text(&mut rest)?);
     }
     if has & 2 != 0 {
-        said.reason = Some(text(&mut rest)?);
+        opened.reason = Some(text(&mut rest)?);
     }
     if has & 4 != 0 {
-        said.by = Some(By { key: Key::from_raw(rest.number().ok()?), made: rest.time().ok()? });
+        opened.by = Some(By { key: Key::from_raw(rest.number().ok()?), made: rest.time().ok()? });
     }
     rest.end().ok()?;
-    *pause = said;
+    *pause = opened;
     Some(())
 }

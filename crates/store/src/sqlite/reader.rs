@@ -1,6 +1,5 @@
-//! The threads that read. Each has a connection of its own, so a long look at the table delays
-//! nobody else; all take their work from one bounded queue. A look holds the log back while it
-//! lasts, so one that lasts too long can be ended.
+//! The reader threads. Each has a connection of its own, so a long read delays no other; all take their work from one
+//! bounded queue. While a read lasts, the log cannot begin anew, so a read that lasts too long can be interrupted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +12,7 @@ use super::fault::is_interrupted;
 use super::thread::Joined;
 use crate::StoreError;
 
-/// As many as may look at the table at once.
+/// The number of reader threads.
 pub(super) const READERS: usize = 4;
 
 /// Reads that wait for a thread; the next caller waits in its own task.
@@ -24,19 +23,19 @@ enum Job {
     Stop,
 }
 
-/// The looks at the table that are under way, one at most for each connection.
+/// The reads under way, at most one for each connection.
 #[derive(Debug)]
 pub(super) struct Looks {
     marks: AtomicU64,
     looks: Vec<Look>,
 }
 
-/// A moment among the beginnings of looks.
+/// A point in the order in which reads begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark(u64);
 
 struct Look {
-    /// The last mark before it began; 0 while there is none.
+    /// The last mark before the current read began; 0 while there is no read.
     since: AtomicU64,
     handle: InterruptHandle,
 }
@@ -53,13 +52,13 @@ impl Looks {
         Self { marks: AtomicU64::new(1), looks: connections.iter().map(look).collect() }
     }
 
-    /// Now.
+    /// Makes a mark: reads that begin later come after it.
     pub(super) fn mark(&self) -> Mark {
         Mark(self.marks.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends those that began before the mark. Their callers are told that the read was interrupted,
-    /// and may ask again.
+    /// Interrupts the reads that began before the mark. Their callers get SQLite's "interrupted" error, and may try
+    /// again.
     pub(super) fn end(&self, before: Mark) {
         for look in &self.looks {
             let since = look.since.load(Ordering::Relaxed);
@@ -79,16 +78,16 @@ impl Looks {
     }
 }
 
-/// The reading threads.
+/// A handle to the reader threads.
 #[derive(Debug)]
 pub(super) struct Readers {
-    // Dropped before the threads are joined: that is what ends them.
+    // Dropped before the threads are joined: the drop ends them.
     jobs: mpsc::Sender<Job>,
     _threads: Vec<Joined>,
 }
 
 impl Readers {
-    /// Starts a thread for each connection. `looks` are theirs, in the same order.
+    /// Starts a thread for each connection. `looks` are made from the same connections, in the same order.
     pub(super) fn start(connections: Vec<Connection>, looks: &Arc<Looks>) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let queue = Arc::new(Mutex::new(queue));
@@ -100,7 +99,7 @@ impl Readers {
                 Joined::spawn("store-reader", move || {
                     serve(&conn, &queue, &looks, place);
                     drop(conn);
-                    // The last one to leave sees to what is put there by whoever has a place in the queue already.
+                    // The last thread to end drops the jobs of callers that had reserved a place in the queue.
                     if let Some(queue) = Arc::into_inner(queue) {
                         refuse_rest(queue.into_inner().unwrap_or_else(PoisonError::into_inner));
                     }
@@ -110,21 +109,21 @@ impl Readers {
         Ok(Self { jobs, _threads: threads })
     }
 
-    /// Runs `read` on one of the threads. All it reads is as of one moment.
+    /// Runs `read` on one of the threads, in one read transaction: all it reads is one snapshot.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let job = move |conn: &Connection| {
-            let moment = conn.unchecked_transaction().map_err(failed("begin to read"));
-            _ = reply.send(moment.and_then(|moment| read(&moment)));
+            let snapshot = conn.unchecked_transaction().map_err(failed("begin to read"));
+            _ = reply.send(snapshot.and_then(|snapshot| read(&snapshot)));
         };
         self.jobs.send(Job::Read(Box::new(job))).await.map_err(|_| StoreError::Stopped)?;
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// The same, and once more if it was ended for the log's sake.
+    /// Like [`Self::read`], and reads once more if it was interrupted to keep the log within its bound.
     pub(super) async fn read_again<T: Send + 'static>(
         &self,
         read: impl Fn(&Connection) -> Result<T, StoreError> + Send + Sync + 'static,
@@ -150,7 +149,7 @@ impl Readers {
 
 fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>, looks: &Looks, place: usize) {
     loop {
-        // Whoever waits holds the lock; it is free again before the work begins.
+        // The thread that waits for a job holds the lock, and releases it before it runs the job.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         match job {
             Some(Job::Read(read)) => {
@@ -164,16 +163,17 @@ fn serve(conn: &Connection, queue: &Mutex<mpsc::Receiver<Job>>, looks: &Looks, p
     }
 }
 
-/// Ends the read's moment if that was interrupted, too: it would hold the log back, and the next could not begin.
+/// Ends the read transaction if the interrupt has left it open: it would hold the log back, and the next read could not
+/// begin.
 fn leave(conn: &Connection) {
     if !conn.is_autocommit()
         && let Err(error) = conn.execute_batch("ROLLBACK")
     {
-        tracing::warn!(%error, "a read could not be ended");
+        tracing::warn!(%error, "a read transaction could not be ended");
     }
 }
 
-/// Drops what nobody will read: their callers are told.
+/// Drops the jobs that no thread will run: their callers get [`StoreError::Stopped`].
 fn refuse_rest(mut queue: mpsc::Receiver<Job>) {
     queue.close();
     while queue.blocking_recv().is_some() {}
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_asks_while_the_readers_leave_is_told() {
+    async fn reads_while_the_readers_stop_get_an_error() {
         let connections = vec![Connection::open_in_memory().expect("memory is there")];
         let looks = Arc::new(Looks::of(&connections));
         let readers = Readers::start(connections, &looks).expect("a thread");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_was_ended_for_the_log_s_sake_is_made_once_more_if_asked() {
+    async fn read_again_repeats_an_interrupted_read_once() {
         let connections = vec![Connection::open_in_memory().expect("memory is there")];
         let looks = Arc::new(Looks::of(&connections));
         let readers = Readers::start(connections, &looks).expect("a thread");
@@ -216,16 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_was_not_ended_is_ended_before_the_next_read() {
+    fn an_open_read_transaction_is_ended_before_the_next_read() {
         let conn = Connection::open_in_memory().expect("memory is there");
-        // What an interrupted end leaves behind.
-        conn.execute_batch("BEGIN").expect("a moment");
+        // An interrupted read leaves its transaction open.
+        conn.execute_batch("BEGIN").expect("a transaction");
         leave(&conn);
         assert!(conn.is_autocommit());
     }
 
     #[tokio::test]
-    async fn a_read_sees_nothing_of_what_is_written_meanwhile() {
+    async fn a_read_sees_no_write_made_meanwhile() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let open = || Connection::open(folder.path().join("some.db")).expect("a file");
         let writer = open();

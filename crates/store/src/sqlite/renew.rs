@@ -1,10 +1,9 @@
-//! Writes once more what an earlier process left, before anything is built on it.
+//! Writes the log of an earlier process to the disk once more, before anything is appended to it.
 //!
-//! After a failed sync the system takes what it could not write for written: it shows it to whoever
-//! reads, and no later sync writes it. A start that recovered from such a log would acknowledge
-//! commits behind frames that are not on the disk, and a power cut would take them all. So every start
-//! writes the same bytes to the same places again, and syncs them; a cut meanwhile finds the old bytes
-//! or the same ones.
+//! After a failed sync the operating system may mark pages it could not write as clean: processes still read them from
+//! the cache, and no later sync writes them. A start that recovered from such a log would acknowledge commits that come
+//! after frames that are not on the disk, and a power cut would lose them all. So every start writes the same bytes to
+//! the same places again, and syncs them. A power cut meanwhile does no harm, since the bytes are the same.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -15,11 +14,11 @@ use super::folder::Folder;
 use super::schema::PAGE_BYTES;
 use crate::StoreError;
 
-/// As much is read and written at a time.
+/// How many bytes are read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Makes sure of what an earlier process wrote: the log, and the first page of the database. Every
-/// other page of it is either synced or still in the log.
+/// Rewrites and syncs the log and the first page of the database. Every other page of the database is either synced or
+/// still in the log.
 pub(super) fn renew(folder: &Folder) -> Result<(), StoreError> {
     let database = folder.database();
     let mut log = database.clone().into_os_string();
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_again_is_what_was_there() {
+    fn rewriting_a_file_leaves_its_bytes_unchanged() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("some");
         rewrite(&path, 10).expect("nothing to write");

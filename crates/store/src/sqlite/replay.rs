@@ -1,5 +1,6 @@
-//! What a replay meets next: dead letters, a list, what has ended, or what an endpoint is missing. Each is walked
-//! in an order of its own, a bounded part at a time; a page says how far it looked.
+//! Reads the next items of a replay: dead letters, listed deliveries, ended deliveries, or messages that an endpoint is
+//! missing. Each kind is walked in an order of its own, a bounded part at a time; a page says where the next one
+//! continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::row::{
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
-/// What a replay deals with behind its cursor; of a list that is not written down, from that. `None` for a fan-out.
+/// The next page after a replay's cursor; `None` for a fan-out. `list` is the list of a replay that is not stored yet.
 pub(super) fn page(
     conn: &Connection,
     vault: &Vault,
@@ -60,7 +61,7 @@ fn listed(
     cursor: JobCursor,
     limit: u32,
 ) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
-    let doing = failed("read what a replay lists");
+    let doing = failed("read the list of a replay");
     let mut sql = conn
         .prepare_cached(
             "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
@@ -80,7 +81,7 @@ const ENDED: &str =
 const MESSAGES: &str = "SELECT id, tenant, at_ms, head FROM message WHERE id > ?1 AND id < ?2
      UNION ALL SELECT id, tenant, at_ms, head FROM kept WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3";
 
-/// Tells what a replay can make of something.
+/// Decides which deliveries and messages a replay can select.
 pub(super) struct Look<'a> {
     conn: &'a Connection,
     kind: &'a JobKind,
@@ -92,7 +93,7 @@ impl<'a> Look<'a> {
         Ok(Self { conn, kind, purges: dead_letter::Purges::read(conn)? })
     }
 
-    /// What can be made of a delivery.
+    /// Whether a delivery can be replayed, or why not.
     pub(super) fn at(&self, id: DeliveryId) -> Result<Replayable, StoreError> {
         let ended = show::ended_delivery(self.conn, id)?;
         let message = ended.as_ref().map(|ended| ended.message);
@@ -106,7 +107,7 @@ impl<'a> Look<'a> {
         Ok(self.kind.judge(known))
     }
 
-    /// Notes that an endpoint gets a message it was missing, unless it cannot: then says why.
+    /// Records that an endpoint gets a message it was missing; returns the reason if it must be passed over.
     pub(super) fn catch_up(&self, chunk: &Chunk, new: &Delivery) -> Result<Option<Skip>, StoreError> {
         if !self.has_payload(new.message)? {
             return Ok(Some(Skip::PayloadGone));
@@ -118,13 +119,13 @@ impl<'a> Look<'a> {
                 "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
             )
             .and_then(|mut sql| sql.execute((key(new.message.0), key(new.endpoint.0), key(new.id.0), job, at)))
-            .map_err(failed("note what an endpoint was missing"))?;
+            .map_err(failed("record a missing message"))?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
 
-    /// What has ended and matches, by id.
+    /// The ended deliveries that match, by id.
     fn ended(&self, job: &Job, filter: &DeadLetterFilter, dead: bool, limit: u32) -> Result<ReplayPage, StoreError> {
-        let doing = failed("look for what has ended");
+        let doing = failed("find ended deliveries");
         let mut sql = self.conn.prepare_cached(ENDED).map_err(&doing)?;
         let below = key(job.id.0);
         let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
@@ -145,7 +146,7 @@ impl<'a> Look<'a> {
             }
             budget.looks += WHOLE_LOOKS;
             match self.at(ended.id)? {
-                // Neither is selected: the one is another replay's, the other nobody's any more.
+                // These are not selected, so they do not count as passed over.
                 Replayable::Not(Skip::ReplayedBefore | Skip::Purged) => {}
                 found => page.items.push(ReplayItem { found, cursor: page.next }),
             }
@@ -154,8 +155,8 @@ impl<'a> Look<'a> {
         Ok(page)
     }
 
-    fn has_event_type(&self, message: MessageId, asked: Option<&str>) -> Result<bool, StoreError> {
-        let Some(asked) = asked else { return Ok(true) };
+    fn has_event_type(&self, message: MessageId, wanted: Option<&str>) -> Result<bool, StoreError> {
+        let Some(wanted) = wanted else { return Ok(true) };
         let stored: Option<Option<String>> = self
             .conn
             .prepare_cached(
@@ -163,12 +164,12 @@ impl<'a> Look<'a> {
             )
             .and_then(|mut sql| sql.query_row([key(message.0)], |row| row.get(0)).optional())
             .map_err(failed("read an event type"))?;
-        Ok(stored.flatten().as_deref() == Some(asked))
+        Ok(stored.flatten().as_deref() == Some(wanted))
     }
 
     /// Messages that have no delivery for an endpoint, by id.
     fn missing(&self, vault: &Vault, job: &Job, missing: Missing, limit: u32) -> Result<ReplayPage, StoreError> {
-        let doing = failed("look for what an endpoint is missing");
+        let doing = failed("find the messages that an endpoint is missing");
         let mut sql = self.conn.prepare_cached(MESSAGES).map_err(&doing)?;
         let below = key(job.id.0);
         let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
@@ -207,7 +208,7 @@ impl<'a> Look<'a> {
         self.conn
             .prepare_cached(sql)
             .and_then(|mut sql| sql.exists(params))
-            .map_err(failed("look for what can be replayed"))
+            .map_err(failed("check what can be replayed"))
     }
 }
 
@@ -241,25 +242,25 @@ pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreErr
     Ok(lives)
 }
 
-/// Tells whether an endpoint has, or is about to have, a delivery of a message.
+/// Finds out whether an endpoint has, or is about to get, a delivery of a message.
 struct Had<'l, 'a> {
     look: &'l Look<'a>,
     endpoint: EndpointId,
-    /// Its deliveries that the history does not know yet.
+    /// The endpoint's deliveries that are not in the table `history` yet.
     tail: Option<BTreeSet<i64>>,
 }
 
 impl Had<'_, '_> {
     fn has(&mut self, message: MessageId) -> Result<bool, StoreError> {
         let (look, of, endpoint) = (self.look, key(message.0), key(self.endpoint.0));
-        // What is still fanned out may reach it in its turn.
+        // A fan-out under way may still reach the endpoint.
         Ok(look.has("SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)", [of])?
             || look.has("SELECT 1 FROM replay_missed WHERE message = ?1 AND endpoint = ?2", (of, endpoint))?
             || self.by_accept(of, endpoint)?
             || self.by_fan_out(of, endpoint)?)
     }
 
-    /// Those an accept made have the ids up to the next message's.
+    /// Deliveries made by the accept: their ids are below the next message's.
     fn by_accept(&self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
         let inline = of.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
         let next: Option<i64> = self
@@ -274,9 +275,9 @@ impl Had<'_, '_> {
         Ok(self.look.has(pending, range)? || self.look.has(ended, range)?)
     }
 
-    /// Those a job made are too many to look at: the endpoint's history says which of them are its own.
+    /// Deliveries made by jobs: too many to read, so their ranges of ids are looked up in the endpoint's history.
     fn by_fan_out(&mut self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
-        let doing = failed("look for what a fan-out made");
+        let doing = failed("find the deliveries of a fan-out");
         let conn = self.look.conn;
         let mut sql =
             conn.prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1").map_err(&doing)?;
@@ -302,7 +303,7 @@ mod tests {
     use crate::sqlite::page::plan;
 
     #[test]
-    fn a_walk_goes_along_the_keys_and_sorts_nothing() {
+    fn replays_walk_the_primary_keys_without_sorting() {
         for sql in [ENDED, MESSAGES, NEXT, FORMER] {
             let plan = plan(sql);
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("SCAN"), "{plan}");

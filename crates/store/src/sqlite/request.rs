@@ -1,4 +1,4 @@
-//! What the writer is asked to write, and whom it answers.
+//! The requests that the writer thread takes, each with the channel that its answer goes to.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
 use super::accept::Found;
-use super::answers::Told;
+use super::answers::BatchReply;
 use super::arrivals;
 use super::derived::Slice;
 use super::sealed::SealedAccept;
@@ -23,10 +23,11 @@ use crate::row::{
     Settlement, Start,
 };
 
-/// Answers one caller.
+/// The channel to the caller that waits for an answer.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Something to write.
+/// A request to the writer. A `session` in it is checked first; a field such as `settled` or `ended` is filled in by
+/// the writer and sent back on `reply` after the commit.
 pub(super) enum Request {
     Open {
         at: Timestamp,
@@ -36,25 +37,25 @@ pub(super) enum Request {
     Accept {
         session: Session,
         messages: Vec<Accepted>,
-        /// What is written of them, made where it was asked for.
+        /// The encrypted columns of their rows, made in the caller's task.
         sealed: SealedAccept,
-        /// One for each message, made there too.
+        /// The journal entries, one for each message, made in the caller's task too.
         entries: Entries,
         found: Found,
         room: u32,
-        reply: Reply<Told>,
+        reply: Reply<BatchReply>,
     },
     Settle {
         session: Session,
         settlements: Vec<Settlement>,
-        /// What they leave if they take effect.
+        /// The journal entries of those that take effect.
         entries: Entries,
-        /// What their rows say of themselves from then on; none where a row ends.
+        /// The new MAC of each delivery's row; none where the delivery ends.
         macs: Vec<Option<RowMac>>,
         settled: Vec<Settled>,
         reply: Reply<Vec<Settled>>,
     },
-    /// Answered with how many it ended, where the writer has the time to count them.
+    /// Answered with the number of deliveries it ended, where that is cheap enough for the writer to count.
     Cut {
         session: Session,
         cut: Cut,
@@ -72,7 +73,7 @@ pub(super) enum Request {
         change: Change,
         reply: Reply<()>,
     },
-    /// What follows from the journal, in part.
+    /// Writes part of what is derived from the journal.
     Follow {
         slice: Slice,
         reply: Reply<()>,
@@ -80,38 +81,39 @@ pub(super) enum Request {
     Spread {
         session: Session,
         chunk: Box<Chunk>,
-        /// What its rows say of themselves, by id.
+        /// The MACs of its rows, by delivery.
         macs: Vec<(DeliveryId, RowMac)>,
         chunked: Chunked,
         room: u32,
         reply: Reply<Chunked>,
     },
-    /// Anything rarer, with an answer of its own kind.
+    /// A rarer write, with an answer type of its own.
     Work {
         session: Session,
         rows: usize,
         by: Asker,
         work: Box<dyn Work>,
     },
-    /// Something has changed that the writer waits for.
+    /// Wakes a writer that waits for room on a full disk.
     Wake,
-    /// Asks the follower to catch up, and to say when it has.
+    /// Has the follower catch up with the journal; answered when it has.
     CatchUp(oneshot::Sender<()>),
-    /// Copies the log into the database and cuts it off; says whether nobody was in the way.
+    /// Copies the log into the database and truncates it. Answered with `false` if a read was in the way, or the disk
+    /// is full.
     EmptyLog(Reply<bool>),
     Stop,
 }
 
-/// Who asks for something rare.
+/// The origin of a [`Request::Work`]: decides whether it may be refused on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// The dispatch loop or what keeps the store tidy: a step of something that goes on.
+    /// The dispatch loop or the store's own upkeep: one step of work that continues.
     Within,
-    /// Somebody who waits for the answer, and can ask again.
+    /// A call of the API: its caller waits for the answer, and can repeat it.
     Caller,
 }
 
-/// Something to write that has no answer but that it is done.
+/// A change that is answered with success or an error only.
 pub(super) enum Change {
     Spill(Vec<DeliveryId>),
     Uncut(Scope, Timestamp),
@@ -121,25 +123,25 @@ pub(super) enum Change {
     Reset(BreakerOf, Reset, Act),
 }
 
-/// An endpoint to make or change, and whether that was done.
+/// An endpoint to create or change, and whether that was done.
 pub(super) struct PutEndpoint {
-    /// Shared with the cache, which has it from the commit on.
+    /// Shared with the cache of endpoints, which gets it with the commit.
     pub(super) endpoint: Arc<Endpoint>,
-    /// What of it is written under seal.
+    /// Its encrypted columns.
     pub(super) sealed: SealedEndpoint,
-    /// What it is looked up by.
+    /// Keyed hashes of the names it is looked up by.
     pub(super) names: EndpointNames,
-    /// The call it came with.
+    /// The idempotency key and answer of the call that creates it.
     pub(super) once: Option<Idempotency>,
-    /// When it was done, and by whom.
+    /// The time of the change, and the API key behind it.
     pub(super) act: Act,
-    /// What the journal has of it beside the endpoint itself.
+    /// A journal entry in addition to the one for the endpoint.
     pub(super) note: Option<Entry>,
     pub(super) put: EndpointPut,
 }
 
 impl Change {
-    /// What it leaves in the journal: nothing where rows only move, or a restart can do without.
+    /// Its journal entry; `None` where rows only move, or where a restart does not need it.
     pub(super) fn entry(&self) -> Option<Entry> {
         match self {
             Self::Spill(_) | Self::Remember(_) => None,
@@ -152,12 +154,11 @@ impl Change {
 }
 
 impl Request {
-    /// Something rare.
     pub(super) fn work(session: Session, rows: usize, by: Asker, work: impl Work + 'static) -> Self {
         Self::Work { session, rows, by, work: Box::new(work) }
     }
 
-    /// Rows and payload bytes it writes.
+    /// About how many rows and payload bytes it writes.
     pub(super) fn weight(&self) -> (usize, usize) {
         match self {
             Self::Accept { messages, .. } => (
@@ -199,19 +200,19 @@ impl Request {
         }
     }
 
-    /// Whether it brings new work, or can wait: refused on a full disk. The rest is held until there is room,
-    /// since the loop can do nothing about a refusal.
+    /// Whether it brings new work, or can wait: refused as soon as the disk is full. Other requests are held until
+    /// there is room, since the dispatch loop cannot act on a refusal.
     pub(super) fn is_producers(&self) -> bool {
         matches!(self, Self::Accept { .. } | Self::PutEndpoint { .. } | Self::Spread { .. } | Self::Follow { .. })
     }
 
-    /// Whether a caller waits for it who can ask again: refused where not even settles find room. Held, it would be
-    /// done some day for somebody who has asked ten times since.
+    /// Whether it is a call of the API, which can be repeated: refused when the disk is full even for settles. If it
+    /// were held, it would be done much later, after its caller has repeated it many times.
     pub(super) fn is_callers(&self) -> bool {
         matches!(self, Self::Work { by: Asker::Caller, .. })
     }
 
-    /// Whether whoever asked for it has left: nothing was promised, and nothing needs to be done.
+    /// Whether its caller has hung up: it was not acknowledged, so it need not be done.
     pub(super) fn is_abandoned(&self) -> bool {
         match self {
             Self::Work { by: Asker::Caller, work, .. } => work.is_abandoned(),
@@ -228,11 +229,11 @@ impl Request {
             Self::Cut { .. } => "put a cut in force",
             Self::Change { change, .. } => match change {
                 Change::Spill(_) => "spill deliveries",
-                Change::Uncut(..) => "forget a cut",
+                Change::Uncut(..) => "remove a cut",
                 Change::Pause(..) => "record a pause",
                 Change::Resume(..) => "end a pause",
                 Change::Reset(..) => "record a breaker's reset",
-                Change::Remember(_) => "remember breakers",
+                Change::Remember(_) => "store the breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",
             Self::Spread { .. } => "make a chunk of deliveries",

@@ -1,8 +1,8 @@
-//! Room held in reserve for the day the disk is full: a file that is given up so that what was
+//! Disk space held in reserve: a file that is deleted when the disk is full, so that deliveries that were
 //! sent can still be settled.
 //!
-//! Invariant: while the reserve is given up nothing new is accepted; it is made again before
-//! anything is.
+//! Invariant: while the reserve is given up no message is accepted; accepting resumes only when the
+//! reserve has been made again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -22,24 +22,24 @@ const NAME: &str = "reserve";
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,
-    // One lock for file and state: two threads give up and make again.
+    // Covers the file too: two threads delete it and make it again.
     state: Mutex<State>,
 }
 
-/// Where the room has gone.
+/// The state of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It is held.
+    /// The file is there.
     Held,
-    /// The disk is full and the room is the settles'. It is made again as soon as there is some.
+    /// The disk is full, and settles use the space. The file is made again as soon as there is room for it.
     GivenUp,
-    /// Not even settles find room: what the writer holds needs it before the reserve does.
+    /// Not even settles find room. New space goes to the requests that the writer holds, before the reserve is made
+    /// again.
     Stuck,
 }
 
 impl Reserve {
-    /// Makes the reserve of a folder, or finds that there is no room for it: then the store begins
-    /// as one whose disk is full.
+    /// Makes the reserve in a folder. If there is no room for it, the store starts in the state of a full disk.
     pub(super) fn open(folder: &Folder, bytes: u64) -> Result<Self, StoreError> {
         let path = folder.path().join(NAME);
         let reserve = Self { path, bytes, state: Mutex::new(State::GivenUp) };
@@ -60,17 +60,17 @@ impl Reserve {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the disk is full, as far as we know: nothing new may be accepted.
+    /// Whether the disk is considered full: no message may be accepted.
     pub(super) fn is_given_up(&self) -> bool {
         *self.state() != State::Held
     }
 
-    /// Whether not even settles find room.
+    /// Whether the disk is full even for settles.
     pub(super) fn is_stuck(&self) -> bool {
         *self.state() == State::Stuck
     }
 
-    /// A write found no room: gives up what there is, or finds that there was nothing left.
+    /// Deletes the reserve after a write found no room; does nothing if it is deleted already.
     pub(super) fn give_up(&self) {
         let mut state = self.state();
         match *state {
@@ -85,12 +85,12 @@ impl Reserve {
         }
     }
 
-    /// The writer found no room although there is nothing left to give up.
+    /// Notes that a write found no room although the reserve is deleted.
     pub(super) fn set_stuck(&self) {
         *self.state() = State::Stuck;
     }
 
-    /// The writer found room.
+    /// Notes that the writer found room again.
     pub(super) fn unstick(&self) {
         let mut state = self.state();
         if *state == State::Stuck {
@@ -98,7 +98,7 @@ impl Reserve {
         }
     }
 
-    /// Tries to make the reserve again; accepting resumes when that goes well.
+    /// Tries to make the reserve again; accepting resumes when that succeeds.
     pub(super) fn try_again(&self) {
         match self.make() {
             Ok(()) => {}
@@ -116,9 +116,9 @@ impl Reserve {
         match made {
             Ok(()) => {
                 *state = State::Held;
-                tracing::debug!(bytes = self.bytes, "the reserve is there");
+                tracing::debug!(bytes = self.bytes, "reserve made");
             }
-            // Half a reserve is room that settles miss.
+            // Part of a reserve is no use, and takes space that settles need.
             Err(_) => self.remove(),
         }
         made
@@ -128,7 +128,7 @@ impl Reserve {
         if let Err(error) = fs::remove_file(&self.path)
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, "cannot give up the reserve");
+            tracing::warn!(%error, "cannot delete the reserve");
         }
     }
 
@@ -141,7 +141,7 @@ impl Reserve {
             file.set_len(0)?;
         }
         match fallocate(&file, FallocateFlags::empty(), 0, self.bytes) {
-            // A disk that cannot promise room has to be filled.
+            // On a file system without fallocate, write the bytes.
             Err(rustix::io::Errno::OPNOTSUPP) => fill(&file, self.bytes),
             allocated => Ok(allocated?),
         }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reserve_is_room_and_not_only_a_length() {
+    fn reserve_occupies_blocks_and_is_made_again_after_being_given_up() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let taken = Folder::take(folder.path()).expect("a folder of its own");
         let reserve = Reserve::open(&taken, 1 << 20).expect("there is room");

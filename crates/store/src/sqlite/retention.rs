@@ -1,9 +1,9 @@
-//! What was kept for long enough is let go: a few rows a step, and then the room they took.
+//! Retention: deletes expired data, a few rows a step, and then gives the free space back to the disk.
 //!
-//! Rows are met by their keys, which grow with time, from where the walk has come to last; what became of deliveries is
-//! met by the journal, in the order they ended. A step looks at a bounded number of rows. Some may have to stay (they are
-//! still needed, or are another tenant's, who keeps them for longer); a walk is over when a whole look has met nothing
-//! old enough. Read next: `agreed`.
+//! Rows are walked by their ids, which grow with time, from the place that the walk reached last; outcomes are walked
+//! by the journal, in the order in which deliveries ended. A step reads a bounded number of rows. Some of them may have
+//! to stay (they are still needed, or belong to a tenant that keeps them for longer); a walk is over when a whole step
+//! has met no expired row. Read next: `agreed`.
 //!
 //! Invariant: a payload that an unfinished delivery or a dead letter needs is in `message` or in `kept`.
 
@@ -31,7 +31,7 @@ use crate::row::{OwnRetention, RETENTION_STEP_MAX, Retained, Retention, Retentio
 use crate::{DELIVERIES_MAX, StoreError};
 use agreed::{Owners, Walk};
 
-/// Rows that a step looks at to find those it removes.
+/// Rows that a step reads to find those it removes.
 const LOOKED_MAX: u32 = 2_000;
 
 const STEP: usize = RETENTION_STEP_MAX as usize;
@@ -39,12 +39,12 @@ const STEP: usize = RETENTION_STEP_MAX as usize;
 /// Payload removed or moved by one step, for the same reason as [`RETENTION_STEP_MAX`].
 const STEP_BYTES_MAX: i64 = 4 * 1024 * 1024;
 
-/// As much of the file may be free: it is used again before the file grows.
+/// One page in so many may stay free: SQLite uses free pages again before the file grows.
 const FREE_PART: i64 = 10;
-/// Pages given back in one step: a MiB.
+/// Pages given back to the disk in one step: a MiB.
 const PAGES_STEP: i64 = 128;
 
-/// What a step is given.
+/// A step to run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) retention: Retention,
@@ -57,51 +57,51 @@ impl Asked {
         Walk::new(self.step.phase, self.step.kept)
     }
 
-    /// What is not later than this has been kept for long enough by those whose walk it is.
+    /// The retention limit of this walk: rows with this time or an earlier one have expired.
     fn old(&self) -> Timestamp {
         let own = OwnRetention { payload: self.step.kept, history: self.step.kept };
         self.retention.with(own).old(self.step.phase, self.now)
     }
 
-    /// Where the step begins.
+    /// The row after which the step begins.
     fn from(&self, conn: &Connection) -> Result<i64, StoreError> {
         let after = i64::try_from(self.step.after).unwrap_or(i64::MAX);
         Ok(self.walk().place(conn)?.max(after))
     }
 }
 
-/// What a phase has done with one look.
+/// The result of one step of a phase.
 #[derive(Default)]
 struct Look {
     removed: usize,
     /// The highest row removed.
     upto: i64,
-    /// Where to go on; `None` when the walk is over.
+    /// The row after which the next step begins; `None` when the walk is over.
     after: Option<i64>,
     given_up: Vec<DeliveryId>,
 }
 
 impl Look {
-    /// A look that removed so many, all it met: it is the last if there were fewer than it could.
+    /// The result of a step that removed every row it met: it is the last one if it removed fewer than a step may.
     fn all(removed: usize, upto: i64) -> Self {
         Self { removed, upto, after: (removed >= STEP).then_some(0), ..Self::default() }
     }
 }
 
-/// Up to where nothing is left for a walk to let go.
+/// Tracks the row up to which a walk has nothing left to delete.
 struct Done {
     upto: i64,
     is_whole: bool,
 }
 
 impl Done {
-    /// For a look that starts at `from`. If that is beyond the walk's place, an earlier look of the same run met a row
-    /// that stays, and the place must not move past it.
+    /// For a step that begins after `from`. If that is beyond the walk's place, an earlier step of the same run met a
+    /// row that stays, and the place must not move past it.
     fn new(place: i64, from: i64) -> Self {
         Self { upto: place, is_whole: from == place }
     }
 
-    /// It met a row; `stays` when the walk must meet it again.
+    /// Notes a row; `stays` if the walk must come to it again.
     fn met(&mut self, row: i64, stays: bool) {
         self.is_whole &= !stays;
         if self.is_whole {
@@ -110,38 +110,38 @@ impl Done {
     }
 }
 
-/// Runs one step. What is under way is not given up.
+/// Runs one step. Deliveries in `under_way` are not given up.
 pub(super) fn step(
     conn: &Connection,
-    asked: Asked,
+    request: Asked,
     under_way: &BTreeSet<DeliveryId>,
     entries: &mut Entries,
 ) -> Result<Retained, StoreError> {
-    let Asked { now, step, .. } = asked;
+    let Asked { now, step, .. } = request;
     let look = match step.phase {
-        RetentionPhase::Pending => give_up(conn, asked, under_way, entries)?,
-        RetentionPhase::Messages => messages(conn, asked)?,
-        RetentionPhase::History => history(conn, asked, entries)?,
-        RetentionPhase::Kept => kept(conn, asked)?,
-        RetentionPhase::Jobs => jobs(conn, asked)?,
+        RetentionPhase::Pending => give_up(conn, request, under_way, entries)?,
+        RetentionPhase::Messages => messages(conn, request)?,
+        RetentionPhase::History => history(conn, request, entries)?,
+        RetentionPhase::Kept => kept(conn, request)?,
+        RetentionPhase::Jobs => jobs(conn, request)?,
         RetentionPhase::Keys => {
-            let forgotten = idempotency::forget_before(conn, Day::of(asked.old()), RETENTION_STEP_MAX);
-            Look::all(forgotten.map_err(failed("forget idempotency keys"))?, 0)
+            let deleted = idempotency::forget_before(conn, Day::of(request.old()), RETENTION_STEP_MAX);
+            Look::all(deleted.map_err(failed("delete idempotency keys"))?, 0)
         }
-        RetentionPhase::Journal => journal(conn, asked, entries)?,
+        RetentionPhase::Journal => journal(conn, request, entries)?,
         RetentionPhase::Space => space(conn)?,
     };
     let removed = look.removed as u64;
-    // What is given up has told of its end, outcomes by whose they were; free pages tell nobody anything.
-    let tells = !matches!(step.phase, RetentionPhase::Pending | RetentionPhase::History | RetentionPhase::Space);
-    if removed > 0 && tells {
+    // Deliveries given up and outcomes have entries of their own; free pages need none.
+    let needs_entry = !matches!(step.phase, RetentionPhase::Pending | RetentionPhase::History | RetentionPhase::Space);
+    if removed > 0 && needs_entry {
         let upto = look.upto.unsigned_abs();
-        let before = asked.old();
+        let before = request.old();
         entries.push(&Entry::Retained { phase: step.phase, upto, removed, before, at: now, tenant: None });
     }
     let next = match look.after {
         Some(after) => Some(RetentionStep { after: after.unsigned_abs(), ..step }),
-        None => match asked.walk().next(conn)? {
+        None => match request.walk().next(conn)? {
             Some(walk) => Some(RetentionStep { kept: walk.kept(), ..RetentionStep::of(step.phase) }),
             None => step.next_phase(),
         },
@@ -149,15 +149,15 @@ pub(super) fn step(
     Ok(Retained { removed, given_up: look.given_up, next })
 }
 
-/// Ends what has waited for too long, unless something else has ended it already.
+/// Ends deliveries that have been pending for too long, as dead, unless they have ended already by a cut or a TTL.
 fn give_up(
     conn: &Connection,
-    asked: Asked,
+    request: Asked,
     under_way: &BTreeSet<DeliveryId>,
     entries: &mut Entries,
 ) -> Result<Look, StoreError> {
-    let doing = failed("look for what has waited too long");
-    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+    let doing = failed("find deliveries that waited too long");
+    let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     let mut sql = conn
         .prepare_cached(concat!(
@@ -184,10 +184,10 @@ fn give_up(
             continue;
         }
         let is_sent = matches!(waiting.state, State::AwaitingAck { .. }) || under_way.contains(&waiting.id);
-        let ends = !is_sent && !show::state_at(conn, &waiting, asked.now)?.is_terminal();
+        let ends = !is_sent && !show::state_at(conn, &waiting, request.now)?.is_terminal();
         done.met(id, !ends);
         if ends {
-            let state = State::Dead { at: asked.now, cause: Cause::Retention };
+            let state = State::Dead { at: request.now, cause: Cause::Retention };
             given_up.push(Delivery { state, ..waiting });
         }
         if given_up.len() == STEP {
@@ -197,7 +197,7 @@ fn give_up(
     drop(rows);
     let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
     for delivery in &given_up {
-        write_off.end(delivery).map_err(failed("give up what has waited too long"))?;
+        write_off.end(delivery).map_err(failed("give up deliveries that waited too long"))?;
         entries.push(&Entry::ended(delivery, None));
     }
     walk.has_come(conn, done.upto)?;
@@ -211,12 +211,12 @@ struct Head {
     tenant: TenantId,
     at: Timestamp,
     names: Names,
-    /// Of its payload.
+    /// Size of its payload.
     bytes: i64,
 }
 
 fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Result<Vec<Head>, StoreError> {
-    let doing = failed("look for old messages");
+    let doing = failed("find expired messages");
     let mut sql = conn
         .prepare_cached(&format!(
             "SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
@@ -236,12 +236,12 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
     Ok(heads)
 }
 
-/// Removes messages past their time, or moves them to `kept`.
-fn messages(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
-    let doing = failed("let old messages go");
-    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+/// Removes expired messages, or moves them to `kept` if they are still needed.
+fn messages(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+    let doing = failed("delete expired messages");
+    let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
-    // One more, to know where the deliveries of the last one end.
+    // Read one more: the deliveries of a message have ids below the next message's.
     let heads = heads(conn, "message", from, RETENTION_STEP_MAX + 1)?;
     let mut look = Look::default();
     let mut bytes = 0;
@@ -280,11 +280,12 @@ fn messages(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     Ok(look)
 }
 
-/// Removes from `kept` what nobody needs any more, and nobody keeps for longer since.
-fn kept(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
-    let doing = failed("let kept messages go");
+/// Removes messages from `kept` that are no longer needed. They stay if their tenant's retention was extended
+/// meanwhile.
+fn kept(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+    let doing = failed("delete kept messages");
     let mut owners = Owners::new(conn)?;
-    let heads = heads(conn, "kept", asked.from(conn)?, RETENTION_STEP_MAX)?;
+    let heads = heads(conn, "kept", request.from(conn)?, RETENTION_STEP_MAX)?;
     let full = heads.len() == STEP;
     let mut look = Look { after: heads.last().map(|head| head.id).filter(|_| full), ..Look::default() };
     let mut bytes = 0;
@@ -293,8 +294,8 @@ fn kept(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
             look.after = Some(head.id - 1);
             break;
         }
-        let times = asked.retention.with(owners.own(head.tenant)?);
-        if head.at > times.old(RetentionPhase::Messages, asked.now) || is_needed(conn, head.id, i64::MAX)? {
+        let times = request.retention.with(owners.own(head.tenant)?);
+        if head.at > times.old(RetentionPhase::Messages, request.now) || is_needed(conn, head.id, i64::MAX)? {
             continue;
         }
         bytes += head.bytes;
@@ -308,9 +309,9 @@ fn kept(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     Ok(look)
 }
 
-/// Removes what leads to a message.
+/// Removes the rows by which a message and its deliveries are found.
 pub(super) fn forget(conn: &Connection, id: i64, names: Names) -> Result<(), StoreError> {
-    let doing = failed("let what leads to a message go");
+    let doing = failed("delete the index rows of a message");
     for sql in ["DELETE FROM fanout_chunk WHERE message = ?1", "DELETE FROM replay_missed WHERE message = ?1"] {
         conn.prepare_cached(sql).and_then(|mut sql| sql.execute([id])).map_err(&doing)?;
     }
@@ -322,10 +323,10 @@ pub(super) fn forget(conn: &Connection, id: i64, names: Names) -> Result<(), Sto
     Ok(())
 }
 
-/// Whether an unfinished delivery, a dead letter or a fan-out needs a message. Those it was accepted with
-/// have the ids up to the `next` message's.
+/// Whether an unfinished delivery, a dead letter or a fan-out needs a message. The deliveries made by its accept have
+/// ids below the `next` message's.
 fn is_needed(conn: &Connection, message: i64, next: i64) -> Result<bool, StoreError> {
-    let doing = failed("look for whoever needs a message");
+    let doing = failed("check whether a message is needed");
     let fans_out = conn
         .prepare_cached("SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)")
         .and_then(|mut sql| sql.exists([message]))
@@ -359,10 +360,11 @@ fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> rus
             .exists(range)?)
 }
 
-/// Removes what became of deliveries that ended long ago, and tells of it: of tenants with whom it was agreed one by one.
-fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
-    let doing = failed("let old outcomes go");
-    let (walk, old, from) = (asked.walk(), asked.old(), asked.from(conn)?);
+/// Removes expired outcomes with their attempts and dead letters. Adds one entry to the journal, or one for each tenant
+/// if the tenants of this walk have a retention override.
+fn history(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
+    let doing = failed("delete expired outcomes");
+    let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     let (mut look, mut looked) = (Look::default(), 0);
     let mut gone: BTreeMap<Option<TenantId>, u64> = BTreeMap::new();
@@ -380,7 +382,7 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
             if !owners.belongs(endpoint, walk)? {
                 continue;
             }
-            // The rest of a large row comes with the next step.
+            // The next step continues with the rest of a large row.
             if look.removed == STEP {
                 look.after = Some(row.number.cast_signed() - 1);
                 return Ok(Then::Stop);
@@ -401,12 +403,12 @@ fn history(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
     walk.has_come(conn, done.upto)?;
     let (phase, upto) = (RetentionPhase::History, look.upto.unsigned_abs());
     for (tenant, removed) in gone {
-        entries.push(&Entry::Retained { phase, upto, removed, before: old, at: asked.now, tenant });
+        entries.push(&Entry::Retained { phase, upto, removed, before: old, at: request.now, tenant });
     }
     Ok(look)
 }
 
-/// Removes what became of a delivery; says whether there was anything.
+/// Removes the outcome of a delivery and everything stored with it; returns whether there was an outcome.
 pub(super) fn let_outcome_go(conn: &Connection, id: i64, endpoint: i64) -> rusqlite::Result<bool> {
     let gone = conn.prepare_cached("DELETE FROM outcome WHERE id = ?1")?.execute([id])?;
     conn.prepare_cached("DELETE FROM attempt WHERE delivery = ?1")?.execute([id])?;
@@ -417,17 +419,17 @@ pub(super) fn let_outcome_go(conn: &Connection, id: i64, endpoint: i64) -> rusql
     Ok(gone > 0)
 }
 
-/// Removes jobs that ended and were asked for long ago.
-fn jobs(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
-    let doing = failed("let old jobs go");
-    let history = before(Timestamp::from_millis(0), asked.retention.history);
+/// Removes jobs that have ended and were requested longer ago than the retention of the history.
+fn jobs(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+    let doing = failed("delete expired jobs");
+    let history = before(Timestamp::from_millis(0), request.retention.history);
     let past: Vec<i64> = conn
         .prepare_cached(
             "SELECT id FROM job LEFT JOIN own_retention USING (tenant)
              WHERE at_ms <= ?1 + coalesce(-history_ms, ?2) AND state IN (2, 3) ORDER BY id LIMIT ?3",
         )
         .and_then(|mut sql| {
-            let bounds = (asked.now.as_millis(), history.as_millis(), RETENTION_STEP_MAX);
+            let bounds = (request.now.as_millis(), history.as_millis(), RETENTION_STEP_MAX);
             sql.query_map(bounds, |row| row.get(0))?.collect()
         })
         .map_err(&doing)?;
@@ -439,13 +441,13 @@ fn jobs(conn: &Connection, asked: Asked) -> Result<Look, StoreError> {
     Ok(Look::all(past.len(), past.last().copied().unwrap_or(0)))
 }
 
-/// Removes old rows of the journal that everybody has followed, and by which no outcome is found any more. A row goes
-/// when the one behind it is old enough; so the last one stays, which the next names. One without a time is not old: nobody
-/// knows when it was.
-fn journal(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
-    let doing = failed("let old rows of the journal go");
+/// Removes expired rows of the journal that the follower is past, and by which no outcome is found any more. A row is
+/// removed only when the next one has expired too; so the last expired row stays, whose hash the next row contains. A
+/// row without a time does not expire by itself.
+fn journal(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
+    let doing = failed("delete expired rows of the journal");
     let longest = agreed::longest_history(conn)?.unwrap_or_default();
-    let old = asked.old().min(before(asked.now, longest));
+    let old = request.old().min(before(request.now, longest));
     let (first, past): (Option<i64>, Option<i64>) = conn
         .prepare_cached(
             "SELECT min(number), max(number) FILTER (WHERE at_ms > 0 AND at_ms <= ?1)
@@ -460,7 +462,7 @@ fn journal(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
     if first.is_none_or(|first| upto < first) {
         return Ok(Look::default());
     }
-    if agreed::tell_again(conn, old, asked.now, entries)? > 0 {
+    if agreed::tell_again(conn, old, request.now, entries)? > 0 {
         return Ok(Look { after: Some(0), ..Look::default() });
     }
     let removed = conn
@@ -469,23 +471,23 @@ fn journal(conn: &Connection, asked: Asked, entries: &mut Entries) -> Result<Loo
         .map_err(&doing)?;
     conn.prepare_cached("DELETE FROM checkpoint WHERE row <= ?1")
         .and_then(|mut sql| sql.execute([upto]))
-        .map_err(failed("let old checkpoints go"))?;
-    // What is missing for their sake is told by rows that are gone as well.
+        .map_err(failed("delete expired checkpoints"))?;
+    // A finished erasure explains outcomes missing from the journal; the rows that would show them are removed too.
     conn.prepare_cached("DELETE FROM erasure WHERE row <= ?1 AND done_ms IS NOT NULL")
         .and_then(|mut sql| sql.execute([upto]))
-        .map_err(failed("let old erasures go"))?;
+        .map_err(failed("delete expired erasures"))?;
     Ok(Look::all(removed, upto))
 }
 
 /// Gives free pages back to the disk while there are more of them than are soon used again.
 fn space(conn: &Connection) -> Result<Look, StoreError> {
-    let doing = failed("give room back to the disk");
+    let doing = failed("give space back to the disk");
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&doing);
     let (free, pages) = (count("PRAGMA freelist_count")?, count("PRAGMA page_count")?);
     if free <= PAGES_STEP || free * FREE_PART <= pages {
         return Ok(Look::default());
     }
-    // Each row that is stepped to gives back one page.
+    // SQLite gives back one page for each row that is fetched.
     let mut sql = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({PAGES_STEP})")).map_err(&doing)?;
     let mut rows = sql.query([]).map_err(&doing)?;
     while rows.next().map_err(&doing)?.is_some() {}

@@ -1,11 +1,11 @@
-//! The master keys in use, and how one takes the place of another while everything else goes on.
+//! The master keys in use, and their rotation while the store serves.
 //!
-//! What a master key wraps is in one of two tables. A rotation makes the other the one that is written to, moves
-//! the rows over in small steps, wrapped by the newer key, clears the table that is empty then, empties the
-//! log, and only then says that the older key is not needed.
+//! Keys wrapped by a master key are in one of two tables. A rotation directs new writes to the other table, moves the
+//! rows there in small steps, wrapped by the newer key, clears the old table, empties the log, and only then removes
+//! the older key from the list of master keys that the store needs (`key_check` in `meta`).
 //!
-//! Invariants: a key wraps only once the store says that it needs it; it says so for as long as any byte that an
-//! older key has wrapped is in the database or its log.
+//! Invariants: a master key wraps only once it is in that list; it stays in the list for as long as any byte that it
+//! has wrapped is in the database or its log.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -24,10 +24,10 @@ use crate::journal::{Entries, Entry};
 use crate::row::{By, Session};
 use crate::{MasterKeys, Rotation, StoreError};
 
-/// Keys wrapped anew by one step: everybody waits for the writer, and each takes some microseconds.
+/// Keys wrapped again by one step. Each takes some microseconds, and other writes wait meanwhile.
 const STEP_KEYS: u32 = 128;
 
-/// Which of the two tables.
+/// One of the two tables of wrapped keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Zero,
@@ -62,7 +62,7 @@ pub(super) fn side(conn: &Connection) -> Result<Side, StoreError> {
     match expected::<u8>(conn, "wrapped_in")? {
         0 => Ok(Side::Zero),
         1 => Ok(Side::One),
-        _ => Err(damaged("where wrapped keys are")),
+        _ => Err(damaged("wrapped_in")),
     }
 }
 
@@ -73,17 +73,17 @@ pub(super) fn checks(conn: &Connection) -> Result<Vec<KeyCheck>, StoreError> {
     if rest.is_empty() {
         Ok(whole.iter().copied().map(KeyCheck::from_bytes).collect())
     } else {
-        Err(damaged("which master keys are needed"))
+        Err(damaged("the list of needed master keys"))
     }
 }
 
-/// Writes a wrapped key down.
+/// Writes a wrapped key to a table.
 pub(super) fn put(conn: &Connection, side: Side, id: KeyId, wrapped: &[u8; WRAPPED_BYTES]) -> rusqlite::Result<()> {
     let sql = format!("INSERT OR REPLACE INTO {} (id, wrapped) VALUES (?1, ?2)", side.table());
     conn.prepare_cached(&sql)?.execute((id.0, wrapped)).map(drop)
 }
 
-/// A key as a master key has wrapped it.
+/// Reads a key that a master key has wrapped.
 pub(super) fn wrapped(conn: &Connection, id: KeyId) -> Result<Option<MasterWrapped>, StoreError> {
     let sql = "SELECT wrapped FROM master_wrapped_0 WHERE id = ?1 UNION ALL
                SELECT wrapped FROM master_wrapped_1 WHERE id = ?1";
@@ -96,18 +96,18 @@ fn put_checks(conn: &Connection, checks: &[KeyCheck]) -> rusqlite::Result<usize>
     conn.execute("UPDATE meta SET value = ?1 WHERE key = 'key_check'", [bytes])
 }
 
-/// What wraps, and where that is written.
+/// The master keys in memory, and the table that wrapped keys are written to.
 pub(super) struct InUse {
     pub(super) masters: Masters,
-    /// Offered, and not needed by the store yet.
+    /// A newer key that was offered, and does not wrap yet.
     pub(super) newer: Option<MasterKey>,
-    /// Who wants it.
+    /// The API key behind the offer.
     pub(super) newer_by: Option<By>,
     pub(super) side: Side,
 }
 
 impl InUse {
-    /// Wraps by the newer key from now on, which the store says that it needs.
+    /// Begins to wrap with the newer key, which must be in the list of needed keys on the disk.
     fn adopt(&mut self) {
         if let Some(newer) = self.newer.take() {
             self.masters.rotate_to(newer);
@@ -119,7 +119,7 @@ impl InUse {
 impl MasterKeys for Sqlite {
     fn offer(&self, newer: MasterKey, by: Option<By>) {
         let mut in_use = self.shared.vault.in_use.write().unwrap_or_else(PoisonError::into_inner);
-        // The first one stands: it may be needed already.
+        // A second offer does not replace the first, whose key may be in the list already.
         if in_use.newer.is_none() && in_use.masters.iter().all(|key| key.id() != newer.id()) {
             (in_use.newer, in_use.newer_by) = (Some(newer), by);
         }
@@ -149,7 +149,8 @@ impl MasterKeys for Sqlite {
     async fn rotation(&self) -> Result<Rotation, StoreError> {
         let (shown, side) = self.readers.read(|conn| Ok((read(conn)?, side(conn)?))).await?;
         let mut in_use = self.shared.vault.in_use.write().unwrap_or_else(PoisonError::into_inner);
-        // Only now, when it is on the disk: who asked for the first step may not have waited for its end.
+        // Adopted here, where the list is read from the disk: the caller of the first step may have hung up before its
+        // commit.
         if in_use.side != side {
             in_use.adopt();
         }
@@ -157,17 +158,17 @@ impl MasterKeys for Sqlite {
     }
 }
 
-/// How far the rotation in a data folder is, read beside whoever has it open.
+/// The progress of the rotation in a data folder, which another process may have open.
 pub fn status(folder: &Path) -> Result<Rotation, StoreError> {
     let conn = audit::open(folder)?;
-    conn.execute_batch("BEGIN").map_err(failed("read which master keys are needed"))?;
+    conn.execute_batch("BEGIN").map_err(failed("read the list of needed master keys"))?;
     read(&conn)
 }
 
-/// How far the rotation in a database is.
+/// The progress of the rotation in a database.
 fn read(conn: &Connection) -> Result<Rotation, StoreError> {
     let mut needed = checks(conn)?.into_iter().map(|check| check.id());
-    let newest = needed.next().ok_or_else(|| damaged("which master key is needed"))?;
+    let newest = needed.next().ok_or_else(|| damaged("the list of needed master keys"))?;
     let older: Vec<MasterKeyId> = needed.collect();
     let left = if older.is_empty() {
         0
@@ -178,12 +179,12 @@ fn read(conn: &Connection) -> Result<Rotation, StoreError> {
     Ok(Rotation { newest, older, offered: None, rewrapped: rewrapped(conn)?, left: left.into() })
 }
 
-/// Keys that the rotation under way, or the last one, has wrapped anew.
+/// The number of keys that the rotation under way, or the last one, has wrapped again.
 fn rewrapped(conn: &Connection) -> Result<u64, StoreError> {
     expected::<u32>(conn, "rewrapped").map(u64::from)
 }
 
-/// Says that the newer key is needed, too; from the next commit on it wraps.
+/// Adds the newer key to the list of needed keys; from the next commit on it wraps.
 fn begin(conn: &Connection, vault: &Vault, entries: &mut Entries, at: Timestamp) -> Result<(), StoreError> {
     let in_use = vault.in_use.read().unwrap_or_else(PoisonError::into_inner);
     let mut needed = checks(conn)?;
@@ -201,19 +202,19 @@ fn begin(conn: &Connection, vault: &Vault, entries: &mut Entries, at: Timestamp)
     Ok(())
 }
 
-/// Wraps some of what is left anew.
+/// Wraps some of the remaining keys with the newest master key.
 fn move_some(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
     let in_use = vault.in_use.read().unwrap_or_else(PoisonError::into_inner);
     let from = in_use.side.other().table();
-    let doing = failed("wrap keys anew");
+    let doing = failed("wrap keys again");
     let some = wrapped_in(conn, from)?;
     for (id, whose, wrapped) in &some {
         let why = |why| damaged_because("a wrapped key", &format!("number {id}: {why}"));
-        // One that the newest wraps came here before it was known to be needed.
+        // `None`: wrapped by the newest master key already, and written here before that key was adopted.
         let anew = in_use.masters.rewrap(*whose, *id, wrapped).map_err(why)?.unwrap_or(*wrapped);
         put(conn, in_use.side, *id, anew.as_bytes()).map_err(&doing)?;
     }
-    // Those that are nobody's any more go with the table.
+    // Rows without a data key are left: clearing the whole table deletes them.
     let Some((last, ..)) = some.last() else { return clear(conn, vault) };
     let count = u32::try_from(some.len()).unwrap_or(STEP_KEYS);
     overwriting(conn, || {
@@ -223,7 +224,7 @@ fn move_some(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
     .map_err(&doing)
 }
 
-/// The first keys in a table, and whose they are.
+/// The first keys in a table, with their owners.
 fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, Whose, MasterWrapped)>, StoreError> {
     let doing = failed("read wrapped keys");
     let mut sql = conn
@@ -243,13 +244,13 @@ fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, Whose, Maste
     Ok(found)
 }
 
-/// Clears the table that everything was moved from, as a whole: its pages keep old bytes in their gaps.
+/// Clears the old table as a whole, since unused space of its pages may hold old bytes.
 fn clear(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
     let from = vault.in_use.read().unwrap_or_else(PoisonError::into_inner).side.other().table();
     overwriting(conn, || conn.execute(&format!("DELETE FROM {from}"), [])).map_err(failed("clear wrapped keys"))
 }
 
-/// Says that the older keys are not needed any more.
+/// Removes the older keys from the list of needed keys.
 fn end(conn: &Connection, entries: &mut Entries, at: Timestamp) -> Result<(), StoreError> {
     let needed = checks(conn)?;
     let Some(newest) = needed.first().filter(|_| needed.len() > 1) else { return Ok(()) };
@@ -258,7 +259,7 @@ fn end(conn: &Connection, entries: &mut Entries, at: Timestamp) -> Result<(), St
     Ok(())
 }
 
-/// Has zeros written over whatever is deleted meanwhile.
+/// Runs a function while SQLite overwrites deleted bytes with zeros.
 fn overwriting<T>(conn: &Connection, run: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<()> {
     let set = |how: &str| conn.query_row(&format!("PRAGMA secure_delete = {how}"), [], |_| Ok(()));
     let before = match conn.query_row("PRAGMA secure_delete", [], |row| row.get::<_, i64>(0))? {

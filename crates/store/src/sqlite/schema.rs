@@ -1,7 +1,7 @@
-//! Connections to the database, and its shape: migrations that take an older file to this build's.
+//! Opens connections to the database, and migrates an older file to this build's schema.
 //!
-//! Invariants: a file is never opened by a build older than the one that wrote it; what is refused
-//! is left as it was, byte for byte.
+//! Invariants: a file is never opened by a build older than the one that wrote it; a file that is refused
+//! is not changed by a single byte.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use super::header::{APPLICATION_ID, Header};
 use super::renew;
 use crate::StoreError;
 
-/// Each takes the file one version further; the file's version is how many it has had.
+/// Each migration raises the version of a file by one; the version is the number of migrations the file has had.
 pub(super) const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_first.sql")];
 
-/// More statements than there are in this crate: none is ever prepared twice.
+/// Size of the cache of prepared statements: more than this crate has, so that none is prepared twice.
 const STATEMENTS_KEPT: usize = 192;
 
-/// How long a commit waits for somebody who opened the file with another program.
+/// How long a statement waits for a lock that another program holds on the file.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
 
-/// A page of the database.
+/// Size of a page of the database.
 pub(super) const PAGE_BYTES: u64 = 8192;
 
-/// The writer's connection: makes the file if it is missing, and brings it up to date.
+/// Opens the writer's connection; creates the file if it is missing, and migrates it.
 pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
-    // Before SQLite looks at it: what is not ours is not opened at all.
+    // Read the header before SQLite opens the file: a file of another program is not opened at all.
     match folder.header()? {
         Header::Ours { version } => check_version(folder, version)?,
         Header::None if folder.has_log() => {
@@ -53,9 +53,9 @@ pub(super) fn open_writer(folder: &Folder, log_bytes: u64) -> Result<Connection,
     set_up(folder, log_bytes).map_err(|error| folder.explained(error))
 }
 
-/// Makes an empty database beside its place, and puts it there whole. Made in its place it would need
-/// a journal, whose deletion SQLite does not sync: a power cut could bring it back much later, to undo
-/// the file's first page.
+/// Creates an empty database under another name, and renames it when it is complete. If it were created under its own
+/// name, SQLite would make a rollback journal and delete it without a sync: a power cut could bring that journal back
+/// much later and undo the file's first page.
 fn make(folder: &Folder) -> Result<(), StoreError> {
     let new = folder.new_database().map_err(|error| folder.refused_to("make its posthaste.db", &error))?;
     let conn = connect(&new)?;
@@ -64,7 +64,7 @@ fn make(folder: &Folder) -> Result<(), StoreError> {
          BEGIN; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
     ))
     .and_then(|()| conn.prepare("PRAGMA journal_mode = WAL"))
-    // To the end: it is committed after its only row, and who reads just that row hears of no failure.
+    // Read to the end: the pragma commits after its only row, and a failure of that commit comes after the row.
     .and_then(|mut sql| sql.query_map([], |_| Ok(()))?.collect::<rusqlite::Result<()>>())
     .map_err(failed("make the database"))?;
     check_journal(&conn, folder)?;
@@ -82,7 +82,7 @@ fn check_version(folder: &Folder, found: u32) -> Result<(), StoreError> {
     )))
 }
 
-/// Everything here relies on the log.
+/// Refuses a database that is not in WAL mode, on which the store relies.
 fn check_journal(conn: &Connection, folder: &Folder) -> Result<(), StoreError> {
     let mode: String =
         conn.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(failed("read the database"))?;
@@ -94,15 +94,15 @@ fn check_journal(conn: &Connection, folder: &Folder) -> Result<(), StoreError> {
 
 fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database())?;
-    // Until we know that it is ours, closing it must not change it.
+    // Until it is known to be a Posthaste database, closing it must not change it.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed("open the database"))?;
     let id: i64 = conn.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(failed("read the database"))?;
     if id != APPLICATION_ID {
         return Err(folder.refused("its posthaste.db is another program's; name another folder".to_owned()));
     }
     check_journal(&conn, folder)?;
-    // FULL: a commit is on the disk when it returns. The log is emptied by a thread of its own. What is deleted
-    // is overwritten: an erasure must not have to look for what went before it.
+    // FULL: a commit is on the disk when it returns. A thread of its own copies the log. Deleted bytes are
+    // overwritten, so that an erasure need not look for copies that were deleted before it.
     conn.execute_batch(&format!(
         "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = {log_bytes}; PRAGMA secure_delete = ON;"
@@ -113,17 +113,17 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// The connection that copies the log into the database.
+/// Opens the connection that copies the log into the database.
 pub(super) fn open_log(folder: &Folder) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database())?;
-    // Only the writer tidies up at the end, and only if all its commits went well.
+    // Only the writer empties the log when it closes, and only if all its commits succeeded.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
         .and_then(|_| conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"))
         .map_err(failed("set up the log's connection"))?;
     Ok(conn)
 }
 
-/// A connection that only reads.
+/// Opens a connection that only reads.
 pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database())?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
@@ -133,7 +133,7 @@ pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
 }
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
-    // Each connection belongs to one thread: SQLite need not lock it.
+    // Each connection is used by one thread: SQLite need not lock it.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(failed("open the database"))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);

@@ -1,31 +1,31 @@
-//! What page splits left behind. When SQLite spreads the rows of a page over others, the page keeps what it had
-//! between its list of rows and the first of them; `secure_delete` does not reach it. A row that is erased later
-//! may have a copy of its ciphertext in such a gap.
+//! Clears bytes that page splits leave behind. When SQLite moves rows of a page to another one, their bytes stay in the
+//! page's gap, the unused space between its list of rows and the first of them; `secure_delete` does not clear it. A
+//! row that is erased later may have a copy of its ciphertext in such a gap.
 //!
-//! A scrub goes through the pages of the file and turns those gaps into zeros, page by page, through SQLite's own
-//! cache. Invariant: nothing but bytes that SQLite does not use is changed.
+//! A scrub goes through the pages of the file and overwrites those gaps with zeros, page by page, through SQLite's own
+//! cache. Invariant: only bytes that SQLite does not use are changed.
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::failed;
 use crate::StoreError;
 
-/// Pages that one look goes through: some 32 MiB.
+/// Pages that one call of [`find`] reads: some 32 MiB.
 pub(super) const LOOKED: u32 = 4_096;
 /// Pages that one commit changes at most: 2 MiB.
 pub(super) const CLEARED: usize = 256;
 
-/// What a look has found.
+/// The pages to clear.
 pub(super) struct Found {
-    /// Pages with something in their gap.
+    /// Pages whose gap has bytes other than zero.
     pub(super) pages: Vec<u32>,
-    /// Where to look on; `None` at the end of the file.
+    /// The page after which to continue; `None` at the end of the file.
     pub(super) next: Option<u32>,
 }
 
-/// Looks for gaps with something in them, from behind a page.
+/// Finds pages whose gap has bytes other than zero, after page `behind`.
 pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> {
-    let doing = failed("look for what page splits left");
+    let doing = failed("find gaps of pages to clear");
     let count: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(&doing)?;
     let mut sql = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
     let mut pages = Vec::new();
@@ -44,9 +44,9 @@ pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> 
     Ok(Found { pages, next: (last < count).then_some(last) })
 }
 
-/// Clears the gaps of these pages, as they are now.
+/// Clears the gaps of these pages. Each gap is computed again, since the page may have changed.
 pub(super) fn clear(conn: &Connection, pages: &[u32]) -> Result<(), StoreError> {
-    let doing = failed("clear what page splits left");
+    let doing = failed("clear gaps of pages");
     let mut read = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
     let mut write = conn.prepare_cached("UPDATE sqlite_dbpage SET data = ?2 WHERE pgno = ?1").map_err(&doing)?;
     for page in pages {
@@ -61,16 +61,16 @@ pub(super) fn clear(conn: &Connection, pages: &[u32]) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Of a page of a b-tree, what lies between the list of its cells and the first of them; `None` for any other
-/// page, and for one that says something impossible.
+/// The gap of a b-tree page, between the list of its cells and the first of them; `None` for any other page, and for
+/// one whose header is not valid.
 fn gap(page: u32, data: &[u8]) -> Option<std::ops::Range<usize>> {
     if is_map(page, data.len()) {
         return None;
     }
-    // The file's own header comes first.
+    // The first page begins with the file's header.
     let head = if page == 1 { 100 } else { 0 };
-    // A page that is no b-tree's begins with the number of another page, whose first byte would be one of these
-    // in a file of 256 GiB.
+    // A page that is not of a b-tree begins with the number of another page. Its first byte could be one of these only
+    // in a file of at least 256 GiB.
     let pointers = match data.get(head)? {
         2 | 5 => 12,
         10 | 13 => 8,
@@ -85,9 +85,10 @@ fn gap(page: u32, data: &[u8]) -> Option<std::ops::Range<usize>> {
     (from <= to && to <= data.len()).then_some(from..to)
 }
 
-/// Whether a page says where others are used: one after each run of as many as it has room for, from the second on.
+/// Whether a page is one of SQLite's pointer maps: the second page, and then one after each run of pages that a map has
+/// room for.
 fn is_map(page: u32, size: usize) -> bool {
-    // Where SQLite locks the file there is no page; the map moves on by one.
+    // SQLite does not use the page with its lock bytes; a map that would be there is on the next page.
     let locked = u32::try_from((1 << 30) / size + 1).unwrap_or(u32::MAX);
     let every = u32::try_from(size / 5 + 1).unwrap_or(u32::MAX);
     if page < 2 {
@@ -101,7 +102,7 @@ fn is_map(page: u32, size: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// A file like ours, its pages filled and split again and again; some rows are deleted at the end.
+    /// A file with the settings of the store, its pages filled and split many times; some rows are deleted at the end.
     fn filled() -> (tempfile::TempDir, Connection) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let conn = Connection::open(folder.path().join("some.db")).expect("a file");
@@ -114,7 +115,7 @@ mod tests {
         .expect("a fresh file");
         conn.execute_batch("BEGIN").expect("one transaction is quick");
         for n in 0_i64..1_000 {
-            // Not in order, so that pages split in the middle.
+            // Out of order, so that pages split in the middle.
             let id = n * 7_919 % 1_009;
             let text = format!("canary {id:05} {}", "x".repeat(usize::try_from(id % 900).unwrap_or(0)));
             conn.execute("INSERT INTO some VALUES (?1, ?2)", (id, &text)).expect("it is put");
@@ -137,7 +138,7 @@ mod tests {
         cleared
     }
 
-    /// How many of the deleted rows stand in the file.
+    /// How many of the deleted rows still have bytes in the file.
     fn left(folder: &tempfile::TempDir, conn: &Connection) -> usize {
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).expect("the log is emptied");
         let bytes = std::fs::read(folder.path().join("some.db")).expect("the file");
@@ -146,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn what_splits_left_of_deleted_rows_is_gone_and_the_rest_is_whole() {
+    fn scrub_clears_copies_of_deleted_rows_and_changes_no_other_row() {
         let (folder, conn) = filled();
         let sums = "SELECT (SELECT sum(id) + sum(length(text)) FROM some), (SELECT sum(id) + count(*) FROM keyed)";
         let read = || conn.query_row(sums, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
         let before = read().expect("it reads");
-        assert!(left(&folder, &conn) > 0, "secure_delete alone leaves some: otherwise this can go");
+        assert!(left(&folder, &conn) > 0, "secure_delete alone leaves some; otherwise this module is not needed");
         assert!(scrub(&conn) > 0);
         assert_eq!(left(&folder, &conn), 0);
         assert_eq!(read().expect("it reads"), before);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_pages_are_where_sqlite_has_them() {
+    fn pointer_maps_are_on_the_pages_where_sqlite_puts_them() {
         assert!(is_map(2, 8_192) && !is_map(1, 8_192) && !is_map(3, 8_192));
         let every = 8_192 / 5 + 1;
         assert!(is_map(2 + every, 8_192) && !is_map(1 + every, 8_192));

@@ -1,8 +1,8 @@
-//! Messages and endpoints as they are written: everything somebody chose is under seal, and each value
-//! opens at its own place alone.
+//! Seals messages and endpoints for the file: every value that a producer or a tenant chose is encrypted, and opens
+//! only for its own tenant, field and row.
 //!
-//! What stays in the open are numbers: ids, times, sizes, states, and which values are equal where a list
-//! is filtered by them.
+//! Only numbers (ids, times, sizes, states) and keyed hashes are in clear text. Values that lists are filtered by, such
+//! as event types, are sealed so that equal values of a tenant have equal ciphertexts.
 
 pub(super) mod endpoint;
 mod once;
@@ -35,31 +35,32 @@ use crate::number;
 use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
 pub(super) use once::Once;
 
-/// A message as it is written.
+/// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {
-    /// What it is sealed under.
+    /// The key it is sealed under.
     pub(super) key: KeyId,
     pub(super) event_type: Option<String>,
-    /// What it is found by: see [`Names`].
+    /// The hashes it is found by: see [`Names`].
     pub(super) names: Option<Vec<u8>>,
     pub(super) head: Vec<u8>,
     pub(super) compact: Option<Vec<u8>>,
     pub(super) body: Vec<u8>,
-    /// What the rows of its deliveries say of themselves, in their order.
+    /// The MACs of its deliveries' rows, in their order.
     pub(super) macs: Vec<RowMac>,
-    /// The call it came with, under the same key: the answer says what it was called.
+    /// The idempotency key of its call, and the call's answer, sealed under the same key since it contains the
+    /// message's id.
     pub(super) once: Option<Once>,
 }
 
-/// What is sealed of an accept, in the order of its messages, and the keys that go along.
+/// The sealed messages of an accept, in their order, and the keys that must be written with them.
 #[derive(Default)]
 pub(super) struct SealedAccept {
     pub(super) messages: Vec<SealedMessage>,
     pub(super) keys: Vec<NewKey>,
 }
 
-/// What of a message stands in its head: whatever is sent beside the payload, or decides under which name.
-/// The columns of the same names are for lists.
+/// The fields of a message that are sealed together in the column `head`: all but the payloads. Columns for some of the
+/// same fields exist for lists.
 struct MessageHead {
     at: Timestamp,
     correlation_id: Option<String>,
@@ -74,7 +75,7 @@ fn spot(tenant: TenantId, field: Field, row: Key) -> Spot {
 }
 
 impl Vault {
-    /// The key a message is sealed under, if it and its tenant's are in memory.
+    /// The key that a message is sealed under, and its tenant's; `None` unless both are in memory.
     fn key_at_hand(&self, message: &Message) -> Option<(Arc<SealingKey>, Arc<SealingKey>)> {
         let own = self.known(message.tenant, None)?;
         let key = match &message.subject {
@@ -84,14 +85,14 @@ impl Vault {
         Some((key, own))
     }
 
-    /// Whose keys are needed to seal a message: its tenant's, and its subject's.
+    /// The owners of the keys needed to seal a message: its tenant, and its subject if it has one.
     pub(super) fn keys_needed(&self, message: &Message) -> impl Iterator<Item = (TenantId, Option<Digest>)> {
         let subject = message.subject.as_deref().map(|subject| self.subject(message.tenant, subject));
         let subject = subject.map(|subject| (message.tenant, Some(subject)));
         [(message.tenant, None)].into_iter().chain(subject)
     }
 
-    /// Seals messages for the writer, and the answers their keys stand for. `None` when a key is not in memory.
+    /// Seals messages for the writer, with the answers for their idempotency keys. `None` when a key is not in memory.
     pub(super) fn seal(&self, messages: &[Accepted]) -> Option<(SealedAccept, Entries)> {
         let keys = messages.iter().map(|accepted| self.key_at_hand(&accepted.message)).collect::<Option<Vec<_>>>()?;
         let mut sealed = SealedAccept::default();
@@ -105,7 +106,7 @@ impl Vault {
         Some((sealed, entries))
     }
 
-    /// Seals one once more, for the writer, under a key that has taken the place of one that was destroyed.
+    /// Seals a message again, in the writer, when its key was destroyed meanwhile: under a new key.
     pub(super) fn seal_anew(
         &self,
         conn: &Connection,
@@ -155,7 +156,7 @@ impl Vault {
         }
     }
 
-    /// Opens a message as it was read.
+    /// Opens the columns of a message; `None` when its key is destroyed.
     pub(super) fn open_message(
         &self,
         conn: &Connection,
@@ -183,7 +184,7 @@ impl Vault {
         }))
     }
 
-    /// Opens what a list shows of a message; none when its key is destroyed.
+    /// Opens the part of a message that a list shows; `None` when its key is destroyed.
     pub(super) fn open_listed(
         &self,
         conn: &Connection,
@@ -197,7 +198,7 @@ impl Vault {
         Ok(Some(ListedMessage { id, tenant, at, tier, event_type, subject, correlation_id, details }))
     }
 
-    /// A name as the journal has it; `None` for a subject nobody knows.
+    /// The keyed hash of a name in the journal; `None` for a subject that has no key.
     pub(super) fn hide(
         &self,
         conn: &Connection,
@@ -213,8 +214,8 @@ impl Vault {
         }
     }
 
-    /// An event type as rows have it: the same for the same text of the same tenant. None have it when the tenant has no
-    /// key.
+    /// Seals an event type for a row: the same result for the same text of the same tenant. `None` when the tenant has
+    /// no key, so that no row can have it.
     pub(super) fn seal_event_type(
         &self,
         conn: &Connection,
@@ -224,7 +225,7 @@ impl Vault {
         Ok(self.find(conn, tenant, None)?.map(|own| seal_event_type(&own, tenant, text)))
     }
 
-    /// An event type as it was given; `None` when its tenant was erased.
+    /// Opens an event type; `None` when its tenant was erased.
     pub(super) fn open_event_type(
         &self,
         conn: &Connection,
@@ -236,7 +237,8 @@ impl Vault {
         text(opened(&key, &event_type_spot(tenant), &bytes, "an event type")?).map(Some)
     }
 
-    /// How an answer begins, under the key of the message that was sent; `None` when that is destroyed.
+    /// Seals the excerpt of an answer under the key of the message that was sent, which `head` names; `None` when that
+    /// key is destroyed.
     pub(super) fn seal_excerpt(
         &self,
         conn: &Connection,
@@ -247,7 +249,7 @@ impl Vault {
         Ok(self.by_id(conn, key_of(head)?)?.map(|key| key.seal(&excerpt_spot(place), excerpt)))
     }
 
-    /// The same as it came; `None` when its key is destroyed.
+    /// Opens an excerpt; `None` when its key is destroyed.
     pub(super) fn open_excerpt(
         &self,
         conn: &Connection,
@@ -255,15 +257,15 @@ impl Vault {
         sealed: &[u8],
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(key) = self.by_id(conn, key_of(sealed)?)? else { return Ok(None) };
-        opened(&key, &excerpt_spot(place), sealed, "how an answer began").map(Some)
+        opened(&key, &excerpt_spot(place), sealed, "an answer's excerpt").map(Some)
     }
 
-    /// Why somebody asked for a replay, as its row has it.
+    /// Seals the reason given for a replay.
     pub(super) fn seal_reason(&self, (tenant, job): (TenantId, JobId), own: &SealingKey, reason: &str) -> String {
         STANDARD_NO_PAD.encode(own.seal(&spot(tenant, Field::ReplayReason, job.0), reason.as_bytes()))
     }
 
-    /// The same as it was given; `None` when its tenant was erased.
+    /// Opens the reason given for a replay; `None` when its tenant was erased.
     pub(super) fn open_reason(
         &self,
         conn: &Connection,
@@ -276,14 +278,14 @@ impl Vault {
         text(opened(&key, &spot, &bytes, "a replay's reason")?).map(Some)
     }
 
-    /// Whether what was sealed can still be opened: its key is there.
+    /// Whether a sealed value can still be opened, because its key exists.
     pub(super) fn is_there(&self, conn: &Connection, sealed: &[u8]) -> Result<bool, StoreError> {
         Ok(self.by_id(conn, key_of(sealed)?)?.is_some())
     }
 }
 
-/// What a message is found by, as `name` and the journal have it. It stands beside the message in the open, so
-/// that its names can go when nobody can open it any more.
+/// The keyed hashes a message is found by, as in the table `name` and the journal. They are not sealed, so that the
+/// rows of `name` can be deleted also when the message's key is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Names {
     correlation: Option<Hidden>,
@@ -295,7 +297,7 @@ impl Names {
         Self { correlation: marks.correlation, subject: marks.subject }
     }
 
-    /// As a column: which there are, then each; none where there is none.
+    /// The column: a byte that says which there are, then each; `None` if there is none.
     fn to_column(self) -> Option<Vec<u8>> {
         let which = u8::from(self.correlation.is_some()) | u8::from(self.subject.is_some()) << 1;
         let mut column = vec![which];
@@ -303,7 +305,7 @@ impl Names {
         (which > 0).then_some(column)
     }
 
-    /// What a column says.
+    /// Reads the column.
     pub(super) fn stored(column: Option<&[u8]>) -> Result<Self, StoreError> {
         let Some((which, rest)) = column.and_then(|column| column.split_first()) else {
             return Ok(Self { correlation: None, subject: None });
@@ -315,14 +317,15 @@ impl Names {
         Ok(Self { correlation, subject })
     }
 
-    /// Each with its kind.
+    /// The hashes, each with its kind.
     pub(super) fn each(self) -> impl Iterator<Item = (NameKind, Hidden)> {
         let subject = self.subject.map(|subject| (NameKind::Subject, subject));
         subject.into_iter().chain(self.correlation.map(|correlation| (NameKind::Correlation, correlation)))
     }
 }
 
-/// A subject in the journal: it cannot be found again once its key is destroyed.
+/// The hash that stands for a subject in the journal. It is made with the subject's key, so it cannot be computed again
+/// once that key is destroyed.
 pub(super) fn subject_mark(key: &SealingKey) -> Hidden {
     Hidden(*key.mark("subject", &[]).first_chunk().expect("a digest is longer"))
 }
@@ -416,7 +419,7 @@ fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> Spot
     Spot::new(Whose::Tenant(tenant.raw()), Field::ResponseExcerpt, part)
 }
 
-/// What of a document is under seal: what it is, what it is called and what it says.
+/// Seals a document: its kind, name and body.
 pub(super) fn seal_document(document: &Document, key: &SealingKey) -> Vec<u8> {
     let mut plain = vec![number::document_number(document.kind), u8::from(document.name.is_some())];
     document.name.iter().for_each(|name| pack::bytes(&mut plain, name.as_bytes()));
@@ -426,7 +429,7 @@ pub(super) fn seal_document(document: &Document, key: &SealingKey) -> Vec<u8> {
     sealed
 }
 
-/// What a document is called, and what it says.
+/// Opens a document: its name and body.
 pub(super) fn open_document(
     tenant: TenantId,
     kind: DocumentKind,
@@ -437,7 +440,7 @@ pub(super) fn open_document(
     let plain = Zeroizing::new(opened(key, &spot(tenant, Field::Document, id), sealed, "a document")?);
     let mut rest = Unpack(&plain);
     if rest.small::<u8>()? != number::document_number(kind) {
-        return Err(super::vault::damaged("a document of another kind"));
+        return Err(super::vault::damaged("the kind of a document"));
     }
     let name = match rest.number()? {
         0 => None,

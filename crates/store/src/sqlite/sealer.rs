@@ -1,5 +1,5 @@
-//! Seals what comes in numbers, in a thread of its own: a batch should not hold up everybody else whom its caller's
-//! thread serves. One message is sealed where it comes in: handing it over would cost as much.
+//! Seals batches of messages in a thread of its own, so that a batch does not block the other tasks of its caller's
+//! runtime thread. A few messages are sealed in the caller's task: handing them over would cost as much.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::StoreError;
 use crate::journal::Entries;
 use crate::row::Accepted;
 
-/// From so many messages on they are handed over.
+/// Batches of at least so many messages are handed to the thread.
 const MANY: usize = 16;
 /// Accepts that may wait for the thread. Their bytes are bounded before they come here.
 const WAITING_MAX: usize = 64;
 
-/// The messages again, and what is sealed of them if all keys were in memory.
+/// The messages, and their sealed values if all keys were in memory.
 type Sealed = (Vec<Accepted>, Option<(SealedAccept, Entries)>);
 
-/// The thread, and the way to it.
+/// A handle to the sealing thread.
 #[derive(Debug)]
 pub(super) struct Sealer {
     jobs: mpsc::Sender<(Vec<Accepted>, oneshot::Sender<Sealed>)>,
@@ -35,7 +35,7 @@ impl Sealer {
         let serve = move || {
             while let Some((messages, reply)) = queue.blocking_recv() {
                 let sealed = own.seal(&messages);
-                // Whoever asked may have left: nothing was promised.
+                // The caller may have hung up; its messages were not acknowledged.
                 _ = reply.send((messages, sealed));
             }
         };

@@ -1,7 +1,7 @@
-//! What is done for seals before the writer is asked, and after it has answered: keys are read or made, messages are
-//! sealed under them, and what first callers were answered is opened.
+//! Encryption in the caller's task. Before a request goes to the writer, keys are read or made and messages are sealed
+//! under them; after the writer's reply, stored answers to earlier calls are opened.
 //!
-//! Invariant: what was committed is told as such, whatever cannot be opened afterwards.
+//! Invariant: committed messages are reported as committed, also when a stored answer cannot be opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +17,19 @@ use crate::StoreError;
 use crate::journal::Entries;
 use crate::row::{Acceptance, Accepted, FirstAnswer, KeyHash};
 
-/// How long after a read that saw too little the next begins: until then an erasure is probably on the disk.
+/// The pause after a read of keys that was out of date: by then the commit of an erasure is probably on the disk.
 const READ_AGAIN_AFTER: Duration = Duration::from_millis(1);
-/// Reads for keys, with the pauses between them some seconds: nothing keeps them out of date for so long.
+/// The most reads for keys: with the pauses between them they take some seconds, and no read is out of date for so
+/// long.
 const READS_MAX: usize = 4_000;
-/// How often messages are tried to seal. A key that was fetched is forgotten before it is used where very many others
-/// are, or where it is destroyed.
+/// The most attempts to seal messages. An attempt fails when a key that was just read is evicted because of very many
+/// other keys, or destroyed.
 const SEALS_MAX: usize = 16;
 
-/// Whose call, and its key.
+/// The tenant of a call, and the hash of its idempotency key.
 pub(super) type Keyed = (TenantId, KeyHash);
 
-/// The idempotency keys of messages, one for each; nothing when none has one.
+/// The idempotency keys of messages, one entry for each; an empty list if no message has one.
 pub(super) fn keys_given(messages: &[Accepted]) -> Vec<Option<Keyed>> {
     if messages.iter().all(|accepted| accepted.idempotency.is_none()) {
         return Vec::new();
@@ -37,7 +38,7 @@ pub(super) fn keys_given(messages: &[Accepted]) -> Vec<Option<Keyed>> {
 }
 
 impl Sqlite {
-    /// Seals messages, under keys that are read or made first where they are not in memory.
+    /// Seals messages; reads or makes the keys that are not in memory.
     pub(super) async fn seal(
         &self,
         mut messages: Vec<Accepted>,
@@ -51,23 +52,23 @@ impl Sqlite {
             }
             let vault = &self.shared.vault;
             let whose = messages.iter().flat_map(|accepted| vault.keys_needed(&accepted.message)).collect();
-            // Boxed, as it is rare: every request that is accepted holds room for what it may wait for.
+            // Boxed because it is rare: otherwise the future of every accept would be as large as this one.
             in_hand.extend(Box::pin(self.keys_of(whose)).await?);
         }
         Err(StoreError::Busy)
     }
 
-    /// A tenant's key, or a subject's, read or made if it is not in memory.
+    /// The key of a tenant or of a subject; read or made if it is not in memory.
     pub(super) async fn key_of(&self, whose: (TenantId, Option<Digest>)) -> Result<Arc<SealingKey>, StoreError> {
         self.keys_of(vec![whose]).await?.pop().ok_or(StoreError::Busy)
     }
 
-    /// The same for many, in their order.
+    /// Several keys, in the order of their owners.
     async fn keys_of(&self, whose: Vec<(TenantId, Option<Digest>)>) -> Result<Vec<Arc<SealingKey>>, StoreError> {
         let whose = Arc::new(whose);
         for _ in 0..READS_MAX {
             let (vault, whose) = (Arc::clone(&self.shared.vault), Arc::clone(&whose));
-            // Before the read begins: what is forgotten from here on, it may not see.
+            // Taken before the read begins: the read may miss keys that are evicted or destroyed later.
             let view = vault.view();
             let find = move |conn: &Connection| {
                 let find = |(tenant, subject): &(TenantId, Option<Digest>)| {
@@ -83,14 +84,14 @@ impl Sqlite {
         Err(StoreError::Busy)
     }
 
-    /// What a first caller was answered, as it was answered.
+    /// Opens the stored answer to the first call with an idempotency key.
     pub(super) async fn open_answer(&self, keyed: Keyed, sealed: FirstAnswer) -> Result<FirstAnswer, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         self.readers.read_again(move |conn| vault.open_answer(conn, keyed, &sealed)).await
     }
 
-    /// The same in what an accept found. Where an answer cannot be opened, that is said of its message alone: the others
-    /// are on the disk.
+    /// Opens the stored answers in the result of an accept. Where one cannot be opened, only its message becomes
+    /// [`Acceptance::Unanswered`]: the others are committed.
     pub(super) async fn open_answers(
         &self,
         mut acceptances: Vec<Acceptance>,
@@ -114,7 +115,7 @@ impl Sqlite {
                 let (keyed, answer) = sealed.as_ref().ok_or(StoreError::Busy)?;
                 vault.open_answer(conn, *keyed, answer)
             };
-            // What keeps one from being read keeps the others, too.
+            // An error of the database would hit the other answers too, so it ends the read, which is then repeated.
             let each = sealed.iter().map(open).map(|opened| match opened {
                 Err(error @ StoreError::Database { .. }) => Err(error),
                 opened => Ok(opened),
@@ -127,7 +128,7 @@ impl Sqlite {
             acceptances[at] = match opened.next() {
                 Some(Ok(answer)) => Acceptance::Replayed(answer),
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "what a first caller was answered cannot be read; whoever asked may ask again");
+                    tracing::warn!(%error, "the stored answer to a repeated call cannot be read; the caller may retry");
                     Acceptance::Unanswered
                 }
                 None => Acceptance::Unanswered,
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_first_answer_that_is_gone_by_now_is_missed_by_its_own_message_alone() {
+    async fn an_erased_answer_leaves_only_its_own_message_unanswered() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let session = store.open(NOW).await.expect("a session").session;
@@ -180,27 +181,27 @@ mod tests {
         let keyed = keys_given(&batch);
         let (messages, sealed, entries) = store.seal(batch).await.expect("it seals");
         let found = Found::default();
-        let told =
+        let reply =
             store.writer.ask(|reply| Request::Accept { session, messages, sealed, entries, found, room: 0, reply });
-        let acceptances = told.await.expect("it accepts").pass_on();
+        let acceptances = reply.await.expect("it accepts").pass_on();
         let whom = Whom::Subject("ann".to_owned());
         store.erase(session, Erase { tenant: TENANT, whom, at: NOW, by: None }).await.expect("it is erased");
 
         let opened = store.open_answers(acceptances, keyed).await;
         assert_eq!(opened, [Acceptance::Unanswered, Acceptance::Fresh, Acceptance::Replayed(answer())]);
         let again = store.accept(session, vec![message(session, 6, "ann", Some(1))]).await.expect("it accepts");
-        assert_eq!(again, [Acceptance::Fresh], "whoever asks again is the first");
+        assert_eq!(again, [Acceptance::Fresh], "the key of the erased call is unknown again");
         store.close().await;
     }
 
     #[tokio::test]
-    async fn what_was_accepted_is_told_where_nobody_reads_any_more() {
+    async fn acceptances_are_reported_after_the_readers_have_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         store.close().await;
         let found = vec![Acceptance::Fresh, Acceptance::Replayed(answer()), Acceptance::KeyReused];
         let keyed = vec![None, Some((TENANT, KeyHash([1; 16]))), Some((TENANT, KeyHash([2; 16])))];
-        let told = store.open_answers(found, keyed).await;
-        assert_eq!(told, [Acceptance::Fresh, Acceptance::Unanswered, Acceptance::KeyReused]);
+        let opened = store.open_answers(found, keyed).await;
+        assert_eq!(opened, [Acceptance::Fresh, Acceptance::Unanswered, Acceptance::KeyReused]);
     }
 }

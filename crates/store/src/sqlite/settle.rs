@@ -1,6 +1,6 @@
-//! What became of deliveries: an end moves the row to `outcome`, anything else changes it in
-//! place. Each is guarded by the attempts the caller counts; what comes too late changes nothing
-//! and still leaves its attempt in the history.
+//! Records the results of attempts: the end of a delivery moves its row to `outcome`, any other result changes the row
+//! in place. Each change requires the number of attempts that the caller counts; a settle that is stale changes
+//! nothing, and its attempt is still kept in the history.
 
 use posthaste_core::queue::Record;
 use posthaste_crypto::row_mac::RowMac;
@@ -12,8 +12,8 @@ use super::{excerpt, pause};
 use crate::journal::{Entries, Entry, leaves_entry};
 use crate::row::{Attempt, PauseScope, Session, Settled, Settlement};
 
-/// Keeps how a delivery ended, and the attempt that led to it if one did. What has ended stays as it is:
-/// only somebody else can have put a row of it back.
+/// Writes the outcome of a delivery, and the attempt that ended it, if one did. An existing outcome is not changed: a
+/// delivery that has ended and still has a pending row was put back by another program.
 pub(super) const OUTCOME: &str = concat!(
     "INSERT INTO outcome (",
     delivery_columns!("ended_ms"),
@@ -37,13 +37,13 @@ impl<'c> Settle<'c> {
             conn,
             remove: conn.prepare("DELETE FROM delivery WHERE id = ?1 AND attempts = ?2")?,
             outcome: conn.prepare(OUTCOME)?,
-            // Only what an attempt can change: naming lane or tier would rewrite their index too.
+            // Sets only columns that an attempt can change: naming lane or tier would rewrite their index too.
             wait: conn.prepare(
                 "UPDATE delivery SET state = ?6, due_ms = ?7, cause = ?8, attempts = ?9, previous_wait_us = ?13,
                    limited_in_a_row = ?14, last_cause = ?15, compact = ?17, place = ?18, mac = ?20
                  WHERE id = ?1 AND attempts = ?19",
             )?,
-            // A settle that is made again because its answer was lost is not another attempt.
+            // A settle that is repeated because its answer was lost does not count as another attempt.
             attempt: conn.prepare(
                 "INSERT INTO attempt (delivery, late, place, number, at_ms, took_us, cause, status)
                  SELECT ?1, ?2, (SELECT coalesce(max(place), 0) + 1 FROM attempt WHERE delivery = ?1 AND late = ?2),
@@ -68,9 +68,9 @@ impl<'c> Settle<'c> {
         settled.clear();
         let mut next = 0..;
         for (place, settlement) in settlements.iter().enumerate() {
-            let mine = settlement.epoch == session.epoch;
+            let is_current = settlement.epoch == session.epoch;
             let mac = macs.get(place).and_then(Option::as_ref);
-            let done = mine && self.change(&settlement.record, settlement.attempt.as_ref(), mac)?;
+            let done = is_current && self.change(&settlement.record, settlement.attempt.as_ref(), mac)?;
             if done {
                 excerpt::keep(self.conn, settlement)?;
             }
@@ -90,7 +90,7 @@ impl<'c> Settle<'c> {
         Ok(())
     }
 
-    /// Makes the change; `false` when the row is not what the caller thinks.
+    /// Makes the change; `false` when the row is missing or counts other attempts than the caller.
     fn change(&mut self, record: &Record, attempt: Option<&Attempt>, mac: Option<&RowMac>) -> rusqlite::Result<bool> {
         let changed = match mac {
             Some(mac) => self.move_on(record, attempt, mac)?,
@@ -131,7 +131,7 @@ impl<'c> Settle<'c> {
         Ok(true)
     }
 
-    /// Keeps the attempt; `false` when there is none, or it is kept already.
+    /// Keeps the attempt of a stale settle; `false` when it has none, or the attempt is kept already.
     fn keep_stale(&mut self, settlement: &Settlement) -> rusqlite::Result<bool> {
         let Some(attempt) = &settlement.attempt else { return Ok(false) };
         let mut sql = self.conn.prepare_cached("SELECT 1 FROM delivery WHERE id = ?1")?;

@@ -1,4 +1,5 @@
-//! One delivery or message as a reader sees it.
+//! Reads one delivery or message as callers of the API see it: a delivery that a cut covers or whose TTL is over is
+//! shown as ended, also before a sweep has written its outcome.
 
 use std::sync::Arc;
 
@@ -15,14 +16,15 @@ use super::{erasure, failed, page};
 use crate::row::{Attempt, ListOrder, Message, Shown};
 use crate::{DELIVERIES_MAX, StoreError};
 
-/// A delivery at `now`.
+/// A delivery with its attempts, as of `now`.
 pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
     let Some(mut row) = page::one(conn, id)? else { return ended(conn, id) };
     row.delivery.state = state_at(conn, &row.delivery, now)?;
     Ok(Some(Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
 }
 
-// A message's deliveries have the ids that follow its own; those that jobs made are listed by range.
+// The deliveries that an accept makes have the ids that follow their message's; those that jobs made are listed by
+// range.
 const RANGE: &str = "SELECT id FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1
      UNION SELECT id FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4";
 const RANGE_BACK: &str = "SELECT id FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1
@@ -32,8 +34,8 @@ const CHUNKS: &str = "SELECT first, first + count FROM fanout_chunk WHERE messag
 const CHUNKS_BACK: &str =
     "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 AND first < ?2 ORDER BY first DESC";
 
-/// Deliveries of a message at `now`, by id, from behind one.
-pub(super) fn of_message(
+/// Deliveries of a message as of `now`, ordered by id, after `after`.
+pub(super) fn deliveries_of_message(
     conn: &Connection,
     message: MessageId,
     after: Option<DeliveryId>,
@@ -47,7 +49,7 @@ pub(super) fn of_message(
     Ok(found)
 }
 
-/// The ids of a message's deliveries, from behind one.
+/// The ids of a message's deliveries, after `after` in the given order.
 pub(super) fn ids_of_message(
     conn: &Connection,
     message: MessageId,
@@ -57,7 +59,7 @@ pub(super) fn ids_of_message(
 ) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("read the deliveries of a message");
     let of = key(message.0);
-    // What a job made may be among the ids of the accept's own: it is not listed again.
+    // Ranges of jobs may overlap this one: their ids below its end are not listed again.
     let inline = (of + 1, key(message.0.plus(DELIVERIES_MAX)) + 1);
     let (from, below, chunks) = match order {
         ListOrder::OldestFirst => (after.map_or(of, |id| key(id.0).max(of)) + 1, i64::MAX, CHUNKS),
@@ -85,7 +87,7 @@ pub(super) fn ids_of_message(
     ids.into_iter().map(|id| stored_key(id).map(DeliveryId)).collect()
 }
 
-/// Adds the ids of a message's deliveries in a range, until there are `limit`.
+/// Adds the ids of a message's deliveries in a range to `ids`, until there are `limit`.
 fn range(
     conn: &Connection,
     of: i64,
@@ -104,7 +106,7 @@ fn range(
     Ok(())
 }
 
-/// A delivery that has ended, without its attempts.
+/// A delivery that has an outcome, without its attempts.
 pub(super) fn ended_delivery(conn: &Connection, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
     let doing = failed("read an outcome");
     let mut sql = conn
@@ -131,7 +133,7 @@ pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result
     Ok(vault.open_message(conn, (tenant, id), &head, compact.as_deref(), &body)?.map(Arc::new))
 }
 
-/// When a message was accepted, while it is kept.
+/// When a message was accepted; `None` if its payload is not kept any more.
 pub(super) fn accepted_at(conn: &Connection, id: MessageId) -> Result<Option<Timestamp>, StoreError> {
     let at: Option<i64> = conn
         .prepare_cached("SELECT at_ms FROM message WHERE id = ?1 UNION ALL SELECT at_ms FROM kept WHERE id = ?1")
@@ -140,7 +142,8 @@ pub(super) fn accepted_at(conn: &Connection, id: MessageId) -> Result<Option<Tim
     Ok(at.map(Timestamp::from_millis))
 }
 
-/// What a cut or a TTL makes of a pending delivery's state, before its row says so.
+/// The state of a pending delivery as of `now`: ended if a cut or an erasure covers it or its TTL is over, although its
+/// row is not updated yet.
 pub(super) fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -> Result<State, StoreError> {
     if let Some(end) = cut_end(conn, delivery)? {
         return Ok(end);
@@ -188,7 +191,7 @@ fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<Shown>, StoreError>
     let (mut all, late) = attempts(conn, id)?;
     if get::<Option<i64>>(row, DELIVERY_COLUMNS)?.is_some() {
         let last = attempt(row, DELIVERY_COLUMNS)?;
-        // It may have come before, in a settle that was stale for its epoch.
+        // The same attempt may be recorded already, by a settle that was stale because of its epoch.
         if !all.contains(&last) {
             all.push(last);
         }
@@ -197,7 +200,7 @@ fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<Shown>, StoreError>
     Ok(Some(Shown { delivery: delivery(row)?, place: None, attempts: all }))
 }
 
-/// Attempts recorded while the delivery was pending, and those that came after its end.
+/// Attempts recorded while the delivery was pending, and those recorded after its end.
 fn attempts(conn: &Connection, id: DeliveryId) -> Result<(Vec<Attempt>, Vec<Attempt>), StoreError> {
     let doing = failed("read the attempts of a delivery");
     let mut sql = conn

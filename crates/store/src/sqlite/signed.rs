@@ -1,6 +1,6 @@
-//! Checkpoints of the journal. (What SQLite calls one, a copy of the log into the database, is in `log`.)
+//! Checkpoints of the journal. (SQLite's checkpoints, copies of the log into the database, are in `log`.)
 //!
-//! Invariant: a line is kept only for a row that is in the journal as it was signed.
+//! Invariant: a checkpoint is kept only if its row is in the journal unchanged since it was signed.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Checkpoints for Sqlite {
 
     async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
         let (vault, store) = (Arc::clone(&self.shared.vault), self.store_id());
-        // Not in the writer's thread: everybody waits for that.
+        // Signed on a reader thread, so that writes do not wait for it.
         let made = self.readers.read(move |conn| make(conn, &vault, store, grown, at)).await?;
         let Some((signed, hash)) = made else { return Ok(None) };
         let kept = signed.clone();
@@ -40,7 +40,7 @@ impl Checkpoints for Sqlite {
     }
 }
 
-/// The line for the last row, with that row's hash.
+/// Signs a line for the last row, if the journal has grown by `grown` rows; returns it with that row's hash.
 fn make(
     conn: &Connection,
     vault: &Vault,
@@ -57,13 +57,13 @@ fn make(
     Ok(Some((Signed { row: last.number, line: vault.signer().sign(&checkpoint) }, checkpoint.chain)))
 }
 
-/// Keeps a line if its row is still there; retention may have let it go meanwhile.
+/// Keeps a line if its row still exists; retention may have deleted it meanwhile.
 fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, StoreError> {
     let there = journal::read(conn, signed.row - 1, 1)?.into_iter().find(|row| row.number == signed.row);
     match there.as_ref().map(JournalRow::hash) {
         None => return Ok(false),
         Some(there) if there != *hash => {
-            let found = format!("another row {} than the one that was signed for", signed.row);
+            let found = format!("another row {} than the one that was signed", signed.row);
             return Err(StoreError::Damaged { what: "the journal", found });
         }
         Some(_) => {}
@@ -74,7 +74,7 @@ fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, Store
     Ok(true)
 }
 
-/// The last checkpoint there is.
+/// The last checkpoint.
 pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
     conn.prepare_cached("SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1")
         .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())

@@ -1,19 +1,21 @@
-//! How far apart commits begin: under load, one that waits a moment takes more along.
+//! The least time between the beginnings of two commits under load: a short wait gathers more requests into one commit.
 //!
-//! A commit costs nearly the same for one request as for ten: the pages at the end of each table, their sync, and waking
-//! whoever waits. On a disk that syncs in a third of a millisecond the writer would make thousands a second of a few
-//! requests each, and take the cores from everybody else. So a group of several requests lets the next one begin no
-//! sooner than [`APART`] after it began itself; where they come one by one, nobody is kept waiting.
+//! A commit costs nearly the same for one request as for ten: the pages at the end of each table, their sync, and
+//! waking the callers. On a disk that syncs in a third of a millisecond the writer would make thousands of commits a
+//! second of a few requests each, and use up the processor's cores. So after a group of [`COMPANY`] or more requests
+//! the next group begins no sooner than [`APART`] after that one began; after a smaller group it begins at once.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Once there is company. A slow disk's commits take longer by themselves: then nobody waits.
+/// The least time between the beginnings of two groups under load. On a slow disk commits take longer than this, and no
+/// group waits.
 const APART: Duration = Duration::from_millis(1);
-/// As many requests are company: one who sends a message after the other comes with a settle or two.
+/// A group of so many requests counts as load: one producer that sends message after message causes an accept and a
+/// settle or two in each group.
 const COMPANY: usize = 4;
 
-/// When the last round began, and how many requests it committed.
+/// When the last group began, and how many requests it committed.
 #[derive(Debug)]
 pub(super) struct Spacing {
     began: Instant,
@@ -34,7 +36,7 @@ impl Spacing {
         self.began = now();
     }
 
-    /// The group has so many requests.
+    /// Notes how many requests the group has.
     pub(super) fn gathered(&mut self, requests: usize) {
         self.requests = requests;
     }
@@ -48,7 +50,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// How long the next group waits that comes so long after one of so many requests began.
+/// How long the next group waits, when the last one had `requests` and began `since` ago.
 fn wait(requests: usize, since: Duration) -> Duration {
     if requests < COMPANY { Duration::ZERO } else { APART.saturating_sub(since) }
 }
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commits_with_company_begin_apart_and_others_at_once() {
+    fn commits_under_load_begin_apart_and_others_at_once() {
         let soon = Duration::from_micros(300);
         assert_eq!(wait(1, soon), Duration::ZERO);
         assert_eq!(wait(COMPANY - 1, soon), Duration::ZERO);

@@ -1,9 +1,8 @@
-//! Writing off: a reader looks for rows that a cut covers or whose time is over, the writer turns
-//! those it found into outcomes.
+//! Sweeps: a reader finds pending rows that a cut covers or whose TTL is over, and the writer turns them into outcomes.
 //!
-//! Invariants: however much waits, one call looks at [`SWEEP_LOOKS_MAX`] rows and ends
-//! [`SWEEP_ENDS_MAX`]; the writer ends only what is still so when it comes to it, so that a row that
-//! moved on in between is left alone; an end is the one that readers have shown since the cut.
+//! Invariants: one call reads at most [`SWEEP_LOOKS_MAX`] rows and ends at most [`SWEEP_ENDS_MAX`], however many are
+//! pending. The writer checks each row again, and leaves alone those that have changed since. The outcome of a row is
+//! the one that reads have shown since the cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,22 +22,22 @@ use crate::journal::{Entries, Entry};
 use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 use crate::{DELIVERIES_MAX, StoreError};
 
-// A message's deliveries have the ids that follow its own, at most 1,000 of them; those that jobs made
-// are listed by range, and some of these may be among the 1,000. One bound at each end: SQLite walks to one
-// of two, and the cut's would be the end of the table.
+// The deliveries that an accept makes have the ids that follow their message's, at most 1,000 of them. Those that jobs
+// made are listed by range, and some of these may be among the 1,000 too. Each end of the range has one bound: of two
+// bounds SQLite uses one, and with the cut's alone it would read to the end of the table.
 const OF_MESSAGE: &str = "SELECT id FROM delivery
      WHERE id > ?1 AND id <= min(?2, ?1 + 1000) AND back = id - ?1 ORDER BY id LIMIT ?3";
 const OF_CHUNKS: &str = "SELECT id FROM fanout_chunk CROSS JOIN delivery
        ON id >= max(first, ?1 + 1001) AND id <= min(first + count - 1, ?2)
      WHERE message = ?1 AND back = id - ?1 ORDER BY first, id LIMIT ?3";
-const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries say so too");
+const _: () = assert!(DELIVERIES_MAX == 1_000, "the queries contain the number");
 const SPILLED: &str = "SELECT id FROM delivery WHERE place = 2 AND lane = ?1 AND tier = ?2 AND id <= ?3
      ORDER BY id LIMIT ?4";
 const ROLL: &str = "SELECT id, lane, state, expires_ms FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2";
-/// As `column.rs` numbers it.
+/// The number of the state in the column `state`.
 const AWAITING_ACK: i64 = 2;
 
-/// What a look has found.
+/// The rows that a reader has found for a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     rows: Vec<(DeliveryId, Why)>,
@@ -50,6 +49,7 @@ pub(super) struct Found {
 #[derive(Clone, Copy, Debug)]
 enum Why {
     Cut(Scope),
+    /// The TTL was over at this time.
     Over(Timestamp),
 }
 
@@ -58,13 +58,13 @@ impl Found {
         self.rows.len()
     }
 
-    /// What came of it, once these have ended.
+    /// The result of the sweep; `ended` are the rows that the writer has ended.
     pub(super) fn swept(&self, ended: Vec<DeliveryId>) -> SweptRows {
         SweptRows { ended, spared: self.spared, stopped_at: self.stopped_at }
     }
 }
 
-/// Looks for rows to end.
+/// Finds rows to end. Deliveries in `under_way` are left alone.
 pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) -> Result<Found, StoreError> {
     let under_way: BTreeSet<DeliveryId> = under_way.iter().copied().collect();
     match sweep {
@@ -95,7 +95,7 @@ fn covered(conn: &Connection, cut: &Cut, under_way: &BTreeSet<DeliveryId>) -> Re
         }
         false
     };
-    // One more than can be ended tells whether anything is left; those spared are passed over.
+    // Read one row more than can be ended, to learn whether any is left; spared rows are passed over and come on top.
     let limit = SWEEP_ENDS_MAX.saturating_add(1).saturating_add(u32::try_from(under_way.len()).unwrap_or(u32::MAX));
     let is_full = match cut.scope {
         Scope::Message(MessageId(message)) => {
@@ -159,7 +159,7 @@ fn roll(
     Ok(found)
 }
 
-/// Why a row has ended already, if it has.
+/// Why a row is to be ended, if it is.
 fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Result<Option<Why>, StoreError> {
     if !cuts.is_empty() {
         let lane: i64 = get(row, 1)?;
@@ -172,7 +172,7 @@ fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Res
     Ok(over.then_some(Why::Over(now)))
 }
 
-/// Ends what a look has found and is still so; says which.
+/// Ends the found rows that have not changed since; returns them in the order of their ids.
 pub(super) fn end(
     conn: &Connection,
     sweep: Sweep,
@@ -240,7 +240,7 @@ fn over(delivery: &Delivery, now: Timestamp) -> Option<State> {
     delivery.expiry.at().filter(|at| *at <= now && !sent).map(|at| State::Expired { at })
 }
 
-/// What this cut spared and the sweep must leave.
+/// The deliveries that this cut spared and the sweep must leave alone.
 fn left_alone(conn: &Connection, sweep: Sweep, cut: &Cut) -> Result<BTreeSet<DeliveryId>, StoreError> {
     if !sweep.leaves_spared(cut) {
         return Ok(BTreeSet::new());
@@ -250,7 +250,7 @@ fn left_alone(conn: &Connection, sweep: Sweep, cut: &Cut) -> Result<BTreeSet<Del
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {
-    let doing = failed("look for what has ended");
+    let doing = failed("find rows to sweep");
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
     let mut ids = Vec::new();
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_jobs_made_is_found_by_its_ranges() {
+    fn deliveries_made_by_jobs_are_found_by_their_ranges() {
         let chunks = "SEARCH fanout_chunk USING PRIMARY KEY (message=?)";
         let by_key = "SEARCH delivery USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)";
         assert_eq!(page::plan(OF_CHUNKS), format!("{chunks}; {by_key}"));

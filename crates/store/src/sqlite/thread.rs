@@ -1,11 +1,12 @@
-//! A thread with an owner who waits for its end.
+//! A thread whose owner waits for its end.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
 use crate::StoreError;
 
-/// A thread that is joined when its owner is dropped. Declare it after whatever ends it.
+/// A thread that is joined when this is dropped. In a struct, declare it after the field (such as a channel's sender)
+/// whose drop ends the thread.
 #[derive(Debug)]
 pub(super) struct Joined(Option<JoinHandle<()>>);
 
@@ -19,7 +20,7 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         if let Some(Err(_)) = self.0.take().map(JoinHandle::join) {
-            // Its callers were told that the store has stopped; the panic itself is on stderr.
+            // Callers got `StoreError::Stopped`; the panic message itself is on stderr.
             tracing::error!("a thread of the store panicked");
         }
     }

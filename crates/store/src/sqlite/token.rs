@@ -1,11 +1,11 @@
-//! What a pending row says of itself: its MAC is made where its delivery is scheduled, before the writer,
-//! and checked where the row is read back to be sent (L2).
+//! The MAC of a pending row: made in the task that schedules the delivery, before the request reaches the writer, and
+//! checked when the row is read back to be sent (L2).
 //!
-//! It covers every column of the row but its place and its collapse key. What is sent is bound by the
-//! message's id, for which the payload is sealed.
+//! It covers every column of the row except its place and its collapse key. The payload is bound to the row by the
+//! message's id: it is sealed for that id and opens for no other.
 //!
-//! Invariant: a row that nobody with the store's key has scheduled, or whose delivery has ended or moved
-//! on, is handed over as [`Token::Rejected`].
+//! Invariant: a row that was not written with the store's key, or whose delivery has ended or moved on, is handed over
+//! as [`Token::Rejected`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,23 +23,22 @@ use super::{Shared, failed};
 use crate::StoreError;
 use crate::row::{Settled, Settlement, Token};
 
-/// How long after it is due a row is sent for its MAC alone, where nothing else is set (`retry_token_ttl`).
+/// The default of the setting `retry_token_ttl`: a row that is overdue by no more is sent if its MAC is valid.
 pub const RETRY_TOKEN_TTL: Duration = Duration::from_secs(300);
 
-/// Rows that were read late and found genuine, and deliveries that were quarantined, since the store was
-/// opened.
+/// Counts of renewed rows and of quarantined deliveries since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Late, and verified once more against what is known of their delivery. A row that is read again counts
-    /// again.
+    /// Rows overdue by more than the TTL that passed a further check against the history. A row that is read again
+    /// counts again.
     pub renewed: u64,
-    /// Forged or altered: ended as dead, never sent.
+    /// Deliveries whose row was forged or altered: ended as dead, never sent.
     pub rejected: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Count {
-    /// How long after it is due a row is sent for its MAC alone.
+    /// A row that is overdue by no more is sent if its MAC is valid.
     ttl: Duration,
     renewed: AtomicU64,
     rejected: AtomicU64,
@@ -56,14 +55,14 @@ impl Count {
         Tokens { renewed: self.renewed.load(Ordering::Relaxed), rejected: self.rejected.load(Ordering::Relaxed) }
     }
 
-    /// Tells of what has been quarantined, and counts it.
+    /// Logs and counts the deliveries that settlements have quarantined.
     pub(super) fn tell(&self, suspects: &[Suspect], settled: &[Settled]) {
         for suspect in suspects.iter().filter(|suspect| settled.get(suspect.place) == Some(&Settled::Done)) {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
                 delivery = %suspect.delivery,
                 endpoint = %suspect.endpoint,
-                "a delivery was forged or altered in the database file: it is dead, and not sent"
+                "a delivery was forged or altered in the database file: it is quarantined as dead, and not sent"
             );
         }
     }
@@ -84,14 +83,14 @@ impl Count {
     }
 }
 
-/// A settlement that quarantines a delivery, by its place among others.
+/// A settlement that quarantines a delivery, by its index.
 pub(super) struct Suspect {
     place: usize,
     delivery: DeliveryId,
     endpoint: EndpointId,
 }
 
-/// Those among settlements that quarantine.
+/// The settlements that quarantine a delivery.
 pub(super) fn suspects(settlements: &[Settlement]) -> Vec<Suspect> {
     let is_suspect = |settlement: &Settlement| {
         matches!(settlement.record.delivery.state, State::Dead { cause: Cause::TokenRejected, .. })
@@ -105,8 +104,8 @@ pub(super) fn suspects(settlements: &[Settlement]) -> Vec<Suspect> {
     suspects.map(suspect).collect()
 }
 
-/// The MACs that settlements leave with rows that wait on; none where a row ends.
-pub(super) fn of_settle(key: &RowMacKey, settlements: &[Settlement]) -> Vec<Option<RowMac>> {
+/// The new MACs of the rows that settlements change; none where a delivery ends, and an empty list if all end.
+pub(super) fn macs_of_settle(key: &RowMacKey, settlements: &[Settlement]) -> Vec<Option<RowMac>> {
     let waits = |settlement: &Settlement| !settlement.record.delivery.state.is_terminal();
     if !settlements.iter().any(waits) {
         return Vec::new();
@@ -120,7 +119,7 @@ pub(super) fn make(key: &RowMacKey, delivery: &Delivery) -> RowMac {
     key.make(&scheduled(delivery))
 }
 
-/// A delivery as its row has it.
+/// The columns of a delivery's row that its MAC covers.
 fn scheduled(delivery: &Delivery) -> Scheduled {
     let (state, due, cause) = split(&delivery.state);
     let numbers = [
@@ -162,7 +161,7 @@ pub(super) struct Check<'s> {
 }
 
 impl Check<'_> {
-    /// Whether a row may be sent; its MAC as it stands there, whatever that is.
+    /// Whether a row may be sent. `mac` is the column as it is in the file; it may have any length.
     pub(super) fn token(&self, conn: &Connection, delivery: &Delivery, mac: &[u8]) -> Result<Token, StoreError> {
         let count = &self.shared.tokens;
         if count.trusts() {
@@ -171,7 +170,7 @@ impl Check<'_> {
         let Ok(mac) = mac.try_into().map(RowMac) else { return Ok(Token::Rejected) };
         let key = self.shared.vault.row_macs();
         let checked = key.check(&scheduled(delivery), &mac, self.now.as_millis(), count.ttl);
-        // A row that was put back is as genuine as it was then.
+        // An old row that was put back has a valid MAC, so the outcomes are checked too.
         if checked == Checked::Forged || has_ended(conn, delivery)? {
             return Ok(Token::Rejected);
         }
@@ -192,8 +191,8 @@ fn has_ended(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError>
         .map_err(failed("look for the end of a delivery"))
 }
 
-/// Whether the history knows of more attempts than the row does. Of fewer it may know: retention lets go
-/// of the oldest.
+/// Whether the history has a later attempt than the row counts. It may have fewer attempts than the row, since
+/// retention deletes the oldest.
 fn has_moved_on(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError> {
     conn.prepare_cached("SELECT 1 FROM attempt WHERE delivery = ?1 AND late = 0 AND number > ?2")
         .and_then(|mut sql| sql.exists((key(delivery.id.0), delivery.attempts)))

@@ -1,11 +1,10 @@
-//! The keys of a store, its tenants and their subjects: wrapped in a table, unwrapped in memory.
+//! The data keys of a store, its tenants and their subjects: wrapped in a table, unwrapped in memory.
 //!
-//! A message that is somebody's data is sealed under that subject's key, everything else of a tenant
-//! under the tenant's. A key that is destroyed opens nothing any more, wherever copies of what it sealed
-//! may be.
+//! A message with a subject is sealed under that subject's key, everything else of a tenant under the tenant's. Once a
+//! key is destroyed, no copy of a value sealed under it can be opened, wherever that copy may be.
 //!
-//! Invariants: a key is on the disk with the first commit that holds something sealed under it, or
-//! before; nothing is written under a key that was destroyed.
+//! Invariants: a key is on the disk with the first commit that has a value sealed under it, or before; nothing is
+//! written under a key that was destroyed.
 
 mod destroy;
 mod unwritten;
@@ -37,12 +36,13 @@ pub(super) use unwritten::NewKey;
 /// The store's own key has this number.
 pub(super) const STORE_KEY: KeyId = KeyId(1);
 
-/// Keys in memory that are on the disk, at about 1.5 KiB each; beyond it all are forgotten and read again.
+/// The most keys in memory that are also on the disk, at about 1.5 KiB each. Beyond it all of them are evicted, and
+/// read again when needed.
 const KEPT_MAX: usize = 8_192;
 
 const OWN: Spot = Spot::new(Whose::Store, Field::IdKey, Object::Row(0));
 
-/// What a store has of its own: made once for its life.
+/// Random values of a store, made once and never changed.
 pub(super) struct Own {
     pub(super) id_key: [u8; 16],
     pub(super) store_id: [u8; 16],
@@ -54,7 +54,7 @@ impl fmt::Debug for Own {
     }
 }
 
-/// The keys.
+/// The keys of a store.
 pub(super) struct Vault {
     pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
@@ -68,33 +68,35 @@ pub(super) struct Vault {
 
 #[derive(Default)]
 struct Keys {
-    /// The highest number that was given.
+    /// The highest number given to a key.
     last: u32,
     tenants: HashMap<TenantId, Arc<TenantKey>>,
     subjects: HashMap<(TenantId, Digest), Arc<SealingKey>>,
     by_id: HashMap<KeyId, Arc<SealingKey>>,
-    /// Made, and not known to be on the disk: they go along with what is sealed under them.
+    /// New keys that are not known to be on the disk: written with the values sealed under them.
     unwritten: HashMap<KeyId, NewKey>,
     destroyed: destroy::Destroyed,
-    /// Written by the commit under way.
+    /// The keys written by the commit under way.
     being_written: Vec<KeyId>,
-    /// With so many unwritten ones it is looked for those that nobody will write.
-    look_at: usize,
-    /// How often keys were forgotten: what was read before may be out of date after.
-    forgotten: u64,
+    /// The number of unwritten keys at which those that no request holds are dropped.
+    scan_at: usize,
+    /// How often keys were removed from memory, by eviction or destruction. A read of keys that began before a removal
+    /// may be out of date after it.
+    removals: u64,
 }
 
-/// What a connection sees of the keys on the disk.
+/// How much of the keys on the disk a connection sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// All of them: it is the writer's.
+    /// The writer's connection: sees all keys.
     Writers,
-    /// Those of a moment, before which keys had been forgotten so often: what was forgotten since may be newer.
+    /// A reader's snapshot, which began after this number of removals. Keys that were removed from memory since may be
+    /// on the disk although the snapshot does not have them.
     Since(u64),
 }
 
 impl Vault {
-    /// Opens the store's keys with its master key; makes them if it is new.
+    /// Opens the store's keys with the master keys that `ask` returns; makes them if the store is new.
     pub(super) fn open(
         conn: &mut Connection,
         folder: &Folder,
@@ -103,7 +105,7 @@ impl Vault {
         let needed = rotation::checks(conn)?;
         let given = ask(&needed).map_err(|why| folder.refused(why))?;
         let (masters, newer) = given.as_used(&needed).map_err(|wrong| {
-            folder.refused(format!("{wrong}; give it the key it was made with: nothing can be read without"))
+            folder.refused(format!("{wrong}; give it the key it was made with: nothing can be read without it"))
         })?;
         if needed.is_empty() {
             make(conn, &masters)?;
@@ -127,17 +129,17 @@ impl Vault {
         Ok((vault, Own { id_key, store_id: expected(conn, "store_id")? }))
     }
 
-    /// Seals what is nobody's but the store's own.
+    /// The store's own key, for values that belong to no tenant.
     pub(super) fn own(&self) -> Arc<SealingKey> {
         self.store.sealing()
     }
 
-    /// Hides names that are looked up.
+    /// Hashes names that are looked up.
     pub(super) fn lookups(&self) -> &LookupKey {
         &self.lookups
     }
 
-    /// Hides what was asked for with an idempotency key.
+    /// Hashes requests that have an idempotency key.
     pub(super) fn requests(&self) -> &LookupKey {
         &self.requests
     }
@@ -147,22 +149,22 @@ impl Vault {
         self.store.api_keys()
     }
 
-    /// Hides who was erased, and authenticates the list of them.
+    /// Hashes subjects and tenants in the list of erasures, and authenticates that list.
     pub(super) fn erasures(&self) -> &LookupKey {
         &self.erasures
     }
 
-    /// Signs for the journal.
+    /// Signs checkpoints of the journal.
     pub(super) fn signer(&self) -> &CheckpointKey {
         &self.signer
     }
 
-    /// Makes and checks what rows of deliveries say of themselves.
+    /// Makes and checks the MACs of deliveries' rows.
     pub(super) fn row_macs(&self) -> &RowMacKey {
         &self.row_macs
     }
 
-    /// A subject as its key's row names it.
+    /// The keyed hash of a subject in the row of its key.
     pub(super) fn subject(&self, tenant: TenantId, subject: &str) -> Digest {
         self.lookups.hash("subject", tenant.raw(), subject.as_bytes())
     }
@@ -172,12 +174,12 @@ impl Vault {
         self.read().known(tenant, subject)
     }
 
-    /// What a connection will see that has not begun to read.
+    /// The view of a snapshot that begins after this call.
     pub(super) fn view(&self) -> View {
-        View::Since(self.read().forgotten)
+        View::Since(self.read().removals)
     }
 
-    /// The key of a tenant or of a subject, as it is on the disk.
+    /// The key of a tenant or of a subject, from memory or the disk; `None` if there is none.
     pub(super) fn find(
         &self,
         conn: &Connection,
@@ -187,28 +189,29 @@ impl Vault {
         if subject.is_none() {
             return Ok(self.find_own(conn, tenant)?.map(|own| Arc::clone(own.sealing())));
         }
-        let (known, forgotten) = self.look(|keys| keys.known(tenant, subject));
+        let (known, removals) = self.look(|keys| keys.known(tenant, subject));
         if known.is_some() {
             return Ok(known);
         }
         let Some(row) = stored(conn, tenant, subject)? else { return Ok(None) };
-        self.opened(conn, &row, forgotten)
+        self.opened(conn, &row, removals)
     }
 
-    /// A tenant's key, as it is on the disk.
+    /// A tenant's key, from memory or the disk; `None` if there is none.
     fn find_own(&self, conn: &Connection, tenant: TenantId) -> Result<Option<Arc<TenantKey>>, StoreError> {
-        let (known, forgotten) = self.look(|keys| keys.tenants.get(&tenant).cloned());
+        let (known, removals) = self.look(|keys| keys.tenants.get(&tenant).cloned());
         if known.is_some() {
             return Ok(known);
         }
         let Some(row) = stored(conn, tenant, None)? else { return Ok(None) };
         let own = self.unwrap_own(&row)?;
-        self.write().keep(&row, &Found::Tenant(Arc::clone(&own)), forgotten);
+        self.write().keep(&row, &Found::Tenant(Arc::clone(&own)), removals);
         Ok(Some(own))
     }
 
-    /// The key of a tenant or of a subject, made if there is none: it is on the disk once [`Vault::unwritten`] is. Busy
-    /// when the view is out of date: keys were destroyed or forgotten since, and whoever has a later one finds out what holds.
+    /// The key of a tenant or of a subject, made if there is none. The caller must have a new key written: see
+    /// [`Vault::unwritten`]. Returns [`StoreError::Busy`] when the view is out of date, because keys were destroyed or
+    /// evicted since: then try again with a newer view.
     pub(super) fn find_or_make(
         &self,
         conn: &Connection,
@@ -247,29 +250,24 @@ impl Vault {
 
     /// The key of this number; `None` when it was destroyed.
     pub(super) fn by_id(&self, conn: &Connection, id: KeyId) -> Result<Option<Arc<SealingKey>>, StoreError> {
-        let (known, forgotten) = self.look(|keys| keys.by_id.get(&id).cloned());
+        let (known, removals) = self.look(|keys| keys.by_id.get(&id).cloned());
         if known.is_some() {
             return Ok(known);
         }
         let Some(row) = stored_by_id(conn, id)? else { return Ok(None) };
-        self.opened(conn, &row, forgotten)
+        self.opened(conn, &row, removals)
     }
 
-    /// What is in memory, and how often keys had been forgotten then.
+    /// Reads from memory; returns the number of removals until then too.
     fn look<T>(&self, look: impl FnOnce(&Keys) -> T) -> (T, u64) {
         let keys = self.read();
-        (look(&keys), keys.forgotten)
+        (look(&keys), keys.removals)
     }
 
-    /// A key as it was read, unwrapped; it stays in memory if none were forgotten since.
-    fn opened(
-        &self,
-        conn: &Connection,
-        row: &StoredKey,
-        forgotten: u64,
-    ) -> Result<Option<Arc<SealingKey>>, StoreError> {
+    /// Unwraps a key that was read, and keeps it in memory unless keys were removed since.
+    fn opened(&self, conn: &Connection, row: &StoredKey, removals: u64) -> Result<Option<Arc<SealingKey>>, StoreError> {
         let Some(found) = self.unwrap(conn, row)? else { return Ok(None) };
-        self.write().keep(row, &found, forgotten);
+        self.write().keep(row, &found, removals);
         Ok(Some(found.sealing()))
     }
 
@@ -277,8 +275,8 @@ impl Vault {
         self.in_use.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An unwrapped key; `None` for a subject's that was wrapped by a key of its tenant which is destroyed: numbers
-    /// grow, so it is lower than the one the tenant has now.
+    /// Unwraps a key; `None` for a subject's key that was wrapped by an earlier, destroyed key of its tenant. Since
+    /// numbers grow, the number of such a key is lower than that of the tenant's present key.
     fn unwrap(&self, conn: &Connection, row: &StoredKey) -> Result<Option<Found>, StoreError> {
         let Some(subject) = &row.subject else { return Ok(Some(Found::Tenant(self.unwrap_own(row)?))) };
         let own = self.find_own(conn, row.tenant)?;
@@ -331,9 +329,9 @@ impl Keys {
         }
     }
 
-    /// Keeps what was read, unless some were forgotten since, or it is destroyed.
-    fn keep(&mut self, row: &StoredKey, found: &Found, forgotten: u64) {
-        if self.forgotten != forgotten || self.destroyed.has(row.tenant, row.id) {
+    /// Keeps a key in memory, unless keys were removed since it was read, or it is destroyed.
+    fn keep(&mut self, row: &StoredKey, found: &Found, removals: u64) {
+        if self.removals != removals || self.destroyed.has(row.tenant, row.id) {
             return;
         }
         self.make_room();
@@ -347,21 +345,21 @@ impl Keys {
         }
     }
 
-    /// Forgets all but those that nobody could read again.
+    /// Evicts all keys that can be read from the disk again, if there are too many.
     fn make_room(&mut self) {
         if self.by_id.len().saturating_sub(self.unwritten.len()) < KEPT_MAX {
             return;
         }
-        self.forgotten += 1;
+        self.removals += 1;
         let unwritten = &self.unwritten;
         self.subjects.retain(|_, subject| unwritten.contains_key(&subject.id()));
         self.tenants.retain(|_, tenant| unwritten.contains_key(&tenant.id()));
         self.by_id.retain(|id, _| unwritten.contains_key(id));
     }
 
-    /// Whether whoever has this view, and sees no key on the disk that is not in memory, may make one.
+    /// Whether a key that is neither in memory nor in this view is certain not to exist, so that one may be made.
     fn sees_all(&self, view: View) -> bool {
-        view == View::Writers || view == View::Since(self.forgotten)
+        view == View::Writers || view == View::Since(self.removals)
     }
 
     fn make_own(&mut self, tenant: TenantId, masters: &Masters) -> Arc<TenantKey> {
@@ -378,10 +376,10 @@ impl Keys {
         made
     }
 
-    /// The number of a new key, and room for it.
+    /// Takes the number for a new key, and makes room in memory for it.
     fn next(&mut self) -> KeyId {
         self.make_room();
-        self.forget_unclaimed();
+        self.drop_unclaimed();
         self.last += 1;
         KeyId(self.last)
     }
@@ -393,12 +391,12 @@ impl Keys {
     }
 }
 
-/// Whether the key that a value was sealed under is on the disk: not once it was destroyed.
+/// Whether the key that a value was sealed under is on the disk, which it is until it is destroyed.
 pub(super) fn can_open(conn: &Connection, sealed: &[u8]) -> Result<bool, StoreError> {
     is_on_disk(conn, super::sealed::key_of(sealed)?).map_err(failed("look for a key"))
 }
 
-/// Whether what was sealed under a key can be opened: it is there, and so is the one that wraps it.
+/// Whether a key is on the disk, together with the key that wraps it.
 pub(super) fn is_on_disk(conn: &Connection, id: KeyId) -> rusqlite::Result<bool> {
     conn.prepare_cached(
         "SELECT 1 FROM data_key AS k WHERE k.id = ?1 AND (k.subject = x'' OR EXISTS
@@ -411,7 +409,7 @@ fn is_in_place(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
 }
 
-/// A key as it is kept.
+/// A wrapped key, as read from its row.
 struct StoredKey {
     id: KeyId,
     tenant: TenantId,
@@ -443,7 +441,7 @@ fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
     let subject: Vec<u8> = row.get(2).map_err(&doing)?;
     let subject = match subject.len() {
         0 => None,
-        _ => Some(subject.try_into().map_err(|_| damaged("whose key it is"))?),
+        _ => Some(subject.try_into().map_err(|_| damaged("the subject of a key"))?),
     };
     Ok(StoredKey {
         id: KeyId(row.get(0).map_err(&doing)?),
@@ -453,7 +451,7 @@ fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
     })
 }
 
-/// The keys of a new store, all at once.
+/// Makes the keys of a new store, in one transaction.
 fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
     let store = StoreKey::generate(STORE_KEY);
     let id_key = store.sealing().seal(&OWN, &random::bytes::<16>());
@@ -486,11 +484,11 @@ pub(super) fn expected<T: rusqlite::types::FromSql>(conn: &Connection, name: &'s
 }
 
 pub(super) fn damaged(what: &'static str) -> StoreError {
-    StoreError::Damaged { what, found: "nothing that fits".to_owned() }
+    StoreError::Damaged { what, found: "an invalid value".to_owned() }
 }
 
 pub(super) fn damaged_because(what: &'static str, why: &dyn fmt::Display) -> StoreError {
-    StoreError::Damaged { what, found: format!("something else ({why})") }
+    StoreError::Damaged { what, found: format!("an invalid value ({why})") }
 }
 
 #[cfg(test)]

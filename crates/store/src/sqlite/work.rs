@@ -1,5 +1,5 @@
-//! Something to write with an answer of its own kind, for verbs that are rare: the writer runs it
-//! in a group as it runs everything else, and need not know what it is.
+//! Writes with an answer type of their own, for rare verbs: the writer runs them in a group like
+//! every other request, without knowing what they do.
 
 use rusqlite::Connection;
 
@@ -7,20 +7,20 @@ use super::request::Reply;
 use crate::StoreError;
 use crate::journal::Entries;
 
-/// What the writer does with it.
+/// A write that the writer runs and answers.
 pub(super) trait Work: Send {
-    /// Runs it. May be run again in another transaction, when another request of its group was bad.
-    /// What it did goes into the journal with the rest of its group.
+    /// Runs the write in the current transaction. May be called again in another transaction, when another request of
+    /// the group failed. Its `entries` go into the journal with those of the group.
     fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError>;
 
-    /// Whether nobody waits for its answer.
+    /// Whether the caller has stopped waiting for the answer.
     fn is_abandoned(&self) -> bool;
 
-    /// Answers its caller, after the commit.
+    /// Answers the caller, after the commit: with the result, or with the error that refused the write.
     fn answer(self: Box<Self>, refusal: Option<StoreError>);
 }
 
-/// A function whose answer waits for the commit.
+/// A function to run, and its result until the commit.
 pub(super) struct Asked<F, T> {
     run: F,
     done: Option<T>,

@@ -1,10 +1,11 @@
-//! The one thread that writes. It does SQL only: it takes what queued up during the last sync, or a
-//! moment longer while there is much to do (`spacing`), runs it in one transaction, commits, and passes it on to be answered (`answers`).
+//! The writer thread, the only one that writes. It does SQL only: it takes the requests that queued up during the last
+//! sync, or under load until `spacing` lets the next commit begin, runs them in one transaction, commits, and passes
+//! them on to `answers`.
 //!
-//! Invariants: nothing is answered or handed over before its commit is on the disk; after a failed
-//! commit nothing is ever written again, since what a failed sync left behind cannot be known. A
-//! full disk is the one exception: its transaction is undone, producers are refused, where there is no room at all
-//! other callers too, and everything else is held here and tried again until there is room.
+//! Invariants: no request is answered and no delivery handed to the dispatch loop before its commit is on the disk.
+//! After a failed commit nothing is ever written again, since the state of the file after a failed sync is unknown. A
+//! full disk is the one exception: the transaction is rolled back, producers are refused, other callers too when even
+//! the reserve is used up, and all other requests are held here and tried again until there is room.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,25 +27,26 @@ use super::thread::Joined;
 use super::{Bounds, Shared};
 use crate::StoreError;
 
-/// Deliveries changed by one commit: more make the first of them wait too long for the rest.
+/// Rows changed by one commit: with more, the first request would wait too long for the rest.
 const GROUP_ROWS_MAX: usize = 512;
 /// Payload written by one commit, for the same reason.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Requests that wait for the writer: two groups of single ones. The next caller waits in its task.
 const QUEUE: usize = 2 * GROUP_ROWS_MAX;
 
-/// How long a producer waits to be queued: a disk that stalls for longer has more behind it than it can take.
+/// How long a producer waits for a place in the queue. When the disk stalls for longer, more requests wait than it can
+/// catch up with, so they get `StoreError::Busy`.
 const PLACE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Waits for something, but not for long.
+/// Waits for at most [`PLACE_WITHIN`], then returns [`StoreError::Busy`].
 pub(super) async fn soon<T>(wait: impl Future<Output = T>) -> Result<T, StoreError> {
     tokio::time::timeout(PLACE_WITHIN, wait).await.map_err(|_| StoreError::Busy)
 }
 
-/// The writing thread.
+/// A handle to the writer thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    // Dropped before the thread is joined: that is what ends it.
+    // Dropped before the thread is joined: the drop ends the thread.
     requests: mpsc::Sender<Request>,
     /// Closed when the thread has closed the file.
     ended: watch::Receiver<()>,
@@ -52,7 +54,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread; `log` is for the one beside it.
+    /// Starts the writer on `conn`, and the threads of the log and the follower on connections of their own.
     pub(super) fn start(
         mut conn: Connection,
         log: Connection,
@@ -75,13 +77,14 @@ impl Writer {
     /// Queues a request and waits for its answer.
     pub(super) async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        // The place first: what `request` promises is kept by whoever takes it from the queue.
+        // Reserve the place before calling `request`: it may hand over something to the writer, such as room for
+        // arrivals, that would be lost if there were no place.
         let place = self.requests.reserve().await.map_err(|_| StoreError::Stopped)?;
         place.send(request(reply));
         answer.await.map_err(|_| StoreError::Stopped)?
     }
 
-    /// The same for something that can be asked again: it waits for a place in the queue no longer than
+    /// Like [`Self::ask`], for requests that can be repeated: waits for a place in the queue no longer than
     /// [`PLACE_WITHIN`].
     pub(super) async fn ask_soon<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
@@ -100,14 +103,14 @@ impl Writer {
 
     /// Lets the thread finish what is queued, and waits for its end.
     pub(super) async fn stop(&self) {
-        // Nobody takes it: the thread has stopped already, or is about to.
+        // If this fails, the thread has stopped already, or is about to.
         _ = self.requests.send(Request::Stop).await;
         let mut ended = self.ended.clone();
         while ended.changed().await.is_ok() {}
     }
 }
 
-/// The threads beside the writer's.
+/// The threads that the writer works with.
 struct Beside {
     log: Log,
     follower: Follower,
@@ -115,28 +118,28 @@ struct Beside {
 }
 
 fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside, bounds: Bounds, shared: &Shared) {
-    // Outlives the reason for the end: whoever hears of it finds the reason.
+    // Dropped only after `shared.fail`: a caller that sees its reply channel closed finds the reason there.
     let mut waiting = Vec::with_capacity(QUEUE);
     let served = Group::prepare(&conn, Arc::clone(&shared.vault), bounds)
         .and_then(|group| serve(&conn, group, &mut queue, &mut waiting, &mut beside, shared));
     if let Err(error) = served {
-        // Closing must not sync again behind the failure's back.
+        // After a failed write, closing must not write or sync the file again.
         let quiet = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Err(error) = quiet {
-            tracing::warn!(%error, "cannot close the database without tidying up");
+            tracing::warn!(%error, "cannot turn off the checkpoint that closing the database makes");
         }
         shared.fail(&error);
     }
     let Beside { log, follower, answers } = beside;
-    // What is committed is answered and handed over, whatever came after it.
+    // Committed groups are answered and handed to the dispatch loop, also after a later failure.
     drop(answers);
     shared.arrivals.close();
     drop(waiting);
-    // The follower may be waiting for an answer that nobody will give, and so may whoever has a place in the queue
-    // and is about to use it: what is put there once the queue is dropped, nobody would ever take out.
+    // Drop every queued request, so that the follower and other callers get an error instead of waiting for ever. A
+    // caller that has reserved a place may still send: a request sent after the queue is dropped would stay in it.
     queue.close();
     while queue.blocking_recv().is_some() {}
-    // Their connections first: the last one to close tidies the file up, and that must be ours.
+    // Close the other connections first: the last one to close empties the log, and that must be the writer's.
     drop(follower);
     drop(log);
     drop(conn);
@@ -152,7 +155,7 @@ fn serve(
 ) -> Result<(), StoreError> {
     let mut spacing = Spacing::new();
     loop {
-        // What found no room is tried again when somebody wakes us, not at once.
+        // While the disk is full, held requests are tried again when another request or a wake-up arrives, not at once.
         let stuck = shared.reserve.is_stuck();
         if (stuck || waiting.is_empty()) && queue.blocking_recv_many(waiting, GROUP_ROWS_MAX) == 0 {
             return Ok(());
@@ -214,7 +217,7 @@ fn serve(
                 log.committed(conn, shared)?;
             }
             Err(error) if is_full(&error) => {
-                // The first time there is the reserve to try with, after that nothing but to wait.
+                // The first time, giving up the reserve makes room; when that is used up too, writing has to wait.
                 if shared.reserve.is_given_up() {
                     shared.reserve.set_stuck();
                     let is_asked = |request: &Request| request.is_callers() || matches!(request, Request::Open { .. });
@@ -228,22 +231,22 @@ fn serve(
     }
 }
 
-/// Takes out what only wakes; says whether there was any.
+/// Removes the wake-ups from `waiting`; returns whether there were any.
 fn wake_up(waiting: &mut Vec<Request>) -> bool {
     let before = waiting.len();
     waiting.retain(|request| !matches!(request, Request::Wake));
     waiting.len() < before
 }
 
-/// Refuses some of what waits because the disk is full. What remains is what the dispatch loop and the store's own
-/// upkeep ask for, whose bounds are bounds for us.
+/// Refuses the waiting requests that `which` selects, because the disk is full. The others come from the dispatch loop
+/// and the store's own upkeep, which bound how many there are.
 fn refuse(waiting: &mut Vec<Request>, which: impl Fn(&Request) -> bool, arrivals: &Arrivals) {
     let some: Vec<_> = waiting.extract_if(.., |request| which(request)).collect();
     let refused = (0..some.len()).map(|place| (place, StoreError::Full)).collect();
     answer(some, refused, arrivals);
 }
 
-/// How many of these fit into one group: at least one.
+/// How many of these requests fit into one group: at least one, if there is any.
 fn fitting(waiting: &[Request]) -> usize {
     let (mut rows, mut bytes) = (0, 0);
     let full = waiting.iter().position(|request| {
@@ -270,7 +273,7 @@ mod tests {
     use crate::sqlite::work::Asked;
 
     #[tokio::test]
-    async fn what_a_caller_asked_for_who_has_left_is_not_begun() {
+    async fn work_of_a_caller_that_hung_up_is_not_begun() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let session = store.open(Timestamp::default()).await.expect("a session").session;
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_while_the_writer_leaves_is_told() {
+    async fn requests_while_the_writer_stops_get_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let requests = &store.writer.requests;
@@ -297,6 +300,6 @@ mod tests {
         requests.closed().await;
         let (reply, answer) = oneshot::channel();
         place.send(Request::Open { at: Timestamp::default(), start: None, reply });
-        assert!(answer.await.is_err(), "nobody answers, and that is told");
+        assert!(answer.await.is_err(), "the reply channel is closed");
     }
 }

@@ -1,4 +1,4 @@
-//! A data folder is audited as it lies there: what its checkpoints vouch for, and whose they are.
+//! Audits of a data folder: the rows its checkpoints cover, and the store and key they belong to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Filled {
         _ = self.store.accept(self.session, vec![accepted]).await.expect("the store accepts");
     }
 
-    /// The nth message, of this tenant and to its one endpoint, which is delivered at once.
+    /// Accepts the `nth` message of a tenant for its only endpoint, and records it as delivered.
     async fn deliver(&self, nth: u64, tenant: u64, at: Timestamp) {
         let id = MessageId(Key::new(self.session.writer, 10 * nth));
         let (tenant, endpoint) = (TenantId::from_raw(tenant), EndpointId::from_raw(tenant));
@@ -73,12 +73,12 @@ impl Filled {
         _ = self.store.settle(self.session, vec![settlement]).await.expect("the store settles");
     }
 
-    /// Lets go from a phase on; says how much.
+    /// Runs retention from a phase on; returns the number of rows deleted.
     async fn retain(&self, from: RetentionPhase, now: Timestamp) -> u64 {
         let (mut next, mut removed) = (Some(RetentionStep::of(from)), 0);
         while let Some(step) = next {
             let retained = self.store.retain(self.session, Retention::default(), now, step, Vec::new()).await;
-            let retained = retained.expect("the store lets go");
+            let retained = retained.expect("retention succeeds");
             (next, removed) = (retained.next, removed + retained.removed);
         }
         removed
@@ -91,7 +91,7 @@ impl Filled {
     }
 
     async fn sign(&self, at: Timestamp) -> Signed {
-        self.store.sign(self.session, 1, at).await.expect("the store signs").expect("there is something to sign for")
+        self.store.sign(self.session, 1, at).await.expect("the store signs").expect("there are rows to sign")
     }
 }
 
@@ -100,14 +100,14 @@ fn audit(folder: &Path, trust: &Trust) -> Report {
 }
 
 #[tokio::test]
-async fn a_folder_is_audited_beside_the_server_and_after_it() {
+async fn folder_is_audited_while_open_and_after_close() {
     let folder = new_folder();
     let filled = Filled::open(folder.path()).await;
     for number in 1..=3 {
         filled.accept(number, day(0)).await;
     }
     let signed = filled.sign(day(0)).await;
-    let trust = Trust::nobody(day(0));
+    let trust = Trust::without_checkpoints(day(0));
     let beside = audit(folder.path(), &trust);
     assert_eq!((beside.findings.as_slice(), beside.rows, beside.signed), (&[][..], 4, 4));
     let key = filled.store.public_key();
@@ -118,9 +118,9 @@ async fn a_folder_is_audited_beside_the_server_and_after_it() {
     assert_eq!(audit(folder.path(), &exported).vouched, 4);
 }
 
-/// The writer does not wait for an audit: the log grows past its bound meanwhile, and is begun anew afterwards.
+/// The log grows past its bound while an audit reads, and restarts afterwards.
 #[test]
-fn nobody_waits_for_an_audit_at_the_bound_of_the_log() {
+fn writer_does_not_wait_for_an_audit_at_the_log_bound() {
     const LOG: u64 = 1 << 20;
     let folder = new_folder();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -143,14 +143,15 @@ fn nobody_waits_for_an_audit_at_the_bound_of_the_log() {
     };
     assert!(grow() <= LOG);
     let mut grown = 0;
-    let report = verify(folder.path(), &Trust::nobody(day(0)), |_| grown = grow()).expect("it is read").report;
-    assert_eq!((report.findings.as_slice(), report.rows), (&[][..], 101), "as it was when the audit began");
+    let report =
+        verify(folder.path(), &Trust::without_checkpoints(day(0)), |_| grown = grow()).expect("it is read").report;
+    assert_eq!((report.findings.as_slice(), report.rows), (&[][..], 101), "the rows at the start of the audit");
     assert!(grown > LOG, "{grown} bytes");
-    assert!(grow() <= grown, "it is begun anew");
+    assert!(grow() <= grown, "the log restarts");
 }
 
 #[tokio::test]
-async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past() {
+async fn checkpoints_are_deleted_with_their_rows_and_an_exported_one_is_past() {
     let folder = new_folder();
     let filled = Filled::open(folder.path()).await;
     filled.accept(1, day(0)).await;
@@ -160,10 +161,10 @@ async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past
     filled.sign(day(2)).await;
     filled.store.catch_up().await.expect("the journal is followed");
     assert_eq!(filled.retain(RetentionPhase::History, day(500)).await, 3, "rows of the journal");
-    let trust = Trust { checkpoints: vec![old.line], ..Trust::nobody(day(500)) };
+    let trust = Trust { checkpoints: vec![old.line], ..Trust::without_checkpoints(day(500)) };
     assert!(
         audit(folder.path(), &trust).findings.iter().all(|finding| matches!(finding, Finding::Unsigned { .. })),
-        "by the journal's times the store ran for long, and the next checkpoint is due"
+        "by the journal's times the store ran for days, so a checkpoint is due"
     );
     let last = filled.sign(day(500)).await;
     let left = filled.store.checkpoints(0, 10).await.expect("they are read");
@@ -174,23 +175,23 @@ async fn checkpoints_go_with_the_rows_they_vouch_for_and_an_exported_one_is_past
 }
 
 #[tokio::test]
-async fn what_goes_by_what_was_agreed_with_a_tenant_is_no_finding_once_that_is_signed_for() {
+async fn deletions_under_a_signed_override_are_no_finding() {
     let folder = new_folder();
     let filled = Filled::open(folder.path()).await;
     filled.deliver(1, 1, day(0)).await;
     filled.deliver(2, 2, day(0)).await;
     let history = Duration::from_secs(24 * 60 * 60);
-    let audited = |now| audit(folder.path(), &Trust::nobody(now));
+    let audited = |now| audit(folder.path(), &Trust::without_checkpoints(now));
     let found = |now| audited(now).findings;
     filled.agree(1, history, day(2)).await;
     filled.sign(day(2)).await;
     filled.store.catch_up().await.expect("the journal is followed");
     filled.retain(RetentionPhase::History, day(2)).await;
     assert_eq!(audited(day(2)).ends_let_go, 1);
-    assert_eq!(found(day(2)), [], "nobody has signed for it yet");
+    assert_eq!(found(day(2)), [], "the deletion is not signed yet");
     filled.sign(day(2)).await;
     assert_eq!(found(day(2)), []);
-    // What told of it goes, and it still holds.
+    // The row of the override is deleted, and the override still counts.
     filled.store.catch_up().await.expect("the journal is followed");
     filled.retain(RetentionPhase::History, day(500)).await;
     filled.sign(day(500)).await;
@@ -200,7 +201,7 @@ async fn what_goes_by_what_was_agreed_with_a_tenant_is_no_finding_once_that_is_s
     assert_eq!(audited(day(502)).ends_let_go, 1);
     let unsigned = |finding: &Finding| matches!(finding, Finding::Unsigned { .. });
     assert!(found(day(502)).iter().all(unsigned), "{:?}", found(day(502)));
-    // Too early: it must be signed for first, or anybody could have agreed on it.
+    // A deletion before a checkpoint covers its override: an attacker could have added the override.
     let overdone = |finding: &Finding| matches!(finding, Finding::Overdone { .. });
     filled.sign(day(502)).await;
     filled.deliver(4, 2, day(502)).await;
@@ -212,21 +213,21 @@ async fn what_goes_by_what_was_agreed_with_a_tenant_is_no_finding_once_that_is_s
 }
 
 #[tokio::test]
-async fn a_checkpoint_of_another_store_or_key_is_told_as_such() {
+async fn checkpoint_of_another_store_or_key_is_reported() {
     let (folder, other) = (new_folder(), new_folder());
     let (filled, foreign) = (Filled::open(folder.path()).await, Filled::open(other.path()).await);
     let (own, line) = (filled.sign(day(0)).await, foreign.sign(day(0)).await.line);
-    let given = Trust { checkpoints: vec![line], ..Trust::nobody(day(0)) };
+    let given = Trust { checkpoints: vec![line], ..Trust::without_checkpoints(day(0)) };
     let kept = Kept::Elsewhere;
     assert_eq!(audit(folder.path(), &given).findings, [Finding::Foreign { row: 1, kept }]);
-    let altered = Trust { checkpoints: vec![own.line.replace(" 1 ", " 2 ")], ..Trust::nobody(day(0)) };
+    let altered = Trust { checkpoints: vec![own.line.replace(" 1 ", " 2 ")], ..Trust::without_checkpoints(day(0)) };
     assert!(matches!(audit(folder.path(), &altered).findings[..], [Finding::Forged { kept: Kept::Elsewhere, .. }]));
-    let wrong_key = Trust { public_key: Some(foreign.store.public_key()), ..Trust::nobody(day(0)) };
+    let wrong_key = Trust { public_key: Some(foreign.store.public_key()), ..Trust::without_checkpoints(day(0)) };
     assert!(
         matches!(
             audit(folder.path(), &wrong_key).findings[..],
             [Finding::Identity { .. }, Finding::Forged { row: 1, kept: Kept::InTheFile }]
         ),
-        "the file's own are not signed with the key that was given"
+        "the file's own checkpoints are not signed with the given key"
     );
 }

@@ -1,4 +1,4 @@
-//! Cuts of a store whose readers fail.
+//! Cuts in a store whose reads fail.
 
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, Scope};
@@ -10,11 +10,11 @@ use crate::folder::NOW;
 use crate::{master_key, new_folder};
 
 #[tokio::test]
-async fn a_cut_whose_rows_cannot_be_counted_is_in_force_and_fails_nobody() {
+async fn cut_whose_rows_cannot_be_counted_is_in_force() {
     let folder = new_folder();
     let store = Sqlite::open_folder(folder.path(), master_key()).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a session").session;
-    // The follower has nothing left to write into the table that is about to go.
+    // The follower must not write into the table that is dropped next.
     store.catch_up().await.expect("the follower catches up");
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
     conn.execute_batch("DROP TABLE queue_count").expect("it is there");

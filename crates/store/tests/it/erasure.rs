@@ -1,4 +1,4 @@
-//! Erasures that a crash interrupts, and older copies of the data that must not bring anybody back.
+//! Erasures interrupted by a restart, and older copies of the data, which must not bring erased subjects back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ async fn open(folder: &Path) -> (Sqlite, Session) {
 async fn accept(store: &Sqlite, session: Session, number: u64, subject: &str) -> MessageId {
     let id = MessageId(Key::new(session.writer, number));
     let message = Message { subject: Some(subject.to_owned()), ..Message::new(id, TENANT, NOW, "a body") };
-    let told = store.accept(session, vec![Accepted::new(message, Vec::new())]).await.expect("it accepts");
-    assert_eq!(told, [Acceptance::Fresh]);
+    let acceptances = store.accept(session, vec![Accepted::new(message, Vec::new())]).await.expect("it accepts");
+    assert_eq!(acceptances, [Acceptance::Fresh]);
     id
 }
 
@@ -56,7 +56,7 @@ fn subject(name: &str) -> Whom {
     Whom::Subject(name.to_owned())
 }
 
-/// The files of a folder that nobody has open.
+/// A copy of the files of a folder that no process has open.
 fn copied(from: &Path) -> TempDir {
     let copy = new_folder();
     for file in fs::read_dir(from).expect("a folder") {
@@ -73,7 +73,7 @@ fn list(folder: &Path) -> String {
 }
 
 #[tokio::test]
-async fn an_erasure_goes_on_after_a_restart_at_every_step_and_the_audit_is_clean_all_the_time() {
+async fn erasure_continues_after_a_restart_at_every_step_with_a_clean_audit() {
     for whom in [subject("ann"), Whom::Tenant] {
         let folder = new_folder();
         let (store, session) = open(folder.path()).await;
@@ -83,8 +83,10 @@ async fn an_erasure_goes_on_after_a_restart_at_every_step_and_the_audit_is_clean
         let number = erase(&store, session, whom, later(1)).await;
         store.close().await;
         for step in 0.. {
-            assert!(step < 100, "it does not end");
-            let report = verify(folder.path(), &Trust::nobody(later(9)), |_| {}).expect("the folder is read").report;
+            assert!(step < 100, "the erasure does not end");
+            let report = verify(folder.path(), &Trust::without_checkpoints(later(9)), |_| {})
+                .expect("the folder is read")
+                .report;
             assert_eq!(report.findings, [], "step {step}");
             let (store, session) = open(folder.path()).await;
             assert!(store.message(gone).await.expect("it reads").is_none(), "step {step}");
@@ -95,12 +97,12 @@ async fn an_erasure_goes_on_after_a_restart_at_every_step_and_the_audit_is_clean
                 break;
             }
         }
-        assert_eq!(list(folder.path()).lines().count(), 1, "listed once, whatever happened");
+        assert_eq!(list(folder.path()).lines().count(), 1, "listed once");
     }
 }
 
 #[tokio::test]
-async fn an_older_copy_forgets_again_whom_the_list_names_and_nobody_else() {
+async fn older_copy_repeats_exactly_the_listed_erasures() {
     let folder = new_folder();
     let (store, session) = open(folder.path()).await;
     let ann = accept(&store, session, 1, "ann").await;
@@ -116,7 +118,7 @@ async fn an_older_copy_forgets_again_whom_the_list_names_and_nobody_else() {
     let list = list(folder.path());
 
     let (restored, session) = open(older.path()).await;
-    assert!(restored.message(ann).await.expect("it reads").is_some(), "an older copy has it");
+    assert!(restored.message(ann).await.expect("it reads").is_some(), "the older copy has it");
     let forged = format!("# a comment\n{list}posthaste erasure 1 00 1 1 00 00\n{}", &list[..30]);
     let again = restored.erase_again(session, &forged, later(3)).await.expect("it is applied");
     assert_eq!(again, ErasedAgain { applied: 1, known: 1, refused: 2 });
@@ -126,19 +128,20 @@ async fn an_older_copy_forgets_again_whom_the_list_names_and_nobody_else() {
     let once_more = restored.erase_again(session, &list, later(4)).await.expect("it is applied");
     assert_eq!(once_more, ErasedAgain { applied: 0, known: 2, refused: 0 });
     restored.close().await;
-    let report = verify(older.path(), &Trust::nobody(later(9)), |_| {}).expect("the folder is read").report;
+    let report =
+        verify(older.path(), &Trust::without_checkpoints(later(9)), |_| {}).expect("the folder is read").report;
     assert_eq!(report.findings, []);
 
     let newer = copied(folder.path());
     let (restored, session) = open(newer.path()).await;
     let again = restored.erase_again(session, &list, later(3)).await.expect("it is applied");
     assert_eq!(again, ErasedAgain { applied: 0, known: 2, refused: 0 });
-    assert!(restored.message(new).await.expect("it reads").is_some(), "what came after the erasure stays");
+    assert!(restored.message(new).await.expect("it reads").is_some(), "data accepted after the erasure stays");
     restored.close().await;
 }
 
 #[tokio::test]
-async fn whatever_is_accepted_while_a_subject_is_erased_is_either_gone_or_new() {
+async fn messages_accepted_during_an_erasure_are_erased_or_kept_whole() {
     let folder = new_folder();
     let (store, session) = open(folder.path()).await;
     let store = Arc::new(store);
@@ -162,7 +165,7 @@ async fn whatever_is_accepted_while_a_subject_is_erased_is_either_gone_or_new() 
     for unfinished in store.unfinished_erasures(9).await.expect("it reads") {
         finish(&store, session, unfinished.number).await;
     }
-    // What can be read is found by its subject, and what cannot is nowhere.
+    // Each message is either readable and found by its subject, or completely gone.
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file opens");
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
     let mut readable = 1;
@@ -173,26 +176,26 @@ async fn whatever_is_accepted_while_a_subject_is_erased_is_either_gone_or_new() 
     assert_eq!(count("SELECT count(*) FROM message"), readable);
     store.catch_up().await.expect("it follows");
     assert_eq!(count("SELECT count(*) FROM name"), readable);
-    assert_eq!(count("SELECT count(*) FROM data_key WHERE tenant = 7"), 2, "the tenant's and one for what is new");
+    assert_eq!(count("SELECT count(*) FROM data_key WHERE tenant = 7"), 2, "the tenant's key and one for the new data");
     store.close().await;
 }
 
 #[tokio::test]
-async fn an_erasure_that_cannot_be_listed_is_not_answered_and_goes_on_once_it_can() {
+async fn erasure_that_cannot_be_listed_fails_and_continues_later() {
     let folder = new_folder();
     let (store, session) = open(folder.path()).await;
     let ann = accept(&store, session, 1, "ann").await;
-    fs::create_dir(folder.path().join("erasures")).expect("something is in the way");
+    fs::create_dir(folder.path().join("erasures")).expect("a folder in place of the list");
     let refused = store.erase(session, Erase { tenant: TENANT, whom: subject("ann"), at: NOW, by: None }).await;
     assert!(matches!(refused, Err(StoreError::Folder { .. })), "{refused:?}");
-    assert!(store.message(ann).await.expect("it reads").is_none(), "the key is gone all the same");
-    fs::remove_dir(folder.path().join("erasures")).expect("nothing is in the way");
+    assert!(store.message(ann).await.expect("it reads").is_none(), "the key is destroyed all the same");
+    fs::remove_dir(folder.path().join("erasures")).expect("the folder is removed");
     finish(&store, session, 1).await;
     assert_eq!(list(folder.path()).lines().count(), 1);
     store.close().await;
 }
 
-/// Whom a restored backup knows: whether each of these messages is there, and how many erasures were made again.
+/// Restores a backup: whether each of these messages is in it, and how many erasures were repeated.
 async fn restored(from: &Path, lists: &[PathBuf], messages: [MessageId; 2]) -> ([bool; 2], ErasedAgain) {
     let parent = new_folder();
     let data = parent.path().join("data");
@@ -207,7 +210,7 @@ async fn restored(from: &Path, lists: &[PathBuf], messages: [MessageId; 2]) -> (
 }
 
 #[tokio::test]
-async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
+async fn restored_backup_does_not_bring_erased_subjects_back() {
     let (folder, backups) = (new_folder(), new_folder());
     let (store, session) = open(folder.path()).await;
     let messages = [accept(&store, session, 1, "ann").await, accept(&store, session, 2, "bob").await];
@@ -216,19 +219,19 @@ async fn a_backup_older_than_an_erasure_does_not_bring_anybody_back() {
     let number = erase(&store, session, subject("ann"), later(2)).await;
     finish(&store, session, number).await;
     let erased = ErasedAgain { applied: 1, known: 0, refused: 0 };
-    // Without any list nobody could know: this is what the lists are for.
-    let nobody = ErasedAgain { applied: 0, known: 0, refused: 0 };
-    assert_eq!(restored(&older, &[], messages).await, ([true, true], nobody));
+    // Without a list of erasures, the restore cannot know of the erasure.
+    let none = ErasedAgain { applied: 0, known: 0, refused: 0 };
+    assert_eq!(restored(&older, &[], messages).await, ([true, true], none));
     let newest = [folder.path().join("erasures")];
     assert_eq!(restored(&older, &newest, messages).await, ([false, true], erased));
-    // A newer backup leaves the newest list beside all of them.
+    // Making a newer backup also puts the newest list beside all backups.
     back_up(folder.path(), &backups.path().join("newer"), later(3), |_| true).expect("a backup");
     assert_eq!(restored(&older, &[], messages).await, ([false, true], erased));
     store.close().await;
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() {
+async fn endpoint_made_during_a_tenant_erasure_is_whole_or_gone() {
     let folder = new_folder();
     let (store, session) = open(folder.path()).await;
     let (mut whole, mut gone) = (0, 0);
@@ -236,7 +239,7 @@ async fn an_endpoint_that_is_made_while_its_tenant_is_erased_is_whole_or_gone() 
         let id = EndpointId(Key::new(session.writer, 2 * round));
         let endpoint = Endpoint::new(id, LaneId(id.0.plus(1)), TENANT, NOW, format!("https://example.com/{round}"));
         let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1), by: None };
-        // Who is asked first has the better chance; the key is made anew in every round.
+        // The call that is polled first is likelier to win, so the order alternates. Each round makes a new key.
         let (put, erased) = if round % 2 == 0 {
             tokio::join!(store.put_endpoint(session, endpoint, None, Act::at(NOW)), store.erase(session, erase))
         } else {

@@ -1,4 +1,4 @@
-//! The data folder: what survives a restart, and who may open it.
+//! The data folder: data survives a restart, and only one process may open it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +49,7 @@ async fn everything_is_found_again_after_a_restart() {
         tenant: TenantId::from_raw(9),
         name: Some("payments".to_owned()),
         at: NOW,
-        body: Bytes::from_static(b"what it says"),
+        body: Bytes::from_static(b"its content"),
     };
     assert_eq!(store.file(session, policy.clone(), None, Act::at(NOW)).await.expect("a policy is filed"), Filed::Done);
     drop(store);
@@ -75,7 +75,7 @@ async fn everything_is_found_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
+async fn acknowledged_writes_survive_a_killed_process() {
     let (folder, copy) = (new_folder(), new_folder());
     let store = open(folder.path());
     let session = store.open(NOW).await.expect("a fresh store opens").session;
@@ -86,7 +86,7 @@ async fn what_was_acknowledged_outlives_a_process_that_was_killed() {
     }
     let last = message(session, 201);
     store.accept(session, vec![last.clone()]).await.expect("it is accepted");
-    // What a kill leaves: the files as they are, with nothing closed and nobody's locks.
+    // A killed process leaves the files as they are, without a clean close and without locks.
     for file in ["posthaste.db", "posthaste.db-wal"] {
         fs::copy(folder.path().join(file), copy.path().join(file)).expect("the file is there");
     }
@@ -119,7 +119,7 @@ async fn a_folder_that_is_open_is_refused_to_others() {
 }
 
 #[test]
-fn what_is_kept_is_its_owner_s_alone_and_a_folder_that_was_there_stays_as_it_was() {
+fn files_are_private_and_an_existing_folder_keeps_its_permissions() {
     let parent = new_folder();
     for (name, made_before) in [("made", false), ("found", true)] {
         let path = parent.path().join(name).join("deeper");
@@ -139,7 +139,7 @@ fn what_is_kept_is_its_owner_s_alone_and_a_folder_that_was_there_stays_as_it_was
 }
 
 #[test]
-fn the_file_is_set_up_as_the_design_measured_it() {
+fn database_file_has_the_intended_settings() {
     let folder = new_folder();
     drop(open(folder.path()));
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
@@ -152,8 +152,8 @@ fn the_file_is_set_up_as_the_design_measured_it() {
         .prepare("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'delivery' ORDER BY name")
         .and_then(|mut sql| sql.query_map([], |row| row.get(0))?.collect())
         .expect("the schema");
-    let agreed = ["delivery_collapse", "delivery_late", "delivery_spill"];
-    assert_eq!(indexes, agreed, "one that fresh rows are in costs several times the rest of a delivery");
+    let expected = ["delivery_collapse", "delivery_late", "delivery_spill"];
+    assert_eq!(indexes, expected, "an index that contains fresh rows costs several times the rest of a delivery");
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn a_bad_request_fails_alone_and_as_a_whole() {
         let store = Arc::clone(&store);
         let mut batch = vec![message(session, 101 + n * 4)];
         if n == 20 {
-            batch.push(message(session, 1)); // an id that is taken
+            batch.push(message(session, 1)); // a duplicate id
         }
         calls.spawn(async move { (n, store.accept(session, batch).await) });
     }
@@ -184,7 +184,7 @@ async fn a_bad_request_fails_alone_and_as_a_whole() {
     while arrived < 40 {
         arrived += store.arrivals().await.len();
     }
-    assert_eq!(arrived, 40, "what was refused does not arrive");
+    assert_eq!(arrived, 40, "a refused message does not arrive");
 }
 
 #[tokio::test]
@@ -195,18 +195,18 @@ async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
     let first = message(session, 1);
     store.accept(session, vec![first.clone()]).await.expect("it is accepted");
     assert_eq!(store.stopped(), None);
-    let vandal = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
-    vandal.execute_batch("DROP TABLE outcome").expect("nothing protects it");
+    let attacker = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    attacker.execute_batch("DROP TABLE outcome").expect("nothing protects it");
     let settled = store.settle(session, vec![delivered(session, &first)]).await;
     assert!(matches!(settled, Err(StoreError::Stopped)), "{settled:?}");
-    vandal.execute_batch("CREATE TABLE outcome (id)").expect("it was dropped");
+    attacker.execute_batch("CREATE TABLE outcome (id)").expect("it was dropped");
     let next = store.accept(session, vec![message(session, 3)]).await;
     assert!(matches!(next, Err(StoreError::Stopped)), "it stops for good: {next:?}");
     let reason = store.stopped().expect("it keeps the reason");
     assert!(reason.starts_with("cannot settle deliveries: ") && reason.contains("outcome"), "{reason}");
-    assert_eq!(store.arrivals().await.len(), 1, "what was accepted before still arrives");
-    assert!(store.arrivals().await.is_empty(), "then its loop hears that nothing will come any more");
-    let row = store.page(Query::One(id(&first)), 1, NOW).await.expect("reading goes on");
+    assert_eq!(store.arrivals().await.len(), 1, "an earlier accept still arrives");
+    assert!(store.arrivals().await.is_empty(), "an empty result says that no more arrivals will come");
+    let row = store.page(Query::One(id(&first)), 1, NOW).await.expect("reads still work");
     assert_eq!(row.rows[0].delivery, first.deliveries[0].delivery, "nothing of the failed group is left");
 }
 
@@ -227,20 +227,20 @@ async fn a_closed_store_answers_that_it_has_stopped() {
 }
 
 #[tokio::test]
-async fn a_store_closed_while_nobody_fetches_answers_everybody() {
+async fn store_closed_with_a_full_arrival_queue_answers_all_callers() {
     let folder = new_folder();
     let store = open(folder.path());
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     let large = message(session, 1);
-    // As much as may wait for the loop: the next one waits until it is fetched.
+    // Fills the arrival queue, so that the next accept waits until the arrivals are fetched.
     let body = Bytes::from(vec![b'x'; 64 << 20]);
     let large = Accepted { message: Arc::new(Message { body, ..(*large.message).clone() }), ..large };
     store.accept(session, vec![large]).await.expect("it is accepted");
     let next = || tokio::time::timeout(Duration::from_secs(20), store.accept(session, vec![message(session, 3)]));
     let (waited, ()) = tokio::join!(next(), store.close());
-    assert!(matches!(waited, Ok(Err(StoreError::Stopped))), "who waited: {waited:?}");
+    assert!(matches!(waited, Ok(Err(StoreError::Stopped))), "the waiting call: {waited:?}");
     let late = next().await;
-    assert!(matches!(late, Ok(Err(StoreError::Stopped))), "who comes later: {late:?}");
+    assert!(matches!(late, Ok(Err(StoreError::Stopped))), "a later call: {late:?}");
 }
 
 pub(super) fn open(folder: &Path) -> Sqlite {

@@ -1,6 +1,5 @@
-//! SQLite and its folder: what outlives a restart, and what is refused.
-//!
-//! The contract itself is in the crate: `conformance`.
+//! Integration tests of the SQLite store and its data folder. The contract of all stores is tested in the crate itself:
+//! see `conformance`.
 
 mod audit;
 mod cut;
@@ -19,7 +18,7 @@ fn new_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// The same each time: what was left behind is opened again.
+/// The same key each time, so that a test can open a folder again.
 fn master_key() -> Masters {
     Masters::new(MasterKey::parse("eTCMQLiQ1WZ3aITDlrR/+iyAzDYqPegWJRe4Ws+PyBg=").expect("32 random bytes"))
 }

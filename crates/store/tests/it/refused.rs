@@ -1,4 +1,4 @@
-//! Folders that cannot be used: each is refused in words that help, and left as it was.
+//! Data folders that cannot be used: each is refused with a helpful message and left unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,31 +12,32 @@ use super::new_folder;
 
 const DATABASE: &str = "posthaste.db";
 
-/// Makes a folder unusable, tries to use it, and compares what is in it before and after.
-fn check(make: impl FnOnce(&Path), says: &[&str]) {
+/// Makes a folder unusable, tries to open it, and compares its files before and after. `expected` are parts of the
+/// message.
+fn check(make: impl FnOnce(&Path), expected: &[&str]) {
     let folder = new_folder();
     make(folder.path());
     let before = files(folder.path());
     let refused = Sqlite::open_folder(folder.path(), crate::master_key()).expect_err("it cannot be used").to_string();
     let begins = format!("cannot use the data folder {}: ", folder.path().display());
     assert!(refused.starts_with(&begins), "{refused}");
-    for words in says {
+    for words in expected {
         assert!(refused.contains(words), "`{words}` is not in `{refused}`");
     }
     assert!(files(folder.path()) == before, "something was changed: {refused}");
 }
 
-/// Every file with its bytes, but for the lock and what SQLite keeps in shared memory.
+/// Every file with its bytes, except the lock and SQLite's shared memory.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
     let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
     let kept = named.filter(|(name, path)| name != "lock" && !name.ends_with("-shm") && path.is_file());
     let read = kept.map(|(name, path)| (name, fs::read(path).expect("a file")));
-    // A log without anything in it is no log.
+    // An empty log counts as no log.
     read.filter(|(name, bytes)| !(name.ends_with("-wal") && bytes.is_empty())).collect()
 }
 
-/// A store of ours, closed.
+/// Creates a valid store in the folder and closes it.
 fn ours(folder: &Path) {
     drop(Sqlite::open_folder(folder, crate::master_key()).expect("a fresh folder opens"));
 }
@@ -88,7 +89,7 @@ fn a_damaged_database_is_refused() {
     check(
         |folder| {
             ours(folder);
-            // Where its tables are listed.
+            // The pages of the schema.
             change(folder, |bytes| bytes[100..8192].fill(0xa5));
         },
         &says,
@@ -116,7 +117,7 @@ fn a_newer_database_is_refused_wherever_it_says_so() {
         conn
     };
     check(|folder| drop(newer(folder)), &says);
-    // Killed before the log was copied: only the log tells of it.
+    // Killed before the log was copied into the database: only the log has the new version.
     check(
         |folder| {
             let elsewhere = new_folder();
@@ -131,7 +132,7 @@ fn a_newer_database_is_refused_wherever_it_says_so() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_refused() {
-    // Nobody makes files there, not even root.
+    // Not even root can create files there.
     let refused =
         Sqlite::open_folder(Path::new("/sys/kernel"), crate::master_key()).expect_err("it is the system's").to_string();
     assert!(refused.starts_with("cannot use the data folder /sys/kernel: cannot write in it: "), "{refused}");
@@ -148,9 +149,9 @@ fn a_folder_that_cannot_be_written_is_refused() {
             assert!(refused.to_string().contains("cannot write in it"), "{refused}");
             assert_eq!(fs::read(&database).expect("the file is there"), before);
         }
-        // Root may write all the same, and then so may we.
+        // Root may write despite the mode, and then so may the store.
         (Ok(_), Ok(_)) => {}
-        (system, opened) => panic!("the system says {system:?} and we say {opened:?}"),
+        (system, opened) => panic!("the system returns {system:?} and the store {opened:?}"),
     }
     mode(0o600);
     ours(folder.path());

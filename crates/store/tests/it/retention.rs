@@ -1,4 +1,4 @@
-//! What retention must leave alone, on both stores.
+//! Retention of journal rows without a time, on both stores.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::new_folder;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
-/// What a store leaves that was told no times.
+/// Writes two journal rows without a time.
 async fn filled(store: &impl Store) -> Session {
     let without = Timestamp::default();
     let session = store.open(without).await.expect("a session begins").session;
@@ -31,7 +31,7 @@ async fn numbers(store: &impl Archive) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn rows_of_the_journal_without_a_time_are_not_old() {
+async fn journal_rows_without_a_time_do_not_expire() {
     let memory = MemoryStore::default();
     let session = filled(&memory).await;
     retain(&memory, session, NOW).await;
@@ -46,13 +46,13 @@ async fn rows_of_the_journal_without_a_time_are_not_old() {
 }
 
 #[tokio::test]
-async fn what_came_before_a_row_that_is_old_is_old() {
+async fn rows_before_an_expired_row_are_deleted() {
     let old = NOW + Retention::default().journal + Duration::from_secs(1);
     let memory = MemoryStore::default();
     let session = filled(&memory).await;
     memory.pause(session, Pause::new(PauseScope::All, None), NOW).await.expect("it pauses");
     retain(&memory, session, old).await;
-    assert_eq!(numbers(&memory).await, [3, 4], "the last one stays, and what tells of it comes");
+    assert_eq!(numbers(&memory).await, [3, 4], "the last row stays, followed by the announcement");
 
     let folder = new_folder();
     let sqlite = Sqlite::open_folder(folder.path(), crate::master_key()).expect("a fresh folder opens");

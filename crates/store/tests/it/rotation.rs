@@ -1,4 +1,4 @@
-//! A newer master key takes the place of the old one, whatever happens meanwhile.
+//! Rotation of the master key, with crashes and concurrent writes.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
-/// More than one step moves.
+/// More keys than one step rewraps.
 const TENANTS: u64 = 300;
 
 fn copy(key: &MasterKey) -> MasterKey {
@@ -29,10 +29,10 @@ fn id(session: Session, number: u64) -> MessageId {
     MessageId(Key::new(session.writer, number))
 }
 
-/// A message of this tenant, and every third is about somebody.
+/// Accepts a message of this tenant; every third tenant's has a subject.
 async fn accept(store: &Sqlite, session: Session, tenant: u64) {
     let mut message = Message::new(id(session, tenant), TenantId::from_raw(tenant), NOW, format!("body {tenant}"));
-    message.subject = tenant.is_multiple_of(3).then(|| "somebody".to_owned());
+    message.subject = tenant.is_multiple_of(3).then(|| "ann".to_owned());
     store.accept(session, vec![Accepted::new(message, Vec::new())]).await.expect("it is accepted");
 }
 
@@ -53,8 +53,8 @@ async fn all_open(store: &Sqlite, session: Session) {
     }
 }
 
-/// The files as a crash would leave them. Threads of the store go on meanwhile: a read that has begun keeps the log from
-/// being begun anew, and the log, copied last, has whatever the copy of the database lacks.
+/// Copies the files as a crash would leave them. The store's threads run meanwhile: an open read transaction keeps the
+/// log from restarting, and the log is copied last, so it has all changes that the copy of the database lacks.
 fn crashed(folder: &Path) -> TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     let reader = Connection::open(folder.join("posthaste.db")).expect("the file opens");
@@ -67,7 +67,7 @@ fn crashed(folder: &Path) -> TempDir {
     copy
 }
 
-/// How often what an older key wrapped begins in the files: with its version and the key's number.
+/// How many values wrapped by this master key are in the files. Each begins with its version and the key's number.
 fn wrapped_by(key: &MasterKey, folder: &Path) -> usize {
     let number = u32::from_str_radix(&key.id().to_string(), 16).expect("a number in hexadecimal digits");
     let begins = [&[1][..], &number.to_be_bytes()].concat();
@@ -76,7 +76,7 @@ fn wrapped_by(key: &MasterKey, folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn everything_opens_after_a_crash_at_every_step_and_nothing_of_the_old_key_is_left() {
+async fn rotation_survives_a_crash_at_every_step_and_removes_the_old_key() {
     let (folder, [old, new]) = (tempfile::tempdir().expect("a folder"), [(); 2].map(|()| MasterKey::generate()));
     let session = filled(folder.path(), &old).await;
     assert!(wrapped_by(&old, folder.path()) as u64 > TENANTS);
@@ -87,15 +87,15 @@ async fn everything_opens_after_a_crash_at_every_step_and_nothing_of_the_old_key
     while store.rotation().await.expect("it reads").is_under_way() {
         store.rotate(now, NOW).await.expect("a step");
         steps += 1;
-        // Somebody new comes along at each step.
+        // A new tenant is added at each step.
         accept(&store, now, 1_000 + steps).await;
         let crashed = crashed(folder.path());
         let needed = rotation::status(crashed.path()).expect("it reads");
         if needed.is_under_way() {
-            assert!(open(crashed.path(), &[&new]).is_err(), "step {steps}: the old one is needed");
+            assert!(open(crashed.path(), &[&new]).is_err(), "step {steps}: the old key is needed");
         } else {
             assert_eq!(wrapped_by(&old, crashed.path()), 0, "step {steps}");
-            assert!(open(crashed.path(), &[&old]).is_err(), "step {steps}: the new one is needed");
+            assert!(open(crashed.path(), &[&old]).is_err(), "step {steps}: the new key is needed");
         }
         let again = open(crashed.path(), &[&new, &old]).expect("it opens with both");
         all_open(&again, session).await;
@@ -104,12 +104,12 @@ async fn everything_opens_after_a_crash_at_every_step_and_nothing_of_the_old_key
             again.rotate(third, NOW).await.expect("a step");
         }
         again.close().await;
-        assert_eq!(wrapped_by(&old, crashed.path()), 0, "a rotation that goes on after step {steps}");
-        let again = open(crashed.path(), &[&new]).expect("it opens with the newer one alone");
+        assert_eq!(wrapped_by(&old, crashed.path()), 0, "a rotation continued after step {steps}");
+        let again = open(crashed.path(), &[&new]).expect("it opens with the newer key alone");
         all_open(&again, session).await;
         assert!(again.message(id(now, 1_000 + steps)).await.expect("it opens").is_some());
     }
-    assert!(steps >= 5, "a beginning, three moves and an end");
+    assert!(steps >= 5, "a first step, three rewrapping steps and a last step");
     let done = store.rotation().await.expect("it reads");
     assert_eq!((done.newest, done.left), (new.id(), 0));
     assert!(done.rewrapped > TENANTS, "{done:?}");
@@ -126,18 +126,18 @@ async fn a_newer_key_that_is_given_at_the_start_waits_for_the_first_step() {
     let now = store.open(NOW).await.expect("a session").session;
     accept(&store, now, 7_777).await;
     store.close().await;
-    let store = open(folder.path(), &[&old]).expect("nothing needs the newer one yet");
+    let store = open(folder.path(), &[&old]).expect("nothing needs the newer key yet");
     all_open(&store, session).await;
     store.close().await;
 }
 
 #[tokio::test]
-async fn a_key_that_was_made_before_a_rotation_and_written_after_it_is_wrapped_by_the_newer() {
+async fn key_made_before_a_rotation_and_written_after_it_is_wrapped_by_the_newer() {
     let (folder, [old, new]) = (tempfile::tempdir().expect("a folder"), [(); 2].map(|()| MasterKey::generate()));
     filled(folder.path(), &old).await;
     let store = open(folder.path(), &[&old]).expect("it opens");
     let now = store.open(NOW).await.expect("a session").session;
-    // Refused after its tenant's key was made: a key in memory that is not on the disk.
+    // This accept fails after its tenant's key was made, which leaves a key in memory that is not on disk.
     let mut twice = Message::new(id(now, 1), TenantId::from_raw(5_000), NOW, "one");
     twice.subject = Some("x".repeat(8));
     let same = || Accepted::new(twice.clone(), Vec::new());

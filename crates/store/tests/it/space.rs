@@ -1,4 +1,4 @@
-//! Retention gives room back: the file is then about as large as one that never had more.
+//! Retention returns free space: the file is then about as large as one that never held more data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Filled {
         deliveries
     }
 
-    /// Half of them delivered, half of them dead.
+    /// Ends half of the deliveries as delivered, half as dead.
     async fn end(&self, deliveries: Vec<Delivery>, at: Timestamp) {
         let ends: Vec<Settlement> = deliveries
             .into_iter()
@@ -115,11 +115,11 @@ async fn a_file_shrinks_to_about_what_is_left_in_it() {
             filled.store.retain(filled.session, retention, day(41), next, Vec::new()).await.expect("it retains").next;
         steps += 1;
     }
-    assert!(steps > 20, "in small steps, not in {steps}");
+    assert!(steps > 20, "only {steps} steps: they are too large");
     let shrunk = filled.bytes(folder.path()).await;
 
     let mut fresh = Filled::open(fresh_folder.path()).await;
     fresh.accept(300, day(40)).await;
     let fresh = fresh.bytes(fresh_folder.path()).await;
-    assert!(shrunk * 10 <= fresh * 13, "{shrunk} bytes are left, a fresh file has {fresh}");
+    assert!(shrunk * 10 <= fresh * 13, "the file has {shrunk} bytes, a fresh one {fresh}");
 }

@@ -1,4 +1,4 @@
-//! Whoever has the file and not the key: what they write is never taken for the store's own (L2).
+//! An attacker who can write the database file but lacks the key: rows and payloads they forge are never accepted (L2).
 
 use std::time::Duration;
 
@@ -18,22 +18,22 @@ use super::new_folder;
 
 const DUE: Timestamp = Timestamp::from_millis(1_760_000_060_000);
 
-/// A store, and somebody who writes its file.
-struct Vandalised {
+/// A store, and an attacker's connection to its file.
+struct Tampered {
     folder: TempDir,
     store: Sqlite,
     session: Session,
-    vandal: Connection,
+    attacker: Connection,
 }
 
-impl Vandalised {
+impl Tampered {
     async fn new() -> Self {
         let folder = new_folder();
         let store = open(folder.path());
         let session = store.open(NOW).await.expect("a fresh store opens").session;
-        let vandal = Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
-        vandal.execute_batch("PRAGMA ignore_check_constraints = ON").expect("nothing protects it");
-        Self { folder, store, session, vandal }
+        let attacker = Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+        attacker.execute_batch("PRAGMA ignore_check_constraints = ON").expect("nothing protects it");
+        Self { folder, store, session, attacker }
     }
 
     /// A message whose delivery was tried once and waits.
@@ -69,14 +69,14 @@ impl Vandalised {
         page.rows.first().map(|row| row.token)
     }
 
-    fn vandalise(&self, sql: &str) {
-        self.vandal.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    fn tamper(&self, sql: &str) {
+        self.attacker.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 }
 
 #[tokio::test]
 async fn a_row_that_was_changed_in_any_column_but_its_place_is_rejected() {
-    let world = Vandalised::new().await;
+    let world = Tampered::new().await;
     let id = id(&world.waiting(1).await);
     assert_eq!(world.token(id, NOW).await, Some(Token::Valid));
     let changes = [
@@ -100,67 +100,67 @@ async fn a_row_that_was_changed_in_any_column_but_its_place_is_rejected() {
     ];
     for (column, to) in changes {
         let was: Value = world
-            .vandal
+            .attacker
             .query_row(&format!("SELECT {column} FROM delivery"), [], |row| row.get(0))
             .expect("there is one row");
-        world.vandalise(&format!("UPDATE delivery SET {column} = {to}"));
+        world.tamper(&format!("UPDATE delivery SET {column} = {to}"));
         assert_eq!(world.token(id, NOW).await, Some(Token::Rejected), "{column} = {to}");
-        world.vandal.execute(&format!("UPDATE delivery SET {column} = ?1"), [was]).expect("it is put back");
-        assert_eq!(world.token(id, NOW).await, Some(Token::Valid), "{column} as it was");
+        world.attacker.execute(&format!("UPDATE delivery SET {column} = ?1"), [was]).expect("it is put back");
+        assert_eq!(world.token(id, NOW).await, Some(Token::Valid), "{column} restored");
     }
     for together in
         ["state = 2, cause = NULL", "expiry = 1, expires_ms = 9000000000000000", "id = id + 1, back = back + 1"]
     {
-        world.vandalise("CREATE TEMP TABLE old AS SELECT * FROM delivery");
-        world.vandalise(&format!("UPDATE delivery SET {together}"));
+        world.tamper("CREATE TEMP TABLE old AS SELECT * FROM delivery");
+        world.tamper(&format!("UPDATE delivery SET {together}"));
         let moved = DeliveryId(if together.starts_with("id") { id.0.plus(1) } else { id.0 });
         assert_eq!(world.token(moved, NOW).await, Some(Token::Rejected), "{together}");
-        world.vandalise("DELETE FROM delivery; INSERT INTO delivery SELECT * FROM old; DROP TABLE old");
+        world.tamper("DELETE FROM delivery; INSERT INTO delivery SELECT * FROM old; DROP TABLE old");
     }
     world.store.spill(world.session, vec![id]).await.expect("it is spilled");
     assert_eq!(world.token(id, NOW).await, Some(Token::Valid), "a row may move");
-    assert_eq!(world.store.tokens(), Tokens::default(), "nobody has ended it");
+    assert_eq!(world.store.tokens(), Tokens::default(), "reads do not count as rejections");
 }
 
 #[tokio::test]
 async fn a_late_row_is_renewed_unless_its_delivery_has_moved_on() {
-    let world = Vandalised::new().await;
+    let world = Tampered::new().await;
     let accepted = world.waiting(1).await;
     let id = id(&accepted);
     let over = DUE + RETRY_TOKEN_TTL;
     assert_eq!(world.token(id, over).await, Some(Token::Valid));
     assert_eq!(world.token(id, over + Duration::from_millis(1)).await, Some(Token::Renewed));
     assert_eq!(world.store.tokens(), Tokens { renewed: 1, rejected: 0 });
-    world.vandalise("CREATE TEMP TABLE old AS SELECT * FROM delivery");
+    world.tamper("CREATE TEMP TABLE old AS SELECT * FROM delivery");
     world.settle(world.retry(&accepted, 1, DUE)).await;
     assert_eq!(world.token(id, Timestamp::MAX).await, Some(Token::Renewed));
-    world.vandalise("REPLACE INTO delivery SELECT * FROM old");
-    assert_eq!(world.token(id, Timestamp::MAX).await, Some(Token::Rejected), "it was tried twice since");
+    world.tamper("REPLACE INTO delivery SELECT * FROM old");
+    assert_eq!(world.token(id, Timestamp::MAX).await, Some(Token::Rejected), "it had a second attempt since");
 }
 
 #[tokio::test]
-async fn a_row_that_is_put_back_after_its_end_is_rejected_and_goes_quietly() {
-    let world = Vandalised::new().await;
+async fn row_put_back_after_its_end_is_rejected_and_removed() {
+    let world = Tampered::new().await;
     let accepted = world.waiting(1).await;
     let id = id(&accepted);
-    world.vandalise("CREATE TEMP TABLE old AS SELECT * FROM delivery");
+    world.tamper("CREATE TEMP TABLE old AS SELECT * FROM delivery");
     let mut end = delivered(world.session, &accepted);
     (end.record.attempts_before, end.record.delivery.attempts) = (1, 2);
     world.settle(end.clone()).await;
-    world.vandalise("INSERT INTO delivery SELECT * FROM old");
+    world.tamper("INSERT INTO delivery SELECT * FROM old");
     assert_eq!(world.token(id, NOW).await, Some(Token::Rejected));
     end.record.delivery.state = State::Dead { at: NOW, cause: Cause::TokenRejected };
     end.attempt = None;
-    let settled = world.store.settle(world.session, vec![end]).await.expect("the writer goes on");
-    assert_eq!(settled, [Settled::Stale], "it has ended once");
+    let settled = world.store.settle(world.session, vec![end]).await.expect("the writer continues");
+    assert_eq!(settled, [Settled::Stale], "it has ended already");
     assert_eq!(world.token(id, NOW).await, None, "the row is gone");
     let shown = world.store.delivery(id, NOW).await.expect("a read").expect("it is known");
     assert_eq!(shown.delivery.state, State::Delivered { at: NOW });
 }
 
 #[tokio::test]
-async fn what_is_quarantined_is_counted_once_it_is_recorded() {
-    let world = Vandalised::new().await;
+async fn quarantined_delivery_is_counted_once_recorded() {
+    let world = Tampered::new().await;
     let accepted = world.waiting(1).await;
     let mut end = delivered(world.session, &accepted);
     end.record.delivery.state = State::Dead { at: NOW, cause: Cause::TokenRejected };
@@ -172,27 +172,27 @@ async fn what_is_quarantined_is_counted_once_it_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_message_opens_at_its_own_place_alone_and_says_what_was_accepted() {
-    let world = Vandalised::new().await;
+async fn message_opens_only_at_its_own_place() {
+    let world = Tampered::new().await;
     let (one, other) = (world.waiting(1).await, world.waiting(3).await);
-    world.vandalise("UPDATE message SET at_ms = at_ms + 1, event_type = NULL");
+    world.tamper("UPDATE message SET at_ms = at_ms + 1, event_type = NULL");
     let read = world.store.message(one.message.id).await.expect("it opens");
-    assert_eq!(read.as_ref(), Some(&one.message), "whatever the columns say that lists are made of");
+    assert_eq!(read.as_ref(), Some(&one.message), "the sealed fields count, not the columns used for lists");
     for column in ["body", "head"] {
         let swap = format!(
             "CREATE TEMP TABLE old AS SELECT id, {column} AS sealed FROM message;
              UPDATE message SET {column} = (SELECT sealed FROM old WHERE old.id <> message.id);"
         );
-        world.vandalise(&swap);
+        world.tamper(&swap);
         for accepted in [&one, &other] {
             let read = world.store.message(accepted.message.id).await;
             assert!(matches!(read, Err(StoreError::Altered { .. })), "{column}: {read:?}");
         }
         let put_back =
             format!("UPDATE message SET {column} = (SELECT sealed FROM old WHERE old.id = message.id); DROP TABLE old");
-        world.vandalise(&put_back);
+        world.tamper(&put_back);
     }
-    world.vandalise("UPDATE message SET body = x'01'");
+    world.tamper("UPDATE message SET body = x'01'");
     let read = world.store.message(one.message.id).await;
     assert!(matches!(read, Err(StoreError::Altered { .. })), "{read:?}");
     drop(world.folder);

@@ -1,19 +1,19 @@
-//! What each route takes, and what it answers then.
+//! A valid request for each route, with the status that it must be answered with.
 
 use super::routes::Route;
 
-/// A request that is fine.
+/// A valid request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     method: &'static str,
     path: &'static str,
-    /// `<kind>` stands for the id of one of these.
+    /// `<kind>` stands for the id of one object of that kind, `LATER` for a time in the future.
     pub(super) body: &'static str,
     pub(super) status: u16,
 }
 
 impl Case {
-    /// Whether it is a case of this route.
+    /// Whether the request is for this route.
     pub(super) fn is_of(&self, route: &Route) -> bool {
         self.method == route.method && self.path == route.path
     }
@@ -31,7 +31,7 @@ const fn other(method: &'static str, path: &'static str, body: &'static str, sta
     Case { method, path, body, status }
 }
 
-/// In the order they are tried.
+/// The requests, in the order in which they are sent.
 pub(super) const CASES: &[Case] = &[
     get("/healthz"),
     get("/readyz"),
@@ -39,7 +39,7 @@ pub(super) const CASES: &[Case] = &[
     get("/metrics"),
     post("/v1/messages", r#"{"payload": {"n": 1}, "event_type": "a.b", "tier": 1, "deliver_at": "LATER"}"#, 202),
     post("/v1/messages", r#"{"payload": 1, "to": {"endpoints": ["<endpoints>"]}, "deliver_at": "LATER"}"#, 202),
-    post("/v1/messages", r#"{"payload": 1, "to": {"tags": ["nobody"]}, "labels": {"a": "b"}, "region": "eu"}"#, 202),
+    post("/v1/messages", r#"{"payload": 1, "to": {"tags": ["absent"]}, "labels": {"a": "b"}, "region": "eu"}"#, 202),
     post("/v1/messages/batch", "{\"payload\": 1, \"deliver_at\": \"LATER\"}\nnot JSON\n", 200),
     post("/v1/messages", r#"{"payload": 1, "subject": "Ann O/Hara", "deliver_at": "LATER"}"#, 202),
     get("/v1/subjects/{s}/export"),
@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
     get("/v1/replays"),
     post("/v1/replays", r#"{"select": {"state": ["dead", "expired"]}, "dry_run": true}"#, 200),
     get("/v1/replays/{id}"),
-    // It had nothing to do, and has done it long since.
+    // The replay selected nothing and has ended already.
     post("/v1/replays/{id}/pause", "", 409),
     post("/v1/replays/{id}/resume", "", 409),
     post("/v1/replays/{id}/cancel", "", 409),

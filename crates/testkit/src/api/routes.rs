@@ -1,4 +1,4 @@
-//! The routes a server tells of, and a small world with one of everything that they name.
+//! The routes that a server documents in `/openapi.json`, and a server with one object of every kind that they name.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::caller::{Answer, Line};
 
-/// Something that should be there soon is not.
+/// The longest wait for a breaker to open.
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// A route as the server tells of it.
+/// A route of the server's OpenAPI document.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// Whether callers need a key.
+    /// Whether the route needs an API key.
     pub(crate) is_guarded: bool,
-    /// Whether only operators may.
+    /// Whether only operators may call it.
     pub(crate) is_operators: bool,
     pub(crate) takes_body: bool,
     lines: bool,
@@ -33,34 +33,34 @@ impl fmt::Display for Route {
 }
 
 impl Route {
-    /// Whether its body is many lines.
+    /// Whether its body is newline-delimited JSON.
     pub(crate) fn is_lines(&self) -> bool {
         self.lines
     }
 
-    /// What its body is declared as.
+    /// The content type of its request body.
     pub(crate) fn declared(&self) -> &'static str {
         if self.lines { "application/x-ndjson" } else { "application/json" }
     }
 
-    /// Whether it makes what its path names: then no name is wrong.
+    /// Whether the route creates the object that its path names, so that no name is unknown to it.
     pub(crate) fn takes_put_names(&self) -> bool {
         self.method == "PUT"
     }
 
-    /// Whether its path names a subject, which is anybody: whom nobody knows has nothing.
+    /// Whether its path names a subject. Any subject is valid: one without messages has no data.
     pub(crate) fn names_subjects(&self) -> bool {
         self.path.starts_with("/v1/subjects/")
     }
 
-    /// The least body it takes, for requests whose path is what is wrong with them.
+    /// The smallest body that it accepts, for requests in which only the path is wrong.
     pub(crate) fn least(&self) -> &'static str {
         if self.takes_body { "{}" } else { "" }
     }
 }
 
-/// Every route that the server tells of.
-pub(crate) async fn told(line: &mut Line) -> io::Result<Vec<Route>> {
+/// Reads the routes from the server's OpenAPI document.
+pub(crate) async fn documented(line: &mut Line) -> io::Result<Vec<Route>> {
     let answer = line.call(Method::GET, "/openapi.json", &[], "").await?.expect(StatusCode::OK)?;
     let document: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
     let mut routes = Vec::new();
@@ -81,35 +81,35 @@ pub(crate) async fn told(line: &mut Line) -> io::Result<Vec<Route>> {
     Ok(routes)
 }
 
-/// A path with this text for each of its names.
+/// A path with every placeholder replaced by this text.
 pub(crate) fn with_names(path: &str, name: &str) -> String {
     let parts = path.split('/').map(|part| if part.starts_with('{') { name } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// A server with one of everything.
+/// A server with one object of every kind.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) line: Line,
     later: String,
-    /// The id of each kind of thing, by the part of the path before it.
+    /// One id of each kind of object; the kind is the path segment before the id.
     ids: Vec<(&'static str, String)>,
 }
 
 impl World {
-    /// Makes one of everything, through the API.
+    /// Creates one object of every kind through the API.
     pub(crate) async fn begin(address: SocketAddr) -> io::Result<Self> {
         let mut line = Line::open(address).await?;
         let later = later(&mut line, &[]).await?;
         let mut world = Self { line, later, ids: Vec::new() };
-        let endpoint = r#"{"url": "http://127.0.0.1:9999/nobody-listens"}"#;
+        let endpoint = r#"{"url": "http://127.0.0.1:9999/not-listening"}"#;
         let endpoint = world.made("/v1/endpoints", endpoint).await?;
         let waits = world.filled(r#"{"payload": 1, "deliver_at": "LATER"}"#);
         let message = world.made("/v1/messages", &waits).await?;
         let delivery = world.first("/v1/deliveries").await?;
         let replay = world.made("/v1/replays", r#"{"select": {}}"#).await?;
-        let tenant = world.made("/v1/tenants", r#"{"uid": "somebody"}"#).await?;
-        let key = world.made("/v1/tenants/somebody/keys", r#"{"scopes": ["read"]}"#).await?;
+        let tenant = world.made("/v1/tenants", r#"{"uid": "acme"}"#).await?;
+        let key = world.made("/v1/tenants/acme/keys", r#"{"scopes": ["read"]}"#).await?;
         let operator = world.made("/v1/keys", r#"{"scopes": ["read"]}"#).await?;
         let policy = r#"{"strategy": "fixed", "base": "9s"}"#;
         world.line.call(Method::PUT, "/v1/policies/ours", &[], policy).await?.expect(StatusCode::OK)?;
@@ -129,21 +129,21 @@ impl World {
         Ok(world)
     }
 
-    /// Makes something, and gives its id.
+    /// Creates an object and returns its id.
     async fn made(&mut self, path: &str, body: &str) -> io::Result<String> {
         let answer = self.line.call(Method::POST, path, &[], body.to_owned()).await?;
         let id = answer.text("id").map(str::to_owned);
         id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
     }
 
-    /// The id of the first thing in a list.
+    /// The id of the first object in a list.
     async fn first(&mut self, path: &str) -> io::Result<String> {
         let answer = self.line.call(Method::GET, path, &[], "").await?;
         let id = answer.text("id").map(str::to_owned);
         id.ok_or_else(|| io::Error::other(format!("GET {path} lists nothing: {}", answer.body)))
     }
 
-    /// Has a breaker open, and gives its id: nobody listens where the endpoint is.
+    /// Sends messages to the endpoint, where no receiver listens, until its breaker opens. Returns the breaker's id.
     async fn opened(&mut self) -> io::Result<String> {
         for _ in 0..40 {
             self.made("/v1/messages", r#"{"payload": 1}"#).await?;
@@ -155,12 +155,12 @@ impl World {
                 return Ok(id.to_owned());
             }
             if tokio::time::Instant::now() > until {
-                return Err(io::Error::other("no breaker opens for an endpoint that nobody listens at"));
+                return Err(io::Error::other("no breaker opened for an endpoint that refuses connections"));
             }
         }
     }
 
-    /// A path with the ids of this world.
+    /// A path with its placeholders replaced by ids of this world.
     pub(crate) fn path(&self, path: &str) -> String {
         let mut parts: Vec<String> = Vec::new();
         for part in path.split('/') {
@@ -173,18 +173,18 @@ impl World {
         parts.join("/")
     }
 
-    /// The id of this kind of thing.
+    /// The id of an object of this kind.
     pub(crate) fn id(&self, kind: &str) -> Option<&str> {
         self.ids.iter().find(|(known, _)| *known == kind).map(|(_, id)| id.as_str())
     }
 
-    /// A body with the ids of this world.
+    /// A body with its placeholders replaced by ids and times of this world.
     pub(crate) fn filled(&self, body: &str) -> String {
         let body = body.replace("LATER", &self.later);
         self.ids.iter().fold(body, |body, (kind, id)| body.replace(&format!("<{kind}>"), id))
     }
 
-    /// What was made is there to be shown, changed and ended by the routes that follow.
+    /// Remembers the id of an object that a request created, for the requests that follow.
     pub(crate) fn learn(&mut self, route: &Route, answer: &Answer) {
         if let (201 | 202, Some(kind), Some(id)) = (answer.status.as_u16(), kind(&route.path), answer.text("id")) {
             self.ids.retain(|(known, _)| *known != kind);
@@ -193,15 +193,15 @@ impl World {
     }
 }
 
-/// A time ahead, for what must still wait: when a message for nobody that lives for a day is over.
+/// A time one day ahead, for deliveries that must still be waiting: the expiry of a message without recipients.
 pub(crate) async fn later(line: &mut Line, head: &[(&str, &str)]) -> io::Result<String> {
-    let body = r#"{"payload": 1, "ttl": "24h", "to": {"tags": ["nobody"]}}"#;
+    let body = r#"{"payload": 1, "ttl": "24h", "to": {"tags": ["absent"]}}"#;
     let answer = line.call(Method::POST, "/v1/messages", head, body).await?;
     let later = answer.text("expires_at").map(str::to_owned);
     later.ok_or_else(|| io::Error::other(format!("a message was answered {}: {}", answer.status, answer.body)))
 }
 
-/// What a route makes, if it is one that makes things.
+/// The kind of object that a route creates, if it creates one.
 fn kind(path: &str) -> Option<&'static str> {
     match path {
         "/v1/endpoints" => Some("endpoints"),

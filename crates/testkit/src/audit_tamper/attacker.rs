@@ -1,9 +1,9 @@
-//! Ways to change a store's file. The plain ones edit what is there. The clever ones make everything
-//! behind the change anew, roots, hashes, links and tables, so that it all fits again; what they cannot do
-//! is sign with the store's key.
+//! Attacks on a store's database file. The plain attacks edit rows. The consistent attacks rebuild everything after
+//! the change (roots, hashes, links and tables), so that the file is consistent again; they cannot sign with the
+//! store's key.
 //!
-//! The clever ones change something that the old checkpoint covers. What is behind every checkpoint that
-//! somebody kept can be made anew unseen; the audit's documentation says so.
+//! The consistent attacks change rows that the old checkpoint covers. Rows after the last checkpoint that the verifier
+//! kept can be rebuilt undetected; the audit's documentation says so.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,13 +17,13 @@ use posthaste_store::journal::{Entry, ErasedWhom, Head};
 use posthaste_store::{JournalRow, OwnRetention, Retention, RetentionPhase};
 use rusqlite::{Connection, OptionalExtension};
 
-use super::chain::{self, Told};
+use super::chain::{self, JournalEntries};
 use crate::prove::CannotRun;
 
-/// Each tenant has one endpoint, and those have the odd numbers.
+/// Each tenant has one endpoint; endpoints have the odd numbers.
 const OUTCOMES_OF_TENANT: &str = "DELETE FROM outcome WHERE endpoint = 2 * ?1 - 1";
 
-/// The way that leaves no trace for whoever has no checkpoint of his own.
+/// The attack that a verifier without an exported checkpoint cannot detect.
 pub(super) const SIGNED_ANEW: &str = "made anew and signed with another key";
 
 type Way = (&'static str, fn(&mut Attacker) -> Result<(), CannotRun>);
@@ -63,11 +63,11 @@ const WAYS: &[Way] = &[
     (SIGNED_ANEW, Attacker::anew_signed),
     ("the beginning cut off and announced", Attacker::beginning_announced),
     ("outcomes removed and announced", Attacker::outcomes_announced),
-    ("outcomes removed as if somebody was erased", Attacker::outcomes_erased),
+    ("outcomes removed as if a tenant was erased", Attacker::outcomes_erased),
     ("outcomes removed as if that was agreed", Attacker::outcomes_agreed),
 ];
 
-/// Does one thing to the file in a folder, drawn from a seed; what it was.
+/// Runs one attack, chosen by the seed, on the database file in a folder. Returns the attack's description.
 pub(super) fn run(folder: &Path, checkpoint: &str, seed: u64) -> Result<&'static str, CannotRun> {
     let conn = chain::open(folder)?;
     let (old, _) = claimed(checkpoint).ok_or_else(|| CannotRun("this is no checkpoint".to_owned()))?;
@@ -78,7 +78,7 @@ pub(super) fn run(folder: &Path, checkpoint: &str, seed: u64) -> Result<&'static
     Ok(what)
 }
 
-/// Who has the file, an old checkpoint, and no key.
+/// An attacker with the database file and an old checkpoint, but without the store's key.
 struct Attacker {
     conn: Connection,
     rows: Vec<JournalRow>,
@@ -91,19 +91,19 @@ impl Attacker {
         changed(self.conn.execute(sql, [])?)
     }
 
-    /// Runs a statement on one of these rows.
-    fn any(&mut self, sql: &str, of: &str) -> Result<(), CannotRun> {
-        let ids: Vec<i64> = self.conn.prepare(of)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    /// Runs a statement with one id, chosen at random from those that the second statement selects.
+    fn any(&mut self, sql: &str, ids: &str) -> Result<(), CannotRun> {
+        let ids: Vec<i64> = self.conn.prepare(ids)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
         let id = ids[self.dice.usize(..ids.len())];
         changed(self.conn.execute(sql, [id])?)
     }
 
-    /// The place of any row.
+    /// The index of a random row.
     fn place(&mut self) -> usize {
         self.dice.usize(..self.rows.len())
     }
 
-    /// The place of a row that the old checkpoint covers.
+    /// The index of a random row that the old checkpoint covers.
     fn covered(&mut self) -> usize {
         let covered = usize::try_from(self.old.row).unwrap_or(usize::MAX).min(self.rows.len());
         self.dice.usize(..covered)
@@ -234,11 +234,11 @@ impl Attacker {
         changed(self.conn.execute("UPDATE meta SET value = ?1 WHERE key = 'public_key'", [key])?)
     }
 
-    // --- clever ---
+    // --- consistent ---
 
-    /// Puts a journal in place that fits in itself, with or without the checkpoints that do not fit it.
-    fn put_anew(&mut self, told: &Told) -> Result<(), CannotRun> {
-        let rows = chain::made(told);
+    /// Replaces the journal by a consistent one, with or without removing the checkpoints that contradict it.
+    fn put_anew(&mut self, entries: &JournalEntries) -> Result<(), CannotRun> {
+        let rows = chain::made(entries);
         let first = rows.iter().zip(&self.rows).position(|(new, old)| new != old).unwrap_or(rows.len());
         chain::replace(&self.conn, &rows)?;
         if self.dice.bool() {
@@ -247,65 +247,65 @@ impl Attacker {
         Ok(())
     }
 
-    /// The place of a covered row, and in it of an entry, that tells of an end.
-    fn an_end(&mut self, told: &Told) -> (usize, usize) {
+    /// The index of a covered row, and of an entry in it, that records the end of a delivery.
+    fn random_end(&mut self, entries: &JournalEntries) -> (usize, usize) {
         loop {
             let row = self.covered();
             let is_end = |entry: &Entry| matches!(entry, Entry::Ended { .. });
-            if let Some(entry) = told[row].iter().position(is_end) {
+            if let Some(entry) = entries[row].iter().position(is_end) {
                 return (row, entry);
             }
         }
     }
 
     fn anew_changed(&mut self) -> Result<(), CannotRun> {
-        let mut told = chain::told(&self.rows)?;
-        let (row, entry) = self.an_end(&told);
-        if let Entry::Ended { delivery, attempts, .. } = &mut told[row][entry] {
+        let mut entries = chain::decode(&self.rows)?;
+        let (row, entry) = self.random_end(&entries);
+        if let Entry::Ended { delivery, attempts, .. } = &mut entries[row][entry] {
             *attempts += 1;
             let id = delivery.raw().cast_signed();
             changed(self.conn.execute("UPDATE outcome SET attempts = attempts + 1 WHERE id = ?1", [id])?)?;
         }
-        self.put_anew(&told)
+        self.put_anew(&entries)
     }
 
     fn anew_removed(&mut self) -> Result<(), CannotRun> {
-        let mut told = chain::told(&self.rows)?;
-        let (row, _) = self.an_end(&told);
-        let gone = told.remove(row);
-        self.forget(&gone, &told)?;
-        self.put_anew(&told)
+        let mut entries = chain::decode(&self.rows)?;
+        let (row, _) = self.random_end(&entries);
+        let removed = entries.remove(row);
+        self.remove_from_tables(&removed, &entries)?;
+        self.put_anew(&entries)
     }
 
     fn anew_added(&mut self) -> Result<(), CannotRun> {
-        let mut told = chain::told(&self.rows)?;
+        let mut entries = chain::decode(&self.rows)?;
         let row = self.covered();
-        told.insert(row, vec![Entry::Opened { session: 99, at: Timestamp::default() }]);
-        self.put_anew(&told)
+        entries.insert(row, vec![Entry::Opened { session: 99, at: Timestamp::default() }]);
+        self.put_anew(&entries)
     }
 
     fn anew_swapped(&mut self) -> Result<(), CannotRun> {
-        let mut told = chain::told(&self.rows)?;
+        let mut entries = chain::decode(&self.rows)?;
         loop {
             let (one, other) = (self.covered(), self.covered());
-            if told[one] != told[other] {
-                told.swap(one, other);
-                return self.put_anew(&told);
+            if entries[one] != entries[other] {
+                entries.swap(one, other);
+                return self.put_anew(&entries);
             }
         }
     }
 
     fn anew_cut(&mut self) -> Result<(), CannotRun> {
-        let mut told = chain::told(&self.rows)?;
+        let mut entries = chain::decode(&self.rows)?;
         let row = self.covered();
-        let gone: Vec<Entry> = told.drain(row..).flatten().collect();
-        self.forget(&gone, &told)?;
-        self.put_anew(&told)?;
+        let removed: Vec<Entry> = entries.drain(row..).flatten().collect();
+        self.remove_from_tables(&removed, &entries)?;
+        self.put_anew(&entries)?;
         self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(row)])?;
         Ok(())
     }
 
-    /// Everything as the store would have left it, but for whose signature it is.
+    /// Leaves everything as the store would have left it, except that another key made the signatures.
     fn anew_signed(&mut self) -> Result<(), CannotRun> {
         self.anew_changed()?;
         let signer = StoreKey::generate(KeyId(1)).checkpoints();
@@ -319,7 +319,8 @@ impl Attacker {
         Ok(())
     }
 
-    /// Takes rows away and says that retention did: nobody has signed for that word yet, and nobody has to.
+    /// Removes rows and adds an entry that says retention removed them. No checkpoint covers that entry yet, and an
+    /// audit does not require one.
     fn beginning_announced(&mut self) -> Result<(), CannotRun> {
         let upto = self.dice.usize(1..self.rows.len() - 1);
         let first_left = self.rows[upto].at;
@@ -344,7 +345,8 @@ impl Attacker {
         self.announce(Entry::Retained { phase, upto: 0, removed, before, at, tenant: None })
     }
 
-    /// Takes a tenant's outcomes away and says that it was erased; or says so in the table alone.
+    /// Removes a tenant's outcomes and records an erasure of the tenant: in the table and the journal, or in the table
+    /// alone.
     fn outcomes_erased(&mut self) -> Result<(), CannotRun> {
         let tenant = self.dice.i64(1..6);
         changed(self.conn.execute(OUTCOMES_OF_TENANT, [tenant])?)?;
@@ -362,7 +364,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// Takes a tenant's outcomes away and says that it was agreed to keep them for a moment.
+    /// Removes a tenant's outcomes and records that the tenant's own retention is one millisecond.
     fn outcomes_agreed(&mut self) -> Result<(), CannotRun> {
         let tenant = self.dice.i64(1..6);
         let removed = self.conn.execute(OUTCOMES_OF_TENANT, [tenant])?;
@@ -376,7 +378,8 @@ impl Attacker {
         chain::append(&self.conn, &chain::next(&head, &[Entry::Agreed { tenant, own, at }, gone]))
     }
 
-    /// Two ways to lie: to have kept it for too short a time, or to be in a time that has not come.
+    /// The times `before` and `at` of a false retention entry: either in the future, or with a retention that was too
+    /// short.
     fn times(&mut self, phase: RetentionPhase, gone: Timestamp) -> (Timestamp, Timestamp) {
         let retention = Retention::default();
         let kept = if phase == RetentionPhase::Journal { retention.journal } else { retention.history };
@@ -389,17 +392,17 @@ impl Attacker {
         chain::append(&self.conn, &chain::next(&head, &[entry]))
     }
 
-    /// Takes what entries told of out of the tables, unless others still tell of it.
-    fn forget(&mut self, gone: &[Entry], left: &Told) -> Result<(), CannotRun> {
-        let tells = |entry: &Entry| match entry {
+    /// Removes from the tables the deliveries of entries that were removed, unless a remaining entry names them too.
+    fn remove_from_tables(&mut self, removed: &[Entry], left: &JournalEntries) -> Result<(), CannotRun> {
+        let delivery_of = |entry: &Entry| match entry {
             Entry::Ended { delivery, .. } | Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => {
                 Some(*delivery)
             }
             _ => None,
         };
-        let still: BTreeSet<DeliveryId> = left.iter().flatten().filter_map(tells).collect();
-        for entry in gone {
-            let Some(delivery) = tells(entry) else { continue };
+        let still: BTreeSet<DeliveryId> = left.iter().flatten().filter_map(delivery_of).collect();
+        for entry in removed {
+            let Some(delivery) = delivery_of(entry) else { continue };
             let id = delivery.raw().cast_signed();
             if matches!(entry, Entry::Ended { .. }) {
                 self.conn.execute("DELETE FROM outcome WHERE id = ?1", [id])?;
@@ -412,12 +415,12 @@ impl Attacker {
     }
 }
 
-/// A number as the file has it.
+/// A number as SQLite stores it.
 fn number(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// An attack that changed nothing would prove nothing.
+/// Fails if a statement changed no row: an attack without an effect would prove nothing.
 fn changed(rows: usize) -> Result<(), CannotRun> {
-    if rows > 0 { Ok(()) } else { Err(CannotRun("it changed nothing".to_owned())) }
+    if rows > 0 { Ok(()) } else { Err(CannotRun("the attack changed no row".to_owned())) }
 }

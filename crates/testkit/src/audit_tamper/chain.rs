@@ -1,4 +1,4 @@
-//! A journal in an attacker's hands: read from the file, made anew, written back.
+//! How the attacker reads the journal from the file, rebuilds it, and writes it back.
 
 use std::path::Path;
 
@@ -17,17 +17,17 @@ impl From<rusqlite::Error> for CannotRun {
     }
 }
 
-/// The file, without anybody who checks what is done to it.
+/// Opens the database without check constraints and without syncs.
 pub(super) fn open(folder: &Path) -> Result<Connection, CannotRun> {
     let conn = Connection::open(folder.join(FILE))?;
     conn.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF;")?;
     Ok(conn)
 }
 
-/// What the rows tell, from the first on.
-pub(super) type Told = Vec<Vec<Entry>>;
+/// The entries of each journal row, from the first row on.
+pub(super) type JournalEntries = Vec<Vec<Entry>>;
 
-/// The whole journal.
+/// Reads the whole journal.
 pub(super) fn read(conn: &Connection) -> Result<Vec<JournalRow>, CannotRun> {
     let mut sql = conn.prepare("SELECT number, at_ms, packed, root, before FROM journal ORDER BY number")?;
     let rows = sql.query_map([], stored)?.collect::<Result<_, _>>()?;
@@ -44,31 +44,31 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<JournalRow> {
     })
 }
 
-/// What each row tells.
-pub(super) fn told(rows: &[JournalRow]) -> Result<Told, CannotRun> {
+/// Decodes the entries of each row.
+pub(super) fn decode(rows: &[JournalRow]) -> Result<JournalEntries, CannotRun> {
     rows.iter().map(|row| Ok(row.entries().collect::<Result<_, _>>()?)).collect()
 }
 
-/// Rows that tell this, with roots, hashes and links as they should be.
-pub(super) fn made(told: &Told) -> Vec<JournalRow> {
+/// Rows with these entries, and with consistent roots, hashes and links.
+pub(super) fn made(entries: &JournalEntries) -> Vec<JournalRow> {
     let mut head = Head::default();
-    let mut rows = Vec::with_capacity(told.len());
-    for tells in told {
-        let row = next(&head, tells);
+    let mut rows = Vec::with_capacity(entries.len());
+    for of_row in entries {
+        let row = next(&head, of_row);
         head = Head::behind(&row);
         rows.push(row);
     }
     rows
 }
 
-/// One more row behind the end.
-pub(super) fn next(head: &Head, tells: &[Entry]) -> JournalRow {
-    let mut entries = Entries::default();
-    tells.iter().for_each(|entry| entries.push(entry));
-    head.next(&entries)
+/// The row with these entries that follows `head`.
+pub(super) fn next(head: &Head, entries: &[Entry]) -> JournalRow {
+    let mut packed = Entries::default();
+    entries.iter().for_each(|entry| packed.push(entry));
+    head.next(&packed)
 }
 
-/// Puts this journal in the place of the one that is there.
+/// Replaces the journal in the file by this one.
 pub(super) fn replace(conn: &Connection, rows: &[JournalRow]) -> Result<(), CannotRun> {
     conn.execute_batch("BEGIN; DELETE FROM journal;")?;
     rows.iter().try_for_each(|row| append(conn, row))?;
@@ -76,7 +76,7 @@ pub(super) fn replace(conn: &Connection, rows: &[JournalRow]) -> Result<(), Cann
     Ok(())
 }
 
-/// Adds a row.
+/// Inserts a journal row.
 pub(super) fn append(conn: &Connection, row: &JournalRow) -> Result<(), CannotRun> {
     conn.execute(
         "INSERT INTO journal (number, at_ms, packed, root, before) VALUES (?1, ?2, ?3, ?4, ?5)",

@@ -1,4 +1,4 @@
-//! A small store with every kind of row an audit looks at, signed for as a server would.
+//! A small store with every kind of row that an audit reads, with checkpoints as a server would sign them.
 
 use std::fs;
 use std::path::Path;
@@ -22,26 +22,26 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{Mint, put_endpoints, shelf};
 
-/// The one file an attacker has.
+/// The database file: the only file that the attacker has.
 pub(super) const FILE: &str = "posthaste.db";
 
-/// When it begins: what [`Mint`] accepts, it accepts then.
+/// When the store's history begins; [`Mint`] uses the same time for the messages that it accepts.
 const THEN: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const MESSAGES: i64 = 90;
-/// Between two messages.
+/// The time between two messages.
 const EVERY_MS: i64 = 30_000;
-/// A server signs every minute.
+/// A checkpoint is signed after this many messages: once a minute, as a server does.
 const SIGNED_EVERY: i64 = 2;
-/// The checkpoint of this message is the one that was exported.
+/// The checkpoint signed after this message is the exported one.
 const EXPORTED: i64 = 55;
 const LANES: u64 = 5;
 
-/// Half of the messages of each tenant are about them.
-const SUBJECT: &str = "somebody";
-/// Whose subject, and who, is erased.
+/// The subject of half of the messages of each tenant.
+const SUBJECT: &str = "subject-1";
+/// The tenant whose subject is erased, and which is then erased itself.
 pub(super) const TENANT: TenantId = TenantId::from_raw(1);
 
-/// Shorter than everybody's, longer, and both.
+/// Tenants with a retention of their own: shorter than the default, longer, and mixed.
 pub(super) fn own_retention() -> Vec<(TenantId, OwnRetention)> {
     let days = |days: u32| Some(days * Duration::from_secs(24 * 60 * 60));
     let own = [(1, 2, 30), (2, 40, 300), (3, 1, 1)];
@@ -51,26 +51,26 @@ pub(super) fn own_retention() -> Vec<(TenantId, OwnRetention)> {
     own.to_vec()
 }
 
-/// Whom to erase.
+/// The subject to erase.
 pub(super) fn subject() -> Whom {
     Whom::Subject(SUBJECT.to_owned())
 }
 
-/// A copy, open since then.
+/// Opens a copy and begins a session at `at`.
 pub(super) async fn open(folder: &Path, at: Timestamp) -> Result<(Sqlite, Session), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(at).await?.session;
     Ok((store, session))
 }
 
-/// The store, closed, and what was exported of it.
+/// The folder of the closed store, and the checkpoint that was exported from it.
 pub(super) struct World {
     folder: tempfile::TempDir,
     pub(super) exported: String,
 }
 
 impl World {
-    /// Makes it: messages that arrive, fail once and arrive, die, or answer twice.
+    /// Makes the store. Its messages are delivered at once, delivered after a failed attempt, dead, or settled twice.
     pub(super) async fn make() -> Result<Self, CannotRun> {
         let folder = tempfile::Builder::new().prefix("audit-").tempdir_in(shelf()?)?;
         let store = Sqlite::open_folder(folder.path(), master_key())?;
@@ -83,7 +83,7 @@ impl World {
                 session = store.open(at).await?.session;
                 mint = Mint::new(session, 0..LANES, Place::Ready);
             }
-            one_message(&store, session, &mint, number, at).await?;
+            add_message(&store, session, &mint, number, at).await?;
             if number % SIGNED_EVERY == 0 || number == EXPORTED {
                 let signed = store.sign(session, 1, at).await?;
                 if number <= EXPORTED {
@@ -100,17 +100,17 @@ impl World {
         self.folder.path()
     }
 
-    /// A time after all of it.
+    /// A time after the last message.
     pub(super) fn ended(&self) -> Timestamp {
         Timestamp::from_millis(THEN.as_millis() + (MESSAGES + 1) * EVERY_MS)
     }
 
-    /// What the verifier has.
+    /// What the verifier trusts: the exported checkpoint.
     pub(super) fn trust(&self, now: Timestamp) -> Trust {
-        Trust { checkpoints: vec![self.exported.clone()], ..Trust::nobody(now) }
+        Trust { checkpoints: vec![self.exported.clone()], ..Trust::without_checkpoints(now) }
     }
 
-    /// The file alone, in a folder of its own.
+    /// Copies the database file, and nothing else, into a new folder.
     pub(super) fn copy(&self) -> Result<tempfile::TempDir, CannotRun> {
         let folder = tempfile::Builder::new().prefix("audit-copy-").tempdir_in(shelf()?)?;
         fs::copy(self.folder.path().join(FILE), folder.path().join(FILE))?;
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-async fn one_message(
+async fn add_message(
     store: &Sqlite,
     session: Session,
     mint: &Mint,
@@ -149,13 +149,13 @@ async fn one_message(
     };
     delivery = settled(store, session, delivery, end, at).await?;
     if number % 5 == 0 {
-        // An answer of an attempt that nobody waits for any more.
+        // A second attempt is settled after the delivery has ended: the store records it as late.
         settled(store, session, delivery, State::Delivered { at }, at).await?;
     }
     Ok(())
 }
 
-/// One attempt more, and what it led to.
+/// Settles one more attempt of a delivery with the given state.
 async fn settled(
     store: &Sqlite,
     session: Session,
@@ -180,7 +180,7 @@ async fn settled(
     Ok(next)
 }
 
-/// A store on which a whole run of retention was made.
+/// A store on which a complete retention run was made.
 pub(super) struct Retain {
     store: Sqlite,
     session: Session,
@@ -188,12 +188,12 @@ pub(super) struct Retain {
 }
 
 impl Retain {
-    /// By everybody's times, or by others that were agreed with some tenants.
+    /// Runs retention with the default times, or with the tenants' own times if there are any.
     pub(super) async fn begin(folder: &Path, now: Timestamp, agreed: Agreed) -> Result<Self, CannotRun> {
         let (store, session) = open(folder, now).await?;
         store.catch_up().await?;
         if !agreed.own.is_empty() {
-            // By which it is known whose a delivery was.
+            // Retention finds a delivery's tenant through its endpoint.
             put_endpoints(&store, session, 0..LANES).await?;
             store.agree(session, agreed, now).await?;
             _ = store.sign(session, 1, now).await?;

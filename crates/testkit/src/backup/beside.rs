@@ -1,4 +1,4 @@
-//! What a backup costs those who commit while it is made: how long an accept takes beside one, and alone.
+//! Measures how much a backup slows down accepts: the time of an accept during a backup, and without one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use crate::master_key;
 use crate::prove::CannotRun;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
-/// Turns of the two: what else the machine does in one of them is in the other too.
+/// How often the two measurements take turns, so that other work of the machine affects both.
 const ROUNDS: u32 = 3;
-/// What a store is filled with: large, so that it is quick.
+/// The size of the messages with which the store is filled: large, so that it is fast.
 const FILL_BYTES: usize = 64 * 1024;
 const FILL_MESSAGES: u64 = 32;
-/// What the producer sends.
+/// The size of the producer's messages.
 const BODY_BYTES: usize = 600;
-/// Accepts alone in a turn, at least.
+/// The least number of accepts without a backup in a turn.
 const ACCEPTS: usize = 100;
 
-/// What an accept took, but for the slowest hundredth.
+/// The 99th percentile of the time of an accept, without a backup and during one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beside {
     pub(super) alone: Duration,
     pub(super) beside: Duration,
 }
 
-/// Copies a store of so many bytes while one producer sends the next message as soon as it is answered.
+/// Backs up a store of this size while a producer sends each message as soon as the last one is answered.
 pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

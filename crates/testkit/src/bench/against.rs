@@ -1,6 +1,7 @@
-//! `bench --against`: whether a delivery costs the server more CPU than it cost another build of it.
+//! `bench --against`: whether a delivery costs the server more CPU than in another build of it.
 //!
-//! `posthaste bench --against` measures both in pairs with one producer and one receiver; here the ratios are judged.
+//! `posthaste bench --against` measures both builds in pairs, with one producer and one receiver; this module judges
+//! the ratios.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,11 +16,11 @@ use crate::prove::{CannotRun, Figure, Findings, Options, QUICK_SLACK};
 
 /// The least number of pairs whose median is worth judging.
 pub const PAIRS_MIN: u64 = 9;
-/// More would take hours.
+/// The most pairs; more would take hours.
 pub const PAIRS_MAX: u64 = 99;
-/// Smaller than this, a difference between two builds of the same source is still noise.
+/// The default bar: a smaller difference is noise, and occurs between two builds of the same source.
 const RATIO_MAX: f64 = 1.03;
-/// The short form asks whether the comparison works, and not for a figure. So does the negative control.
+/// The pairs of the quick form and of the control, which only check that the comparison works.
 const QUICK_PAIRS: u64 = 2;
 const QUICK_ARGS: [&str; 6] = ["--scenario", "batch", "--seconds", "1", "--messages", "10000"];
 
@@ -38,8 +39,8 @@ fn compared(against: &Path, pairs: u64, more: &[&str]) -> Result<Vec<ComparedSce
     ComparedScenario::all_in(&measured(&binary()?, &args)?)
 }
 
-/// Compares with a server that burns CPU. Seen from that server this build is the older one: the roles are swapped, and
-/// the ratio must be above the bar.
+/// The control: compares with a server that wastes CPU. The roles are swapped, so that the wasteful server counts as
+/// the new build, and the ratio must be above the bar.
 fn negative_control() -> Result<Figure, CannotRun> {
     let folder = tempfile::tempdir()?;
     let slower = slower_program(folder.path(), &binary()?)?;
@@ -47,11 +48,11 @@ fn negative_control() -> Result<Figure, CannotRun> {
     scenarios.iter_mut().for_each(ComparedScenario::swap_roles);
     let figures = judged(&scenarios, QUICK_PAIRS, &Options::default());
     let caught = figures.iter().filter(|figure| figure.name == "cpu_ratio" && !figure.is_ok());
-    let caught = caught.inspect(|figure| eprintln!("with a server that burns CPU: {figure}")).count();
+    let caught = caught.inspect(|figure| eprintln!("control, a server that wastes CPU: {figure}")).count();
     Ok(Figure::at_least("slowdown_caught", count(caught), "comparisons", 1.0))
 }
 
-/// A program that starts the same server, which then burns CPU.
+/// A program that starts the same server with an option that makes it waste CPU.
 fn slower_program(folder: &Path, binary: &Path) -> Result<PathBuf, CannotRun> {
     let program = folder.join("slower");
     fs::write(&program, format!("#!/bin/sh\nexec '{}' \"$@\" --burns\n", binary.display()))?;
@@ -59,7 +60,7 @@ fn slower_program(folder: &Path, binary: &Path) -> Result<PathBuf, CannotRun> {
     Ok(program)
 }
 
-/// A scenario as it was measured.
+/// The measurements of a scenario.
 #[derive(Clone, Debug)]
 struct ComparedScenario {
     name: String,
@@ -103,8 +104,8 @@ fn ratio_of(scenarios: &[ComparedScenario]) -> Quartiles {
     overall(&scenarios.iter().map(|scenario| scenario.pairs.clone()).collect::<Vec<_>>())
 }
 
-/// The overall ratio has a bar. Quartiles and the ratios of single scenarios explain it: theirs is only that they were
-/// measured.
+/// The figures of a comparison. Only the overall ratio has a bar; quartiles and the ratios of single scenarios are
+/// shown to explain it, and need only exist.
 fn judged(scenarios: &[ComparedScenario], pairs: u64, options: &Options) -> Vec<Figure> {
     let sum = |part: fn(&ComparedScenario) -> f64| scenarios.iter().map(part).sum::<f64>();
     let measured = scenarios.iter().map(|scenario| scenario.pairs.len()).min().unwrap_or_default();
@@ -138,7 +139,7 @@ mod tests {
         serde_json::json!({"scenarios": [scenario("single"), scenario("fan-out")]})
     }
 
-    /// The names of the figures that fall short.
+    /// The names of the figures that miss their bars.
     fn short(report: &Value, options: &Options) -> Vec<String> {
         let scenarios = ComparedScenario::all_in(report).expect("the report has scenarios");
         let figures = judged(&scenarios, PAIRS_MIN, options);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_above_the_bar_falls_short() {
+    fn ratio_above_the_bar_falls_short() {
         let options = Options::default();
         assert_eq!(short(&report(1.05, 9), &options), ["cpu_ratio"]);
         assert!(short(&report(1.02, 9), &options).is_empty());
@@ -154,26 +155,26 @@ mod tests {
     }
 
     #[test]
-    fn another_bar_judges_the_same_ratio_otherwise() {
+    fn bar_of_the_command_line_replaces_the_default() {
         let at_most = |at_most| Options { at_most: Some(at_most), ..Options::default() };
         assert!(short(&report(1.05, 9), &at_most(1.06)).is_empty());
         assert_eq!(short(&report(0.97, 9), &at_most(0.95)), ["cpu_ratio"]);
     }
 
     #[test]
-    fn the_short_form_has_a_bar_three_times_as_wide() {
+    fn quick_form_has_a_bar_three_times_as_wide() {
         let quick = Options { quick: true, ..Options::default() };
         assert!(short(&report(2.0, 9), &quick).is_empty());
         assert_eq!(short(&report(3.2, 9), &quick), ["cpu_ratio"]);
     }
 
     #[test]
-    fn fewer_pairs_than_asked_for_fall_short() {
+    fn fewer_pairs_than_requested_fall_short() {
         assert_eq!(short(&report(1.0, 8), &Options::default()), ["pairs"]);
     }
 
     #[test]
-    fn a_pair_without_a_figure_falls_short() {
+    fn pair_without_a_figure_falls_short() {
         let mut report = report(1.0, 9);
         report["scenarios"][0]["pairs"][4] = serde_json::json!({});
         let short = short(&report, &Options::default());
@@ -181,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_scenarios_cannot_be_judged() {
+    fn report_without_scenarios_cannot_be_judged() {
         assert!(ComparedScenario::all_in(&serde_json::json!({"scenarios": []})).is_err());
         assert!(ComparedScenario::all_in(&serde_json::json!({})).is_err());
     }
 
     #[test]
-    fn with_swapped_roles_a_saving_is_a_loss() {
+    fn swapped_roles_turn_a_saving_into_a_loss() {
         let mut scenarios = ComparedScenario::all_in(&report(0.8, 9)).expect("the report has scenarios");
         scenarios.iter_mut().for_each(ComparedScenario::swap_roles);
         let figures = judged(&scenarios, PAIRS_MIN, &Options::default());

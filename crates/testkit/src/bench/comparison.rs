@@ -1,38 +1,38 @@
-//! Two builds of the server, compared by the CPU a delivery costs each of them. Pure: what was measured goes in, a
-//! ratio and its spread come out.
+//! Compares two builds of the server by the CPU time of a delivery. Pure: measurements go in, a ratio and its spread
+//! come out.
 //!
-//! Both are measured in pairs, one right after the other, and only the ratio within a pair counts: what slows the machine
-//! for longer than a pair slows both.
+//! The builds are measured in pairs, one right after the other, and only the ratio within a pair counts, so that a
+//! slowdown of the machine that is longer than a pair affects both.
 
-/// The CPU of a delivery, in µs, by two builds that were measured one after the other.
+/// The CPU time of a delivery in two builds that were measured one after the other, in µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuPair {
-    /// By the build that is compared with.
+    /// In the older build.
     pub before_us: f64,
-    /// By the build in question.
+    /// In the build under test.
     pub now_us: f64,
 }
 
 impl CpuPair {
-    /// Above 1 where a delivery has become dearer.
+    /// New by old; above 1 if a delivery costs more now.
     pub fn ratio(self) -> f64 {
         self.now_us / self.before_us
     }
 }
 
-/// Quartiles. Half of the values lie between `lower` and `upper`.
+/// The quartiles of a list of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quartiles {
-    /// A quarter of the values is below it.
+    /// The first quartile.
     pub lower: f64,
-    /// Half of the values is below it.
+    /// The second quartile.
     pub median: f64,
-    /// Three quarters of the values are below it.
+    /// The third quartile.
     pub upper: f64,
 }
 
 impl Quartiles {
-    /// Interpolates between neighbours; of no values, or where one is not a number, none is a number.
+    /// Computes the quartiles, interpolating between neighbours. They are NaN for an empty list, or if a value is NaN.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -52,8 +52,9 @@ fn quantile(sorted: &[f64], quarter: usize) -> f64 {
     }
 }
 
-/// The ratio over all scenarios: of each pair the geometric mean, so that none weighs more because its deliveries cost
-/// more. Each scenario has its pairs in the order in which they were measured; pairs that one of them lacks are left out.
+/// The ratio over all scenarios: for each pair the geometric mean, so that no scenario weighs more because its
+/// deliveries cost more. Scenarios have their pairs in the order in which they were measured; pairs that one of them
+/// lacks are left out.
 pub fn overall(scenarios: &[Vec<CpuPair>]) -> Quartiles {
     let pairs = scenarios.iter().map(Vec::len).min().unwrap_or_default();
     #[expect(clippy::cast_precision_loss, reason = "a handful of scenarios")]
@@ -90,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn quartiles_of_nothing_or_of_a_missing_figure_are_not_numbers() {
+    fn quartiles_of_no_values_or_of_nan_are_nan() {
         assert!(Quartiles::of([]).median.is_nan());
         assert!(Quartiles::of([1.0, f64::NAN, 1.0]).median.is_nan());
     }
 
     #[test]
-    fn one_disturbed_pair_does_not_move_the_median() {
+    fn median_ignores_a_single_disturbed_pair() {
         let measured = pairs(&[1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(Quartiles::of(measured.into_iter().map(CpuPair::ratio)).median, 1.0);
     }

@@ -1,5 +1,5 @@
-//! Somebody who has a store's files, and no key or an old one: for the proofs `sealed` and `rotation`, which
-//! start it.
+//! The attacker of the proofs `sealed` and `rotation`: it has a store's files, and no master key or only former ones.
+//! Started by the proofs.
 
 use std::process::ExitCode;
 

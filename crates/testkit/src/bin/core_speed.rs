@@ -1,5 +1,5 @@
-//! One side of the proof `core-speed`: does one thing in a process of its own, so that its time,
-//! its instructions and its memory can be measured. Started by `posthaste_testkit::core_speed`.
+//! One task of the proof `core-speed`, in a process of its own, so that its time, instructions and memory can be
+//! measured. Started by `posthaste_testkit::core_speed`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Somebody who has a store's files and its master key: for the proof `erasure`, which starts it.
+//! The attacker of the proof `erasure`: it has a store's files and its master key. Started by the proof.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The attacker of the proof `retry-tokens`: has the database file and no key. Started by the proof.
+//! The attacker of the proof `retry-tokens`: it has the database file but no key. Started by the proof.
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use posthaste_testkit::prove::{PROOFS, command_line};
 use posthaste_testkit::{idempotency, simulation};
 
 fn main() -> ExitCode {
-    // The other side of `determinism`: the same binary, started by itself.
+    // The second process of `determinism`: this binary starts itself with these arguments.
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [flag, first, seeds] = args.as_slice()
         && flag == "--traces"

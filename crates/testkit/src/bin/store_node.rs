@@ -1,5 +1,5 @@
-//! One part of the proofs `store-kill9`, `store-backlog`, `rotation` and `backup`: a process that is killed, one whose memory
-//! is looked at, or one of those that give it work. Started by the proofs.
+//! A child process of the proofs `store-kill9`, `store-backlog`, `rotation` and `backup`: a node that is killed, a
+//! process whose memory is measured, or a producer. Started by the proofs.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The attacker of the proof `audit-tamper`: has a copy of a store's file and an old checkpoint, and no
-//! key. Changes the file in one way and says which.
+//! The attacker of the proof `audit-tamper`: it has a copy of a database file and an old checkpoint, but no key. It
+//! changes the file in one way and prints which. Started by the proof.
 
 use std::process::ExitCode;
 

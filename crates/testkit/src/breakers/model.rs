@@ -1,7 +1,7 @@
-//! The rules of a breaker once more, slowly: every answer of the window is kept and looked at again
-//! each time, nothing is summed up on the way, and a state holds all it needs.
+//! A slow model of the breaker's rules: it keeps every answer of the window and counts them again each time, without
+//! running sums.
 //!
-//! It shares the core's plain values and none of its arithmetic. [`Slip`] makes it wrong on purpose.
+//! It shares the core's plain types but none of its arithmetic. [`Slip`] makes it wrong on purpose.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use std::time::Duration;
 use posthaste_core::flow::breaker::{Answer, Change, LetsThrough, Opened, Pass, Rule, Signal, Soft, Standing};
 use posthaste_core::{EndpointId, Roll, Timestamp};
 
-/// What a model gets wrong, to show that the comparison sees it.
+/// A mistake of the model, to show that the comparison detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slip {
-    /// Nothing.
+    /// No mistake.
     None,
-    /// Answers from before a transition count.
+    /// Answers to requests from before a transition count.
     LateAnswersCount,
-    /// The longest hold is applied before the dice, and may be exceeded by them.
+    /// The bound of a hold is applied before its random part, which may then exceed it.
     BoundBeforeDice,
-    /// An answer is kept for a second too long.
+    /// An answer is kept for one second too long.
     LongerWindow,
-    /// A breaker that has just closed starts with its first hold again.
+    /// A breaker that has just closed begins with its first hold again.
     FlappingForgotten,
 }
 
@@ -34,10 +34,10 @@ pub(super) struct Model {
     slip: Slip,
     phase: Phase,
     generation: u32,
-    /// The last hold, where the next one grows from it.
+    /// The last hold, if the next one grows from it.
     last_hold: Option<Duration>,
     window: Vec<Kept>,
-    /// The second in which the window last began to fill.
+    /// The second of the first answer since the window was last empty.
     began: i64,
 }
 
@@ -48,7 +48,7 @@ enum Phase {
     HalfOpen { since: Timestamp, why: Opened, successes: u8, probing: bool },
 }
 
-/// An answer as it is remembered.
+/// An answer in the window.
 #[derive(Clone, Copy)]
 struct Kept {
     second: i64,
@@ -214,7 +214,7 @@ impl Model {
         count(self.seen(now)) == 0 && !may_flap
     }
 
-    /// Counts an answer while it is closed; what it opens by, if it does.
+    /// Counts an answer to a closed breaker. Returns the reason if it opens.
     fn count(&mut self, now: Timestamp, failed_in_a_row: u32, at: Option<Timestamp>, answer: Answer) -> Option<Opened> {
         let Answer { signal, endpoint, .. } = answer;
         let failed_in_a_row = match signal {
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    /// The answers that count at `now`.
+    /// The answers in the window at `now`.
     fn seen(&self, now: Timestamp) -> impl Iterator<Item = &Kept> {
         let (second, kept_for) = (self.second(now), self.kept_for());
         self.window.iter().filter(move |kept| kept.counts(second, kept_for))
@@ -269,7 +269,7 @@ impl Model {
         if self.slip == Slip::LongerWindow { 31 } else { 30 }
     }
 
-    /// The second that `now` counts as: a clock that went back a little stands still.
+    /// The second that `now` counts as. If the clock was set back by up to 30 s, time stands still.
     fn second(&self, now: Timestamp) -> i64 {
         let second = now.as_millis().div_euclid(1_000);
         let newest = self.window.iter().map(|kept| kept.second).max();
@@ -289,7 +289,7 @@ impl Model {
 
     fn open(&mut self, now: Timestamp, since: Timestamp, hold: Duration, why: Opened) {
         let until = now + hold;
-        // As long as it really is, in whole milliseconds.
+        // The real length, after rounding to whole milliseconds.
         self.last_hold = Some(until.since(now));
         self.turn(Phase::Open { since, until: Some(until), why });
     }
@@ -310,7 +310,7 @@ impl Model {
         }
     }
 
-    /// Whether a hold has ended; also when the clock was set back to long before it began.
+    /// Whether a hold has ended: at its end, or if the clock was set back to long before its beginning.
     fn is_over(&self, until: Timestamp, now: Timestamp) -> bool {
         let long_before = until - self.last_hold.unwrap_or_default() - Duration::from_secs(30);
         now >= until || now < long_before

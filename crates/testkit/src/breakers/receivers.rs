@@ -1,5 +1,4 @@
-//! Two receivers that a breaker has to bear with: a healthy one that fails now and then, and one that
-//! is well in every other second.
+//! Two model receivers for a breaker: a healthy one with a few failures, and one that fails in every other second.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use posthaste_core::{EndpointId, Roll, Timestamp};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// How often a breaker opens in a day of 5 answers a second, of which 2 % are failures.
+/// How often a breaker opens in a day of 5 answers per second, of which 2 % are failures.
 pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut breaker = Breaker::new();
@@ -27,25 +26,25 @@ pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
     trips
 }
 
-/// What a flapping receiver got, once things had settled.
+/// The requests to a flapping receiver in the measured time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flapping {
-    /// Requests, as a share of what was offered to it.
+    /// Requests sent, as a share of the messages for it.
     pub(super) share: f64,
-    /// The longest time without any.
+    /// The longest time without a request.
     pub(super) silence: Duration,
 }
 
-/// How long an answer takes: it moves the probes about in the receiver's seconds.
+/// The time of an answer; it varies, so that probes fall on different parts of the receiver's seconds.
 const ANSWER_MS: RangeInclusive<i64> = 20..=200;
-/// Not measured: the way there.
+/// The time before the measurement.
 const SETTLES_MS: i64 = 600_000;
 const MEASURED_MS: i64 = 3_600_000;
 
-/// Offers that many messages a second to a receiver that fails in every other second.
+/// Runs a load of `per_second` messages to a receiver that fails in every other second.
 ///
-/// What cannot be sent waits, what failed waits again. After a close it is sent at half the rate that
-/// is offered, and by 1.3 more each second.
+/// Messages that cannot be sent wait, and failed ones wait again. After the breaker closes, messages are sent at half
+/// the rate of the load, growing by a factor of 1.3 each second.
 pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut breaker = Breaker::new();

@@ -1,5 +1,5 @@
-//! Random sequences of events, each done to the breaker of the core and to the slow model, with a
-//! look at both after each. A sequence is its seed: the same one gives the same events.
+//! Applies random sequences of events to the core's breaker and to the slow model, and compares the two after each
+//! event. A seed always gives the same sequence.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use posthaste_core::{EndpointId, Roll, Timestamp};
 
 use super::model::{Model, Slip};
 
-/// How often each thing happened, so that a comparison that saw nothing does not pass for one.
+/// How often each transition occurred: a comparison without them would prove nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reached {
     pub(super) events: u64,
@@ -29,7 +29,7 @@ impl Reached {
         }
     }
 
-    /// How often the rarest of them happened.
+    /// The count of the rarest transition.
     pub(super) fn rarest(&self) -> u64 {
         self.kinds().into_iter().min().unwrap_or(0)
     }
@@ -51,7 +51,7 @@ impl Reached {
     }
 }
 
-/// Runs the sequence of this seed; what differed first, if anything did.
+/// Runs the sequence of this seed. Returns the first difference, if there is one.
 pub(super) fn run(seed: u64, slip: Slip) -> (Reached, Option<String>) {
     let mut pair = Pair::new(seed, slip);
     for nth in 1..=pair.dice.u32(20..=60) {
@@ -64,18 +64,18 @@ pub(super) fn run(seed: u64, slip: Slip) -> (Reached, Option<String>) {
     (pair.reached, None)
 }
 
-/// One thing that happens to a breaker.
+/// An event for a breaker.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Time goes by; it may go back.
+    /// Time passes, in milliseconds; negative if the clock is set back.
     Wait(i64),
-    /// Time goes by to around the end of the hold.
+    /// Time passes until this many milliseconds after the end of the hold.
     WaitForHold(i64),
-    /// Something is sent, and its answer is yet to come.
+    /// A request is sent, and its answer comes later.
     Start,
-    /// Answers come, most of them like this, to what was sent last or long ago.
+    /// A number of answers come, most of them with this signal, to recent or old requests.
     Answers(u8, Signal),
-    /// What was picked was not sent.
+    /// A request that was picked is not sent.
     PutBack,
     Reset,
     ForceClose,
@@ -84,7 +84,7 @@ enum Event {
     Restart,
 }
 
-/// The breaker, its model, and what is under way at both.
+/// The breaker, its model, and the requests under way at both.
 struct Pair {
     dice: fastrand::Rng,
     rule: Rule,
@@ -107,7 +107,7 @@ impl Pair {
             slip,
             breaker: Breaker::new(),
             model: Model::new(rule, slip),
-            // Around the epoch too, where seconds change their sign.
+            // Sometimes around the epoch, where seconds change their sign.
             now: Timestamp::from_millis(if dice.u8(..8) == 0 { dice.i64(-99_999..99_999) } else { 1_700_000_000_000 }),
             generation: Pass::FIRST.generation,
             endpoints: dice.u64(1..=8),
@@ -124,7 +124,7 @@ impl Pair {
             12..20 => Event::WaitForHold(dice.i64(-1..=1)),
             20..26 => Event::Start,
             26..58 => {
-                // As many as it takes to get anywhere by this rule within one sequence.
+                // Enough answers to reach the rule's volume within one sequence.
                 let most = (self.rule.volume / 3).clamp(2, 40).to_le_bytes()[0];
                 Event::Answers(dice.u8(1..=most), any_signal(dice))
             }
@@ -196,7 +196,7 @@ impl Pair {
         let roll = Roll(dice.u64(..));
         self.reached.late += u64::from((1..self.generation).contains(&generation));
         let change = self.breaker.answered(self.now, roll, &self.rule, answer);
-        same("what an answer does", change, self.model.answered(self.now, roll, answer))?;
+        same("answered", change, self.model.answered(self.now, roll, answer))?;
         match (change, self.breaker.reason()) {
             (Some(Change::Opened), Some(Opened::InARow(_))) => self.reached.opened_in_a_row += 1,
             (Some(Change::Opened), Some(Opened::Share { .. })) => self.reached.opened_by_share += 1,
@@ -208,7 +208,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Something sent just now, or one of those whose answer is yet to come.
+    /// A request that is sent now, or one of those under way.
     fn any_under_way(&mut self) -> Result<Pass, String> {
         if self.under_way.is_empty() || self.dice.u8(..4) > 0 {
             return self.start();
@@ -223,12 +223,12 @@ impl Pair {
             None => (Breaker::new(), Model::new(self.rule, self.slip)),
         };
         (self.breaker, self.model) = (breaker, model);
-        // Whatever was under way ended with the process.
+        // Requests under way ended with the process.
         self.under_way.clear();
         self.generation = Pass::FIRST.generation;
     }
 
-    /// Whether both look the same from outside.
+    /// Compares everything that can be read of both.
     fn compare(&self) -> Result<(), String> {
         let (breaker, model, now) = (&self.breaker, &self.model, self.now);
         same("standing", breaker.standing(now), model.standing(now))?;
@@ -246,7 +246,7 @@ fn same<T: Copy + PartialEq + Debug>(what: &str, breaker: T, model: T) -> Result
     if breaker == model { Ok(breaker) } else { Err(format!("{what}: {breaker:?}, and by the model {model:?}")) }
 }
 
-/// The rules there are, and smaller ones that reach more within a short sequence.
+/// A real rule, or a random one with smaller limits, which reaches more transitions within a short sequence.
 fn any_rule(dice: &mut fastrand::Rng) -> Rule {
     match dice.u8(..64) {
         0..16 => Rule::ENDPOINT,
@@ -271,7 +271,7 @@ fn any_signal(dice: &mut fastrand::Rng) -> Signal {
     }
 }
 
-/// Up to a minute and a half, mostly short; seldom backwards, seldom far.
+/// A wait of up to 90 seconds, mostly short; rarely backwards, rarely by up to a day.
 fn any_wait(dice: &mut fastrand::Rng) -> i64 {
     match dice.u8(..64) {
         0..24 => dice.i64(0..2_000),

@@ -1,4 +1,4 @@
-//! What the machine says of this process: CPU time and memory, as Linux tells them.
+//! CPU time and memory of this process, as Linux reports them.
 
 use std::fs;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use crate::prove::CannotRun;
 
 /// CPU time of this thread.
 pub(super) fn cpu_time() -> Result<Duration, CannotRun> {
-    // The scheduler brings its count up to date when the thread gives way.
+    // The kernel updates its count when the thread yields.
     std::thread::yield_now();
     let text = read("/proc/thread-self/schedstat")?;
     let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
     nanos.map(Duration::from_nanos).ok_or_else(|| CannotRun(format!("schedstat begins with no number: {text}")))
 }
 
-/// Bytes of memory this process has written to: what an operator pays for, the allocator's own
-/// share included. Exact, unlike the running counts of `statm`.
+/// Bytes of memory that this process has written to, including the allocator's overhead. Exact, unlike the running
+/// counts of `statm`.
 pub(super) fn memory() -> Result<u64, CannotRun> {
     let text = read("/proc/self/smaps_rollup")?;
     let kib = |name: &str| {

@@ -1,5 +1,5 @@
-//! What a minimal scheduler would pay: one heap of due times, no lanes, no gates, no states. A
-//! delivery is pushed when it comes and popped when it is sent; what fails is pushed again.
+//! The baseline: a minimal scheduler with one heap of due times, without lanes, limits or states. A delivery is pushed
+//! when it arrives and popped when it is sent; a failed one is pushed again.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use super::owner::{PENDING, fails};
 
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// As many entries as the queue's window holds.
+/// A heap with as many entries as the scheduler's window in the other loads.
 pub(super) struct Heap {
     due: BinaryHeap<Reverse<(Timestamp, DeliveryId)>>,
     arrived: u64,

@@ -1,6 +1,6 @@
-//! Who drives the queue while it is measured: the calls the engine's dispatch loop makes, in its
-//! order and with nothing else around them. The store is a row of counters, receivers are well but
-//! for one answer in a hundred, and which delivery comes when is fixed: every run makes the same.
+//! Drives the core's scheduler while it is measured, with the calls of the engine's dispatch loop in the same order
+//! and nothing else around them. The store is a set of counters, one attempt in a hundred fails, and the arrivals are
+//! fixed: every run is the same.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,25 +17,24 @@ use posthaste_core::time::Timestamp;
 
 use super::rows::{Rows, index, lane_id};
 
-/// How many destinations have work.
+/// How many lanes have deliveries.
 pub(super) const LANES: usize = 10_000;
 const TENANTS: u64 = 20;
-/// What waits in the window at any time: close to its default bound.
+/// Deliveries in the window at any time: close to its default bound.
 pub(super) const PENDING: u64 = 60_000;
-/// What waits behind the window, where something does.
+/// Rows that wait in the store, in loads with such rows.
 const BEHIND: u64 = 1_000_000;
-/// One attempt in so many fails and is tried again.
+/// One attempt in this many fails and is retried.
 const ONE_FAILS_IN: u64 = 100;
 /// Attempts that end in one turn of the loop.
 const BATCH: usize = 256;
-/// How much time passes with every turn. While all slots are taken an attempt lasts four turns, as
-/// receivers do that are well.
+/// The time of a turn. While all slots are taken an attempt lasts four turns, like those of healthy receivers.
 const TURN: Duration = Duration::from_millis(32);
 const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
-/// Turns without an end after which something is wrong: longer than any first retry waits.
+/// The most turns in which no delivery ends: longer than any wait for a first retry.
 const IDLE_TURNS_MAX: u32 = 1_000;
 
-/// A queue and what surrounds it.
+/// A scheduler with its store and its attempts in flight.
 pub(super) struct Owner {
     queue: Queue,
     settings: Vec<Arc<LaneSettings>>,
@@ -44,18 +43,18 @@ pub(super) struct Owner {
     records: Vec<Record>,
     wanted: Vec<PageWanted>,
     turns: u32,
-    /// How many deliveries were asked for, and how many ended.
+    /// How many deliveries are to end, and how many have ended.
     target: u64,
     ended: u64,
-    /// How many of the ended were followed by an arrival: as many wait as before.
+    /// How many of the ended deliveries were replaced by an arrival, so that their number stays the same.
     replaced: u64,
-    /// How many of each lane ended.
+    /// How many deliveries of each lane have ended.
     ended_of: Vec<u32>,
     before_next: fn(&Queue),
 }
 
 impl Owner {
-    /// Everything that waits is in the window.
+    /// All pending deliveries are in the window.
     pub(super) fn with_nothing_behind() -> Self {
         let mut owner = Self::new();
         for _ in 0..PENDING {
@@ -64,7 +63,7 @@ impl Owner {
         owner
     }
 
-    /// As much waits in the store, and a million more: some of every lane.
+    /// As many deliveries, and a million more, are in the store, in all lanes.
     pub(super) fn with_rows_behind() -> Self {
         let mut owner = Self::new();
         for _ in 0..PENDING + BEHIND {
@@ -97,7 +96,7 @@ impl Owner {
         }
     }
 
-    /// Wrong on purpose: from now on every pick first looks at every lane.
+    /// The negative control: from now on every lane is read before every pick.
     pub(super) fn look_at_every_lane(&mut self) {
         self.before_next = |queue| {
             let seen = (0..LANES).filter(|lane| queue.is_spilling(lane_id(*lane), Tier::Promotional)).count();
@@ -105,8 +104,8 @@ impl Owner {
         };
     }
 
-    /// Turns the loop until this many more deliveries have ended; what a turn did beyond is the
-    /// next run's.
+    /// Runs turns until this many more deliveries have ended. Deliveries that a turn ended beyond that count for the
+    /// next run.
     pub(super) fn run(&mut self, deliveries: u64) {
         self.target += deliveries;
         let mut idle = 0;
@@ -116,10 +115,10 @@ impl Owner {
             idle = if self.ended == before { idle + 1 } else { 0 };
             assert!(idle < IDLE_TURNS_MAX, "nothing has ended for {idle} turns, {} in flight", self.in_flight.len());
         }
-        assert_eq!(self.queue.refused_moves(), 0, "a delivery moved as none may");
+        assert_eq!(self.queue.refused_moves(), 0, "a state change was refused");
     }
 
-    /// How many lanes had a delivery that ended.
+    /// How many lanes have a delivery that ended.
     pub(super) fn lanes_served(&self) -> usize {
         self.ended_of.iter().filter(|ended| **ended > 0).count()
     }
@@ -174,7 +173,7 @@ impl Owner {
         }
     }
 
-    /// The attempts that began first end.
+    /// Ends the oldest attempts.
     fn finish(&mut self) {
         let now = self.now();
         for id in self.in_flight.drain(..BATCH.min(self.in_flight.len())) {
@@ -184,7 +183,7 @@ impl Owner {
         }
     }
 
-    /// What was decided is durable.
+    /// Records decisions, which are durable at once.
     fn write(&mut self) {
         let now = self.now();
         for record in std::mem::take(&mut self.records) {
@@ -195,7 +194,7 @@ impl Owner {
                     self.ended_of[index(record.delivery.lane)] += 1;
                 }
                 Recorded::Again(again) => self.records.push(again),
-                // A second failure waits long: it is the store's, and nobody waits for its return.
+                // After a second failure the wait is long: the row stays in the store, and this run does not read it.
                 Recorded::Waits | Recorded::Left(_) => {}
             }
         }
@@ -214,14 +213,14 @@ impl Owner {
     }
 }
 
-/// What a lane's owner has set: nothing special, an address of its own.
+/// The settings of a lane: defaults, with an origin of its own.
 pub(super) fn settings(lane: LaneId, policy: &Arc<Policy>) -> LaneSettings {
     let tenant = TenantId::from_raw(lane.raw() % TENANTS + 1);
     let origin = Some(OriginId::of(&format!("https://{lane}.example")));
     LaneSettings { origin, ..LaneSettings::new(lane, tenant, Arc::clone(policy)) }
 }
 
-/// Whether the attempt of this roll fails.
+/// Whether an attempt with this roll fails.
 pub(super) fn fails(roll: Roll) -> bool {
     roll.0.is_multiple_of(ONE_FAILS_IN)
 }
@@ -231,15 +230,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_wait_after_a_run_as_before_it_and_every_lane_was_served() {
+    fn run_keeps_the_window_full_and_serves_every_lane() {
         let mut owner = Owner::with_nothing_behind();
         let full = u64::try_from(owner.queue.len()).expect("a window fits");
         owner.run(40_000);
         let waiting = u64::try_from(owner.queue.len()).expect("a window fits");
         assert_eq!(full, PENDING);
-        // What the last turn ended has no follower yet.
+        // Deliveries that the last turn ended are not replaced yet.
         assert!((PENDING - BATCH as u64..=PENDING).contains(&waiting), "{waiting} wait");
         assert_eq!(owner.lanes_served(), LANES);
-        assert_eq!(owner.queue.take_spilling_changes(), [], "there was room for all of it");
+        assert_eq!(owner.queue.take_spilling_changes(), [], "there was room for all deliveries");
     }
 }

@@ -1,8 +1,8 @@
-//! A store that is nothing but counters: which rows there are and what their deliveries look like.
-//! Reading a page costs next to nothing, so that what is measured is the queue.
+//! A store made of counters only: it computes rows instead of keeping them. Reading a page costs next to nothing, so
+//! that the measurement is of the scheduler.
 //!
-//! Arrivals come in rounds: each brings every lane one row. A row is known by its lane and round;
-//! its tier follows from both, and so does its id: ids ascend in the order of arrival.
+//! Arrivals come in rounds, in each of which every lane gets one row. A row is identified by its lane and round, from
+//! which its tier and its id follow. Ids grow in order of arrival.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub(super) struct Rows {
     arrived: u64,
     /// When each round began.
     born: Vec<Timestamp>,
-    /// Written before others of their queue that came earlier.
+    /// Rows that were written before earlier rows of their queue.
     ahead: BTreeSet<DeliveryId>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Rows {
 struct LaneRows {
     /// The first round of each tier whose row was not written.
     first: [u32; 3],
-    /// Rounds that brought it a row.
+    /// How many rounds have brought it a row.
     rounds: u32,
 }
 
@@ -36,7 +36,7 @@ impl Rows {
         Self { lanes: vec![LaneRows::default(); lanes], arrived: 0, born: Vec::new(), ahead: BTreeSet::new() }
     }
 
-    /// One more row; lanes come in a scattered order, each once a round.
+    /// Adds a row. Lanes come in a scattered order, each once per round.
     pub(super) fn arrive(&mut self, now: Timestamp) -> Delivery {
         let place = usize::try_from(self.arrived).expect("a run is short") % self.lanes.len();
         self.arrived += 1;
@@ -49,7 +49,7 @@ impl Rows {
         self.delivery(lane, round)
     }
 
-    /// The rows of a queue, the first first: as many as the caller takes are its page.
+    /// The rows of a queue in order. A page is as many of them as the caller takes.
     pub(super) fn queue(&self, lane: LaneId, tier: Tier) -> impl Iterator<Item = Delivery> {
         let lane = index(lane);
         let LaneRows { first, rounds } = self.lanes[lane];
@@ -59,7 +59,8 @@ impl Rows {
             .map(move |round| self.delivery(lane, round))
     }
 
-    /// An attempt's outcome was written: the row has ended, or is found by its due time from now on.
+    /// Records that an attempt's outcome was written: the row has ended, or waits for its due time and is no longer in
+    /// its queue.
     pub(super) fn written(&mut self, delivery: &Delivery) {
         let (lane, tier) = (index(delivery.lane), delivery.tier);
         let mut rounds = rounds_of(lane, tier, self.lanes[lane].first[tier.index()]);
@@ -75,7 +76,7 @@ impl Rows {
                 }
                 self.lanes[lane].first[tier.index()] = next;
             }
-            // It was tried before.
+            // The row had left its queue with an earlier attempt.
             Ordering::Less => {}
         }
     }
@@ -92,10 +93,10 @@ impl Rows {
     }
 }
 
-/// Prime, and no divisor of any number of lanes here: it meets every lane before one again.
+/// A prime that divides no number of lanes here, so that the scattered order reaches every lane once.
 const SCATTER: usize = 7_919;
 
-/// Tiers 1:8:1 in every ten rounds of a lane, and in every ten lanes of a round.
+/// The tier of a row: 1:8:1 in every ten rounds of a lane, and in every ten lanes of a round.
 pub(super) fn tier_of(lane: usize, round: u32) -> Tier {
     match tenth(lane, round) {
         0 => Tier::Transactional,
@@ -108,7 +109,7 @@ fn tenth(lane: usize, round: u32) -> u32 {
     (u32::try_from(lane % 10).expect("one digit") + round) % 10
 }
 
-/// The rounds that bring a lane a row of this tier, from `first` on, without a look at the others.
+/// The rounds that bring a lane a row of this tier, from `first` on, computed without trying the others.
 fn rounds_of(lane: usize, tier: Tier, first: u32) -> impl Iterator<Item = u32> {
     let at_least = move |round: u32| {
         let ahead = match (tier, tenth(lane, round)) {
@@ -127,7 +128,7 @@ pub(super) fn lane_id(lane: usize) -> LaneId {
     LaneId::from_raw(lane as u64 + 1)
 }
 
-/// The place of a lane among all of them.
+/// The index of a lane, from 0.
 pub(super) fn index(lane: LaneId) -> usize {
     usize::try_from(lane.raw()).expect("lanes are few") - 1
 }
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_brings_every_lane_one_row() {
+    fn round_brings_every_lane_one_row() {
         let mut rows = Rows::of(100);
         let mut lanes: Vec<u64> = (0..100).map(|_| rows.arrive(NOW).lane.raw()).collect();
         lanes.sort_unstable();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_the_rows_of_its_tier_that_were_not_written() {
+    fn queue_has_the_rows_of_its_tier_that_were_not_written() {
         let mut rows = Rows::of(10);
         for _ in 0..100 {
             rows.arrive(NOW);
@@ -164,11 +165,11 @@ mod tests {
             rows.written(&row);
             assert_eq!(ids(&rows, 2, Tier::Promotional), left);
         }
-        assert!(rows.ahead.is_empty(), "nothing is ahead of the first any more");
+        assert!(rows.ahead.is_empty(), "no row is ahead of the first any more");
     }
 
     #[test]
-    fn the_rounds_of_a_tier_are_those_that_bring_it() {
+    fn computed_rounds_of_a_tier_match_a_search() {
         for (lane, first, tier) in [(0, 0), (3, 5), (9, 1), (7, 2)]
             .into_iter()
             .flat_map(|(lane, first)| Tier::ALL.map(|tier| (lane, first, tier)))

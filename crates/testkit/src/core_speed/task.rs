@@ -1,4 +1,4 @@
-//! What a measured process is asked to do, and its side of the answer.
+//! The tasks of measured processes, and their results.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use super::owner::Owner;
 use super::window::Kept;
 use crate::prove::CannotRun;
 
-/// Which load is run.
+/// A load to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
-    /// A queue with everything in its window.
+    /// The scheduler with all deliveries in its window.
     Front,
-    /// A queue with a million behind its window.
+    /// The scheduler with a million rows in the store.
     Behind,
-    /// A queue that is asked about every lane before every pick: wrong on purpose.
+    /// The negative control: the scheduler with a read of every lane before every pick.
     Scan,
-    /// No queue at all: a plain heap of due times.
+    /// The baseline: a plain heap of due times.
     Heap,
 }
 
-/// One thing to do in a process of its own.
+/// A task for a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Run a load and say how long a delivery takes.
+    /// Run a load and print the CPU time of a delivery.
     Time { load: Load, warm_up: u64, deliveries: u64 },
-    /// Run a load and say nothing: somebody else counts.
+    /// Run a load and print nothing: valgrind counts.
     Work { load: Load, warm_up: u64, deliveries: u64 },
-    /// Fill a window and say how many bytes a delivery takes.
+    /// Fill a window and print the bytes of a delivery.
     Keep { kept: Kept },
 }
 
@@ -89,12 +89,14 @@ fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
     names.iter().find(|(known, _)| *known == name).map(|(_, thing)| *thing)
 }
 
-/// The measured process: does the task of its command line and prints the answer.
+/// The measured process: runs the task of its command line and prints the result.
 pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
     let args: Vec<String> = args.collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let Some(task) = Task::read(&words) else {
-        eprintln!("core_speed: this is one side of `cargo xtask prove core-speed`; {words:?} is no task of its");
+        eprintln!(
+            "core_speed: this program is a part of `cargo xtask prove core-speed`; {words:?} is not one of its tasks"
+        );
         return ExitCode::from(2);
     };
     match task.run() {
@@ -109,12 +111,12 @@ pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// What a timed run found.
+/// The results of a timed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Timed {
-    /// CPU time a delivery.
+    /// CPU time of a delivery, in µs.
     pub(super) micros: f64,
-    /// Lanes that had a delivery that ended.
+    /// Lanes with a delivery that ended.
     pub(super) lanes_served: usize,
 }
 
@@ -129,9 +131,9 @@ impl Timed {
     }
 }
 
-/// A load so slow that it takes longer is judged by what it did until then.
+/// The longest time of a run. A slower load is judged by the deliveries that it made until then.
 const CPU_MAX: Duration = Duration::from_secs(2);
-/// Deliveries between two looks at the clock, which cost some microseconds.
+/// Deliveries between two readings of the clock, each of which costs some microseconds.
 const STEP: u64 = 2_000;
 
 fn time(load: Load, warm_up: u64, deliveries: u64) -> Result<Timed, CannotRun> {
@@ -163,7 +165,7 @@ impl Running {
         }
     }
 
-    /// From here on it is measured.
+    /// Called before the measurement: switches on the extra work of [`Load::Scan`].
     fn is_warm(&mut self, load: Load) {
         if let (Self::Queue(owner), Load::Scan) = (self, load) {
             owner.look_at_every_lane();
@@ -177,8 +179,7 @@ impl Running {
         }
     }
 
-    /// Runs until the deliveries are made or the time is up; says how long it took and how many
-    /// were made.
+    /// Runs until the deliveries are made or the time is up. Returns the CPU time, and how many were made.
     fn run_timed(&mut self, deliveries: u64) -> Result<(Duration, u64), CannotRun> {
         let began = gauge::cpu_time()?;
         let mut done = 0;
@@ -193,7 +194,7 @@ impl Running {
         }
     }
 
-    /// A heap knows no lanes.
+    /// The lanes served; 0 for a heap, which has none.
     fn lanes_served(&self) -> usize {
         match self {
             Self::Queue(owner) => owner.lanes_served(),
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_is_read_as_it_was_written() {
+    fn task_is_read_as_it_was_written() {
         let loads = LOADS.map(|(_, load)| load);
         let times = loads.map(|load| Task::Time { load, warm_up: 3, deliveries: 7 });
         let works = loads.map(|load| Task::Work { load, warm_up: 0, deliveries: 9 });
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_timed_is_read_as_it_was_written() {
+    fn timed_result_is_read_as_it_was_written() {
         let timed = Timed { micros: 1.0625, lanes_served: 10_000 };
         assert_eq!(Timed::read(&format!("{}\n", timed.written())), Some(timed));
         assert_eq!(Timed::read("fast"), None);

@@ -1,4 +1,4 @@
-//! A full window of the default size, and what it weighs.
+//! A full window of the default size, and its memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use super::owner::settings;
 use super::rows::{lane_id, tier_of};
 use crate::prove::CannotRun;
 
-/// What the memory is full of.
+/// The content of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// Deliveries that may be sent, all of one lane.
+    /// Ready deliveries of one lane.
     ReadyInOneLane,
-    /// Deliveries whose due time has not come, all of one lane.
+    /// Deliveries of one lane that wait for their due time.
     WaitingInOneLane,
-    /// Deliveries that may be sent, each of a lane of its own.
+    /// Ready deliveries, each with a lane of its own.
     ReadyInOwnLanes,
-    /// Deliveries whose due time has not come, each of a lane of its own.
+    /// Deliveries that wait for their due time, each with a lane of its own.
     WaitingInOwnLanes,
-    /// No deliveries but boxes that are larger than they may be: wrong on purpose.
+    /// The negative control: boxes that are larger than a delivery or a lane may be.
     Boxes,
 }
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
-/// Soon enough to have a place in memory.
+/// A wait that is short enough to stay in memory.
 const WAIT: Duration = Duration::from_secs(10);
-/// More than a delivery or a lane may take.
+/// A type larger than a delivery or a lane may be.
 type TooLarge = [u8; 272];
 
 impl Kept {
@@ -44,9 +44,9 @@ impl Kept {
         ("boxes", Self::Boxes),
     ];
 
-    /// Fills a window and says what one delivery takes.
+    /// Fills a window. Returns the bytes per entry.
     pub(super) fn bytes_each(self) -> Result<f64, CannotRun> {
-        // One lane may fill the window here: only what deliveries and lanes weigh is asked.
+        // One lane may fill the window here, because only the memory of deliveries and lanes is measured.
         let limits = Limits { per_queue: u32::MAX, ..Limits::default() };
         let before = gauge::memory()?;
         let after = match self {

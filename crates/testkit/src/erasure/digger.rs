@@ -1,7 +1,7 @@
-//! Somebody who has the files *and* the master key, and knows what stood in the files before: a program of its own.
+//! The program `digger`: it has the files *and* the master key, and knows the erased data.
 //!
-//! It looks for what was recorded in every file, byte by byte, in windows of sixteen; and it opens every row that is
-//! left and reads it.
+//! It searches every file for the erased data, in windows of sixteen bytes at every offset; and it opens and reads
+//! every row that is left.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,11 +20,11 @@ use crate::master_key;
 use crate::part::ended;
 use crate::prove::CannotRun;
 
-/// What is shorter may be anybody's.
+/// The bytes of a window. A shorter match could be a coincidence.
 pub const WINDOW: usize = 16;
 
-/// Runs the program: `search FOLDER…` or `open FOLDER`, with what to look for on its input, a line of hexadecimal
-/// digits each.
+/// Runs the program: `search FOLDER…` or `open FOLDER`, with the values to look for on its standard input, one line of
+/// hexadecimal digits each.
 pub fn main(args: &[String]) -> ExitCode {
     let done = match args {
         [what, folders @ ..] if what == "search" => search(folders),
@@ -34,7 +34,7 @@ pub fn main(args: &[String]) -> ExitCode {
     ended("digger", done)
 }
 
-/// Has the program look; what it found, and how much it read.
+/// Runs the program. Returns how many matches it found and how much it read: bytes for `search`, texts for `open`.
 pub fn dig(what: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
     let program: PathBuf = std::env::current_exe()?.with_file_name("digger");
     if !program.exists() {
@@ -42,19 +42,19 @@ pub fn dig(what: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u6
     }
     let mut child =
         Command::new(program).arg(what).args(folders).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut told = child.stdin.take().ok_or_else(|| CannotRun("the digger does not listen".to_owned()))?;
+    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the digger has no standard input".to_owned()))?;
     for value in values {
         let line: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(told, "{line}")?;
+        writeln!(input, "{line}")?;
     }
-    drop(told);
-    let said = child.wait_with_output()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    drop(input);
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().filter(|line| line.starts_with("found")).take(10).for_each(|line| eprintln!("{line}"));
     let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
     match last[..] {
-        [found, read] if said.status.success() => Ok((found, read)),
-        _ => Err(CannotRun(format!("the digger said {text:?}"))),
+        [found, read] if output.status.success() => Ok((found, read)),
+        _ => Err(CannotRun(format!("the digger failed, and printed {text:?}"))),
     }
 }
 
@@ -63,7 +63,7 @@ fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
         let line = line?;
         let pair = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or_default(), 16);
         let bytes = (0..line.len()).step_by(2).map(pair).collect::<Result<_, _>>();
-        bytes.map_err(|error| CannotRun(format!("that is no value: {error}")))
+        bytes.map_err(|error| CannotRun(format!("an input line is not hexadecimal: {error}")))
     };
     io::stdin().lock().lines().map(bytes).collect()
 }
@@ -91,7 +91,7 @@ fn search(folders: &[String]) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// Hashes windows, which are random already.
+/// A cheap hasher of windows, which are random already.
 #[derive(Default)]
 struct Spread(IdHasher);
 
@@ -110,7 +110,7 @@ impl std::hash::Hasher for Spread {
     }
 }
 
-/// Opens whatever is left and searches it.
+/// Opens every row that is left, and searches its texts.
 fn open(folder: &Path) -> Result<(), CannotRun> {
     let wanted = values()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -164,7 +164,7 @@ fn open(folder: &Path) -> Result<(), CannotRun> {
 
 struct Ids {
     messages: Vec<u64>,
-    /// Deliveries.
+    /// Deliveries with an excerpt of an answer.
     answered: Vec<u64>,
     endpoints: Vec<u64>,
     tenants: Vec<u64>,

@@ -1,4 +1,4 @@
-//! People, their messages, and a running engine that forgets some of them.
+//! The scenario of the proof: people with messages in every state, and a running engine that erases some of them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,34 +41,35 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::receiver::{Behaviour, Receiver};
 
-/// Whose the people are; the second is erased as a whole.
+/// The tenants of the people. The second tenant is erased as a whole.
 const TENANTS: [TenantId; 2] = [TenantId::from_raw(1), TenantId::from_raw(2)];
-/// Longer than anything here takes.
+/// The timeout of every wait; far longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// People erased at once.
+/// How many subjects are erased at once.
 const AT_ONCE: usize = 8;
 
-/// What sealed event types of a tenant begin with, as text: version, key and no nonce, so that equal ones look equal.
+/// The length, as text, of the prefix that all sealed event types of a tenant share: version and key. They have no
+/// nonce, so that equal event types have equal ciphertexts.
 const ALIKE: usize = 24;
 
-/// Somebody.
+/// A subject: a person whom messages are about.
 #[derive(Clone, Debug)]
 pub(super) struct Person {
     tenant: TenantId,
     name: String,
-    /// A text that is in all that is about them.
+    /// A text that is in everything stored about them.
     canary: String,
     pub(super) is_erased: bool,
-    /// Their messages before anybody is erased.
+    /// Their messages from before the first erasure.
     pub(super) first: Vec<MessageId>,
 }
 
-/// Everybody.
+/// All people of a run.
 #[derive(Clone, Debug)]
 pub(super) struct People(Vec<Person>);
 
 impl People {
-    /// So many to erase, among as many others; and a tenant that is erased, with some more.
+    /// `count` people to erase and `count` to keep in the first tenant, and some in the second tenant, which is erased.
     pub(super) fn new(count: usize) -> Self {
         let person = |n: usize| {
             let of_second = n >= 2 * count;
@@ -89,7 +90,7 @@ impl People {
     }
 }
 
-/// What is sent to.
+/// The receivers of the endpoints: one that accepts, one that refuses with `404` and one that fails with `503`.
 struct Receivers {
     well: Receiver,
     refuses: Receiver,
@@ -106,7 +107,7 @@ impl Receivers {
         })
     }
 
-    /// Arrivals of somebody after a time.
+    /// How many messages about a person arrived after a time.
     fn after(&self, person: &Person, at: Timestamp) -> u64 {
         let all = [&self.well, &self.refuses, &self.fails];
         let arrivals = all.iter().flat_map(|receiver| receiver.arrivals());
@@ -118,21 +119,21 @@ impl Receivers {
     }
 }
 
-/// A store that is filled and closed.
+/// A store that was filled and closed.
 pub(super) struct World {
     pub(super) people: People,
     endpoints: [[EndpointId; 4]; 2],
     receivers: Receivers,
 }
 
-/// What stood in the file.
+/// The erased people's data as the database file had it before.
 pub(super) struct Recorded {
     pub(super) values: Vec<Vec<u8>>,
     /// How many of them are receivers' answers.
     pub(super) quoted: usize,
 }
 
-/// What came of it.
+/// The results of the erasures.
 pub(super) struct Gone {
     pub(super) people: People,
     pub(super) subjects: usize,
@@ -144,7 +145,8 @@ pub(super) struct Gone {
 type Running = Engine<Sqlite, SystemClock>;
 
 impl World {
-    /// Fills a store: some by hand, as if long ago, the rest by an engine.
+    /// Fills a store: with old messages through the store's interface, and with new ones through an engine. `leaves`
+    /// switches `secure_delete` off, for the control.
     pub(super) async fn fill(data: &Path, people: People, leaves: bool) -> Result<Self, CannotRun> {
         let secret = Secret::generate();
         let receivers = Receivers::start(&secret).await?;
@@ -174,7 +176,7 @@ impl World {
         Ok(world)
     }
 
-    /// Messages that died ten days ago: what they say is kept for their dead letters.
+    /// Adds messages whose deliveries died ten days ago and which retention has moved to their dead letters.
     async fn long_ago(&mut self, store: &Sqlite, session: Session, mut next: u64) -> Result<(), CannotRun> {
         let now = SystemClock::new().now();
         let then = Timestamp::from_millis(now.as_millis() - 10 * 24 * 60 * 60 * 1_000);
@@ -224,22 +226,23 @@ impl World {
             }
         }
         let arrived = |receiver: &Receiver| receiver.arrivals().len();
-        wait("what is to arrive", || arrived(&self.receivers.well) >= count && arrived(&self.receivers.fails) > 0)
+        wait("the first arrivals", || arrived(&self.receivers.well) >= count && arrived(&self.receivers.fails) > 0)
             .await?;
         letters(&node.store, 2 * count).await?;
-        // Every third one's dead letters get another life, and die again.
+        // Every third person's dead letters are replayed, and die again.
         for tenant in TENANTS {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
             let replay = AskedReplay { tenant, what: ReplayWhat::Listed(ids), per_second: None, reason: None };
             node.engine.replay(&replay, None).await.map_err(|error| CannotRun(error.to_string()))?;
         }
-        wait("a replay", || arrived(&self.receivers.refuses) > count).await?;
+        wait("arrivals of the replay", || arrived(&self.receivers.refuses) > count).await?;
         letters(&node.store, 2 * count + 1).await?;
         node.stop().await
     }
 
-    /// What stands in the file of those who will be erased: ciphertexts and wrapped keys.
+    /// Reads from the database file what is stored about the people to erase: ciphertexts, lookup hashes and wrapped
+    /// keys.
     pub(super) fn record(&self, data: &Path) -> Result<Recorded, CannotRun> {
         let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -279,14 +282,15 @@ impl World {
         values.extend(excerpts);
         let wrapped = column("SELECT id, wrapped FROM data_key WHERE wrapped IS NOT NULL AND subject <> x''")?;
         values.extend(wrapped.into_iter().filter(|(id, _)| keys.contains(id)).map(|(_, wrapped)| wrapped));
-        // The tenant that is erased, with its own key.
+        // The endpoints and the data keys of the tenant that is erased.
         let sealed = "SELECT 0, sealed FROM endpoint WHERE tenant = 2 UNION ALL
                       SELECT 0, w.wrapped FROM data_key AS k JOIN master_wrapped_0 AS w ON w.id = k.id WHERE k.tenant = 2";
         values.extend(column(sealed)?.into_iter().map(|(_, sealed)| sealed));
         Ok(Recorded { values, quoted })
     }
 
-    /// Erases them while the others go on; the files are copied when all is done and the engine still runs.
+    /// Erases the people while messages about others go on. Copies the files once all erasures are done, while the
+    /// engine still runs.
     pub(super) async fn erase(self, data: &Path, running: &Path) -> Result<Gone, CannotRun> {
         let mut node = Node::start(data).await?;
         let begun = Instant::now();
@@ -314,7 +318,10 @@ impl World {
         let until = Instant::now() + PATIENCE;
         while !node.store.unfinished_erasures(1).await?.is_empty() {
             if Instant::now() > until {
-                return Err(CannotRun(format!("not done: {:?}", node.store.unfinished_erasures(3).await?)));
+                return Err(CannotRun(format!(
+                    "erasures are not done in time: {:?}",
+                    node.store.unfinished_erasures(3).await?
+                )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -341,12 +348,12 @@ impl World {
     }
 }
 
-/// The lane of an endpoint, minted with it.
+/// The lane of an endpoint; its id follows the endpoint's.
 fn lane_of(endpoint: EndpointId) -> LaneId {
     LaneId(endpoint.0.plus(1))
 }
 
-/// What endpoints are found by that are sealed under one of these keys: keyed hashes of their subject and their tag.
+/// The lookup values of endpoints that are sealed under one of these keys: keyed hashes of their subject and tags.
 fn found_by(conn: &Connection, keys: &std::collections::BTreeSet<u32>) -> Result<Vec<Vec<u8>>, CannotRun> {
     let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
     let sql = "SELECT sealed, subject, tags FROM endpoint WHERE subject IS NOT NULL AND tags IS NOT NULL";
@@ -363,7 +370,7 @@ fn found_by(conn: &Connection, keys: &std::collections::BTreeSet<u32>) -> Result
     Ok(found)
 }
 
-/// An endpoint that is somebody's, and wants nothing that is sent here.
+/// An endpoint with this person as its subject. It subscribes to an event type that no message here has.
 fn own_device(person: &Person, id: EndpointId, at: Timestamp) -> Endpoint {
     Endpoint {
         uid: Some(format!("device of {}", person.canary)),
@@ -375,10 +382,10 @@ fn own_device(person: &Person, id: EndpointId, at: Timestamp) -> Endpoint {
     }
 }
 
-/// Whether stores of this process leave what is deleted: for the control, which is the last.
+/// Whether stores opened by this process leave deleted bytes in their files. Set by the control, which runs last.
 static LEAVES: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// An engine over a store.
+/// A running engine over a store.
 struct Node {
     store: Arc<Sqlite>,
     engine: Arc<Running>,
@@ -417,7 +424,7 @@ impl Node {
     }
 }
 
-/// Messages about others, until it is told to stop.
+/// Accepts messages about these people until it is cancelled. Returns their ids.
 async fn others(
     engine: Arc<Running>,
     people: Vec<Person>,
@@ -461,7 +468,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
     };
     match engine.accept(new).await.map_err(|error| CannotRun(error.to_string()))? {
         Outcome::Promised(promise) => Ok(promise.message),
-        Outcome::Replayed(_) => Err(CannotRun("a new key is not new".to_owned())),
+        Outcome::Replayed(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
     }
 }
 
@@ -498,14 +505,14 @@ async fn wait(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), CannotR
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         if Instant::now() > until {
-            return Err(CannotRun(format!("{what} did not come within {PATIENCE:?}")));
+            return Err(CannotRun(format!("{what} did not happen within {PATIENCE:?}")));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// Waits until there are so many dead letters.
+/// Waits until there are at least `count` dead letters.
 async fn letters(store: &Sqlite, count: usize) -> Result<(), CannotRun> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,11 +1,11 @@
-/* A disk that is full or broken, for whoever preloads this: the proof `disk`.
+/* A full or failing disk, as a library to preload into the server under test (proof `disk`).
  *
- * The server that is shipped has no switch for faults. So they happen one layer below it, between the
- * program and the C library, for files in one folder alone (DISK_FOLDER). What happens is in a file of
- * orders that the proof writes while the server runs (DISK_ORDERS), mapped into both.
+ * The shipped server has no switch for faults, so this library injects them between the program and the C
+ * library, for files in one folder only (DISK_FOLDER). The proof chooses the fault while the server runs,
+ * through a file that both have mapped (DISK_ORDERS).
  *
- * A full disk is one without free bytes: whatever makes a file longer takes from them, whatever makes it
- * shorter or removes it gives back, and what is written over costs nothing. Files cannot be made.
+ * A full disk has a number of free bytes, at first none. Making a file longer takes from them, truncating or
+ * removing a file gives its bytes back, and overwriting costs nothing. New files cannot be created.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -86,7 +86,7 @@ static int is_inside(const char *path)
     return strncmp(path, folder, strlen(folder)) == 0;
 }
 
-/* Whether an open file lies in the folder. */
+/* Whether an open file is in the folder. */
 static int is_ours(int fd)
 {
     char link[64], path[PATH_MAX];
@@ -98,7 +98,7 @@ static int is_ours(int fd)
     return is_inside(path);
 }
 
-/* Whether there is room to make a file longer by so much; takes it. */
+/* Takes free bytes to make a file longer; whether there were enough. */
 static int takes(int64_t bytes)
 {
     if (bytes <= 0)
@@ -115,7 +115,7 @@ static void gives_back(int64_t bytes)
         __atomic_add_fetch(&orders->free_bytes, bytes, __ATOMIC_SEQ_CST);
 }
 
-/* What becomes of a write of so many bytes: 0, or what it fails with. */
+/* The error that a write of this many bytes fails with, or 0. */
 static int fault_of_write(int fd, int64_t at, int64_t bytes)
 {
     int64_t now = mode();
@@ -178,7 +178,7 @@ int ftruncate64(int fd, off64_t bytes)
     return real_ftruncate64(fd, bytes);
 }
 
-/* A path as the folder is written: absolute. */
+/* The path made absolute, as the folder's is. */
 static const char *whole(const char *path, char *place)
 {
     if (path[0] == '/' || !getcwd(place, PATH_MAX / 2))

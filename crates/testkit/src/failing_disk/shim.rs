@@ -1,5 +1,5 @@
-//! The layer of faults below the server: compiled when a proof asks for it, and told what to do while it is
-//! in use. What it does is in `shim.c`.
+//! Injects disk faults below the server, with a preloaded library (`shim.c`) that is compiled at the start of the proof
+//! and controlled through a shared file while the server runs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,20 +10,20 @@ use std::process::Command;
 use crate::posthaste::Launch;
 use crate::prove::CannotRun;
 
-/// Where each order stands in their file.
+/// The offsets of the fields in the shared file; `struct orders` in `shim.c`.
 const MODE_AT: u64 = 0;
 const FREE_AT: u64 = 8;
 const REFUSED_AT: u64 = 16;
 const ORDERS_BYTES: usize = 24;
 
-/// How the disk is.
+/// The state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
-    /// As it should be.
+    /// Without faults.
     Well,
-    /// Without a free byte, but for what is given up.
+    /// Full; bytes that the server frees can be used again.
     Full,
-    /// The same, and what is given up is taken by somebody else.
+    /// Full; bytes that the server frees cannot be used again, as if another process took them.
     Crowded,
     /// Every write fails.
     WritesFail,
@@ -31,7 +31,7 @@ pub(super) enum Disk {
     SyncsFail,
 }
 
-/// The shim and its orders.
+/// The compiled library and its shared file.
 #[derive(Debug)]
 pub(super) struct Shim {
     library: PathBuf,
@@ -40,7 +40,7 @@ pub(super) struct Shim {
 }
 
 impl Shim {
-    /// Compiles it into this folder.
+    /// Compiles the library into this folder.
     pub(super) fn make(folder: &Path) -> Result<Self, CannotRun> {
         let [source, library, orders] = ["shim.c", "shim.so", "orders"].map(|name| folder.join(name));
         fs::write(&source, include_str!("shim.c"))?;
@@ -56,13 +56,13 @@ impl Shim {
         Ok(Self { library, orders, file })
     }
 
-    /// Puts it below a server.
+    /// Preloads the library into a server.
     pub(super) fn below(&self, launch: Launch) -> Launch {
         let data = launch.data();
         launch.with("LD_PRELOAD", &self.library).with("DISK_ORDERS", &self.orders).with("DISK_FOLDER", data)
     }
 
-    /// From now on the disk is like this.
+    /// Sets the state of the disk, with effect at once.
     pub(super) fn is(&self, disk: Disk) -> io::Result<()> {
         let (mode, free): (i64, i64) = match disk {
             Disk::Well => (0, 0),

@@ -12,7 +12,7 @@ use crate::prove::{Figure, Options};
 
 const SMALL: u64 = 10_000;
 const SMALL_TAKES: Duration = millis(50);
-/// When they come: the heavy one has been alone until then, and holds what it likes.
+/// When the small tenants begin. Until then the heavy one is alone, and holds as many slots as it can use.
 const COME: Duration = seconds(30);
 
 const JAIN_BAR: f64 = 0.95;
@@ -22,7 +22,7 @@ pub(super) fn run(_: &Options) -> Part {
     for (name, takes) in [("small_beside_quick", millis(50)), ("small_beside_slow", seconds(10))] {
         part.figures.extend(judge(name, takes, &mut Posthaste::new(SLOTS)));
     }
-    // Each has the next message as soon as the last is delivered, ten times over.
+    // Each small tenant has its next message as soon as the last is delivered.
     let again = Source { load: Load::Saturating { waiting: 1 }, ..small(0) };
     let sources: Vec<Source> = beside(millis(50), |tenant| Source { lanes: lane(tenant), tenant, ..again.clone() });
     let got = play(&sources, &mut Posthaste::new(SLOTS), COME..COME + seconds(20));
@@ -32,9 +32,9 @@ pub(super) fn run(_: &Options) -> Part {
     part
 }
 
-/// The latest moment for the last of the small ones to begin. While one of them waits the heavy one,
-/// who has had more, gets no slot: the slots it holds come free within its longest attempt, and from
-/// then on every slot does one small one after the other.
+/// The bar for the longest wait of a small tenant. While one of them waits, the heavy tenant, which has had more
+/// slot-time, gets no slot: its slots become free within its longest attempt, and from then on every slot serves one
+/// small tenant after the other.
 fn bound(heavy_takes: Duration) -> Duration {
     let rounds = u32::try_from(SMALL.div_ceil(SLOTS.into())).expect("a few dozens");
     Receiver::well(heavy_takes).longest() + Receiver::well(SMALL_TAKES).longest() * rounds
@@ -65,7 +65,7 @@ fn lane(tenant: u64) -> std::ops::Range<u64> {
     1_000 + tenant..1_001 + tenant
 }
 
-/// One message each, looked at until a moment after the last should have begun.
+/// Runs one message for each small tenant, until shortly after the last attempt must have begun.
 fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn Scheduler) -> [Figure; 2] {
     let bound = bound(heavy_takes);
     let got = play(&beside(heavy_takes, small), scheduler, COME..COME + bound + SMALL_TAKES);
@@ -75,7 +75,7 @@ fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn Scheduler) -> [F
     [Figure::at_most(&format!("{name}_longest_wait"), in_millis(longest), "ms", in_millis(bound)), jain_of(name, &got)]
 }
 
-/// Among the small ones.
+/// Jain's index of fairness among the small tenants.
 fn jain_of(name: &str, got: &[Got]) -> Figure {
     Figure::at_least(&format!("{name}_jain"), jain(got[1..].iter().map(|got| got.slot_ms)), "of 1", JAIN_BAR)
 }

@@ -1,7 +1,8 @@
-//! What quiet tenants notice of a noisy one: tarpits, a flood of retries, and being late.
+//! The effect of a noisy tenant on quiet ones: with slow receivers (tarpits), with a flood of retries, and when the
+//! quiet ones come late.
 //!
-//! Nine quiet tenants send a little each; their waits from due to sent are compared with a run in
-//! which nobody else is there.
+//! Nine quiet tenants send a little each. The waits of their messages, from due to sent, are compared with a run
+//! without the noisy tenant.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,11 +19,11 @@ use crate::prove::{Figure, Options};
 const QUIET: u64 = 9;
 const NOISY: u64 = 10;
 const NOISY_TOO: u64 = 11;
-/// What a noisy tenant may hold.
+/// The most slots that a noisy tenant may hold.
 const SLOTS_BAR: u32 = SLOTS / 2;
 const TIMEOUT: Duration = seconds(30);
 const WHOLE: Range<Duration> = seconds(0)..seconds(240);
-/// When quiet tenants come who are late.
+/// When the quiet tenants begin, where they come late.
 const LATE: Duration = seconds(120);
 /// Rows in memory while a million are due.
 const FLOOD_WINDOW: usize = 100_000;
@@ -36,8 +37,8 @@ pub(super) fn run(options: &Options) -> Part {
         part.figures.push(undisturbed.judge(tarpit.name, &got, 1.2));
         part.figures.push(slots_most(tarpit.name, &got));
     }
-    for (name, sources, looked_at) in [late(), two_tarpits()] {
-        let got = play(&sources, &mut posthaste(), looked_at);
+    for (name, sources, measured) in [late(), two_tarpits()] {
+        let got = play(&sources, &mut posthaste(), measured);
         part.figures.push(undisturbed.judge(name, &got, 1.2));
     }
     let backlog = if options.quick { 200_000 } else { 1_000_000 };
@@ -61,12 +62,13 @@ pub(super) fn run(options: &Options) -> Part {
     part
 }
 
-/// As it ships. The noisy tenant's endpoints allow all it can have: only care keeps it back.
+/// Posthaste as it ships. The noisy tenants' endpoints have no limit of attempts in flight, so that only fairness
+/// limits them.
 fn posthaste() -> impl Scheduler {
     Posthaste::new(SLOTS).max_in_flight(NOISY, u16::MAX).max_in_flight(NOISY_TOO, u16::MAX)
 }
 
-/// A tenant that wants four times the slots there are, or twelve times.
+/// A tenant with slow receivers. It could use four or twelve times the slots there are.
 struct Tarpit {
     name: &'static str,
     endpoints: u64,
@@ -88,7 +90,7 @@ impl Tarpit {
     }
 }
 
-/// 20 messages a second each, one endpoint each that answers in 50 ms.
+/// The quiet tenants: each sends 20 messages per second to one endpoint that answers in 50 ms.
 fn quiet(from: Duration) -> Vec<Source> {
     let source = |tenant| Source {
         tenant,
@@ -100,7 +102,7 @@ fn quiet(from: Duration) -> Vec<Source> {
     (1..=QUIET).map(source).collect()
 }
 
-/// 100 messages a second.
+/// A noisy tenant: it sends 100 messages per second.
 fn noisy(tenant: u64, endpoints: u64, receiver: Receiver) -> Source {
     let first = tenant * 1_000;
     Source {
@@ -112,22 +114,22 @@ fn noisy(tenant: u64, endpoints: u64, receiver: Receiver) -> Source {
     }
 }
 
-/// The quiet ones come when the noisy one has been alone for long enough to hold what it likes.
+/// The quiet tenants begin when the noisy one has been alone for long enough to hold as many slots as it can use.
 fn late() -> (&'static str, Vec<Source>, Range<Duration>) {
     let mut sources = quiet(LATE);
     sources.push(noisy(NOISY, 200, Receiver::well(seconds(10))));
     ("late", sources, LATE..WHOLE.end)
 }
 
-/// Two that may each hold half. In the first seconds nobody can know that they are slow: what is
-/// looked at begins when it is known.
+/// Two noisy tenants, each of which may hold half of the slots. The measurement begins when the scheduler has learnt
+/// that their receivers are slow.
 fn two_tarpits() -> (&'static str, Vec<Source>, Range<Duration>) {
     let mut sources = quiet(Duration::ZERO);
     sources.extend([NOISY, NOISY_TOO].map(|tenant| noisy(tenant, 200, Receiver::well(seconds(10)))));
     ("two_tarpits", sources, seconds(30)..WHOLE.end)
 }
 
-/// One with so many retries due at once.
+/// A noisy tenant with this many retries due at once.
 fn flooded(endpoints: u64, retries: u64) -> Vec<Source> {
     let mut sources = quiet(Duration::ZERO);
     let load = Load::AtOnce { messages: retries, from: seconds(5), attempts: 1 };
@@ -140,7 +142,7 @@ fn slots_most(name: &str, got: &[Got]) -> Figure {
     Figure::at_most(&format!("{name}_slots_most"), f64::from(most), "slots", SLOTS_BAR.into())
 }
 
-/// How long the quiet tenants' messages waited, all together.
+/// Quantiles of the waits of all quiet tenants' messages.
 struct Waits {
     p50: Duration,
     p99: Duration,
@@ -155,7 +157,7 @@ impl Waits {
         Self { p50, p99, longest }
     }
 
-    /// Somebody else may cost them this factor, or 5 ms.
+    /// The figure of the quiet tenants' 99th percentile. The bar is the undisturbed one times the factor, or plus 5 ms.
     fn judge(&self, name: &str, got: &[Got], factor: f64) -> Figure {
         let waits = Self::of(got);
         let held = got[usize::try_from(QUIET).expect("a few")].slots_most;

@@ -1,4 +1,4 @@
-//! Schedulers that are unfair on purpose: the same measurements must show it.
+//! Schedulers that are unfair on purpose, as controls: the measurements must show it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,18 +7,18 @@ use posthaste_core::time::Timestamp;
 
 use super::scheduler::{Job, Scheduler};
 
-/// What a plain scheduler goes by.
+/// The order in which a plain scheduler serves messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// One queue over all: whoever came first goes first.
+    /// One queue for all messages, first in first out.
     Fifo,
-    /// Tenants in turn, one message each, however long it takes.
+    /// Tenants in turn, one message each, regardless of slot-time.
     ByCount,
-    /// The most urgent tier first, always.
+    /// Always the most urgent tier first.
     ByTier,
 }
 
-/// Slots and a rule. What fails is not tried again.
+/// A scheduler with a number of slots and a rule, without retries.
 pub(super) struct Plain {
     rule: Rule,
     free: u32,

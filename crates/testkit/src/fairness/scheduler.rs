@@ -1,4 +1,4 @@
-//! Who decides what is sent next: the core's queue, with the little of a store that it needs.
+//! The scheduler under test: the core's, with the part of a store that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use posthaste_core::time::Timestamp;
 /// A message that is due, for one destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
-    /// Counted from 0, in the order they come.
+    /// Counted from 0, in order of arrival.
     pub(super) id: usize,
     pub(super) tenant: u64,
     pub(super) lane: u64,
@@ -30,34 +30,34 @@ pub(super) struct Job {
     pub(super) attempts: u16,
 }
 
-/// Decides what is sent when.
+/// Decides which job is sent when.
 pub(super) trait Scheduler {
-    /// Something is due.
+    /// Adds a job that is due.
     fn arrive(&mut self, now: Timestamp, job: Job);
-    /// What to send now; asked until it says `None`.
+    /// The next job to send now. Called until it returns `None`.
     fn next(&mut self, now: Timestamp) -> Option<usize>;
-    /// An attempt has ended.
+    /// Handles the end of an attempt.
     fn landed(&mut self, now: Timestamp, job: usize, verdict: &Verdict);
-    /// When to ask again if nothing happens before.
+    /// When to call `next` again if nothing happens before.
     fn wake_at(&self) -> Option<Timestamp>;
 }
 
-/// The core's queue. What it leaves in the store is kept as numbers of jobs.
+/// The core's scheduler. Rows that it leaves in the store are kept here as job numbers.
 pub(super) struct Posthaste {
     queue: Queue,
     policy: Arc<Policy>,
-    /// What a tenant's endpoints allow at once, where it is not the default.
+    /// Limits of attempts in flight of tenants' endpoints, where not the default.
     max_in_flight: BTreeMap<u64, u16>,
     jobs: Vec<Job>,
-    /// Rows behind the window, by queue.
+    /// Spilled rows, by queue.
     spilled: BTreeMap<(u64, Tier), BTreeSet<usize>>,
-    /// Rows that left the window until shortly before they are due.
+    /// Rows that are outside the window until shortly before they are due.
     later: BTreeMap<(Timestamp, usize), Delivery>,
     rng: Rng,
 }
 
 impl Posthaste {
-    /// As it ships, with so many slots.
+    /// The scheduler as it ships, with this many slots.
     pub(super) fn new(slots: u32) -> Self {
         Self::with(Limits { slots, ..Limits::default() })
     }
@@ -74,13 +74,13 @@ impl Posthaste {
         }
     }
 
-    /// The tenant's endpoints allow so many attempts at once.
+    /// Sets the limit of attempts in flight of a tenant's endpoints.
     pub(super) fn max_in_flight(mut self, tenant: u64, max_in_flight: u16) -> Self {
         self.max_in_flight.insert(tenant, max_in_flight);
         self
     }
 
-    /// A tenant's share beside others, in thousandths.
+    /// Sets a tenant's weight, in thousandths.
     pub(super) fn weight(mut self, now: Timestamp, tenant: u64, weight_milli: u32) -> Self {
         let tenant = TenantSettings::new(TenantId::from_raw(tenant));
         self.queue.set_tenant(now, TenantSettings { weight_milli, ..tenant });
@@ -113,25 +113,25 @@ impl Posthaste {
         self.queue.spilled(LaneId::from_raw(job.lane), job.tier, delivery_id(job.id));
     }
 
-    /// Reads what the window has room for; whether anything came of it.
+    /// Reads rows for which the window has room. Returns whether it admitted any.
     fn page(&mut self, now: Timestamp) -> bool {
-        let mut came = false;
+        let mut admitted = false;
         while let Some(entry) = self.later.first_entry()
             && entry.key().0 <= now + HORIZON / 2
         {
             let delivery = entry.remove();
-            came |= self.admit(now, delivery, Place::Delayed) == Admission::Taken;
+            admitted |= self.admit(now, delivery, Place::Delayed) == Admission::Taken;
         }
         for shed in self.queue.shed(now) {
             let job = self.jobs[number(shed.delivery)];
             self.spill(&job);
         }
         while let Some(wanted) = self.queue.next_page(now) {
-            came |= self.read(now, &wanted);
+            admitted |= self.read(now, &wanted);
         }
-        // Who arrives asks the queue itself whether it spills.
+        // Not needed: `arrive` asks the scheduler itself whether a queue spills.
         self.queue.take_spilling_changes();
-        came
+        admitted
     }
 
     fn read(&mut self, now: Timestamp, wanted: &PageWanted) -> bool {
@@ -146,15 +146,15 @@ impl Posthaste {
             .collect();
         let more = rows.len() > limit;
         rows.truncate(limit);
-        let mut came = false;
+        let mut admitted = false;
         for id in rows {
-            came |= self.admit(now, delivery(&self.jobs[id]), Place::Spilled) == Admission::Taken;
+            admitted |= self.admit(now, delivery(&self.jobs[id]), Place::Spilled) == Admission::Taken;
         }
         self.queue.paged(now, wanted.lane, wanted.tier, wanted.span, more);
-        came
+        admitted
     }
 
-    /// The store has it at once.
+    /// Records a change, which is durable at once here.
     fn record(&mut self, now: Timestamp, record: Record) {
         let mut record = record;
         loop {
@@ -218,7 +218,7 @@ impl Scheduler for Posthaste {
     }
 }
 
-/// As it was when it came, or was last tried.
+/// The delivery of a job, as it was at its arrival or after its last attempt.
 fn delivery(job: &Job) -> Delivery {
     let id = delivery_id(job.id);
     let lane = LaneId::from_raw(job.lane);
@@ -246,8 +246,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
-    /// Sends everything, one moment after the other, each failing so many times; how often each was
-    /// sent.
+    /// Sends all jobs, each failing this many times first. Returns how often each was sent.
     fn send_all(scheduler: &mut Posthaste, jobs: usize, failures: u32) -> Vec<u32> {
         let mut sent = vec![0; jobs];
         let mut now = NOW;
@@ -275,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_window_has_no_room_for_is_sent_too_and_once() {
+    fn jobs_beyond_the_window_are_sent_exactly_once() {
         let mut scheduler = Posthaste::with(Limits { window: 100, per_queue: 20, ..Limits::default() });
         arrive(&mut scheduler, 1_000);
         assert_eq!(send_all(&mut scheduler, 1_000, 0), [1; 1_000]);
     }
 
     #[test]
-    fn what_fails_is_tried_again_even_when_it_left_the_window() {
+    fn failed_jobs_are_retried_after_leaving_the_window() {
         let mut scheduler = Posthaste::new(4);
         arrive(&mut scheduler, 9);
         // The third attempt is minutes after the second.

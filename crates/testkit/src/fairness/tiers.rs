@@ -1,5 +1,5 @@
-//! The tiers beside each other: the lowest has its share of the slots whatever the others want, what
-//! is little of it does not get old, and what is urgent does not wait behind a campaign.
+//! Fairness between tiers: the lowest tier has its share of the slots under any load of the others, a small load in it
+//! does not wait long, and urgent messages do not wait behind a campaign.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,18 +17,18 @@ const SLOTS: u32 = 60;
 const TENANTS: u64 = 4;
 /// Destinations of a tenant in each tier.
 const LANES: u64 = 32;
-/// More than an endpoint may have under way at once.
+/// Messages waiting at each destination: more than its limit of attempts in flight.
 const WAITING: u64 = 72;
 const TEN_MINUTES: Range<Duration> = seconds(0)..seconds(600);
 
 const SHARE_BAR_PERCENT: f64 = 5.0;
 const OLDEST_BAR: Duration = seconds(60);
-/// Slots come free every few milliseconds; an urgent message gets one of the next.
+/// Slots become free every few milliseconds, and an urgent message gets one of the next.
 const URGENT_BAR: Duration = millis(500);
 
 pub(super) fn run(_: &Options) -> Part {
     let mut part = Part::default();
-    // How long an attempt takes in each tier. Below a second nothing counts as slow.
+    // The time of an attempt in each tier, in milliseconds. Below a second no receiver counts as slow.
     for (name, takes) in [("lowest_tier", [250, 250, 250]), ("lowest_tier_when_quick", [900, 900, 90])] {
         let got = play(&saturating(takes), &mut Posthaste::new(SLOTS), TEN_MINUTES);
         part.figures.push(share(name, &got));
@@ -49,7 +49,7 @@ pub(super) fn run(_: &Options) -> Part {
     part
 }
 
-/// Every tenant wants all it can get in every tier.
+/// Tenants that can use all slots in every tier.
 fn saturating(takes: [u64; 3]) -> Vec<Source> {
     let of_tenant = |tenant: u64| {
         Tier::ALL.map(|tier| {
@@ -66,7 +66,7 @@ fn saturating(takes: [u64; 3]) -> Vec<Source> {
     (1..=TENANTS).flat_map(of_tenant).collect()
 }
 
-/// Of the lowest tier only what three in a hundred slots could do.
+/// The same, with a load in the lowest tier that 3 % of the slots can serve.
 fn little_of_the_lowest(takes: [u64; 3]) -> Vec<Source> {
     let mut sources = saturating(takes);
     for source in sources.iter_mut().filter(|source| source.tier == Tier::Engagement) {
@@ -76,7 +76,7 @@ fn little_of_the_lowest(takes: [u64; 3]) -> Vec<Source> {
     sources
 }
 
-/// By tier.
+/// The slot-time of each tier, in milliseconds.
 fn slot_ms(got: &[Got]) -> [u64; 3] {
     let of = |tier: usize| got.iter().skip(tier).step_by(Tier::ALL.len()).map(|got| got.slot_ms).sum();
     [of(0), of(1), of(2)]
@@ -89,7 +89,7 @@ fn share(name: &str, got: &[Got]) -> Figure {
     Figure::at_least(&format!("{name}_share"), percent[2], "% of slots", SHARE_BAR_PERCENT)
 }
 
-/// How long the one of the lowest tier that waited longest did.
+/// The longest wait of a message in the lowest tier.
 fn oldest(name: &str, got: &[Got]) -> Figure {
     let oldest = got.iter().skip(2).step_by(Tier::ALL.len()).map(Got::longest_wait).max().unwrap_or(Duration::MAX);
     Figure::at_most(&format!("{name}_oldest"), oldest.as_secs_f64(), "s", OLDEST_BAR.as_secs_f64())
@@ -99,8 +99,8 @@ const CAMPAIGN_SLOTS: u32 = 25;
 const CAMPAIGNS: u64 = 4;
 const CAMPAIGN_ENDPOINTS: u64 = 5_000;
 
-/// One tenant's urgent messages need two of five slots; four others have sent campaigns to so many
-/// endpoints that their ends wait for minutes. What is looked at is when they have aged.
+/// One tenant's urgent messages need two fifths of the slots; four others have sent campaigns to so many endpoints that
+/// the last messages wait for minutes. The measurement begins when the campaigns have aged.
 fn campaign(scheduler: &mut dyn Scheduler) -> Vec<Got> {
     let takes = Receiver::well(millis(250));
     let urgent = Source {

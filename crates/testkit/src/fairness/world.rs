@@ -1,5 +1,5 @@
-//! Moves time on by the millisecond: messages come, a scheduler picks, receivers take their time.
-//! Counts from outside what each source of messages got.
+//! Runs sources of messages against a scheduler and model receivers in virtual time, with steps of a millisecond, and
+//! counts from outside how each source was served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,32 +16,32 @@ use super::scheduler::{Job, Scheduler};
 /// The first moment on the scheduler's clock.
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
-/// What one tenant sends in one tier.
+/// The messages of one tenant in one tier.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) tenant: u64,
     pub(super) tier: Tier,
-    /// Its destinations, each taking the next message in turn.
+    /// Its destinations, which get messages in turn.
     pub(super) lanes: Range<u64>,
     pub(super) load: Load,
     pub(super) receiver: Receiver,
 }
 
-/// When messages come.
+/// The arrival of a source's messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Load {
-    /// So many wait at each destination at first, and one more for every one that was delivered.
+    /// A number of messages waits at each destination at first; each delivery adds another.
     Saturating { waiting: u64 },
-    /// A Poisson process, from a moment on.
+    /// A Poisson process that begins at `from`.
     Random { per_second: f64, from: Duration },
-    /// So many at one moment, tried before so many times.
+    /// A number of messages at the same moment, with this many earlier attempts.
     AtOnce { messages: u64, from: Duration, attempts: u16 },
 }
 
-/// How a destination answers.
+/// The behaviour of a destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Receiver {
-    /// On average; an answer is up to a fifth quicker or slower.
+    /// The average time of an answer; it varies by up to a fifth.
     pub(super) takes: Duration,
     pub(super) answer: Cause,
 }
@@ -51,7 +51,7 @@ impl Receiver {
         Self { takes, answer: Cause::Ok }
     }
 
-    /// Takes a connection and says nothing until the attempt is given up.
+    /// A receiver that never answers, so that attempts end by timeout.
     pub(super) const fn hangs(timeout: Duration) -> Self {
         Self { takes: timeout, answer: Cause::Unknown }
     }
@@ -68,28 +68,28 @@ impl Receiver {
         }
     }
 
-    /// No answer takes longer, the clock's millisecond included.
+    /// The longest time of an answer, including one millisecond for the clock's resolution.
     pub(super) fn longest(&self) -> Duration {
         self.takes.mul_f64(1.2) + Duration::from_millis(1)
     }
 }
 
-/// What a source got in the time that was looked at.
+/// How a source was served in the measured time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Got {
     /// Milliseconds that its attempts held slots.
     pub(super) slot_ms: u64,
     /// Attempts that began.
     pub(super) sent: u64,
-    /// How long each message waited from when it was due to its first attempt; one that still waits
-    /// counts as long as it has.
+    /// The wait of each message from its due time to its first attempt, or to the end of the measurement if it is still
+    /// waiting.
     pub(super) waits: Vec<Duration>,
     /// The most slots it held at once.
     pub(super) slots_most: u32,
 }
 
 impl Got {
-    /// The wait that this share of the messages did not exceed.
+    /// A quantile of the waits.
     pub(super) fn wait(&self, share: f64) -> Duration {
         quantile(self.waits.clone(), share)
     }
@@ -99,7 +99,7 @@ impl Got {
     }
 }
 
-/// The least value that this share does not exceed.
+/// The quantile of a list: the least value that this share of them does not exceed.
 pub(super) fn quantile(mut waits: Vec<Duration>, share: f64) -> Duration {
     waits.sort_unstable();
     let count = waits.len() as f64 * share;
@@ -107,11 +107,11 @@ pub(super) fn quantile(mut waits: Vec<Duration>, share: f64) -> Duration {
     rank.map(|(_, wait)| *wait).unwrap_or_default()
 }
 
-/// Plays the sources against a scheduler and looks at the given time; what came before it is not
-/// counted. One result for each source.
-pub(super) fn play(sources: &[Source], scheduler: &mut dyn Scheduler, looked_at: Range<Duration>) -> Vec<Got> {
-    let ends = BEGIN + looked_at.end;
-    let mut world = World::new(sources, scheduler, looked_at);
+/// Runs the sources against a scheduler until the end of the range `measured`; only that range counts. Returns one
+/// result for each source.
+pub(super) fn play(sources: &[Source], scheduler: &mut dyn Scheduler, measured: Range<Duration>) -> Vec<Got> {
+    let ends = BEGIN + measured.end;
+    let mut world = World::new(sources, scheduler, measured);
     while world.now < ends {
         world.happen();
         world.now = world.next_moment().min(ends);
@@ -123,13 +123,13 @@ struct World<'a> {
     now: Timestamp,
     sources: &'a [Source],
     scheduler: &'a mut dyn Scheduler,
-    looked_at: Range<Timestamp>,
-    /// The source of every job, when it was due and whether it was sent.
+    measured: Range<Timestamp>,
+    /// Every job, by number.
     jobs: Vec<Known>,
-    /// Attempts under way, by when they end and which began first.
+    /// Attempts under way, by their end and then by the order in which they began.
     under_way: BTreeMap<(Timestamp, u64), usize>,
     begun: u64,
-    /// The next message of each random source, finer than the clock.
+    /// The time of each source's next message; finer than the clock.
     arrivals: BTreeSet<(Duration, usize)>,
     gaps: Vec<Rng>,
     answers: Vec<Rng>,
@@ -147,18 +147,18 @@ struct Known {
 }
 
 impl<'a> World<'a> {
-    fn new(sources: &'a [Source], scheduler: &'a mut dyn Scheduler, looked_at: Range<Duration>) -> Self {
+    fn new(sources: &'a [Source], scheduler: &'a mut dyn Scheduler, measured: Range<Duration>) -> Self {
         let seeds = 1..=u64::try_from(sources.len()).expect("fits");
         let mut world = Self {
             now: BEGIN,
             sources,
             scheduler,
-            looked_at: BEGIN + looked_at.start..BEGIN + looked_at.end,
+            measured: BEGIN + measured.start..BEGIN + measured.end,
             jobs: Vec::new(),
             under_way: BTreeMap::new(),
             begun: 0,
             arrivals: BTreeSet::new(),
-            // Each has its own, so that a source does the same whoever is beside it.
+            // Each source has its own generators, so that it behaves the same beside any others.
             gaps: seeds.clone().map(Rng::with_seed).collect(),
             answers: seeds.map(|seed| Rng::with_seed(seed << 32)).collect(),
             next_lane: sources.iter().map(|source| source.lanes.start).collect(),
@@ -259,12 +259,12 @@ impl<'a> World<'a> {
         self.in_flight[index] += 1;
 
         let got = &mut self.got[index];
-        let seen = self.now.max(self.looked_at.start)..ends.min(self.looked_at.end);
+        let seen = self.now.max(self.measured.start)..ends.min(self.measured.end);
         got.slot_ms += u64::try_from(seen.end.since(seen.start).as_millis()).expect("a run is short");
-        if self.now >= self.looked_at.start {
+        if self.now >= self.measured.start {
             got.sent += 1;
             got.slots_most = got.slots_most.max(self.in_flight[index]);
-            if first && known.due >= self.looked_at.start {
+            if first && known.due >= self.measured.start {
                 got.waits.push(self.now.since(known.due));
             }
         }
@@ -282,8 +282,8 @@ impl<'a> World<'a> {
 
     fn got(mut self) -> Vec<Got> {
         for known in &self.jobs {
-            if !known.sent && known.due >= self.looked_at.start {
-                self.got[known.source].waits.push(self.looked_at.end.since(known.due));
+            if !known.sent && known.due >= self.measured.start {
+                self.got[known.source].waits.push(self.measured.end.since(known.due));
             }
         }
         self.got
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_from_due_to_sent_or_to_the_end_of_what_is_looked_at() {
+    fn waits_last_from_due_to_sent_or_to_the_end_of_the_measurement() {
         let got = play(&[at_once(3)], &mut Plain::new(Rule::Fifo, 1), Duration::ZERO..SECOND * 15);
         assert_eq!(got[0].waits, [Duration::ZERO, SECOND * 10, SECOND * 14]);
         assert_eq!(got[0].longest_wait(), SECOND * 14);
@@ -316,16 +316,16 @@ mod tests {
     }
 
     #[test]
-    fn slot_time_counts_within_what_is_looked_at() {
+    fn slot_time_counts_within_the_measured_range() {
         let got = play(&[at_once(3)], &mut Plain::new(Rule::Fifo, 2), SECOND * 5..SECOND * 13);
-        // Two from second 1 to 11, of which 6 each; the third from 11 on, of which 2.
+        // Two attempts from second 1 to 11 count 6 seconds each; the third, from 11 on, counts 2.
         assert_eq!(got[0].slot_ms, 14_000);
         assert_eq!((got[0].sent, got[0].slots_most), (1, 1));
         assert!(got[0].waits.is_empty(), "they were due before");
     }
 
     #[test]
-    fn a_saturating_source_always_has_more() {
+    fn saturating_source_keeps_its_slot_busy() {
         let source =
             Source { load: Load::Saturating { waiting: 2 }, receiver: Receiver::hangs(SECOND / 10), ..at_once(0) };
         let got = play(&[source], &mut Plain::new(Rule::Fifo, 1), Duration::ZERO..SECOND * 60);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_the_least_value_that_the_share_does_not_exceed() {
+    fn quantile_is_the_least_value_that_the_share_does_not_exceed() {
         let waits: Vec<Duration> = (1..=100).rev().map(Duration::from_secs).collect();
         assert_eq!(quantile(waits.clone(), 0.99), SECOND * 99);
         assert_eq!(quantile(waits, 1.0), SECOND * 100);

@@ -1,4 +1,4 @@
-//! A server whose tenant has many endpoints, of which some are sent to.
+//! A server whose tenant has many endpoints, some of which get messages.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ const TENANT: [(&str, &str); 1] = [("posthaste-tenant", CROWD)];
 /// The metric that counts rows read for recipients.
 const ROWS_READ: &str = "posthaste_recipient_rows_read_total";
 
-/// What a message names its endpoint by.
+/// How a message names its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Subject,
@@ -35,7 +35,7 @@ pub(super) fn folder(shape: Shape) -> Result<TempDir, CannotRun> {
     Ok(folder)
 }
 
-/// Takes away the indexes by which subjects and tags are found.
+/// Drops the indexes of subjects and tags.
 pub(super) fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
     let conn = Connection::open(folder.join("data").join("posthaste.db"));
     let dropped = conn.and_then(|conn| {
@@ -49,7 +49,7 @@ pub(super) fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
     dropped.map_err(|error| CannotRun(format!("the indexes cannot be dropped: {error}")))
 }
 
-/// Has some of the endpoints deliver to this URL, and starts the server.
+/// Changes the URL of some endpoints to this one, and starts the server.
 pub(super) async fn start(
     binary: &Path,
     folder: &Path,
@@ -68,7 +68,7 @@ pub(super) async fn start(
     });
     for put in futures_util::future::join_all(redirect).await {
         if put? != EndpointPut::Done {
-            return Err(CannotRun("an endpoint keeps its address".to_owned()));
+            return Err(CannotRun("an endpoint could not be changed".to_owned()));
         }
     }
     store.close().await;
@@ -80,19 +80,19 @@ pub(super) async fn start(
 /// The server, and a producer's connection to it.
 pub(super) struct Crowd {
     line: Line,
-    /// Endpoints that are sent to, spread evenly over all.
+    /// The endpoints that get messages, spread evenly over all.
     sample: Vec<Target>,
-    /// Ends with its crowd.
+    /// The server's process; it is stopped when this is dropped.
     _server: Posthaste,
 }
 
 impl Crowd {
-    /// The endpoint that the message of a number is for.
+    /// The endpoint for the message with this number.
     pub(super) fn sampled(&self, number: usize) -> Target {
         self.sample[number % self.sample.len()]
     }
 
-    /// Posts a message for one endpoint; how many deliveries the answer promises.
+    /// Posts a message for one endpoint. Returns the number of deliveries in the answer.
     pub(super) async fn post(&mut self, to: Target, address: Address) -> io::Result<Option<u64>> {
         let (kind, name) = match address {
             Address::Subject => ("subjects", to.subject()),
@@ -106,19 +106,19 @@ impl Crowd {
         Ok(number_behind(&answer.body, "\"deliveries\":"))
     }
 
-    /// Posts a message for all who want it, which is no endpoint.
+    /// Posts a message for all subscribers of an event type that no endpoint subscribes to.
     pub(super) async fn post_to_all(&mut self) -> io::Result<()> {
         let body = "{\"event_type\":\"other.event\",\"payload\":{}}";
         self.line.call(Method::POST, "/v1/messages", &TENANT, body).await?.expect(StatusCode::ACCEPTED).map(drop)
     }
 
-    /// Adds an endpoint that wants nothing of what is sent.
+    /// Adds an endpoint that subscribes to an event type that is never sent.
     pub(super) async fn add_endpoint(&mut self) -> io::Result<()> {
         let body = "{\"url\":\"http://127.0.0.1/\",\"event_types\":[\"crowd.other\"]}";
         self.line.call(Method::POST, "/v1/endpoints", &TENANT, body).await?.expect(StatusCode::CREATED).map(drop)
     }
 
-    /// Rows that the server has read to find endpoints.
+    /// The server's metric of rows read to find recipients.
     pub(super) async fn rows_read(&mut self) -> io::Result<u64> {
         let metrics = self.line.call(Method::GET, "/metrics", &[], "").await?.expect(StatusCode::OK)?;
         let read = number_behind(&metrics.body, &format!("\n{ROWS_READ} "));
@@ -126,7 +126,7 @@ impl Crowd {
     }
 }
 
-/// The number that stands behind some text.
+/// The number after some text.
 fn number_behind(text: &str, before: &str) -> Option<u64> {
     let (_, behind) = text.split_once(before)?;
     let digits: String = behind.trim_start().chars().take_while(char::is_ascii_digit).collect();

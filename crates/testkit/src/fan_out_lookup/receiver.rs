@@ -1,4 +1,4 @@
-//! A receiver that takes every request at once and says where it came and when.
+//! An HTTP receiver that accepts every request at once and passes on its path and time.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,14 +10,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// A message that has not come by then is lost.
+/// A message that has not arrived after this time is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Arrivals that nobody has asked for yet.
+/// The most arrivals that wait to be read by the proof.
 const WAITING_MAX: usize = 1_024;
 
-/// A message that came.
+/// A message that arrived.
 pub(super) struct Arrival {
-    /// The number in the path it was sent to.
+    /// The number in the path of its URL.
     pub(super) lane: u64,
     pub(super) at: Instant,
 }
@@ -43,18 +43,19 @@ impl Receiver {
         Ok(Self { address, arrivals, _tasks: tasks })
     }
 
-    /// Requests go to a number below it.
+    /// The URL; endpoints append a slash and their number.
     pub(super) fn url(&self) -> String {
         format!("http://{}/to", self.address)
     }
 
-    /// The next message; `None` when none comes.
+    /// The next message; `None` if none arrives in time.
     pub(super) async fn next(&mut self) -> Option<Arrival> {
         timeout(PATIENCE, self.arrivals.recv()).await.ok().flatten()
     }
 }
 
-/// One request after the other: the payload is small, an object, and ends with its brace.
+/// Serves the requests of a connection, one after the other. Payloads are small objects, whose closing brace marks the
+/// end of a request.
 async fn take(mut stream: TcpStream, came: mpsc::Sender<Arrival>) -> io::Result<()> {
     let mut request = Vec::new();
     loop {
@@ -68,7 +69,7 @@ async fn take(mut stream: TcpStream, came: mpsc::Sender<Arrival>) -> io::Result<
         let text = String::from_utf8_lossy(&request);
         let lane = text.strip_prefix("POST /to/").and_then(|behind| behind.split(' ').next()?.parse().ok());
         let lane = lane.ok_or_else(|| io::Error::other("a request for no endpoint of the proof"))?;
-        // Whoever measures has left when this fails.
+        // An error means that the proof has ended.
         let _ = came.send(Arrival { lane, at }).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
     }

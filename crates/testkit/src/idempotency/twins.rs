@@ -1,5 +1,5 @@
-//! The process that is killed: twins of every key at once, on a real store, each with an answer of its
-//! own; every answer it gets is a line on its output.
+//! The process that is killed: it makes several calls with each key at once on a real store, each with a different
+//! proposed answer, and prints every answer that it gets as a line.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -22,28 +22,28 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::Target;
 
-/// Keys whose twins are sent at once: several group commits' worth.
+/// Keys whose twins are sent at once: enough for several group commits.
 const TOGETHER: u64 = 64;
 
-/// What is done with keys.
+/// Whether keys are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// They are handed to the store.
+    /// They are passed to the store.
     Kept,
-    /// They are left out: the fault that the proof must find.
+    /// They are left out: the fault that the proof must detect.
     Stripped,
 }
 
-/// What one call was answered.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The body of a first answer.
+    /// The body of the first answer of the key.
     Body(String),
-    /// Its key stands for another request.
+    /// The key was used for another request.
     Reused,
 }
 
-/// Sends twins of every key, then each key once more for another request.
+/// Makes several calls with every key, then one call with each key for another request.
 pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(send(folder, keys, seed, with))
@@ -56,7 +56,7 @@ async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), Can
     let caller = Arc::new(Caller { store, session, lookup, clock: SystemClock::new(), with });
     let mut arrivals = JoinSet::new();
     let arriving = Arc::clone(&caller);
-    // Nobody sends anything here: what has arrived stays pending.
+    // Arrivals are dropped, and deliveries stay pending: nothing is sent here.
     arrivals.spawn(async move { while !arriving.store.arrivals().await.is_empty() {} });
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut next = 1;
@@ -81,7 +81,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Makes these calls at once: each a key and for which request it is. Tells each answer as it comes.
+    /// Makes these calls at once, each given by its key and the number of its request. Prints each answer as it comes.
     async fn all(self: &Arc<Self>, calls: &[(u64, u8)], next: &mut u64) -> Result<(), CannotRun> {
         let mut under_way = JoinSet::new();
         for (key, request) in calls {
@@ -91,7 +91,7 @@ impl Caller {
         }
         while let Some(ended) = under_way.join_next().await {
             let (key, request, answer) = ended.map_err(|error| CannotRun(error.to_string()))?;
-            say(key, request, &answer?)?;
+            print(key, request, &answer?)?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Caller {
         }
     }
 
-    /// A message whose body is its key, as the engine would hand it over.
+    /// A message with its key as its body, as the engine would pass it to the store.
     fn message(&self, key: u64, request: u8, number: u64) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, number));
         let lane = Arc::new(Target(key % 16).endpoint().lane_settings());
@@ -124,7 +124,7 @@ impl Caller {
         let once = Idempotency {
             tenant: lane.tenant,
             key: KeyHash::of(self.lookup.hash("idempotency key", lane.tenant.raw(), name.as_bytes())),
-            digest: digest::of_parts(&[&body, &[request]]),
+            digest: digest::hash_parts(&[&body, &[request]]),
             answer: FirstAnswer { status: 202, body: Bytes::from(answer(id)) },
             at: now,
         };
@@ -135,13 +135,13 @@ impl Caller {
     }
 }
 
-/// What a message that was accepted is answered: no two the same.
+/// The proposed answer of a message: its id, so that no two are the same.
 pub(super) fn answer(message: MessageId) -> String {
     message.raw().to_string()
 }
 
-/// One line for each answer, out at once.
-fn say(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
+/// Prints an answer as a line, and flushes it.
+fn print(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
     let text = match answer {
         Answer::Body(body) => body,
         Answer::Reused => "reused",
@@ -151,7 +151,7 @@ fn say(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
     out.flush()
 }
 
-/// What a line of a process said; `None` for one that was cut off.
+/// Parses a line of the process: key, request and answer; `None` if the line is incomplete.
 pub(super) fn heard(line: &str) -> Option<(u64, u8, Answer)> {
     let mut words = line.split(' ');
     let (key, request) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);

@@ -1,13 +1,13 @@
-//! Limiters that are wrong on purpose, each with the measurement that has to show it.
+//! Limiters that are wrong on purpose, each with the measurement that must detect it.
 
 use posthaste_core::Timestamp;
 use posthaste_core::flow::bucket::{Bucket, Rate};
 
 use super::{ABOVE_BAR_PERCENT, Limit, Limiter, Measured, REACHED_BAR, SECOND, bucket, ours};
 
-/// A limiter that must be caught.
+/// A wrong limiter.
 pub(super) struct Wrong {
-    /// What it does.
+    /// Its mistake.
     pub(super) name: &'static str,
     pub(super) make: fn(Limit, i64) -> Limiter,
     /// Whether the measurements show it.
@@ -17,7 +17,7 @@ pub(super) struct Wrong {
 pub(super) const LIMITERS: [Wrong; 8] = [
     Wrong { name: "counts by the calendar second", make: by_calendar, shows: above },
     Wrong { name: "gives every third token back twice", make: given_back_twice, shows: above },
-    Wrong { name: "has a burst of two where one was asked for", make: larger_burst, shows: above },
+    Wrong { name: "has a burst of two instead of one", make: larger_burst, shows: above },
     Wrong { name: "never sends", make: never, shows: |found| found.reached < REACHED_BAR },
     Wrong { name: "waits whole milliseconds", make: whole_millis, shows: |found| found.reached < REACHED_BAR },
     Wrong { name: "promises too late", make: late, shows: |found| found.broken_promises > 0 },
@@ -55,7 +55,7 @@ fn never(_: Limit, _: i64) -> Limiter {
     Box::new(|now| Err(now + 1))
 }
 
-/// Forgets what grows between two questions.
+/// Loses the fraction of a millisecond at each send.
 fn whole_millis(limit: Limit, _: i64) -> Limiter {
     let mut next = i64::MIN;
     Box::new(move |now| {
@@ -72,7 +72,7 @@ fn late(limit: Limit, start: i64) -> Limiter {
     Box::new(move |now| limiter(now).map_err(|promised| promised + 1))
 }
 
-/// Saves two bursts while the clock jumps, and one otherwise.
+/// Keeps up to two bursts when the clock jumps forward, and one otherwise.
 fn saving(limit: Limit, start: i64) -> Limiter {
     let rate = limit.rate();
     let wide = Rate::per_second(limit.per_second).with_burst(limit.at_once() * 2);

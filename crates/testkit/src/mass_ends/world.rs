@@ -1,4 +1,5 @@
-//! A seeded store with the dispatch loop over it, lanes whose rows will end, and others that have work.
+//! A seeded store under the dispatch loop: the seeded lanes, whose rows the requests end, and other lanes with a steady
+//! load.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,15 +29,15 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{self, Mint, Shape, Target, put_endpoints};
 
-/// Lanes of those who have work.
+/// The other lanes.
 const OTHERS: std::ops::Range<u64> = 10_000..10_050;
-/// Messages of theirs under way.
+/// Messages of the other lanes under way at once.
 const UNDER_WAY: usize = 256;
 const ATTEMPT: Duration = Duration::from_millis(2);
-/// Longer than anything here takes.
+/// The timeout of every wait; far longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Everything that runs.
+/// The store, the loop, and the counts of the transport.
 pub(super) struct World {
     pub(super) store: Arc<Sqlite>,
     session: Session,
@@ -49,26 +50,26 @@ pub(super) struct World {
     _folder: tempfile::TempDir,
 }
 
-/// What the transport counts.
+/// Counts of attempts.
 struct Counts {
     mine: AtomicU64,
     others: AtomicU64,
-    /// One for each message of others that may be under way.
+    /// One permit for each further message of the other lanes that may be under way.
     room: Semaphore,
     works: AtomicBool,
 }
 
-/// What came of an end.
+/// The answer to a request that ends deliveries.
 pub(super) struct End {
     pub(super) took: Duration,
     pub(super) ended: u64,
     pub(super) in_flight: u64,
-    /// What had been sent when the answer came.
+    /// Attempts of the seeded lanes before the answer.
     pub(super) sent_before: u64,
 }
 
 impl World {
-    /// The loop runs; the seeded lanes are paused.
+    /// Starts the loop, and pauses the seeded lanes.
     pub(super) async fn start(shape: Shape) -> Result<Self, CannotRun> {
         let lanes: BTreeSet<LaneId> = shape.targets().map(|n| Target(n).lane()).collect();
         let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
@@ -101,16 +102,16 @@ impl World {
         running.spawn(driver.run(stop.clone()));
         let mint = Arc::new(Mint::new(session, OTHERS, Place::Ready));
         let world = Self { store, session, lanes, handle, counts, mint, running, stop, _folder: folder };
-        world.ask_of_all(|scope| Command::Pause(Pause::new(scope, None))).await?;
+        world.for_all_lanes(|scope| Command::Pause(Pause::new(scope, None))).await?;
         Ok(world)
     }
 
     pub(super) async fn resume(&self) -> Result<(), CannotRun> {
-        self.ask_of_all(|scope| Command::Resume(scope, None)).await
+        self.for_all_lanes(|scope| Command::Resume(scope, None)).await
     }
 
-    /// Asks the same of every seeded lane.
-    async fn ask_of_all(&self, command: impl Fn(PauseScope) -> Command) -> Result<(), CannotRun> {
+    /// Sends a command for each seeded lane.
+    async fn for_all_lanes(&self, command: impl Fn(PauseScope) -> Command) -> Result<(), CannotRun> {
         let asks = self.lanes.iter().map(|lane| self.ask(command(PauseScope::Lane(*lane))));
         join_all(asks).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
@@ -119,7 +120,7 @@ impl World {
         self.handle.ask(command).await.map_err(|error| CannotRun(error.to_string()))
     }
 
-    /// Attempts made for the seeded lanes.
+    /// Attempts of the seeded lanes so far.
     pub(super) fn sent(&self) -> u64 {
         self.counts.mine.load(Ordering::SeqCst)
     }
@@ -128,7 +129,7 @@ impl World {
         self.waits_until(async || Ok(self.sent() >= count)).await.map(drop)
     }
 
-    /// Ends something.
+    /// Makes a request that ends deliveries.
     pub(super) async fn asks(&self, command: Command) -> Result<End, CannotRun> {
         let began = Instant::now();
         let answer = self.ask(command).await?;
@@ -139,12 +140,12 @@ impl World {
         }
     }
 
-    /// Deliveries a second of those who have work, slice by slice.
+    /// Deliveries per second of the other lanes, in each slice.
     pub(super) async fn others(&self, slices: usize, slice: Duration) -> Result<Vec<f64>, CannotRun> {
         let work = self.others_work();
         let rates = async {
             let mut rates = Vec::new();
-            // The first one only gets everything going.
+            // The first slice is a warm-up.
             for round in 0..=slices {
                 let (began, before) = (Instant::now(), self.counts.others.load(Ordering::SeqCst));
                 tokio::time::sleep(slice).await;
@@ -162,7 +163,7 @@ impl World {
         Ok(rates)
     }
 
-    /// Others accept one message after the other while they work.
+    /// Accepts messages for the other lanes while `works` is set.
     async fn others_work(&self) -> Result<(), CannotRun> {
         let mut accepts = JoinSet::new();
         for _ in 0..UNDER_WAY {
@@ -170,7 +171,7 @@ impl World {
             let (mint, counts) = (Arc::clone(&self.mint), Arc::clone(&self.counts));
             accepts.spawn(async move {
                 while counts.works.load(Ordering::SeqCst) {
-                    // Given back by the transport when the message has arrived.
+                    // The transport adds a permit when the message has arrived.
                     let Ok(room) = counts.room.acquire().await else { break };
                     room.forget();
                     store.accept(session, vec![mint.message()]).await?;
@@ -184,7 +185,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until nothing is pending in the seeded lanes; says how long it took.
+    /// Waits until nothing is pending in the seeded lanes. Returns how long it took.
     pub(super) async fn waits_until_swept(&self) -> Result<Duration, CannotRun> {
         let swept = async || {
             for lane in self.lanes.iter().copied() {
@@ -198,7 +199,7 @@ impl World {
         self.waits_until(swept).await
     }
 
-    /// How much is pending in the seeded lanes.
+    /// How many deliveries are pending in the seeded lanes.
     pub(super) async fn left(&self) -> Result<u64, StoreError> {
         let mut left = 0;
         for lane in &self.lanes {
@@ -211,7 +212,7 @@ impl World {
         let began = Instant::now();
         while !holds().await? {
             if began.elapsed() > PATIENCE {
-                return Err(CannotRun("waited too long".to_owned()));
+                return Err(CannotRun("timed out waiting for the store".to_owned()));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -230,7 +231,8 @@ impl World {
         Ok((began.elapsed(), count))
     }
 
-    /// Others while the purge is swept for a twentieth of the time, as the loop sweeps.
+    /// Deliveries per second of the other lanes while purged dead letters are swept, for a twentieth of the time, as
+    /// the loop does it.
     pub(super) async fn others_while_purged(&self, slices: usize, slice: Duration) -> Result<Vec<f64>, CannotRun> {
         let sweep = async {
             loop {
@@ -246,7 +248,7 @@ impl World {
         }
     }
 
-    /// Sweeps the purge to its end; says how many were removed.
+    /// Sweeps all purged dead letters. Returns how many were removed.
     pub(super) async fn purges_on(&self) -> Result<u64, CannotRun> {
         let mut removed = 0;
         loop {

@@ -1,4 +1,4 @@
-//! Producers that keep their pace whatever the server does, and what their messages came to.
+//! Producers with a fixed rate that does not depend on the server, and the latencies of their messages.
 
 use std::io;
 use std::time::Duration;
@@ -11,52 +11,52 @@ use super::server::{Field, TARPITS};
 use crate::caller::Line;
 use crate::statistics::quantile;
 
-/// Quiet tenants, each of which sends so many a second.
+/// The number of quiet tenants, and the rate of each.
 pub(super) const TENANTS: usize = 100;
 const QUIET_PER_SECOND: u32 = 10;
-/// What the noisy tenant sends, over so many connections.
+/// The rate of the noisy tenant, and the number of its connections.
 pub(super) const NOISE_PER_SECOND: u32 = 200;
 const NOISY_LINES: u32 = 10;
 pub(super) const NOISY: &str = "noisy";
 
-/// Whether somebody makes noise.
+/// Whether there is a noisy tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noise {
     Off,
     On,
-    /// And the server cannot tell who makes it: everything is one tenant's.
+    /// There is one, and all quiet producers use the same tenant, so that the server cannot distinguish them.
     Unknown,
 }
 
 impl Noise {
-    /// The tenant that a quiet producer is.
+    /// The tenant of a quiet producer.
     pub(super) fn tenant(self, number: usize) -> String {
         if self == Self::Unknown { NOISY.to_owned() } else { format!("quiet-{number}") }
     }
 }
 
-/// What a quiet producer's messages are about, which its endpoint alone wants.
+/// The event type of a quiet producer's messages, to which only its endpoint subscribes.
 pub(super) fn quiet_event(number: usize) -> String {
     format!("quiet.{number}")
 }
 
-/// What the noisy tenant's messages for this tarpit are about.
+/// The event type of the noisy tenant's messages for this tarpit.
 pub(super) fn noisy_event(number: usize) -> String {
     format!("tar.{number}")
 }
 
-/// What was accepted.
+/// How many messages of quiet producers and of the noisy one were accepted.
 pub(super) struct Sent {
     pub(super) accepted: usize,
     pub(super) noise: usize,
 }
 
-/// Sends for so long.
+/// Runs all producers for this long.
 pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Result<Sent> {
     let (mut quiet, mut noisy) = (JoinSet::new(), JoinSet::new());
     let begins = Instant::now() + Duration::from_millis(100);
     for number in 0..TENANTS {
-        // Spread over the pause between two messages of one tenant.
+        // Spreads tenants over the time between two messages of one of them.
         let pause = Duration::from_secs(1) / QUIET_PER_SECOND;
         let offset = pause * u32::try_from(number).unwrap_or(0) / u32::try_from(TENANTS).unwrap_or(1);
         let pace = Pace { first: begins + offset, pause, until: begins + length };
@@ -102,14 +102,14 @@ struct Pace {
 struct Producer {
     line: Line,
     tenant: String,
-    /// In turn.
+    /// The event types of its messages, in turn.
     events: Vec<String>,
     epoch: Instant,
 }
 
 impl Producer {
-    /// A message is as old as the moment it should have been sent: a server that keeps its producer waiting
-    /// does not make the next message younger.
+    /// Sends messages at the given rate. The payload has the time at which a message should be sent: if the server
+    /// makes the producer wait, that counts for the latency of the next messages.
     async fn run(mut self, pace: Pace) -> io::Result<usize> {
         let (mut next, mut accepted) = (pace.first, 0);
         while next < pace.until {
@@ -127,7 +127,7 @@ impl Producer {
     }
 }
 
-/// How long messages were on their way, in milliseconds.
+/// The latencies of messages, in milliseconds, ascending.
 pub(super) struct Latencies(Vec<f64>);
 
 impl Latencies {
@@ -140,7 +140,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// What so large a share did not exceed.
+    /// A quantile of the latencies.
     pub(super) fn at(&self, share: f64) -> f64 {
         quantile(&self.0, share)
     }

@@ -1,4 +1,4 @@
-//! A fresh server with its tenants, and the two receivers they send to.
+//! A fresh server with its tenants, and two HTTP receivers: one that answers at once, and one that never answers.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,13 +18,13 @@ use super::load::{self, Latencies, Noise};
 use crate::caller::Line;
 use crate::posthaste::{Launch, Posthaste};
 
-/// Tenants are made over so many connections at once: each waits for the disk.
-const HANDS: usize = 16;
-/// The noisy tenant's endpoints, each with as many attempts at once as may be.
+/// Connections over which tenants are created in parallel, because each creation waits for the disk.
+const CONNECTIONS: usize = 16;
+/// The noisy tenant's endpoints, each with a high limit of attempts in flight.
 pub(super) const TARPITS: usize = 20;
 const TARPIT_IN_FLIGHT: usize = 256;
 
-/// The server, and who stands around it.
+/// The server and its receivers.
 pub(super) struct Field {
     server: Posthaste,
     pub(super) receiver: Receiver,
@@ -38,12 +38,12 @@ impl Field {
         if noise != Noise::Off {
             make_noisy(server.address, &tarpit).await?;
         }
-        let mut hands = JoinSet::new();
-        for hand in 0..HANDS {
+        let mut connections = JoinSet::new();
+        for connection in 0..CONNECTIONS {
             let (address, url) = (server.address, receiver.url());
-            hands.spawn(async move {
+            connections.spawn(async move {
                 let mut line = Line::open(address).await?;
-                for number in (hand..load::TENANTS).step_by(HANDS) {
+                for number in (connection..load::TENANTS).step_by(CONNECTIONS) {
                     let uid = noise.tenant(number);
                     if noise != Noise::Unknown {
                         make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{uid}\"}}")).await?;
@@ -55,7 +55,7 @@ impl Field {
                 Ok::<_, io::Error>(())
             });
         }
-        while let Some(ended) = hands.join_next().await {
+        while let Some(ended) = connections.join_next().await {
             ended.map_err(io::Error::other)??;
         }
         Ok(Self { server, receiver, tarpit })
@@ -65,13 +65,13 @@ impl Field {
         self.server.address
     }
 
-    /// Killed: a stop would wait for the attempts that hang.
+    /// Kills the server: a shutdown would wait for attempts without an answer.
     pub(super) fn end(mut self) -> io::Result<()> {
         self.server.kill()
     }
 }
 
-/// The noisy tenant, with its endpoints.
+/// Creates the noisy tenant with its endpoints.
 async fn make_noisy(server: SocketAddr, tarpit: &Tarpit) -> io::Result<()> {
     let mut line = Line::open(server).await?;
     make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{}\"}}", load::NOISY)).await?;
@@ -90,7 +90,7 @@ async fn make(line: &mut Line, path: &str, fields: &[(&str, &str)], body: String
     line.call(Method::POST, path, fields, body).await?.expect(StatusCode::CREATED).map(drop)
 }
 
-/// Takes everything at once, and notes how long it was on its way.
+/// A receiver that accepts every request at once, and records the latency of its message.
 pub(super) struct Receiver {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -109,11 +109,11 @@ impl Receiver {
         let address = listener.local_addr()?;
         let seen = Arc::new(Seen { start: Instant::now(), took: Mutex::default(), more: Notify::new() });
         let mut tasks = JoinSet::new();
-        let desk = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(take(stream, Arc::clone(&desk)));
+                connections.spawn(take(stream, Arc::clone(&shared)));
             }
         });
         Ok(Self { address, seen, _tasks: tasks })
@@ -123,7 +123,7 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    /// What producers count from.
+    /// The instant from which producers count the times in their payloads.
     pub(super) fn epoch(&self) -> Instant {
         self.seen.start
     }
@@ -132,9 +132,9 @@ impl Receiver {
         Latencies::of(self.seen.took.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Waits until so many have arrived, but no longer than this.
+    /// Waits until `count` messages have arrived, but no longer than `within`.
     pub(super) async fn waits_for(&self, count: usize, within: Duration) {
-        let all_here = async {
+        let all_arrived = async {
             loop {
                 let more = self.seen.more.notified();
                 if self.seen.took.lock().unwrap_or_else(PoisonError::into_inner).len() >= count {
@@ -143,12 +143,13 @@ impl Receiver {
                 more.await;
             }
         };
-        // What is missing then is counted as missing.
-        let _ = tokio::time::timeout(within, all_here).await;
+        // On a timeout the figures show the missing messages.
+        let _ = tokio::time::timeout(within, all_arrived).await;
     }
 }
 
-/// One request after the other. A body is `{"at":MICROSECONDS}` and ends with its brace.
+/// Serves the requests of a connection, one after the other. A body is `{"at":MICROSECONDS}`, whose closing brace marks
+/// the end of a request.
 async fn take(mut stream: TcpStream, seen: Arc<Seen>) -> io::Result<()> {
     let mut request = Vec::new();
     loop {
@@ -161,7 +162,7 @@ async fn take(mut stream: TcpStream, seen: Arc<Seen>) -> io::Result<()> {
         let now = seen.start.elapsed();
         let text = String::from_utf8_lossy(&request);
         let at = text.rsplit_once("{\"at\":").and_then(|(_, behind)| behind.trim_end_matches('}').parse::<u64>().ok());
-        let at = at.ok_or_else(|| io::Error::other("a body that is not ours"))?;
+        let at = at.ok_or_else(|| io::Error::other("a body that is not of this proof"))?;
         let took = now.saturating_sub(Duration::from_micros(at));
         seen.took.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f64() * 1_000.0);
         seen.more.notify_one();
@@ -169,7 +170,7 @@ async fn take(mut stream: TcpStream, seen: Arc<Seen>) -> io::Result<()> {
     }
 }
 
-/// Reads, and never answers.
+/// A receiver that reads requests and never answers.
 pub(super) struct Tarpit {
     address: SocketAddr,
     most: Arc<AtomicUsize>,
@@ -202,7 +203,7 @@ impl Tarpit {
         format!("http://{}/tar/{number}", self.address)
     }
 
-    /// The most that hung at once.
+    /// The most connections that were open at once.
     pub(super) fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }

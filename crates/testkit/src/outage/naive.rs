@@ -1,16 +1,16 @@
-//! Retries as they are written where nobody thinks of the receiver. None of them gives up: they
-//! are compared by what they do, not by what they lose.
+//! Retry policies without any protection of the receiver, for comparison. None of them gives up: they are compared by
+//! their load, not by what they lose.
 
 use std::time::Duration;
 
 use posthaste_core::policy::{ATTEMPTS_MAX, JitterSpec, Policy, PolicySpec};
 
-/// One way to try again.
+/// A naive retry policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Naive {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// A short description.
     pub does: &'static str,
     spec: fn() -> PolicySpec,
 }
@@ -19,22 +19,22 @@ pub struct Naive {
 pub const FIXED: Naive = Naive { name: "naive-fixed", does: "every 60 s", spec: fixed };
 /// Doubling from 10 seconds to an hour.
 pub const EXPONENTIAL: Naive = Naive { name: "naive-exponential", does: "10 s doubling to 1 h", spec: exponential };
-/// The same with jitter.
+/// [`EXPONENTIAL`] with jitter.
 pub const SPREAD: Naive = Naive { name: "naive-spread", does: "10 s doubling to 1 h, ±20 %", spec: spread };
 /// The waits of the preset `webhook`.
 pub const SCHEDULE: Naive =
     Naive { name: "naive-schedule", does: "10 s, 30 s, 2 min … 24 h, ±20 %", spec: schedule };
 
-/// All of them.
+/// All naive policies.
 pub const ALL: [Naive; 4] = [FIXED, EXPONENTIAL, SPREAD, SCHEDULE];
 
 impl Naive {
-    /// The one with that name.
+    /// The policy with that name.
     pub fn named(name: &str) -> Option<Self> {
         ALL.into_iter().find(|naive| naive.name == name)
     }
 
-    /// Its waits.
+    /// The policy as the core uses it.
     pub fn policy(self) -> Policy {
         let spec = PolicySpec { max_attempts: Some(u64::from(ATTEMPTS_MAX)), ..(self.spec)() };
         Policy::build(&spec).expect("naive policies are valid: a test builds each of them")
@@ -79,7 +79,7 @@ mod tests {
     use posthaste_core::tier::Tier;
 
     #[test]
-    fn each_waits_as_it_says_and_never_gives_up() {
+    fn naive_policies_wait_as_described_and_never_give_up() {
         let waits = |naive: Naive, roll| {
             let policy = naive.policy();
             [1, 2, 3, 10, 999].map(|retry| {

@@ -1,8 +1,8 @@
-//! The proof `outage`: bare retries do to the model what is known of them, and Posthaste does not.
+//! The proof `outage`: bare retries load the model receiver as known figures say, and Posthaste stays far below.
 //!
-//! Known figures of three bare policies are met first: that makes the model believable. Then
-//! Posthaste, as it ships, is held to its bars over many seeds, in three kinds of outage. Bare
-//! retries judged by the same bars are the negative control: they must fall short.
+//! First the model is validated: it must reproduce known figures of three bare retry policies. Then Posthaste, as it
+//! ships, is held to its bars over many seeds, in three kinds of outage. The negative control: bare retries must miss
+//! the same bars.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::naive::{FIXED, Naive, SCHEDULE, SPREAD};
 use super::{Down, Outcome, Scenario, Sender, play_all};
 use crate::prove::{Figure, Findings, Options};
 
-/// How far a figure may be from what is known.
+/// How far a figure of the model may be from the known one.
 const ERROR_BAR_PERCENT: f64 = 10.0;
-/// The highest of thousands of random seconds varies more than a mean.
+/// The bar for the peak: the maximum over thousands of random seconds varies more than a mean.
 const PEAK_ERROR_BAR_PERCENT: f64 = 20.0;
 
 /// Runs `outage`.
@@ -40,8 +40,8 @@ pub fn run(options: &Options) -> Findings {
     Ok(figures)
 }
 
-/// What is known of bare retries in the default scenario, from a model of its own, made before this
-/// one and without the loop.
+/// Known figures of bare retries in the default scenario. They come from an older, separate model without the dispatch
+/// loop.
 struct Known {
     naive: Naive,
     name: &'static str,
@@ -123,8 +123,8 @@ impl Known {
     }
 }
 
-/// The middle one, or the mean of the two in the middle: a single straggler among 36,000 messages
-/// moves the end of a run by twenty minutes, and means nothing.
+/// The median. It is used instead of the mean because a single straggler among 36,000 messages can move the end of a
+/// run by twenty minutes.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
@@ -135,14 +135,14 @@ fn error_percent(known: f64, found: f64) -> f64 {
     (found / known - 1.0).abs() * 100.0
 }
 
-/// An unknown time is longer than any bar.
+/// A time in seconds; an unknown time exceeds every bar.
 fn seconds(time: Option<Duration>) -> f64 {
     time.map_or(f64::INFINITY, |time| time.as_secs_f64())
 }
 
-/// A kind of outage that Posthaste is held to its bars in.
+/// A kind of outage for which Posthaste is held to its bars.
 struct Kind {
-    /// What its figures begin with.
+    /// The prefix of its figures' names.
     name: &'static str,
     down: Down,
     shed_cost: f64,
@@ -168,7 +168,7 @@ impl Kind {
     }
 }
 
-/// The bars, by the worst of all seeds where nothing else is said.
+/// The figures of a kind of outage: the worst over all seeds, except for `fresh_p99_beyond_detection`, which is a mean.
 fn bars(kind: &str, outcomes: &[Outcome]) -> Vec<Figure> {
     let worst = |value: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
     let at_most = |name: &str, value: f64, unit, bar| Figure::at_most(&format!("{kind}_{name}"), value, unit, bar);
@@ -187,7 +187,7 @@ fn bars(kind: &str, outcomes: &[Outcome]) -> Vec<Figure> {
     ]
 }
 
-/// One run in one line.
+/// A run as one line of text.
 struct Line<'a>(&'a Outcome);
 
 impl fmt::Display for Line<'_> {
@@ -212,8 +212,8 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Bare retries must not pass for Posthaste. They have no breaker and lose nothing: the bars that
-/// ask for that say nothing of them and are left out.
+/// The control: how many bars bare retries miss. Bars about breakers and losses are left out: bare retries have no
+/// breaker and lose nothing.
 fn control(bare: &[Outcome]) -> Figure {
     let telling = ["tries_into_outage", "peak_second", "503s_after_recovery", "tries_a_message", "fresh_p99"];
     let judged = bars("control", bare);

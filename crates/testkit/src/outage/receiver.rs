@@ -1,4 +1,4 @@
-//! The receiver: one server, a waiting room, and an outage.
+//! The model of a receiver: one server with a bounded queue, and an outage.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,44 +9,44 @@ use posthaste_core::delivery::Verdict;
 
 use super::Scenario;
 
-/// Whoever would wait longer than this is turned away.
-const WAITING_ROOM: Duration = Duration::from_secs(2);
-/// How soon a refused connection or a `503` is noticed while the receiver is down.
+/// The bound of the queue: a request that would wait longer than this is answered `503`.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How long a refused connection or a `503` takes while the receiver is down.
 const FAILS_IN: Duration = Duration::from_millis(20);
-/// When a request that gets no answer is given up.
+/// The timeout of a request that gets no answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A probe is given up sooner.
+/// The timeout of a breaker's probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Turning away takes no time.
+/// A `503` of a full queue takes no time.
 const SHEDS_IN: Duration = Duration::ZERO;
 
-/// What a request meets while the receiver is down.
+/// How the receiver fails while it is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// Nothing listens.
+    /// It refuses connections.
     Refuses,
-    /// Something in front of it answers `503`.
+    /// A proxy in front of it answers `503`.
     Unavailable,
-    /// No answer comes.
+    /// It does not answer.
     Silent,
 }
 
-/// What becomes of a request.
+/// The receiver's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// When the sender knows, counted from the request.
+    /// The time from the request to its result.
     pub(super) after: Duration,
     pub(super) verdict: Verdict,
 }
 
-/// One receiver. Its time counts from the first moment of the run.
+/// A receiver. Its times count from the start of the run.
 #[derive(Debug)]
 pub(super) struct Receiver {
     service: Duration,
     shed: Duration,
     outage: Range<Duration>,
     down: Down,
-    /// When its server has nothing left to do.
+    /// When the server will have served everything in its queue.
     busy_until: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Receiver {
         }
     }
 
-    /// A request comes.
+    /// Handles a request.
     pub(super) fn answer(&mut self, now: Duration, probe: bool) -> Answer {
         if self.outage.contains(&now) {
             return match self.down {
@@ -75,7 +75,7 @@ impl Receiver {
             };
         }
         let begins = self.busy_until.max(now);
-        if begins - now > WAITING_ROOM {
+        if begins - now > LONGEST_WAIT {
             self.busy_until += self.shed;
             return Answer { after: SHEDS_IN, verdict: status(503) };
         }
@@ -98,10 +98,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_finds_the_waiting_room_full_is_turned_away() {
+    fn requests_over_the_bound_of_the_queue_get_503() {
         let mut receiver = Receiver::new(&Scenario { outage: Duration::ZERO, ..Scenario::default() });
         let answered = statuses(&mut receiver, Duration::from_secs(10), 150);
-        // Two seconds of waiting at 50 a second, and the one that is being served.
+        // Two seconds of queue at 50 a second, and the request that is being served.
         assert_eq!(answered.iter().filter(|status| **status == Some(200)).count(), 101);
         assert_eq!(answered.iter().position(|status| *status == Some(503)), Some(101));
         let last = receiver.answer(Duration::from_secs(11), false);
@@ -109,15 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn turning_away_can_take_the_time_of_serving() {
+    fn cost_of_a_503_adds_to_the_queue() {
         let mut receiver = Receiver::new(&Scenario { shed_cost: 0.25, ..Scenario::default() });
         statuses(&mut receiver, Duration::ZERO, 101 + 400);
-        // 400 turned away at a quarter each is two more seconds: the room is still full.
+        // 400 rejections at a quarter of the service time each are two more seconds: the queue is still full.
         assert_eq!(receiver.answer(Duration::from_millis(1_990), false).verdict.status, Some(503));
     }
 
     #[test]
-    fn an_outage_ends_when_it_ends() {
+    fn outage_covers_its_time_range_exactly() {
         for (down, cause) in [
             (Down::Refuses, Cause::ConnectRefused),
             (Down::Unavailable, Cause::Unavailable),

@@ -1,63 +1,64 @@
-//! What a run came to: counted from outside, by what the receiver saw and when messages ended.
+//! Counts the results of a run from outside: from the requests that the receiver saw and the times at which messages
+//! ended.
 
 use std::time::Duration;
 
 use super::{FRESH, Scenario};
 
-/// What reached the receiver in one second.
+/// The load on the receiver in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
     /// Requests.
     pub tries: u32,
-    /// Those that were refused, turned away or not answered.
+    /// Requests that were refused, answered `503` or not answered.
     pub failed: u32,
 }
 
-/// What a run came to. *Held* messages were created during the outage, *fresh* ones in the
-/// [`FRESH`] time after it; both together are *all*.
+/// The results of a run. *Held* messages were created during the outage, *fresh* messages within [`FRESH`] after it.
+/// Only these two kinds count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// All messages.
+    /// Held and fresh messages.
     pub messages: u64,
     /// Requests to a receiver that was down.
     pub tries_into_outage: u64,
     /// Requests after the recovery, to the end of the run.
     pub tries_after: u64,
-    /// Those of them that were turned away.
+    /// Requests after the recovery that were answered `503`.
     pub shed: u64,
     /// The most requests in one second after the recovery.
     pub peak: u32,
-    /// The most in ten seconds, as a rate a second.
+    /// The most requests in ten seconds after the recovery, as a rate per second.
     pub peak_10s: f64,
-    /// Requests a second in the [`FRESH`] time after the recovery.
+    /// Requests per second within [`FRESH`] after the recovery.
     pub mean: f64,
-    /// Deliveries a second in that time.
+    /// Deliveries per second within [`FRESH`] after the recovery.
     pub goodput: f64,
-    /// How long after the recovery the last held message was delivered; `None` if one still waits.
+    /// The time from the recovery until the last held message was delivered; `None` if one is still pending.
     pub drained: Option<Duration>,
-    /// The same for 99 % of them.
+    /// The time from the recovery until 99 % of the held messages were delivered; `None` if too many are pending.
     pub drained_99: Option<Duration>,
-    /// How long fresh messages took; `None` if so many still wait.
+    /// The median time to deliver a fresh message; `None` if too many are pending.
     pub fresh_p50: Option<Duration>,
-    /// The same for the slowest hundredth.
+    /// The 99th percentile of that time.
     pub fresh_p99: Option<Duration>,
-    /// How long the slowest hundredth took of the fresh messages created after the breaker closed.
+    /// The 99th percentile of that time for messages created after the breaker closed.
     pub after_close_p99: Option<Duration>,
-    /// Tries a message, over all of them.
+    /// Mean number of attempts of all messages.
     pub tries_a_message: f64,
-    /// Tries a message, over the held ones.
+    /// Mean number of attempts of held messages.
     pub tries_a_held_message: f64,
-    /// How long after the recovery the breaker closed; zero where there was none to close.
+    /// The time from the recovery until the breaker closed; zero for a sender without a breaker.
     pub detection_lag: Option<Duration>,
     /// Messages that ended without being delivered.
     pub lost: u64,
-    /// Messages that had not ended when the run did.
+    /// Messages that were still pending at the end of the run.
     pub waiting: u64,
-    /// The load on the receiver, second by second from the first moment.
+    /// The load on the receiver in each second of the run.
     pub seconds: Vec<Second>,
 }
 
-/// One message's life.
+/// The history of one message.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     created: Duration,
@@ -72,7 +73,7 @@ pub(super) enum End {
     Lost,
 }
 
-/// Counts while a run goes on.
+/// The counts of a run under way.
 #[derive(Debug)]
 pub(super) struct Tally {
     outage_begins: Duration,
@@ -105,13 +106,13 @@ impl Tally {
         }
     }
 
-    /// A message was created; the first is number 0.
+    /// Counts a new message; the first is number 0.
     pub(super) fn created(&mut self, now: Duration) {
         self.lives.push(Life { created: now, tries: 0, end: None });
         self.unended += u64::from(now < self.recovers + FRESH);
     }
 
-    /// A request of this message reached the receiver.
+    /// Counts a request of a message to the receiver.
     pub(super) fn sent(&mut self, message: usize, now: Duration, taken: bool) {
         self.lives[message].tries += 1;
         let second = usize::try_from(now.as_secs()).expect("a run is shorter than memory is large");
@@ -128,7 +129,7 @@ impl Tally {
         }
     }
 
-    /// A message ended.
+    /// Counts the end of a message.
     pub(super) fn ended(&mut self, message: usize, end: End) {
         let life = &mut self.lives[message];
         if life.end.replace(end).is_none() && life.created < self.recovers + FRESH {
@@ -138,7 +139,7 @@ impl Tally {
         self.delivered_fresh_time += u64::from(matches!(end, End::Delivered(at) if fresh_time.contains(&at)));
     }
 
-    /// The sender's breaker was seen closed after the recovery.
+    /// Notes that the sender's breaker is closed after the recovery; only the first call counts.
     pub(super) fn breaker_closed(&mut self, now: Duration) {
         self.breaker_closed.get_or_insert(now);
     }
@@ -147,7 +148,7 @@ impl Tally {
         self.breaker_closed.is_some()
     }
 
-    /// Whether every message that counts has been created and has ended, and nobody watches any more.
+    /// Whether every message that counts has been created and has ended, and the time to watch is over.
     pub(super) fn is_complete(&self, now: Duration) -> bool {
         now >= self.recovers + self.watch.max(FRESH) && self.unended == 0
     }
@@ -164,7 +165,7 @@ impl Tally {
             after_close.map(|after_close| sorted(&after_close, |created, delivered| delivered - created));
         let after: Vec<u32> =
             self.seconds.iter().skip(whole_seconds(self.recovers)).map(|second| second.tries).collect();
-        let looked_at = whole_seconds(FRESH);
+        let fresh_seconds = whole_seconds(FRESH);
         Outcome {
             messages: all.len() as u64,
             tries_into_outage: self.tries_into_outage,
@@ -172,8 +173,8 @@ impl Tally {
             shed: self.shed,
             peak: after.iter().copied().max().unwrap_or(0),
             peak_10s: f64::from(after.windows(10).map(|ten| ten.iter().sum()).max().unwrap_or(0_u32)) / 10.0,
-            mean: f64::from(after.iter().take(looked_at).sum::<u32>()) / looked_at as f64,
-            goodput: self.delivered_fresh_time as f64 / looked_at as f64,
+            mean: f64::from(after.iter().take(fresh_seconds).sum::<u32>()) / fresh_seconds as f64,
+            goodput: self.delivered_fresh_time as f64 / fresh_seconds as f64,
             drained: quantile(&drained, 1.0),
             drained_99: quantile(&drained, 0.99),
             fresh_p50: quantile(&waits, 0.5),
@@ -193,7 +194,7 @@ impl Tally {
     }
 }
 
-/// A time of every message that is not lost, ascending; `None`, the last, stands for what waits.
+/// A time of every message that is not lost, ascending. Pending messages are `None` and come last.
 fn sorted(lives: &[Life], time: impl Fn(Duration, Duration) -> Duration) -> Vec<Option<Duration>> {
     let mut times: Vec<Option<Duration>> = lives
         .iter()
@@ -207,7 +208,7 @@ fn sorted(lives: &[Life], time: impl Fn(Duration, Duration) -> Duration) -> Vec<
     times
 }
 
-/// The smallest value that this share of them does not exceed; `None` where that one still waits.
+/// The quantile of ascending times; `None` if it falls on a pending message.
 fn quantile(ascending: &[Option<Duration>], share: f64) -> Option<Duration> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length is a length")]
     let rank = (ascending.len() as f64 * share).ceil() as usize;
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_the_end_leaves_a_time_unknown_and_what_is_lost_does_not() {
+    fn pending_messages_leave_a_time_unknown_and_lost_ones_do_not() {
         let mut tally = tally();
         for message in 10..40 {
             match message {

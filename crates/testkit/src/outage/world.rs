@@ -1,6 +1,6 @@
-//! Moves time on: messages are created, the dispatch loop decides, the receiver answers, the store
-//! takes a moment. Nothing else can happen, so there is no heap of events: the next moment is the
-//! earliest of a few.
+//! Runs a scenario in virtual time: messages are created, the dispatch loop decides, the receiver answers, the store
+//! replies after a millisecond. There are no other events, so the next moment is the earliest of a few times, and no
+//! event heap is needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use super::{Scenario, Sender};
 
 /// The first moment on the loop's clock.
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
-/// How long the store takes for anything.
+/// How long the store takes for every call.
 const STORE_MS: i64 = 1;
-/// A message and its one delivery each have a key.
+/// A message and its delivery each have a key.
 const KEYS_A_MESSAGE: u64 = 2;
 const TIER: Tier = Tier::Promotional;
 
-/// Plays a scenario to its end.
+/// Runs a scenario to its end.
 pub(super) fn play(scenario: &Scenario, sender: &Sender) -> Outcome {
     let mut world = World::new(scenario, sender);
     let ends = BEGIN + scenario.recovers() + scenario.horizon;
@@ -55,14 +55,14 @@ struct World {
     recovers: Duration,
     rng: Rng,
     load: f64,
-    /// When the next message is created, finer than the clock: a rate must not be rounded.
+    /// When the next message is created. Finer than the clock, so that rounding does not change the rate.
     next_message: Duration,
     messages: u64,
-    /// What the store will tell the loop, in order.
-    told: VecDeque<(Timestamp, Event)>,
-    /// Requests that leave in this moment.
+    /// Events from the store for the loop, in order.
+    store_events: VecDeque<(Timestamp, Event)>,
+    /// Requests that leave in this millisecond.
     leaving: Vec<Start>,
-    /// Requests under way, by when they end and which left first.
+    /// Requests under way, by their end and then by the order in which they left.
     answers: BTreeMap<(Timestamp, u64), Finished>,
     requests: u64,
     effects: Vec<Effect>,
@@ -86,7 +86,7 @@ impl World {
             load: scenario.load,
             next_message: Duration::ZERO,
             messages: 0,
-            told: VecDeque::new(),
+            store_events: VecDeque::new(),
             leaving: Vec::new(),
             answers: BTreeMap::new(),
             requests: 0,
@@ -107,20 +107,20 @@ impl World {
         Duration::from_secs_f64(-(1.0 - self.rng.f64()).ln() / self.load)
     }
 
-    /// When something happens next. It may be now: a request that is turned away has its answer at
-    /// once. The loop was woken for this moment already.
+    /// The time of the next event. It may be now, because a `503` of a full queue takes no time. A wake-up of the loop
+    /// is later than now: it was woken for this moment already.
     fn next_moment(&self) -> Timestamp {
         let message = BEGIN + self.next_message;
-        let told = self.told.front().map(|(at, _)| *at);
+        let store = self.store_events.front().map(|(at, _)| *at);
         let answer = self.answers.first_key_value().map(|((at, _), _)| *at);
         let wake = self.dispatch.wake_at().map(|at| at.max(self.now + Duration::from_millis(1)));
-        // Somebody looks at the breaker then.
+        // `watch_breaker` must run at the recovery.
         let recovery = Some(BEGIN + self.recovers).filter(|at| *at > self.now);
-        [told, answer, wake, recovery].into_iter().flatten().fold(message, Timestamp::min)
+        [store, answer, wake, recovery].into_iter().flatten().fold(message, Timestamp::min)
     }
 
     fn happen(&mut self) {
-        while let Some((_, event)) = self.told.pop_front_if(|(at, _)| *at <= self.now) {
+        while let Some((_, event)) = self.store_events.pop_front_if(|(at, _)| *at <= self.now) {
             self.step(event);
         }
         let mut finished = Vec::new();
@@ -143,7 +143,7 @@ impl World {
         }
         if !accepted.is_empty() {
             let (_, arrivals) = self.disk.lock().accept(self.session, accepted).expect("there is one session");
-            self.tell(Event::Arrived(arrivals));
+            self.send_to_loop(Event::Arrived(arrivals));
         }
         self.reach_receiver();
         self.watch_breaker();
@@ -183,7 +183,7 @@ impl World {
         self.effects = effects;
     }
 
-    /// Notes when the sender has understood that the receiver is back.
+    /// Notes when the sender's breaker closes after the recovery.
     fn watch_breaker(&mut self) {
         let now = self.elapsed();
         if now >= self.recovers
@@ -194,8 +194,8 @@ impl World {
         }
     }
 
-    /// Requests that left in the same millisecond reach the receiver in any order, as on a wire: the
-    /// loop sends the oldest first, and a clock that ticks coarsely must not favour it.
+    /// Passes requests to the receiver. Those of the same millisecond arrive in random order, as on a network: the loop
+    /// sends the oldest first, and the coarse clock must not favour that one.
     fn reach_receiver(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
         self.rng.shuffle(&mut leaving);
@@ -211,7 +211,7 @@ impl World {
         self.leaving = leaving;
     }
 
-    /// A store in memory has done it at once; its answer takes a moment.
+    /// Performs a store call at once; the loop gets the reply after `STORE_MS`.
     fn call(&mut self, call: Call) {
         if let Call::Settle(batch) = &call {
             for settlement in batch {
@@ -219,7 +219,7 @@ impl World {
             }
         }
         let reply = perform(&self.disk, self.session, call).now_or_never().expect("a store in memory answers at once");
-        self.tell(Event::Replied(reply.expect("there is one session")));
+        self.send_to_loop(Event::Replied(reply.expect("there is one session")));
     }
 
     fn settled(&mut self, delivery: &Delivery) {
@@ -231,13 +231,13 @@ impl World {
         self.tally.ended(number(delivery.id), end);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn send_to_loop(&mut self, event: Event) {
         let at = Timestamp::from_millis(self.now.as_millis() + STORE_MS);
-        self.told.push_back((at, event));
+        self.store_events.push_back((at, event));
     }
 }
 
-/// Which message a delivery belongs to, from 0.
+/// The number of the message that a delivery belongs to, from 0.
 fn number(delivery: DeliveryId) -> usize {
     usize::try_from(delivery.0.seq() / KEYS_A_MESSAGE - 1).expect("a run is shorter than memory is large")
 }
@@ -249,20 +249,20 @@ mod tests {
     use super::super::{Down, naive};
     use super::*;
 
-    /// Two minutes down, at a load that a test can bear.
+    /// An outage of two minutes, at a load that is small enough for a test.
     fn small(seed: u64) -> Scenario {
         Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(120), seed, ..Scenario::default() }
     }
 
     #[test]
-    fn the_same_seed_is_the_same_run() {
+    fn same_seed_gives_the_same_run() {
         let sender = Sender::posthaste(Policy::default());
         assert_eq!(play(&small(1), &sender), play(&small(1), &sender));
         assert_ne!(play(&small(1), &sender), play(&small(2), &sender));
     }
 
     #[test]
-    fn bare_retries_send_what_their_schedule_says_and_nothing_is_lost() {
+    fn bare_retries_follow_their_schedule_and_lose_nothing() {
         let outcome = play(&small(1), &Sender::bare(naive::FIXED.policy()));
         // Tried when it is created and every 60.02 s from then on: 1.5 times on average.
         let held = small(1).held();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn posthaste_leaves_a_receiver_alone_that_is_down() {
+    fn posthaste_sends_little_to_a_receiver_that_is_down() {
         for down in [Down::Refuses, Down::Unavailable, Down::Silent] {
             let scenario = Scenario { down, ..small(1) };
             let outcome = play(&scenario, &Sender::posthaste(Policy::default()));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_at_its_horizon_whatever_waits() {
+    fn run_with_pending_messages_ends_at_its_horizon() {
         let scenario = Scenario { outage: Duration::from_secs(3_600), horizon: Duration::from_secs(1_800), ..small(1) };
         let outcome = play(&scenario, &Sender::bare(naive::SCHEDULE.policy()));
         assert_eq!(outcome.seconds.len(), 120 + 3_600 + 1_800);

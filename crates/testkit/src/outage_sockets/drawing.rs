@@ -1,21 +1,21 @@
-//! What reached a receiver, second by second: as text for a terminal, as an SVG for a page.
+//! Draws a chart of the requests per second that reached a receiver: as text for a terminal, as SVG for a page.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Rows of the text, columns at most.
+/// The size of the text chart; columns are a maximum.
 const ROWS: u32 = 8;
 const COLUMNS: usize = 90;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Of the SVG.
+/// The size of the SVG.
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 40.0;
 
-/// What is drawn.
+/// The data of a chart, by second.
 pub(super) struct Drawing {
     pub(super) title: String,
-    /// When the receiver was dead, in seconds.
+    /// The seconds in which the receiver was dead.
     pub(super) outage: Range<u64>,
     pub(super) taken: Vec<u32>,
     pub(super) refused: Vec<u32>,
@@ -35,7 +35,7 @@ impl Drawing {
         (0..self.length()).map(|second| self.total(second)).max().unwrap_or(0).max(1)
     }
 
-    /// Columns of blocks, the outage underlined.
+    /// The chart as columns of block characters, with the outage marked below.
     pub(super) fn text(&self) -> String {
         let step = self.length().div_ceil(COLUMNS);
         let columns: Vec<u32> = (0..self.length())
@@ -58,11 +58,11 @@ impl Drawing {
             let second = (column * step) as u64;
             text.push(if self.outage.contains(&second) { '×' } else { '─' });
         }
-        text += "\n       × the receiver is dead; what reached it then was reset";
+        text += "\n       × the receiver is dead and resets connections";
         text
     }
 
-    /// Bars, the outage shaded, what was reset in red.
+    /// The chart as SVG bars, with the outage shaded and resets in red.
     pub(super) fn svg(&self) -> String {
         let (width, height) = (WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN);
         let bar = width / self.length() as f64;

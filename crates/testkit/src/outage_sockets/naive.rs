@@ -1,5 +1,5 @@
-//! The negative control: a sender as it is written where nobody thinks of the receiver. Each message is tried again
-//! every second until somebody takes it.
+//! The negative control: a sender without any protection of the receiver. It retries each message every second until
+//! the receiver accepts it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::caller::call;
 
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Sends at the plan's pace, until all have arrived.
+/// Sends messages at the plan's rate, and waits until all have arrived.
 pub(super) async fn send(plan: &Plan, to: SocketAddr, began: Instant) {
     let mut next = began;
     let mut messages = JoinSet::new();

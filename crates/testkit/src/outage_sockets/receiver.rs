@@ -1,4 +1,4 @@
-//! A receiver that dies and returns on the same port, and notes what reached it and when.
+//! An HTTP receiver that can die and return on the same port, and records the requests and connections that reached it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,25 +12,25 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// One message that arrived.
+/// A message that arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
-    /// `webhook-id`.
+    /// The request's `webhook-id`.
     pub(super) message: String,
     at: Duration,
 }
 
-/// Listens on loopback until it is dropped.
+/// The receiver. It listens on loopback until it is dropped.
 pub(super) struct Receiver {
     address: SocketAddr,
-    desk: Arc<Desk>,
+    state: Arc<State>,
     _tasks: JoinSet<()>,
 }
 
-struct Desk {
+struct State {
     began: Instant,
     is_dead: AtomicBool,
-    /// Tells open connections that they die.
+    /// Counts deaths. A change closes open connections.
     deaths: watch::Sender<u32>,
     log: Mutex<Log>,
     more: Notify,
@@ -46,7 +46,7 @@ impl Receiver {
     pub(super) async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let desk = Arc::new(Desk {
+        let state = Arc::new(State {
             began: Instant::now(),
             is_dead: AtomicBool::new(false),
             deaths: watch::Sender::new(0),
@@ -54,8 +54,8 @@ impl Receiver {
             more: Notify::new(),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(listen(listener, Arc::clone(&desk)));
-        Ok(Self { address, desk, _tasks: tasks })
+        tasks.spawn(listen(listener, Arc::clone(&state)));
+        Ok(Self { address, state, _tasks: tasks })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -66,52 +66,52 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    /// From now on whoever connects is reset, and every open connection is.
+    /// Closes open connections and, from now on, resets new ones.
     pub(super) fn die(&self) {
-        self.desk.is_dead.store(true, Ordering::SeqCst);
-        self.desk.deaths.send_modify(|deaths| *deaths += 1);
+        self.state.is_dead.store(true, Ordering::SeqCst);
+        self.state.deaths.send_modify(|deaths| *deaths += 1);
     }
 
     pub(super) fn come_back(&self) {
-        self.desk.is_dead.store(false, Ordering::SeqCst);
+        self.state.is_dead.store(false, Ordering::SeqCst);
     }
 
     pub(super) fn arrived(&self) -> Vec<Arrival> {
-        self.desk.log().arrived.clone()
+        self.state.log().arrived.clone()
     }
 
-    /// How many connections were reset while it was dead.
+    /// How many new connections were reset while the receiver was dead.
     pub(super) fn refused(&self) -> usize {
-        self.desk.log().refused.len()
+        self.state.log().refused.len()
     }
 
-    /// Waits until so many have arrived; false when that took longer than this.
+    /// Waits until `count` messages have arrived. Returns `false` after the time `within`.
     pub(super) async fn waits_for(&self, count: usize, within: Duration) -> bool {
-        let all_here = async {
+        let all_arrived = async {
             loop {
-                let more = self.desk.more.notified();
-                if self.desk.log().arrived.len() >= count {
+                let more = self.state.more.notified();
+                if self.state.log().arrived.len() >= count {
                     return;
                 }
                 more.await;
             }
         };
-        tokio::time::timeout(within, all_here).await.is_ok()
+        tokio::time::timeout(within, all_arrived).await.is_ok()
     }
 
     /// Arrivals in each second.
     pub(super) fn per_second(&self) -> Vec<u32> {
-        per_second(self.desk.log().arrived.iter().map(|arrival| arrival.at))
+        per_second(self.state.log().arrived.iter().map(|arrival| arrival.at))
     }
 
     /// Connections reset in each second.
     pub(super) fn refused_per_second(&self) -> Vec<u32> {
-        per_second(self.desk.log().refused.iter().copied())
+        per_second(self.state.log().refused.iter().copied())
     }
 
-    /// The most that arrived in any second after this one.
+    /// The most arrivals within one second, from this time on.
     pub(super) fn peak_after(&self, seconds: f64) -> f64 {
-        let times: Vec<f64> = self.desk.log().arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
+        let times: Vec<f64> = self.state.log().arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
         let after: Vec<f64> = times.into_iter().filter(|at| *at >= seconds).collect();
         let within_a_second = |from: usize| after[from..].iter().take_while(|at| **at < after[from] + 1.0).count();
         (0..after.len()).map(within_a_second).max().unwrap_or(0) as f64
@@ -130,35 +130,35 @@ fn per_second(times: impl Iterator<Item = Duration>) -> Vec<u32> {
     seconds
 }
 
-impl Desk {
+impl State {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn listen(listener: TcpListener, desk: Arc<Desk>) {
+async fn listen(listener: TcpListener, state: Arc<State>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        if desk.is_dead.load(Ordering::SeqCst) {
-            desk.log().refused.push(desk.began.elapsed());
-            // Closed with a reset: nothing lingers.
+        if state.is_dead.load(Ordering::SeqCst) {
+            state.log().refused.push(state.began.elapsed());
+            // Closes with a reset instead of a FIN.
             let _ = stream.set_zero_linger();
             continue;
         }
-        let desk = Arc::clone(&desk);
+        let state = Arc::clone(&state);
         connections.spawn(async move {
-            let mut deaths = desk.deaths.subscribe();
+            let mut deaths = state.deaths.subscribe();
             tokio::select! {
                 biased;
                 _ = deaths.changed() => {}
-                _ = serve(stream, &desk) => {}
+                _ = serve(stream, &state) => {}
             }
         });
     }
 }
 
-/// One request after the other. The body is `{}` and ends it.
-async fn serve(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
+/// Serves the requests of a connection, one after the other. Every request body is `{}`, which marks its end.
+async fn serve(mut stream: TcpStream, state: &State) -> io::Result<()> {
     let mut request = Vec::new();
     loop {
         request.clear();
@@ -170,8 +170,8 @@ async fn serve(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
         let text = String::from_utf8_lossy(&request);
         let id = text.lines().find_map(|line| line.strip_prefix("webhook-id: ")).unwrap_or_default().to_owned();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
-        // One that died before it could answer took nothing.
-        desk.log().arrived.push(Arrival { message: id, at: desk.began.elapsed() });
-        desk.more.notify_one();
+        // Counted after the answer: a receiver that dies before it answers has accepted nothing.
+        state.log().arrived.push(Arrival { message: id, at: state.began.elapsed() });
+        state.more.notify_one();
     }
 }

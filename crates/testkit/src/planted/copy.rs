@@ -1,9 +1,8 @@
-//! The copy of the sources that the bugs are planted in.
+//! The copy of the sources in which the bugs are planted.
 //!
-//! It lies in the target folder, always at the same place, and only files that differ are written: a
-//! second run finds most of its build done. It is built into the same target folder, so that what both
-//! need from others is built once; its packages have another version, so that cargo never takes one of
-//! theirs for one of ours.
+//! It is always at the same place in the target folder, and only files that differ are written, so that a second build
+//! is incremental. It is built into the same target folder, so that common dependencies are built once. Its packages
+//! have another version, so that cargo never confuses them with those of the workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,19 +11,19 @@ use std::process::Command;
 use super::{patch, read};
 use crate::prove::CannotRun;
 
-/// What the copy is made of.
+/// The files and folders that are copied.
 const PARTS: [&str; 5] = ["crates", "xtask", "Cargo.toml", "Cargo.lock", ".cargo"];
-/// Added to the version of every package of the copy.
+/// The suffix of the version of every package of the copy.
 const MARK: &str = "-planted";
 
-/// A copy with every bug asleep in it.
+/// A copy with every bug in it, switched off.
 pub(super) struct Replica {
     root: PathBuf,
     target: PathBuf,
 }
 
 impl Replica {
-    /// Makes it, or brings it up to date.
+    /// Makes or updates the copy.
     pub(super) fn make(workspace: &Path, target: &Path, planted: &Path, bugs: &[&str]) -> Result<Self, CannotRun> {
         let copy = Self { root: target.join("planted"), target: target.to_owned() };
         let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
@@ -44,7 +43,7 @@ impl Replica {
         Ok(copy)
     }
 
-    /// Builds the program that hunts and says where it is.
+    /// Builds the program `hunt`. Returns its path.
     pub(super) fn build(&self) -> Result<PathBuf, CannotRun> {
         let built = Command::new("cargo")
             .current_dir(&self.root)
@@ -59,17 +58,17 @@ impl Replica {
         Err(CannotRun(format!("the copy does not build:\n{}", String::from_utf8_lossy(&built.stderr))))
     }
 
-    /// Writes what differs and removes what is no more.
+    /// Writes files that differ, and removes those that are not in the list.
     fn write(&self, files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<(), CannotRun> {
-        let mut there = BTreeMap::new();
+        let mut existing = BTreeMap::new();
         if self.root.exists() {
-            gather(&self.root, Path::new(""), &mut there)?;
+            gather(&self.root, Path::new(""), &mut existing)?;
         }
-        for path in there.keys().filter(|path| !files.contains_key(*path)) {
+        for path in existing.keys().filter(|path| !files.contains_key(*path)) {
             let path = self.root.join(path);
             std::fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
         }
-        for (path, bytes) in files.iter().filter(|(path, bytes)| there.get(*path) != Some(bytes)) {
+        for (path, bytes) in files.iter().filter(|(path, bytes)| existing.get(*path) != Some(bytes)) {
             let path = self.root.join(path);
             let folder = path.parent().expect("a file lies in a folder");
             std::fs::create_dir_all(folder).map_err(|error| cannot("make", folder, &error))?;
@@ -79,7 +78,7 @@ impl Replica {
     }
 }
 
-/// Every file of a folder, or a file itself, by its path below `root`. What is not there is left out.
+/// Reads all files of a folder, or a single file, by their paths below `root`. Missing ones are left out.
 fn gather(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<(), CannotRun> {
     let whole = root.join(path);
     if whole.is_dir() {
@@ -94,7 +93,7 @@ fn gather(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> R
     Ok(())
 }
 
-/// A manifest or lock file in which our own packages have another version.
+/// A manifest or lock file in which the workspace's packages have the marked version.
 fn marked(manifest: &str, text: &str) -> Result<String, CannotRun> {
     let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
     let other = format!("version = \"{}{MARK}\"", env!("CARGO_PKG_VERSION"));
@@ -105,7 +104,7 @@ fn marked(manifest: &str, text: &str) -> Result<String, CannotRun> {
         .collect();
     let marked = blocks.join("\n\n");
     if marked == text {
-        return Err(CannotRun(format!("{manifest} has no line `{line}` of our own packages to mark")));
+        return Err(CannotRun(format!("{manifest} has no line `{line}` of a package of the workspace")));
     }
     Ok(marked)
 }
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_packages_are_marked() {
+    fn only_workspace_packages_are_marked() {
         let version = env!("CARGO_PKG_VERSION");
         let lock = format!(
             "[[package]]\nname = \"ours\"\nversion = \"{version}\"\n\n[[package]]\nname = \"theirs\"\nversion = \"{version}\"\nsource = \"somewhere\"\n"
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_writes_nothing_and_what_is_gone_goes() {
+    fn second_run_writes_nothing_and_removes_missing_files() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let copy = Replica { root: folder.path().join("planted"), target: folder.path().to_owned() };
         let file = |name: &str| (PathBuf::from(name), b"text".to_vec());
@@ -141,7 +140,7 @@ mod tests {
         let read_only = copy.root.join("two");
         let mut permissions = std::fs::metadata(&read_only).expect("it was written").permissions();
         permissions.set_readonly(true);
-        std::fs::set_permissions(&read_only, permissions).expect("it is ours");
+        std::fs::set_permissions(&read_only, permissions).expect("the test owns the file");
         let before = std::fs::metadata(&read_only).expect("it was written").modified().expect("a file has a time");
         written(&["two"]);
         assert!(!copy.root.join("a/one").exists());

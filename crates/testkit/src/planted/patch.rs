@@ -1,4 +1,4 @@
-//! A patch: places in the sources, each found by its exact text, and what stands there instead.
+//! A patch: places in the sources, each given by its exact text, with their replacements.
 //!
 //! ```text
 //! file crates/core/src/queue.rs
@@ -9,8 +9,8 @@
 //! --- end
 //! ```
 //!
-//! A text must occur exactly once, so that a patch that no longer fits says so instead of doing nothing.
-//! What stands before the first `file` is a comment.
+//! The text must occur exactly once, so that a patch that no longer applies is an error and not silently ignored. Text
+//! before the first `file` is a comment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use super::read;
 use crate::prove::CannotRun;
 
-/// One place and what is put there.
+/// A place in a source file, and its replacement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Patch {
     bug: String,
@@ -27,7 +27,7 @@ pub(super) struct Patch {
     put: String,
 }
 
-/// The switch itself, then the patches of these bugs. A patch that no bug of the list has is a mistake.
+/// Reads the patch of the switch itself, and the patches of these bugs. A patch without a bug in the list is an error.
 pub(super) fn read_all(folder: &Path, bugs: &[&str]) -> Result<Vec<Patch>, CannotRun> {
     let cannot = |error: &dyn std::fmt::Display| CannotRun(format!("cannot read {}: {error}", folder.display()));
     for entry in std::fs::read_dir(folder).map_err(|error| cannot(&error))? {
@@ -36,7 +36,7 @@ pub(super) fn read_all(folder: &Path, bugs: &[&str]) -> Result<Vec<Patch>, Canno
         if path.extension().is_some_and(|ending| ending == "patch")
             && !["switch"].iter().chain(bugs).any(|bug| *bug == name)
         {
-            return Err(CannotRun(format!("{} is in no list: add its bug to README.md", path.display())));
+            return Err(CannotRun(format!("{} is not in the list: add its bug to README.md", path.display())));
         }
     }
     let mut patches = Vec::new();
@@ -56,10 +56,10 @@ fn parse(bug: &str, text: &str) -> Result<Vec<Patch>, CannotRun> {
             if line.trim().is_empty() {
                 continue;
             }
-            return Err(wrong(&format!("`{line}` stands between two places")));
+            return Err(wrong(&format!("unexpected line `{line}` between two places")));
         };
         if lines.next() != Some("--- find") {
-            return Err(wrong("a `file` is followed by `--- find`"));
+            return Err(wrong("a `file` must be followed by `--- find`"));
         }
         let find = part(&mut lines, "--- put").ok_or_else(|| wrong("a `--- find` has no `--- put`"))?;
         let put = part(&mut lines, "--- end").ok_or_else(|| wrong("a `--- put` has no `--- end`"))?;
@@ -81,8 +81,8 @@ fn part<'a>(lines: &mut impl Iterator<Item = &'a str>, marker: &str) -> Option<S
     None
 }
 
-/// The changed files with their new text, by their path in the workspace. Says of all patches that do
-/// not fit that they do not.
+/// Applies patches. Returns the changed files with their new text, by their path in the workspace. The error lists all
+/// patches that do not apply.
 pub(super) fn apply(workspace: &Path, patches: &[Patch]) -> Result<BTreeMap<PathBuf, String>, CannotRun> {
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut wrong = Vec::new();
@@ -94,7 +94,9 @@ pub(super) fn apply(workspace: &Path, patches: &[Patch]) -> Result<BTreeMap<Path
         let text = files.get_mut(&path).expect("read just now");
         match text.matches(find.as_str()).count() {
             1 => *text = text.replacen(find.as_str(), put, 1),
-            times => wrong.push(format!("{bug}.patch no longer fits {file}: its text is there {times} times:\n{find}")),
+            times => {
+                wrong.push(format!("{bug}.patch does not apply to {file}: its text occurs {times} times:\n{find}"));
+            }
         }
     }
     if wrong.is_empty() { Ok(files) } else { Err(CannotRun(wrong.join("\n"))) }
@@ -111,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_is_places_and_what_is_put_there() {
+    fn patch_is_parsed_into_places_and_replacements() {
         let parsed = parse("bug", TEXT).unwrap_or_else(|CannotRun(why)| panic!("{why}"));
         assert_eq!(parsed, [patch("src/a.rs", "one\n", "two\nthree\n"), patch("src/b.rs", "x\n", "")]);
     }
 
     #[test]
-    fn a_patch_that_is_not_whole_says_what_is_missing() {
+    fn incomplete_patch_is_refused_with_the_missing_part() {
         for (text, complaint) in [
-            ("file a\n--- put\n", "bug.patch: a `file` is followed by `--- find`"),
+            ("file a\n--- put\n", "bug.patch: a `file` must be followed by `--- find`"),
             ("file a\n--- find\nx\n", "bug.patch: a `--- find` has no `--- put`"),
             ("file a\n--- find\nx\n--- put\ny\n", "bug.patch: a `--- put` has no `--- end`"),
             ("nothing\n", "bug.patch: it changes nothing"),
@@ -129,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_must_be_there_exactly_once() {
+    fn patch_applies_only_if_its_text_occurs_once() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        std::fs::write(folder.path().join("a.rs"), "one\ntwo\ntwo\n").expect("the folder is ours");
+        std::fs::write(folder.path().join("a.rs"), "one\ntwo\ntwo\n").expect("the test owns the folder");
         let applied =
             |find: &str| apply(folder.path(), &[patch("a.rs", find, "three\n")]).map_err(|CannotRun(why)| why);
         let changed = applied("one\n").unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(changed[Path::new("a.rs")], "three\ntwo\ntwo\n");
         for (find, times) in [("two\n", 2), ("none\n", 0)] {
-            let why = applied(find).expect_err("it is not there once");
+            let why = applied(find).expect_err("the text does not occur once");
             assert!(
-                why.starts_with(&format!("bug.patch no longer fits a.rs: its text is there {times} times")),
+                why.starts_with(&format!("bug.patch does not apply to a.rs: its text occurs {times} times")),
                 "{why}"
             );
         }

@@ -1,9 +1,8 @@
 //! `prove NAME`: runs one of the named proofs and prints its figures last.
 //!
 //! Progress goes to stderr and the figures to stdout, so that `--json` leaves one object there.
-//! Exit code 0: every figure reached its bar; 1: one fell short; 2: the proof could not be run.
-//! Started by `cargo xtask prove`, which builds it optimised. What is common to every binary with
-//! proofs.
+//! Exit code 0: every figure reached its bar; 1: at least one did not; 2: the proof could not be run.
+//! Started by `cargo xtask prove`, which builds it optimised. All binaries with proofs share this module.
 
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,28 +22,28 @@ usage: prove NAME [--quick] [--seeds N] [--first S] [--corpus FILE] [--json]
   --first S      the first seed
   --corpus FILE  another corpus, for a proof that has one (ssrf)
   --against C    compares the CPU of a delivery with that of commit C, which
-                 `cargo xtask prove` builds; `prove` itself wants a path to the
+                 `cargo xtask prove` builds; `prove` itself takes the path of the
                  other `posthaste` instead
   --pairs N      how often both are measured, 9 to 99 [default: 9]
   --at-most R    the bar for new CPU by old CPU [default: 1.03]
-  --json         one object instead of one line a figure
+  --json         one JSON object instead of one line per figure
   --list         every proof and what it shows";
 
-/// Runs one of these proofs as the command line asks.
+/// Runs one of these proofs, as the command line requests.
 pub fn main(proofs: &[Proof]) -> ExitCode {
     match parse(env::args().skip(1), proofs) {
-        Ok(Ask::Help) => {
+        Ok(Request::Help) => {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        Ok(Ask::List) => {
+        Ok(Request::List) => {
             let width = proofs.iter().map(|proof| proof.name.len()).max().unwrap_or(0);
             for proof in proofs {
                 println!("{:width$}  {}", proof.name, proof.shows);
             }
             ExitCode::SUCCESS
         }
-        Ok(Ask::Run { proof, options, form }) => {
+        Ok(Request::Run { proof, options, form }) => {
             let findings = findings(&proof, &options);
             report(&proof, &findings, form);
             ending(&findings).into()
@@ -56,8 +55,8 @@ pub fn main(proofs: &[Proof]) -> ExitCode {
     }
 }
 
-/// What the command line asks for.
-enum Ask {
+/// A parsed command line.
+enum Request {
     Help,
     List,
     Run { proof: Proof, options: Options, form: Form },
@@ -70,15 +69,15 @@ enum Form {
     Json,
 }
 
-fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, String> {
+fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Request, String> {
     let mut args = args;
     let mut name = None;
     let mut options = Options::default();
     let mut form = Form::Lines;
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--help" | "-h" => return Ok(Ask::Help),
-            "--list" => return Ok(Ask::List),
+            "--help" | "-h" => return Ok(Request::Help),
+            "--list" => return Ok(Request::List),
             "--quick" => options.quick = true,
             "--json" => form = Form::Json,
             "--seeds" => options.seeds = Some(number("--seeds", args.next())?),
@@ -106,7 +105,7 @@ fn parse(args: impl Iterator<Item = String>, proofs: &[Proof]) -> Result<Ask, St
     if options.pairs.is_some_and(|pairs| !(PAIRS_MIN..=PAIRS_MAX).contains(&pairs)) {
         return Err(format!("--pairs wants {PAIRS_MIN} to {PAIRS_MAX}: fewer have no median worth judging"));
     }
-    Ok(Ask::Run { proof: *proof, options, form })
+    Ok(Request::Run { proof: *proof, options, form })
 }
 
 fn number(flag: &str, value: Option<String>) -> Result<u64, String> {
@@ -127,7 +126,7 @@ fn unknown(name: &str, proofs: &[Proof]) -> String {
     }
 }
 
-/// How many letters must be added, dropped or replaced to turn `a` into `b`.
+/// The edit distance of `a` and `b`: letters to add, drop or replace.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, x) in a.chars().enumerate() {
@@ -142,16 +141,16 @@ fn distance(a: &str, b: &str) -> usize {
     *row.last().expect("a row has at least its first cell")
 }
 
-/// Runs the proof. One that panics, or that shows no figure, did not run: it must not pass.
+/// Runs the proof. A proof that panics or returns no figure counts as not run, so that it cannot pass.
 fn findings(proof: &Proof, options: &Options) -> Findings {
     match catch_unwind(AssertUnwindSafe(|| (proof.run)(options))) {
-        Ok(Ok(figures)) if figures.is_empty() => Err(CannotRun("it ended without a figure".to_owned())),
+        Ok(Ok(figures)) if figures.is_empty() => Err(CannotRun("the proof returned no figure".to_owned())),
         Ok(findings) => findings,
-        Err(_) => Err(CannotRun("it panicked; the message is above".to_owned())),
+        Err(_) => Err(CannotRun("the proof panicked; the message is above".to_owned())),
     }
 }
 
-/// The end of a run, as the exit code tells it.
+/// The result of a run, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ending {
     Ok = 0,
@@ -184,7 +183,7 @@ fn report(proof: &Proof, findings: &Findings, form: Form) {
     }
 }
 
-/// The run as one object. Written by hand: it is one shape, and the testkit stays free of serde.
+/// The run as one JSON object. Written by hand, because it has a single shape.
 fn json(proof: &Proof, findings: &Findings) -> String {
     let body = match findings {
         Ok(figures) => format!("\"figures\":[{}]", figures.iter().map(figure_json).collect::<Vec<_>>().join(",")),
@@ -208,7 +207,7 @@ fn figure_json(figure: &Figure) -> String {
     )
 }
 
-/// JSON knows no infinity and no "not a number".
+/// A number, or `null` for infinity and NaN, which JSON does not have.
 fn value(value: f64) -> String {
     if value.is_finite() { value.to_string() } else { "null".to_owned() }
 }
@@ -249,12 +248,12 @@ mod tests {
         Proof { name: "cannot", shows: "a missing tool", run: |_| Err(CannotRun("no \"tool\" here".to_owned())) },
     ];
 
-    fn asked(line: &str) -> Result<Ask, String> {
+    fn parsed(line: &str) -> Result<Request, String> {
         parse(line.split_whitespace().map(str::to_owned), SAMPLES)
     }
 
     fn check(line: &str, expected: Ending, printed: &str) {
-        let Ok(Ask::Run { proof, options, .. }) = asked(line) else {
+        let Ok(Request::Run { proof, options, .. }) = parsed(line) else {
             panic!("`{line}` names a proof");
         };
         let findings = findings(&proof, &options);
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_met_from_missed_from_not_run() {
+    fn exit_codes_differ_for_met_missed_and_not_run() {
         check(
             "holds",
             Ending::Ok,
@@ -277,20 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_without_figures_does_not_pass() {
-        check("mute", Ending::CouldNotRun, r#"{"proof":"mute","ok":false,"cannot_run":"it ended without a figure"}"#);
+    fn proof_without_figures_does_not_pass() {
+        check(
+            "mute",
+            Ending::CouldNotRun,
+            r#"{"proof":"mute","ok":false,"cannot_run":"the proof returned no figure"}"#,
+        );
     }
 
     #[test]
-    fn a_number_that_is_none_is_null_in_json() {
+    fn nan_is_null_in_json() {
         let figure = Figure::at_most("p99", f64::NAN, "ms", 5.0);
         assert!(!figure.is_ok());
         assert_eq!(figure_json(&figure), r#"{"name":"p99","value":null,"unit":"ms","at_most":5,"ok":false}"#);
     }
 
     #[test]
-    fn options_may_stand_on_either_side_of_the_name() {
-        let Ok(Ask::Run { proof, options, form }) = asked("--quick holds --seeds 20 --first 7 --json") else {
+    fn options_are_accepted_before_and_after_the_name() {
+        let Ok(Request::Run { proof, options, form }) = parsed("--quick holds --seeds 20 --first 7 --json") else {
             panic!("that is a complete command line");
         };
         assert_eq!((proof.name, options.quick, options.seeds, options.first), ("holds", true, Some(20), Some(7)));
@@ -298,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_takes_its_pairs_and_its_bar_from_the_command_line() {
-        let Ok(Ask::Run { options, .. }) = asked("holds --against build --pairs 15 --at-most 1.1") else {
+    fn comparison_takes_pairs_and_bar_from_the_command_line() {
+        let Ok(Request::Run { options, .. }) = parsed("holds --against build --pairs 15 --at-most 1.1") else {
             panic!("that is a complete command line");
         };
         assert_eq!(options.against.as_deref(), Some(Path::new("build")));
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_line_says_what_is_wrong_with_it() {
+    fn wrong_command_lines_are_refused_with_the_reason() {
         let cases = [
             ("", "which proof?"),
             ("hold", "there is no proof hold; the nearest is holds, and --list shows all"),
@@ -324,7 +327,7 @@ mod tests {
             ("holds --against a --at-most x", "--at-most wants a ratio above 0, such as 1.03, not x"),
         ];
         for (line, complaint) in cases {
-            assert_eq!(asked(line).err().as_deref(), Some(complaint), "`{line}`");
+            assert_eq!(parsed(line).err().as_deref(), Some(complaint), "`{line}`");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A server with a long queue is killed: how soon it is ready again, and how soon the first delivery arrives.
+//! Measures how soon a server with a long backlog is ready after a kill, and how soon the first delivery arrives.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::posthaste::{Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::seeder::{self, Shape};
 
-/// Deliveries that arrive before the server is killed: it is at work then.
+/// Deliveries that must arrive before a kill, so that the server is at work.
 const AT_WORK: usize = 200;
-/// Far beyond the bar: only a server that does not come back gets here.
+/// The timeout of every wait; far beyond the bars.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder whose store has this queue.
+/// A folder whose store has this backlog.
 pub(super) fn queued(queue: Shape) -> Result<TempDir, CannotRun> {
     let folder = crate::served::folder()?;
     let data = folder.path().join("data");
@@ -29,7 +29,7 @@ pub(super) fn queued(queue: Shape) -> Result<TempDir, CannotRun> {
     Ok(folder)
 }
 
-/// Kills the server so often; the slowest start counts.
+/// Kills the server this many times. The slowest start counts.
 pub(super) async fn prove(binary: &Path, folder: &TempDir, queue: Shape, kills: u32, options: &Options) -> Findings {
     let manners = Manners { takes: Duration::from_millis(5)..Duration::from_millis(50), fails_one_in: None };
     let counter = Counter::start(manners).await?;
@@ -63,7 +63,7 @@ async fn arrive(counter: &Counter, enough: usize) -> io::Result<()> {
     if counter.waits_for(PATIENCE, |seens| seens.messages() >= enough).await {
         return Ok(());
     }
-    Err(io::Error::other(format!("only {} messages of the queue came", counter.seens().messages())))
+    Err(io::Error::other(format!("only {} messages of the backlog arrived", counter.seens().messages())))
 }
 
 async fn is_ready(server: &Posthaste, began: Instant) -> io::Result<()> {

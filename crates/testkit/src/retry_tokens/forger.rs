@@ -1,6 +1,6 @@
-//! Whoever has the file and not the key: writes rows as the store would, as well as anybody can.
+//! The program `forger`: an attacker who has the database file but not the key, and writes rows as the store would.
 //!
-//! It knows the tables, which are no secret, and nothing else: no key, and no function of the store.
+//! It knows the schema, which is public. It uses no key, and no function of the store.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use rusqlite::Connection;
 use crate::part;
 use crate::prove::CannotRun;
 
-/// What it does to the deliveries `?1` to `?2`. Those of the store under attack have odd ids, and each
-/// carries the message before it.
+/// The attacks, as SQL on the deliveries `?1` to `?2`. Deliveries of the attacked store have odd ids; the id of a
+/// delivery's message is one lower.
 const DEEDS: &[(&str, &str)] = &[
-    // A second row for the same message: with a MAC of its own making, or with another row's.
+    // A second row for the same message, with a random MAC or with that of the copied row.
     (
         "forged",
         "INSERT INTO delivery
@@ -22,27 +22,27 @@ const DEEDS: &[(&str, &str)] = &[
            CASE id / 2 % 2 WHEN 0 THEN randomblob(16) ELSE mac END
          FROM delivery WHERE id BETWEEN ?1 AND ?2",
     ),
-    // To another endpoint, whose number is odd.
+    // Another endpoint. Endpoints have odd numbers.
     (
         "endpoint",
         "UPDATE delivery SET endpoint = CASE endpoint WHEN 1 THEN 3 ELSE endpoint - 2 END WHERE id BETWEEN ?1 AND ?2",
     ),
-    // In another lane, whose number is even.
+    // Another lane. Lanes have even numbers.
     ("lane", "UPDATE delivery SET lane = CASE lane WHEN 2 THEN 4 ELSE lane - 2 END WHERE id BETWEEN ?1 AND ?2"),
-    // Somebody else's message, with the MAC that was made for its own delivery's sake.
+    // The message of another delivery, with that delivery's MAC.
     (
         "message",
         "UPDATE delivery SET back = back + 2,
            mac = coalesce((SELECT mac FROM delivery AS other WHERE other.id = delivery.id - 2), mac)
          WHERE id BETWEEN ?1 AND ?2",
     ),
-    // Today instead of tomorrow.
+    // Due now instead of tomorrow.
     ("due", "UPDATE delivery SET due_ms = born_ms WHERE id BETWEEN ?1 AND ?2"),
-    // As if it had been tried already.
+    // As if it had been attempted twice.
     ("attempts", "UPDATE delivery SET attempts = 2, state = 1, cause = 5 WHERE id BETWEEN ?1 AND ?2"),
-    // A year longer than its sender wanted.
+    // A TTL that is a year longer.
     ("expiry", "UPDATE delivery SET expires_ms = expires_ms + 31536000000 WHERE id BETWEEN ?1 AND ?2"),
-    // Each payload in the place of its neighbour's.
+    // Payloads of neighbouring messages swapped.
     (
         "payload",
         "UPDATE message SET body = (SELECT body FROM before WHERE before.id = CASE message.id / 2 % 2
@@ -51,23 +51,24 @@ const DEEDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Does one deed, as it was told to.
+/// Runs one attack. The arguments are the database file, the attack's name, and the first and the last id.
 pub fn main(args: &[String]) -> ExitCode {
     part::end_with_input();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let ended = match args.as_slice() {
         [file, deed, first, last] => vandalise(Path::new(file), deed, first, last),
-        _ => Err(CannotRun("this is one part of the proof retry-tokens, which starts it".to_owned())),
+        _ => Err(CannotRun("this program is a part of the proof retry-tokens, which starts it".to_owned())),
     };
     part::ended("forger", ended)
 }
 
 fn vandalise(file: &Path, deed: &str, first: &str, last: &str) -> Result<(), CannotRun> {
     let sql = DEEDS.iter().find(|(name, _)| *name == deed).map(|(_, sql)| *sql);
-    let sql = sql.ok_or_else(|| CannotRun(format!("nobody does {deed}")))?;
+    let sql = sql.ok_or_else(|| CannotRun(format!("unknown attack {deed}")))?;
     let number = |text: &str| text.parse::<i64>().map_err(|error| CannotRun(format!("{text}: {error}")));
     let (first, last) = (number(first)?, number(last)?);
-    let changed = write(file, sql, first, last).map_err(|error| CannotRun(format!("cannot do {deed}: {error}")))?;
+    let changed =
+        write(file, sql, first, last).map_err(|error| CannotRun(format!("the attack {deed} failed: {error}")))?;
     println!("{changed}");
     Ok(())
 }

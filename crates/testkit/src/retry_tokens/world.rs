@@ -1,4 +1,4 @@
-//! A store that is filled and closed, and the production driver over it.
+//! The scenario of the proof: a store that is filled and closed, attacked, and then run by the production driver.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -29,11 +29,11 @@ use crate::seeder::{self, Mint, put_endpoints};
 
 pub(super) const LANES: u64 = 20;
 const ATTEMPT: Duration = Duration::from_millis(1);
-/// What has not happened by then, with nothing else happening either, is not going to.
+/// If nothing has happened for this long, nothing more will.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is done to rows, and to how many parts of the number of each.
+/// The attacks of [`super::forger`], and the share of `Size::each` that each is made on: numerator, denominator.
 const DEEDS: [(&str, u64, u64); 8] = [
     ("forged", 1, 1),
     ("endpoint", 1, 4),
@@ -45,7 +45,7 @@ const DEEDS: [(&str, u64, u64); 8] = [
     ("payload", 1, 1),
 ];
 
-/// Deliveries that one deed is done to.
+/// The deliveries that one attack is made on.
 struct Victims {
     deed: &'static str,
     ids: Vec<DeliveryId>,
@@ -67,7 +67,7 @@ impl Filled {
         let session = store.open(now).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
         let mint = Mint::new(session, 0..LANES, Place::Ready);
-        // One that nobody is told of: the first victims have a neighbour.
+        // Deliveries before the first victims, because some attacks use a neighbouring row.
         let mut late = Self::fill(&store, session, &mint, 2, |_, _| {}).await?;
         let mut victims = Vec::new();
         for (deed, share, of) in DEEDS {
@@ -104,13 +104,13 @@ impl Filled {
                 ids.push(new.delivery.id);
             }
             store.accept(session, vec![accepted]).await?;
-            // Nobody takes in what arrives; whoever accepts waits for room there.
+            // Drops the arrivals: the store accepts only while its queue of arrivals has room.
             store.arrivals().await;
         }
         Ok(ids)
     }
 
-    /// Lets the attacker do everything, and says which deliveries are not the store's any more.
+    /// Runs all attacks. Returns the deliveries that were altered or forged.
     pub(super) fn vandalise(&self) -> Result<Vec<DeliveryId>, CannotRun> {
         let program = std::env::current_exe()?.with_file_name("forger");
         if !program.exists() {
@@ -121,30 +121,31 @@ impl Filled {
             let (Some(first), Some(last)) = (ids.first(), ids.last()) else { continue };
             let args = [file.clone(), (*deed).to_owned(), first.raw().to_string(), last.raw().to_string()];
             let mut forger = Part::start(&program, &args)?;
-            let mut said = String::new();
-            forger.says()?.read_line(&mut said)?;
-            if !forger.ends()?.success() || said.trim() != ids.len().to_string() {
-                return Err(CannotRun(format!("{deed} was done to {:?} rows instead of {}", said.trim(), ids.len())));
+            let mut line = String::new();
+            forger.says()?.read_line(&mut line)?;
+            let changed = line.trim();
+            if !forger.ends()?.success() || changed != ids.len().to_string() {
+                return Err(CannotRun(format!("the attack {deed} changed {changed:?} rows instead of {}", ids.len())));
             }
         }
         let altered = self.victims.iter().filter(|victims| victims.deed != "forged").flat_map(|victims| &victims.ids);
         Ok(altered.copied().chain(self.forged()).collect())
     }
 
-    /// The rows that the attacker made.
+    /// The rows that the attacker added.
     pub(super) fn forged(&self) -> Vec<DeliveryId> {
         let copied = self.victims.iter().filter(|victims| victims.deed == "forged").flat_map(|victims| &victims.ids);
         copied.map(|id| DeliveryId(id.0.plus(1))).collect()
     }
 
-    /// Deliveries whose rows and payloads are as the store left them: all of them due long ago.
+    /// The deliveries whose rows and payloads are unchanged. All of them are due.
     pub(super) fn untouched(&self) -> Vec<DeliveryId> {
         let copied = self.victims.iter().filter(|victims| victims.deed == "forged").flat_map(|victims| &victims.ids);
         self.late.iter().chain(copied).copied().collect()
     }
 }
 
-/// What a driver did.
+/// The results of running the driver.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) arrived: BTreeSet<DeliveryId>,
@@ -182,7 +183,7 @@ impl Run {
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();
         running.spawn(driver.run(stop.clone()));
-        let look = || {
+        let results = || {
             let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let tokens = store.tokens();
             let errors = errors.0.load(Ordering::Relaxed);
@@ -192,13 +193,13 @@ impl Run {
         let untouched = filled.untouched();
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let run = look();
+            let run = results();
             let now = (run.arrived.len(), run.rejected);
             if now != last {
                 (last, moved) = (now, Instant::now());
             }
             let all = enough(&run) && untouched.iter().all(|id| run.arrived.contains(id));
-            // Whatever is sent by mistake is sent by then.
+            // Half a second more, for deliveries that are sent by mistake.
             let settles = if all { Duration::from_millis(500) } else { STANDS_STILL };
             if moved.elapsed() > settles {
                 break;
@@ -209,7 +210,7 @@ impl Run {
             ended.map_err(|error| CannotRun(error.to_string()))??;
         }
         drop(listening);
-        let run = look();
+        let run = results();
         store.close().await;
         Ok(run)
     }

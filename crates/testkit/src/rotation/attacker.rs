@@ -1,7 +1,8 @@
-//! Somebody who has a store's files and every master key it ever had but the last: a program of its own.
+//! The program `attacker unwrap`: it has a store's files and all of its former master keys, but not the current one.
 //!
-//! It looks at every place of every file for something that an old key wraps, and opens it; and for pieces of
-//! wrapped keys it has seen earlier, since one that is only half overwritten is half a secret.
+//! It searches every offset of every file for a key that a former master key wraps, and tries to unwrap it. It also
+//! searches for pieces of wrapped keys that were in the files earlier, because a wrapped key that is overwritten only
+//! in part is still a leak.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,60 +17,60 @@ use rusqlite::Connection;
 use crate::part::ended;
 use crate::prove::CannotRun;
 
-/// Sixteen bytes in a row of a wrapped key hold one such piece whole, wherever they begin.
+/// The bytes of a piece. Any sixteen consecutive bytes of a wrapped key contain at least one whole piece.
 const PIECE: usize = 8;
-/// What everything sealed begins with, before the number of its key.
+/// The first byte of everything sealed; the id of its key follows.
 const VERSION: u8 = 1;
 
-/// What was found.
+/// The attacker's results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Places that begin like something an old key wraps.
+    /// Offsets with the header of something that a former key wraps.
     pub begun: u64,
-    /// Those that the old key opens.
+    /// Those of them that a former key can unwrap.
     pub opened: u64,
-    /// Pieces of wrapped keys that were seen earlier.
+    /// Pieces of wrapped keys that were in the files earlier.
     pub pieces: u64,
-    /// Bytes that were looked at.
+    /// Bytes searched.
     pub searched: u64,
 }
 
 impl Found {
-    pub(super) fn parse(said: &str) -> Result<Self, CannotRun> {
-        let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    pub(super) fn parse(output: &str) -> Result<Self, CannotRun> {
+        let numbers: Vec<u64> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         match numbers[..] {
             [begun, opened, pieces, searched] => Ok(Self { begun, opened, pieces, searched }),
-            _ => Err(CannotRun(format!("the attacker said {said:?}"))),
+            _ => Err(CannotRun(format!("the attacker failed, and printed {output:?}"))),
         }
     }
 }
 
-/// Which key wrapped it, by what it says of itself.
+/// The id of the master key that wrapped this key, according to its header.
 pub(super) fn wrapped_by(wrapped: &[u8]) -> Option<MasterKeyId> {
     let wrapped: &[u8; WRAPPED_BYTES] = wrapped.try_into().ok()?;
     Some(MasterWrapped::from_bytes(*wrapped).by())
 }
 
-/// Runs the program: old keys and wrapped keys on its input, what it found as its output.
+/// Runs the program: reads former master keys and wrapped keys from standard input, prints the results.
 pub fn main(folder: &str) -> ExitCode {
     ended("attacker", run(Path::new(folder)))
 }
 
 fn run(folder: &Path) -> Result<(), CannotRun> {
-    let mut told = String::new();
-    std::io::stdin().read_to_string(&mut told)?;
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input)?;
     let mut keys = Vec::new();
     let mut pieces = HashSet::new();
-    for line in told.lines() {
+    for line in input.lines() {
         match line.split_once(' ') {
             Some(("key", text)) => keys.extend(MasterKey::parse(text).ok()),
-            Some(("wrapped", hex)) => pieces.extend(of_hex(hex).as_chunks::<PIECE>().0.iter().copied()),
-            _ => return Err(CannotRun(format!("nobody knows what {line:?} means"))),
+            Some(("wrapped", hex)) => pieces.extend(decode_hex(hex).as_chunks::<PIECE>().0.iter().copied()),
+            _ => return Err(CannotRun(format!("unknown line {line:?}"))),
         }
     }
     let owners = owners(folder)?;
     let old: HashSet<u32> = keys.iter().map(|key| key.id().raw()).collect();
-    let masters = Masters::newest_first(keys).ok_or_else(|| CannotRun("there is no old key".to_owned()))?;
+    let masters = Masters::newest_first(keys).ok_or_else(|| CannotRun("there is no former master key".to_owned()))?;
     let mut found = Found::default();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
@@ -107,8 +108,8 @@ fn search(
     }
 }
 
-/// Whose keys there are: what is bound into each is no secret. Read from a copy, since reading a database whose
-/// process was killed changes its files.
+/// The ids of tenants' data keys, with their tenants: the associated data of each wrapped key, which is not secret.
+/// Reads a copy of the database, because reading one whose process was killed changes its files.
 fn owners(folder: &Path) -> std::io::Result<Vec<(u32, u64)>> {
     let copy = tempfile::tempdir()?;
     for name in ["posthaste.db", "posthaste.db-wal"] {
@@ -123,6 +124,6 @@ fn owners(folder: &Path) -> std::io::Result<Vec<(u32, u64)>> {
     Ok(read.unwrap_or_default())
 }
 
-fn of_hex(hex: &str) -> Vec<u8> {
+fn decode_hex(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).filter_map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()).collect()
 }

@@ -1,5 +1,5 @@
-//! Does jitter spread waits as its formula says? Range, mean and standard deviation of many draws
-//! against what the formula gives, for every strategy, jitter, tier and the first retries.
+//! Compares range, mean and standard deviation of many drawn waits with the formula of the jitter, for every strategy,
+//! jitter and tier, and the first retries.
 
 use std::time::Duration;
 
@@ -10,22 +10,23 @@ const STRATEGIES: [&str; 4] = ["fixed", "linear", "exponential", "list"];
 const JITTERS: [&str; 6] = ["none", "full", "equal", "decorrelated", "spread", "add"];
 const RETRIES: u16 = 4;
 const SHARE: f64 = 0.3;
-/// Seconds. Above 2 s, so that half of it is not below transactional's first second.
+/// The base in seconds. Above 2 s, so that half of it is not below the first second of the transactional tier.
 const BASE: f64 = 4.0;
 const LIST: [f64; 4] = [4.0, 5.0, 40.0, 900.0];
-/// Seconds. Some waits are cut at it, some are not; decorrelated ones are too rarely to be by chance.
+/// The cap in seconds, which cuts some waits and not others. For decorrelated jitter it is so high that no wait reaches
+/// it; that case is in `capped_decorrelated`.
 const CAP: f64 = 30.0;
 const CAP_DECORRELATED: f64 = 86_400.0;
 
-/// Something that draws waits, and what should come out.
+/// A way to draw waits, and their expected distribution.
 pub(super) struct Case {
-    /// What is drawn.
+    /// A description of the waits.
     pub(super) name: String,
     draw: Box<dyn Fn(&mut fastrand::Rng) -> Duration>,
     expected: Expected,
 }
 
-/// What a formula says of its draws, in seconds.
+/// The distribution of waits according to a formula, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     low: f64,
@@ -35,25 +36,25 @@ struct Expected {
     mean_square: f64,
 }
 
-/// How far the draws were from what was expected.
+/// The difference between drawn waits and their expected distribution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deviation {
-    /// How many were outside the range.
+    /// The number of waits outside the range.
     pub(super) outside: u64,
-    /// How far off the mean was.
+    /// The error of the mean.
     pub(super) mean_percent: f64,
-    /// How far off the standard deviation was.
+    /// The error of the standard deviation.
     pub(super) sd_percent: f64,
 }
 
 impl Deviation {
-    /// Whether nothing was outside and mean and deviation are at most this far off.
+    /// Whether no wait is outside the range, and the errors of mean and deviation are at most this large.
     pub(super) fn is_within(&self, percent: f64) -> bool {
         self.outside == 0 && self.mean_percent <= percent && self.sd_percent <= percent
     }
 }
 
-/// Every combination, and decorrelated under its cap.
+/// Every combination, and decorrelated jitter with a cap.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for strategy in STRATEGIES {
@@ -68,7 +69,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Jitters as they are got wrong; each must be found out.
+/// The controls: wrong jitters, each of which must be detected.
 pub(super) fn controls() -> Vec<Case> {
     let e = 10.0;
     let spread = Expected::even(e * (1.0 - SHARE), e * (1.0 + SHARE));
@@ -97,7 +98,7 @@ pub(super) fn controls() -> Vec<Case> {
 }
 
 impl Case {
-    /// Draws that often, always with the same dice, and compares.
+    /// Draws this many waits, always from the same seed, and compares them.
     pub(super) fn measure(&self, draws: u32) -> Deviation {
         let Expected { low, high, mean, mean_square } = self.expected;
         // The core counts in whole microseconds.
@@ -107,14 +108,14 @@ impl Case {
         for _ in 0..draws {
             let wait = (self.draw)(&mut dice).as_secs_f64();
             outside += u64::from(wait < low - rounding || wait > high + rounding);
-            // Around the expected mean, so that nothing is lost to the size of the numbers.
+            // Relative to the expected mean, for numerical precision.
             sum += wait - mean;
             sum_square += (wait - mean) * (wait - mean);
         }
         let offset = sum / f64::from(draws);
         let sd = (sum_square / f64::from(draws) - offset * offset).max(0.0).sqrt();
         let expected_sd = (mean_square - mean * mean).max(0.0).sqrt();
-        // Where no deviation is expected, any is measured against the mean.
+        // If the expected deviation is zero, its error is relative to the mean.
         let scale = if high - low > rounding { expected_sd } else { mean };
         Deviation {
             outside,
@@ -125,12 +126,12 @@ impl Case {
 }
 
 impl Expected {
-    /// Any value between the two is as likely as any other.
+    /// The uniform distribution between two values.
     fn even(low: f64, high: f64) -> Self {
         Self { low, high, mean: (low + high) / 2.0, mean_square: (low * low + low * high + high * high) / 3.0 }
     }
 
-    /// Anything from `base` to three times a value that is itself as expected.
+    /// The uniform distribution between `base` and three times a value that is distributed as `self`.
     fn tripled(self, base: f64) -> Self {
         Self {
             low: base,
@@ -140,7 +141,7 @@ impl Expected {
         }
     }
 
-    /// Evenly between the two, but what is above the cap is cut to it.
+    /// The uniform distribution between two values, with values above the cap replaced by it.
     fn cut(low: f64, high: f64, cap: f64) -> Self {
         if high <= cap {
             return Self::even(low, high);
@@ -173,7 +174,7 @@ fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry:
     let policy = policy.clone();
     let draw = move |dice: &mut fastrand::Rng| {
         let mut wait = None;
-        // Only decorrelated looks at what was drawn before.
+        // Only decorrelated jitter depends on the previous wait.
         for number in 1..=retry {
             wait = policy.wait(number, tier, wait, Roll(dice.u64(..)));
         }
@@ -186,7 +187,7 @@ fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry:
     }
 }
 
-/// The formulas, once more.
+/// The formulas, written independently of the core.
 fn expected(strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Expected {
     let n = f64::from(retry);
     let written = match strategy {
@@ -215,14 +216,14 @@ fn expected(strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Expected {
         "add" => Expected::even(e, e * (1.0 + SHARE)),
         _ => {
             let base = scale * BASE;
-            // A hastened first retry is no part of the growth: that starts from the base.
+            // The first retry of the transactional tier comes early, and growth starts from the base after it.
             let grown = if tier == Tier::Transactional { retry - 1 } else { retry };
             (0..grown).fold(Expected::even(base, base), |before, _| before.tripled(base))
         }
     }
 }
 
-/// One draw after a previous wait of that many seconds, under a cap that cuts some of them.
+/// A draw of decorrelated jitter after a wait of this many seconds, with a cap that cuts some of the waits.
 fn capped_decorrelated(previous: f64) -> Case {
     let (base, cap) = (2.0, 20.0);
     let policy = Policy::build(&PolicySpec {

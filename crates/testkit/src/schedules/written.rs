@@ -1,14 +1,14 @@
-//! Do the presets wait as they are written down for people? Their words are read here by a reader
-//! that knows nothing of the core, tier by tier, and compared to the microsecond.
+//! Compares the presets with their documented waits, tier by tier, to the microsecond. The documented text is parsed
+//! here without the core.
 
 use std::time::Duration;
 
 use posthaste_core::policy::Wait;
 use posthaste_core::{Policy, Tier};
 
-/// A preset as people are told about it.
+/// A preset as it is documented.
 pub(super) struct Written {
-    /// Its name.
+    /// The preset's name.
     pub(super) name: &'static str,
     waits: &'static str,
     jitter: Jitter,
@@ -19,21 +19,21 @@ pub(super) struct Written {
 enum Jitter {
     None,
     Equal,
-    /// ± so many per cent.
+    /// Plus or minus up to this many per cent.
     Spread(u64),
-    /// + 0 to so many per cent.
+    /// Plus up to this many per cent.
     Add(u64),
 }
 
-/// What a preset names beside its waits.
+/// The limits of a preset beside its waits.
 #[derive(Clone, Copy)]
 enum Limits {
     None,
-    /// No wait above this before jitter, in any tier; no retry later than that.
+    /// The longest wait before jitter, in every tier; and the window for retries.
     CapAndWindow(&'static str, &'static str),
 }
 
-/// All of them.
+/// All presets.
 pub(super) fn presets() -> Vec<Written> {
     use Jitter::{Add, Equal, None, Spread};
     let plain = |name, waits, jitter| Written { name, waits, jitter, limits: Limits::None };
@@ -54,7 +54,7 @@ pub(super) fn presets() -> Vec<Written> {
 }
 
 impl Written {
-    /// Where the core's preset differs from what is written; empty when it is the same.
+    /// The differences between the core's preset and the documented one.
     pub(super) fn differences(&self) -> Vec<String> {
         let Some(policy) = Policy::preset(self.name) else {
             return vec!["there is no such preset".to_owned()];
@@ -72,16 +72,16 @@ impl Written {
             differences.push(format!("window {:?}, not {window:?}", policy.window()));
         }
         for tier in Tier::ALL {
-            let shown = policy.preview(tier, None).waits;
+            let actual = policy.preview(tier, None).waits;
             let expected = self.tier(tier, &waits);
-            if shown != expected {
-                differences.push(format!("{}: {shown:?}, not {expected:?}", tier.name()));
+            if actual != expected {
+                differences.push(format!("{}: {actual:?}, not {expected:?}", tier.name()));
             }
         }
         differences
     }
 
-    /// The waits of a tier: transactional the first within a second and then half, engagement twice.
+    /// The waits of a tier: for transactional the first within a second and the others halved, for engagement doubled.
     fn tier(&self, tier: Tier, waits: &[u64]) -> Vec<Wait> {
         let mut since_accept = Duration::ZERO;
         let cap = match self.limits {

@@ -1,5 +1,4 @@
-//! Somebody who has the files and no key: a program of its own, which knows nothing of the store but what
-//! anybody can read in its schema.
+//! The program `attacker`: it has the files of a store and no key, and knows only the database schema, which is public.
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,10 +13,10 @@ use rusqlite::Connection;
 use crate::part::ended;
 use crate::prove::CannotRun;
 
-/// How a text may have been written down.
+/// An encoding in which a text may have been stored.
 type Form = fn(&[u8]) -> Vec<u8>;
 
-/// Every form that is searched for.
+/// The encodings that are searched for, with their names.
 pub const FORMS: [(&str, Form); 6] = [
     ("raw", |text| text.to_vec()),
     ("base64", |text| STANDARD_NO_PAD.encode(text).into_bytes()),
@@ -27,12 +26,12 @@ pub const FORMS: [(&str, Form); 6] = [
     ("escaped", |text| String::from_utf8_lossy(text).escape_default().to_string().into_bytes()),
 ];
 
-/// Where the program is.
+/// The path of the program, beside the running one.
 pub fn program() -> io::Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("attacker"))
 }
 
-/// Runs the program: `search FOLDER…` with texts on its input, or `move DATABASE`.
+/// Runs the program: `search FOLDER…` with texts on its standard input, or `move DATABASE`.
 pub fn main(args: &[String]) -> ExitCode {
     let done = match args {
         [what, folders @ ..] if what == "search" => search(folders),
@@ -64,8 +63,8 @@ fn search(folders: &[String]) -> Result<(), CannotRun> {
 
 type Needle = (String, &'static str, Vec<u8>);
 
-/// A text in every form. What base64 makes of it depends on where in a larger text it stands, and its end on
-/// what follows.
+/// A text in every encoding. Base64 depends on the text's offset in a larger text, so all three alignments are
+/// included; its end depends on what follows, so that is cut off.
 fn needles(text: &str) -> Vec<Needle> {
     let mut needles = Vec::new();
     for (name, form) in FORMS {
@@ -81,7 +80,8 @@ fn needles(text: &str) -> Vec<Needle> {
     needles
 }
 
-/// Which needles stand in these bytes, however many there are: by their first eight bytes, then whole.
+/// The needles that occur in these bytes. A table of their first eight bytes keeps the cost independent of their
+/// number.
 fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
     let mut by_start = std::collections::HashMap::<[u8; 8], Vec<&Needle>>::new();
     for needle in needles {
@@ -97,7 +97,7 @@ fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
     hits
 }
 
-/// Puts sealed values where others were: in another row, another field, another tenant's. Says of what.
+/// Moves sealed values to other places: to another row, another field, another tenant. Prints the rows changed.
 fn move_values(database: &Path) -> Result<(), CannotRun> {
     change(database)?;
     fit_manifest(database)
@@ -106,8 +106,8 @@ fn move_values(database: &Path) -> Result<(), CannotRun> {
 fn change(database: &Path) -> Result<(), CannotRun> {
     let cannot = |error: rusqlite::Error| CannotRun(format!("cannot change the database: {error}"));
     let conn = Connection::open(database).map_err(cannot)?;
-    // Rows in four parts: their body from another row, their head from another, their body as their head, and
-    // everything from a row of another tenant.
+    // The messages are in four parts, which get: the body of another row, the head of another row, their own body as
+    // head, and everything of a row of another tenant.
     for (part, sql) in [
         (
             0,
@@ -137,7 +137,7 @@ fn change(database: &Path) -> Result<(), CannotRun> {
     Ok(())
 }
 
-/// Makes a backup's manifest fit what its copy is now: how that is done is no secret.
+/// Makes a backup's manifest match its changed copy. The manifest is not signed, so an attacker can do this.
 fn fit_manifest(database: &Path) -> Result<(), CannotRun> {
     let manifest = database.with_file_name("manifest");
     let Ok(text) = fs::read_to_string(&manifest) else { return Ok(()) };

@@ -1,4 +1,5 @@
-//! Messages for stores under load: one delivery each, to lanes that take turns; or one message for all.
+//! Makes messages for stores under load: many messages of one delivery each, to lanes in turn; or one message with many
+//! deliveries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +20,15 @@ use posthaste_store::{
 
 /// A small event's body.
 pub(super) const BODY_BYTES: usize = 200;
-/// Tenants the lanes belong to, in turn.
+/// How many tenants the lanes belong to, in turn.
 pub(super) const TENANTS: u64 = 10;
-/// When everything was accepted: some day of the past, so that everything is due.
+/// When messages are accepted: a time in the past, so that all deliveries are due.
 pub const THEN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
-/// When what retention keeps was accepted: so much later that nothing from then is kept.
+/// When the messages are accepted that retention must keep: so long after [`THEN`] that nothing from then is kept.
 pub const YOUNG: Timestamp = Timestamp::from_millis(THEN.as_millis() + 500 * 24 * 60 * 60 * 1_000);
-/// The number of the message that has many deliveries.
+/// The number of the message with many deliveries.
 const CAMPAIGN: u64 = 1;
-/// The one message of a store that was seeded with [`Of::OneMessage`](super::Of::OneMessage).
+/// The only message of a store that was seeded with [`Of::OneMessage`](super::Of::OneMessage).
 pub fn campaign() -> MessageId {
     let first = WriterId::new(1).expect("the first session's");
     MessageId(Key::new(first, CAMPAIGN))
@@ -35,10 +36,11 @@ pub fn campaign() -> MessageId {
 
 /// The uid of the tenant of endpoints that are [addressed](Target::addressed).
 pub const CROWD: &str = "crowd";
-/// The events they want.
+/// The event types that they subscribe to.
 pub const CROWD_EVENTS: &str = "crowd.*";
 
-/// Deliveries of one chunk. The next one's ids do not follow at once: others mint in between.
+/// Deliveries of one chunk. The ids of successive chunks have gaps between them, as in production, where other keys are
+/// minted in between.
 pub(super) const CHUNK: u64 = 1_000;
 
 /// The `n`th lane of stores under load, and the endpoint behind it.
@@ -46,28 +48,28 @@ pub(super) const CHUNK: u64 = 1_000;
 pub struct Target(pub u64);
 
 impl Target {
-    /// Its lane.
+    /// The lane of this target.
     pub fn lane(self) -> LaneId {
         LaneId(self.id().0.plus(1))
     }
 
-    /// The one that has this lane.
+    /// The target of a lane.
     pub fn of(lane: LaneId) -> Self {
         Self(lane.raw() / 2 - 1)
     }
 
-    /// Whose it is.
+    /// The tenant that owns the endpoint.
     pub fn tenant(self) -> TenantId {
         TenantId::from_raw(1 + self.0 % TENANTS)
     }
 
-    /// A webhook at this URL, which signs.
+    /// A webhook at this URL, with a signing secret.
     pub fn target(self, url: String) -> EndpointTarget {
         let secret = SigningSecret::lasting("whsec_YSBzZWNyZXQgZm9yIHNlZWRlZCByb3dz");
         WebhookTarget::signing(url, vec![secret]).into()
     }
 
-    /// The endpoint.
+    /// The endpoint, as it is first stored.
     pub fn endpoint(self) -> Endpoint {
         let target = self.target(format!("https://{}.example.com/", self.0));
         Endpoint {
@@ -76,7 +78,7 @@ impl Target {
         }
     }
 
-    /// The same with a subject and a tag that no other has, and a tag that all have. It wants [`CROWD_EVENTS`].
+    /// The endpoint with a subject and a tag of its own, and a tag that all have. It subscribes to [`CROWD_EVENTS`].
     pub fn addressed(self) -> Endpoint {
         Endpoint {
             subject: Some(self.subject()),
@@ -86,17 +88,17 @@ impl Target {
         }
     }
 
-    /// Whose it is, where it is [addressed](Self::addressed).
+    /// The endpoint's subject, where it is [addressed](Self::addressed).
     pub fn subject(self) -> String {
         format!("person-{}", self.0)
     }
 
-    /// The tag it alone has.
+    /// The tag that no other endpoint has.
     pub fn tag(self) -> String {
         format!("device-{}", self.0)
     }
 
-    /// Its endpoint's id. No writer mints keys this low: ids of endpoints never meet those of messages.
+    /// The endpoint's id. No writer mints keys this low, so it never equals the id of a message.
     pub fn id(self) -> EndpointId {
         EndpointId::from_raw(1 + 2 * self.0)
     }
@@ -111,12 +113,12 @@ pub struct Mint {
     place: Place,
     body: Bytes,
     correlation_id: Option<String>,
-    /// From which number on they are young.
+    /// The first number whose message is accepted at [`YOUNG`].
     young_from: u64,
 }
 
 impl Mint {
-    /// Messages to these [`Target`]s, their rows at this place.
+    /// A mint of messages to these [`Target`]s, with their rows at this place.
     pub fn new(session: Session, targets: impl IntoIterator<Item = u64>, place: Place) -> Self {
         let lanes = targets.into_iter().map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
         let body = Bytes::from(vec![b'x'; BODY_BYTES]);
@@ -124,13 +126,13 @@ impl Mint {
         Self { session, next: AtomicU64::new(1), lanes, place, body, correlation_id, young_from: u64::MAX }
     }
 
-    /// The same as most producers send them: with bodies of so many bytes, and no correlation id.
+    /// With bodies of this many bytes and without a correlation id, as most producers send them.
     #[must_use]
     pub fn with_body(self, bytes: usize) -> Self {
         Self { body: Bytes::from(vec![b'x'; bytes]), correlation_id: None, ..self }
     }
 
-    /// The same, and from this number on they are [`YOUNG`].
+    /// With messages accepted at [`YOUNG`] from this number on.
     #[must_use]
     pub fn with_young(self, from: u64) -> Self {
         Self { young_from: from, ..self }
@@ -142,7 +144,7 @@ impl Mint {
         self.numbered(number)
     }
 
-    /// The message of this number: the same each time.
+    /// The message of this number. It is the same at every call.
     pub fn numbered(&self, number: u64) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, 2 * number));
         let lane = self.lane(number);
@@ -159,8 +161,8 @@ impl Mint {
         Accepted::new(message, vec![NewDelivery::new(delivery, self.place, lane)])
     }
 
-    /// How the delivery of this number has ended, in a store that [is aged](super::Of::Aged): when it was
-    /// born, with its first attempt.
+    /// The end of the delivery of this number in an [aged](super::Of::Aged) store, if it has ended: by its first
+    /// attempt, at the time of its birth.
     pub fn ended(&self, number: u64) -> Option<Settlement> {
         let is_young = number >= self.young_from;
         let mut delivery =
@@ -195,7 +197,7 @@ impl Mint {
         Arc::clone(&self.lanes[turn])
     }
 
-    /// One message for everybody, whose deliveries a job makes.
+    /// One message for all lanes, whose deliveries a fan-out job makes.
     pub fn campaign(&self) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, CAMPAIGN));
         let message = Arc::new(self.bare(id, self.lane(0).tenant, THEN));
@@ -203,7 +205,7 @@ impl Mint {
         Accepted { message, deliveries: Vec::new(), idempotency: None, fan_out }
     }
 
-    /// The `n`th chunk of it, so many deliveries.
+    /// The `n`th chunk of the fan-out, with this many deliveries.
     pub fn chunk(&self, campaign: &Accepted, n: u64, deliveries: u64) -> Chunk {
         let cursor = |n| if n == 0 { JobCursor::START } else { JobCursor::behind(n) };
         let message = &campaign.message;

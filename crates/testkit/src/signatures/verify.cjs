@@ -1,11 +1,11 @@
-// Verifies what the proof `signatures` hands over, one JSON object a line: with the official library from npm, and
-// what is signed with a private key with Node's own Ed25519, since the library knows `v1` alone.
-// Answers a line for each: `ok`, or `no` for whatever is refused.
+// Verifies requests for the proof `signatures`, one JSON object per line: `v1` signatures with the official library
+// from npm, `v1a` signatures with Node's own Ed25519, because the library does not support them. Prints a line for
+// each request: `ok`, or `no` if it is refused.
 const crypto = require("node:crypto");
 const fs = require("node:fs");
 const { Webhook } = require("standardwebhooks");
 
-// What stands in front of a raw Ed25519 public key in X.509's form.
+// The prefix of a raw Ed25519 public key in the SPKI form of X.509.
 const SPKI = Buffer.from("302a300506032b6570032100", "hex");
 
 function verifyPublic(publicKey, body, headers) {

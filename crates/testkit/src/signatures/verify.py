@@ -1,5 +1,5 @@
-# Verifies what the proof `signatures` hands over, one JSON object a line, with the official library from PyPI.
-# Answers a line for each: `ok`, or `no` for whatever the library refuses.
+# Verifies requests for the proof `signatures`, one JSON object per line, with the official library from PyPI.
+# Prints a line for each request: `ok`, or `no` if the library refuses it.
 import base64
 import json
 import sys

@@ -1,6 +1,5 @@
-//! The same scenarios through the tokio driver, under paused time: the production shell, with its
-//! `select!`, its channels and its one timer. Fewer faults than in [`super::world`]: what the
-//! driver adds is the order in which things reach the loop.
+//! Runs a scenario through the tokio driver under paused time: the production driver with its `select!`, its channels
+//! and its timer. It has fewer faults than [`super::world`]; it tests the order in which events reach the loop.
 
 mod slow;
 
@@ -32,7 +31,7 @@ use slow::Slow;
 
 /// Long enough for every schedule to end.
 const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
-/// How often the lanes' owner lifts what holds on, once everything is well.
+/// How often the owner of the lanes resumes everything, once all faults are over.
 const RESUME_EVERY: Duration = Duration::from_secs(600);
 
 /// Runs a seed through the driver.
@@ -48,7 +47,7 @@ pub fn run(seed: u64) -> Outcome {
     runtime.block_on(drive(plan))
 }
 
-/// What everybody in a run shares.
+/// The state that all tasks of a run share.
 struct Shared {
     plan: Plan,
     clock: Virtual,
@@ -60,9 +59,9 @@ struct Shared {
     arrived: Notify,
     node: Mutex<Option<Node>>,
     store_ms: Mutex<u64>,
-    /// Pauses and resumes take effect in the order they were asked for, as with one writer.
+    /// Makes pauses and resumes take effect in the order of their calls, as with a single writer.
     pauses: tokio::sync::Mutex<()>,
-    /// Receipts on their way back to us.
+    /// Receipts on their way to the node, with their arrival times.
     receipts: Mutex<VecDeque<(Instant, DeliveryId)>>,
     receipt_left: Notify,
 }
@@ -78,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The runtime's paused clock, from the plan's beginning.
+/// The runtime's paused clock; its zero is the plan's beginning.
 #[derive(Clone, Copy)]
 struct Virtual(Instant);
 
@@ -134,7 +133,7 @@ async fn drive(plan: Plan) -> Outcome {
     judge(&shared)
 }
 
-/// One life of the node after the other.
+/// Runs the node, and restarts it after each crash.
 async fn nodes(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crashed: Arc<Notify>) {
     loop {
         let store = Arc::new(Slow(Arc::clone(&shared)));
@@ -159,10 +158,10 @@ async fn nodes(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crash
     }
 }
 
-/// Calls to the API that have not been answered.
+/// Calls to the API that are under way.
 type Calls = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// Lets receipts that left a receiver come in when they arrive.
+/// Starts a call for each receipt that has left a receiver, made at its arrival time.
 fn receipts(shared: &Arc<Shared>, calls: &Calls) {
     while let Some((at, delivery)) = lock(&shared.receipts).pop_front() {
         let shared = Arc::clone(shared);
@@ -173,7 +172,7 @@ fn receipts(shared: &Arc<Shared>, calls: &Calls) {
     }
 }
 
-/// Producers, owners and faults, then the wait until everything has ended.
+/// Runs the events of the plan, then waits until everything has ended.
 async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crashed: Arc<Notify>) {
     let mut calls = Calls::new();
     let mut happenings: VecDeque<(Ms, Happening)> = shared.plan.happenings.iter().cloned().collect();
@@ -263,7 +262,7 @@ async fn send(shared: &Arc<Shared>, message: &MessagePlan) {
         history.sent.len() - 1
     };
     let store = Slow(Arc::clone(shared));
-    // A node that died meanwhile never answers its callers.
+    // A node that has crashed meanwhile does not answer its callers.
     if store.accept(node.session, vec![accepted]).await.is_ok() && is_alive(shared, node.session) {
         lock(&shared.history).sent[index].acked_at = Some(shared.clock.ms());
     }

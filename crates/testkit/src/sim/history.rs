@@ -1,12 +1,13 @@
-//! What a person outside could have seen: calls and their answers, requests on the wire, the
-//! virtual clock. Plain numbers and texts; no type of the engine's decisions.
+//! The history of a run, as an observer outside the node sees it: calls and their answers, requests on the wire, the
+//! virtual clock. It uses plain numbers and texts and none of the engine's types, so that the oracle cannot depend on
+//! the engine's decisions.
 
 use std::collections::BTreeMap;
 
 /// Virtual milliseconds.
 pub type Ms = i64;
 
-/// A message somebody sent us.
+/// A message that a producer sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
     /// When the call was made.
@@ -17,28 +18,28 @@ pub struct Sent {
     pub message: u64,
     /// Its deliveries.
     pub deliveries: Vec<SentDelivery>,
-    /// Asked for by the caller, by the node's clock.
+    /// The earliest time of an attempt that the caller requested, by the node's clock.
     pub deliver_at: Option<Ms>,
-    /// Whether one attempt is all it gets.
+    /// Whether its TTL is zero, which allows one attempt.
     pub now_or_never: bool,
     /// Whether a receipt is required.
     pub wants_receipt: bool,
-    /// How urgent: 0 is the most.
+    /// The index of its tier: 0 is the most urgent.
     pub tier: usize,
-    /// The collapse key it was sent with.
+    /// The collapse key with which it was sent.
     pub collapse: Option<u64>,
-    /// Whom it is about.
+    /// The subject that it is about.
     pub subject: Option<u64>,
 }
 
-/// One message to one lane.
+/// A delivery of a sent message to one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct SentDelivery {
-    /// Its id.
+    /// The delivery's id.
     pub id: u64,
-    /// Where to.
+    /// The lane that it is sent to.
     pub lane: u64,
-    /// As the answer said, by the node's clock.
+    /// The end of its TTL, by the node's clock, if it has one.
     pub expires_at: Option<Ms>,
 }
 
@@ -47,87 +48,87 @@ pub struct SentDelivery {
 pub struct Request {
     /// When it left.
     pub left_at: Ms,
-    /// The node's own idea of that time, as the request's header says.
+    /// The same time by the node's clock, from the request's header.
     pub stamped: Ms,
-    /// Which delivery.
+    /// The delivery's id.
     pub delivery: u64,
-    /// Where to.
+    /// The lane that it was sent to.
     pub lane: u64,
-    /// The attempt's number, as the request's header says.
+    /// The attempt's number, from the request's header.
     pub attempt: u16,
     /// The highest attempt of the delivery's history at that moment, as the API shows it.
     pub recorded: u16,
-    /// When the sender learnt what came of it.
+    /// When the sender got the result.
     pub answered_at: Option<Ms>,
-    /// The code of what came of it, as the API shows it.
+    /// The cause of the result, as the API shows it.
     pub cause: &'static str,
-    /// The status it got, if it got one.
+    /// The status of the answer, if there was one.
     pub status: Option<u16>,
     /// A valid Retry-After in that answer, in milliseconds.
     pub retry_after: Option<Ms>,
-    /// Whether that was asked of the whole lane, and not of this delivery alone.
+    /// Whether the Retry-After applies to the whole lane, and not to this delivery alone.
     pub asks_lane: bool,
 }
 
-/// Something that was asked for and when it was in force.
+/// A call of the API other than a send, with its times.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What.
+    /// The action that was requested.
     pub what: What,
     /// When the call was made.
     pub called_at: Ms,
     /// When it was answered, if it was.
     pub answered_at: Option<Ms>,
-    /// Whether the answer said that it is done, not that there was nothing to do.
+    /// Whether the answer was that the action is done, and not that there was nothing to do.
     pub done: bool,
 }
 
-/// What can be asked for.
+/// An action that a caller can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Cancel a message.
     Cancel(u64),
-    /// End a lane, up to an id.
+    /// End a lane's deliveries up to an id.
     EndLane(u64, u64),
-    /// Pause: 0 everything, 1 a tenant, 2 a lane.
+    /// Pause a scope: its kind (0 everything, 1 a tenant, 2 a lane) and its id.
     Pause(u8, u64),
-    /// Resume.
+    /// Resume a scope, given as for a pause.
     Resume(u8, u64),
-    /// A receipt for a delivery.
+    /// Confirm a delivery with a receipt.
     Receipt(u64),
-    /// Erase a subject, or everybody.
+    /// Erase a subject, or with `None` the whole tenant.
     Erase(Option<u64>),
 }
 
-/// What the API said of a delivery at some time.
+/// A pending delivery as the API showed it at some time.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// When, by the virtual clock and by the node's.
+    /// The time by the virtual clock.
     pub at: Ms,
-    /// By the node's clock.
+    /// The time by the node's clock.
     pub stamped: Ms,
-    /// Which life of the node answered.
+    /// The number of the node's life that answered; a crash begins a new one.
     pub life: u32,
-    /// Which delivery.
+    /// The delivery's id.
     pub delivery: u64,
-    /// Its state's name.
+    /// The name of its state.
     pub state: &'static str,
     /// Attempts made.
     pub attempts: u16,
-    /// Why it waits.
+    /// The reason why it waits.
     pub why: &'static str,
-    /// Until when, by the node's clock.
+    /// The end of the wait, by the node's clock, if it is known.
     pub until: Option<Ms>,
 }
 
-/// How the API showed a delivery at the end.
+/// A delivery as the API showed it at the end of the run.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Which.
+    /// The delivery's id.
     pub delivery: u64,
-    /// Its state's name; `missing` when the API does not know it.
+    /// The name of its state; `missing` if the API does not know the delivery.
     pub state: &'static str,
-    /// Its cause's code, where the state has one.
+    /// The code of its cause, if the state has one.
     pub cause: &'static str,
     /// Attempts made.
     pub attempts: u16,
@@ -135,34 +136,34 @@ pub struct Ending {
     pub numbers: Vec<u16>,
 }
 
-/// A crash.
+/// A crash of the node.
 #[derive(Clone, Debug)]
 pub struct Crash {
-    /// When.
+    /// The time by the virtual clock.
     pub at: Ms,
-    /// Requests that had left and whose outcome was not on disk.
+    /// The deliveries whose last request had left and whose outcome was not on disk.
     pub unsettled: Vec<u64>,
 }
 
-/// Everything.
+/// The complete history of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Messages.
+    /// All messages that were sent.
     pub sent: Vec<Sent>,
     /// Requests in the order they left.
     pub requests: Vec<Request>,
-    /// Calls.
+    /// All other calls.
     pub asked: Vec<Asked>,
-    /// How many messages an erasure's answer said were in flight, by when it was asked for.
+    /// The number of messages in flight in an erasure's answer, by the time of its call.
     pub in_flight: BTreeMap<Ms, u64>,
-    /// Looks at waiting deliveries.
+    /// Views of waiting deliveries.
     pub looks: Vec<Look>,
-    /// Crashes.
+    /// All crashes of the node.
     pub crashes: Vec<Crash>,
-    /// How everything ended.
+    /// All deliveries at the end of the run.
     pub endings: Vec<Ending>,
-    /// Moves the engine itself says it refused.
+    /// State changes that the engine counted as refused.
     pub refused_moves: u64,
-    /// When the run was given up on, if it was.
+    /// When the run was stopped although deliveries had not ended, if it was.
     pub gave_up_at: Option<Ms>,
 }

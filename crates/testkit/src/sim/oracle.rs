@@ -1,7 +1,7 @@
-//! Judges a run by what could be seen from outside, property by property. It knows the promises,
-//! not the engine: no decision of the engine's is asked for or repeated here. The gates have their own
-//! files: `breakers.rs`, `rates.rs`, `turns.rs`; what must not be sent again is `ends.rs`, what
-//! gave its place to another `collapse.rs`, who was erased `erasures.rs`.
+//! Judges the history of a run, promise by promise. It knows the promises but not the engine: it neither calls nor
+//! repeats any of the engine's decisions. Breakers, rate limits and fairness are judged in `breakers.rs`, `rates.rs`
+//! and `turns.rs`; deliveries that must not be sent again in `ends.rs`, collapse keys in `collapse.rs`, erasures in
+//! `erasures.rs`.
 
 mod breakers;
 mod collapse;
@@ -22,9 +22,9 @@ use super::plan::{LanePlan, Plan};
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// The promise.
     pub promise: &'static str,
-    /// What was seen.
+    /// The observation that breaks it.
     pub seen: String,
 }
 
@@ -34,17 +34,18 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A hold must have changed this long after it was seen to be over: longer than a stalled store
-/// takes for the few calls that may stand between.
+/// The time within which an expired hold must end or change: longer than a stalled store takes for the few calls that
+/// may be needed.
 const HOLD_GRACE: Ms = 90_000;
 
-/// A receipt is waited for five minutes, and no policy with a window waits longer than two.
+/// The longest wait before the next attempt: five minutes for a receipt, plus two for the longest wait of a policy
+/// with a window.
 const WAIT_MOST: Ms = 420_000;
 
 /// How far a clock that jumps may be off: a plan has at most three jumps of an hour.
 const CLOCK_OFF_MOST: Ms = 3 * 3_600_000;
 
-/// Everything that went wrong in a run.
+/// All broken promises of a run.
 pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     let facts = Facts::new(plan, history);
     let mut found = Vec::new();
@@ -63,7 +64,7 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     facts.holds_end(&mut found);
     facts.breakers_hold(&mut found);
     facts.rates_hold(&mut found);
-    facts.nobody_starves(&mut found);
+    facts.no_tenant_starves(&mut found);
     facts.names_are_given_up(&mut found);
     facts.gone_is_gone(&mut found);
     facts.receipts_end_it(&mut found);
@@ -71,7 +72,8 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
     found
 }
 
-/// What a run did to the gates: one that does nothing proves nothing of them.
+/// Counts how often a run exercised breakers, limits and so on: a run that does not exercise them proves nothing about
+/// them.
 pub fn exercised(plan: &Plan, history: &History) -> Exercised {
     let facts = Facts::new(plan, history);
     let (breakers_opened, drains) = facts.breakers_seen();
@@ -82,18 +84,18 @@ pub fn exercised(plan: &Plan, history: &History) -> Exercised {
     Exercised { breakers_opened, drains, rate_limited, turns, superseded, erased }
 }
 
-/// How often the gates were seen at work.
+/// How often breakers, limits and so on were observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exercised {
     /// Endpoints' breakers that certainly opened.
     pub breakers_opened: usize,
-    /// Those that closed again in front of a backlog.
+    /// Breakers that closed again with a backlog waiting.
     pub drains: usize,
-    /// Looks at a delivery that waited for a rate limit or the pace of a recovery.
+    /// Views of a delivery that waited for a rate limit or the pace of a recovery.
     pub rate_limited: usize,
-    /// Looks at a delivery that waited for its turn.
+    /// Views of a delivery that waited for its turn.
     pub turns: usize,
-    /// Deliveries whose place another one took.
+    /// Deliveries that were superseded under a collapse key.
     pub superseded: usize,
     /// Deliveries that were erased.
     pub erased: usize,
@@ -181,13 +183,13 @@ impl<'a> Facts<'a> {
             let Some(ending) = self.endings.get(&id) else { continue };
             let requests = self.requests(id);
             let answered = |good: fn(u16) -> bool| requests.iter().any(|it| it.status.is_some_and(good));
-            let asked = |what: &dyn Fn(What) -> bool| self.history.asked.iter().any(|asked| what(asked.what));
+            let requested = |what: &dyn Fn(What) -> bool| self.history.asked.iter().any(|asked| what(asked.what));
             let lane_plan = self.lane(lane);
             let spent = lane_plan.is_some_and(|plan| ending.attempts >= plan.max_attempts) || ending.attempts >= 5;
             let gone = self.by_lane.get(&lane).is_some_and(|all| all.iter().any(|it| it.status == Some(410)));
             let born = sent.deliver_at.unwrap_or(sent.called_at);
             let window = lane_plan.and_then(|plan| plan.window).map(|window| born + window);
-            // The next wait is at most a tenth longer than asked for.
+            // The wait for a Retry-After is at most a tenth longer than requested.
             let too_late = |it: &Request| {
                 let until =
                     it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
@@ -201,7 +203,7 @@ impl<'a> Facts<'a> {
                 "expired" => self.sent.get(&id).is_some_and(|(_, new)| new.expires_at.is_some()),
                 "cancelled" if ending.cause == "superseded" => self.may_be_superseded(sent, lane),
                 "cancelled" if ending.cause == "erased" => self.may_be_erased(sent),
-                "cancelled" => asked(&|what| match what {
+                "cancelled" => requested(&|what| match what {
                     What::Cancel(message) => message == sent.message,
                     What::EndLane(ended, _) => ended == lane,
                     _ => false,
@@ -221,23 +223,23 @@ impl<'a> Facts<'a> {
             self.history.crashes.iter().flat_map(|crash| crash.unsettled.iter().copied()).collect();
         for (id, sent, lane) in self.acked() {
             let Some(ending) = self.endings.get(&id) else { continue };
-            // Of who was erased nothing is left to count.
+            // Erased deliveries have no history to count.
             if is_erased(ending) {
                 continue;
             }
             let made: BTreeSet<u16> = self.requests(id).iter().map(|it| it.attempt).collect();
             let highest = made.last().copied().unwrap_or(0);
             let whole = made.len() == usize::from(highest);
-            // What was in flight when another took its place is in the history and counts no more.
+            // An attempt that was in flight when its delivery was superseded is in the history but not counted.
             let superseded =
                 (ending.cause == "superseded" || ending.state == "expired") && self.may_be_superseded(sent, lane);
             let counted =
                 ending.attempts == highest || ((crashed.contains(&id) || superseded) && ending.attempts + 1 == highest);
             let mut numbers = ending.numbers.clone();
             numbers.dedup();
-            let told =
+            let is_complete =
                 numbers.len() == usize::from(ending.attempts) || (superseded && numbers.len() == usize::from(highest));
-            let history_agrees = told && numbers.is_sorted();
+            let history_agrees = is_complete && numbers.is_sorted();
             if !whole || !counted || !history_agrees {
                 let seen = format!(
                     "delivery {id} says {} attempts ({:?} in its history), the wire saw {made:?}",
@@ -288,7 +290,7 @@ impl<'a> Facts<'a> {
 
     fn nothing_early(&self, found: &mut Vec<Violation>) {
         if self.plan.clock_jumps {
-            return; // what was due may not be any more, by a clock that was set back
+            return; // a delivery that was due may not be due any more after the clock was set back
         }
         for request in &self.history.requests {
             let deliver_at = self.sent.get(&request.delivery).and_then(|(sent, _)| sent.deliver_at);
@@ -339,20 +341,20 @@ impl<'a> Facts<'a> {
 
     fn retry_after_is_obeyed(&self, found: &mut Vec<Violation>) {
         if self.plan.clock_jumps {
-            return; // waits are then counted by a clock that is being set
+            return; // waits are measured by a clock that jumps
         }
         for request in &self.history.requests {
             let (Some(wait), Some(at)) = (request.retry_after, request.answered_at) else { continue };
             let until = at + wait.min(86_400_000);
             let crashed = self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at);
-            // A crash before the answer was on disk: the attempt was made again, with another answer.
+            // After a crash before the answer was on disk, the attempt is made again, and its answer replaces this one.
             let again = |it: &&&Request| it.attempt == request.attempt && it.left_at > at;
             let was_lost = self.requests(request.delivery).iter().any(|it| again(&it));
             for later in self.by_lane.get(&request.lane).into_iter().flatten() {
                 if later.left_at <= at || later.left_at >= until {
                     continue;
                 }
-                // The delivery's own wait is on disk; what the lane was told dies with the node.
+                // The delivery's own wait is on disk; the lane's hold is lost in a crash.
                 let own = later.delivery == request.delivery && later.attempt > request.attempt && !was_lost;
                 let held = request.asks_lane && crashed.is_none_or(|crash| later.left_at < crash);
                 if own || held {
@@ -379,7 +381,7 @@ impl<'a> Facts<'a> {
                     let begins = self.requests(*second).iter().map(|it| it.left_at).min();
                     let after =
                         sent.acked_at.is_some_and(|acked| acked < later.called_at) && sent.message != later.message;
-                    // Not before this: a later message may be due earlier.
+                    // With `deliver_at` a later message may be due earlier.
                     let both_now = sent.deliver_at.is_none() && later.deliver_at.is_none();
                     if after && both_now && begins.is_some_and(|begins| begins < last) {
                         let seen = format!("lane {lane}: delivery {second} left before {first} had ended");

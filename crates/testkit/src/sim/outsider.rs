@@ -1,4 +1,4 @@
-//! What is the same however a plan is run: what people outside ask for, and what they see.
+//! The part that both ways to run a plan share: the calls made from outside, and the observations for the history.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use super::plan::Plan;
 use super::producer::{TENANT, subject_name};
 use super::{Outcome, oracle};
 
-/// The cancel of the message that was acknowledged so many ago.
+/// A cancel of the message that was acknowledged `ago` messages before the last one.
 pub(super) fn cancel(history: &History, ago: usize) -> Option<What> {
     let acked = history.sent.iter().rev().filter(|sent| sent.acked_at.is_some());
     acked.map(|sent| What::Cancel(sent.message)).nth(ago)
 }
 
-/// The end of a lane, for everything sent by now.
+/// A call that ends a lane for all deliveries sent so far.
 pub(super) fn end_of_lane(plan: &Plan, history: &History, lane: usize) -> What {
     let upto = history.sent.iter().flat_map(|sent| &sent.deliveries).map(|new| new.id).max();
     What::EndLane(plan.lanes[lane].settings.lane.raw(), upto.unwrap_or(0))
 }
 
-/// The id of everything, a lane's tenant or the lane, by kind.
+/// The id of a pause's scope by its kind: 0 for everything, the lane's tenant, or the lane.
 pub(super) fn paused(plan: &Plan, kind: u8, lane: usize) -> u64 {
     let settings = &plan.lanes[lane].settings;
     [0, settings.tenant.raw(), settings.lane.raw()][usize::from(kind)]
 }
 
-/// The end of every pause there may be.
+/// Resumes of every scope that may be paused.
 pub(super) fn resume_everything(plan: &Plan) -> impl Iterator<Item = What> {
     let mut scopes = vec![(0, 0)];
     scopes.extend(plan.lanes.iter().map(|lane| (1, lane.settings.tenant.raw())));
@@ -42,7 +42,7 @@ pub(super) fn resume_everything(plan: &Plan) -> impl Iterator<Item = What> {
     scopes.into_iter().map(|(kind, id)| What::Resume(kind, id))
 }
 
-/// As the loop is asked for it.
+/// The command to the dispatch loop for an action.
 pub(super) fn command(what: What) -> Command {
     match what {
         What::Cancel(message) => Command::Cancel(MessageId::from_raw(message), None),
@@ -65,46 +65,46 @@ fn scope(kind: u8, id: u64) -> PauseScope {
     }
 }
 
-/// Whether a delivery's receiver is asked to confirm it.
+/// Whether a delivery's message requires a receipt.
 pub(super) fn wants_receipt(history: &History, delivery: DeliveryId) -> bool {
     let mine = |sent: &&Sent| sent.deliveries.iter().any(|new| new.id == delivery.raw());
     history.sent.iter().find(mine).is_some_and(|sent| sent.wants_receipt)
 }
 
-/// A crash now, and what was sent by then that the disk does not know of.
+/// The record of a crash at this time, with the deliveries whose last attempt is not on disk.
 pub(super) fn crash(disk: &Memory, requests: &[Request], at: Ms) -> Crash {
     let last: BTreeMap<u64, u16> = requests.iter().map(|request| (request.delivery, request.attempt)).collect();
     let now = Timestamp::from_millis(at);
-    let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |shown| shown.attempts.len());
+    let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |found| found.attempts.len());
     let unsettled = last.iter().filter(|(id, attempt)| on_disk(**id) < usize::from(**attempt));
     Crash { at, unsettled: unsettled.map(|(id, _)| *id).collect() }
 }
 
 /// The highest attempt of a delivery's history, as the API shows it.
 pub(super) fn recorded(disk: &Memory, id: DeliveryId, stamped: Ms) -> u16 {
-    let shown = disk.delivery(id, Timestamp::from_millis(stamped));
-    shown.and_then(|shown| shown.attempts.iter().map(|attempt| attempt.number).max()).unwrap_or(0)
+    let found = disk.delivery(id, Timestamp::from_millis(stamped));
+    found.and_then(|found| found.attempts.iter().map(|attempt| attempt.number).max()).unwrap_or(0)
 }
 
 /// How the API shows a delivery at the end of a run.
 pub(super) fn ending(disk: &Memory, id: u64, now: Timestamp) -> Ending {
-    let Some(shown) = disk.delivery(DeliveryId::from_raw(id), now) else {
+    let Some(found) = disk.delivery(DeliveryId::from_raw(id), now) else {
         return Ending { delivery: id, state: "missing", cause: "", attempts: 0, numbers: Vec::new() };
     };
-    let cause = match shown.delivery.state {
+    let cause = match found.delivery.state {
         State::Dead { cause, .. } | State::Cancelled { cause, .. } => cause.code(),
         _ => "",
     };
     Ending {
         delivery: id,
-        state: shown.delivery.state.phase().name(),
+        state: found.delivery.state.phase().name(),
         cause,
-        attempts: shown.delivery.attempts,
-        numbers: shown.attempts.iter().map(|attempt| attempt.number).collect(),
+        attempts: found.delivery.attempts,
+        numbers: found.attempts.iter().map(|attempt| attempt.number).collect(),
     }
 }
 
-/// Judges a history.
+/// Judges a history, and returns the outcome of the run.
 pub(super) fn outcome(plan: &Plan, history: &History, trace: u64, points: u64) -> Outcome {
     let acked = history.sent.iter().filter(|sent| sent.acked_at.is_some());
     Outcome {

@@ -1,4 +1,4 @@
-//! From a seed to a scenario: messages, commands, faults. Who they are sent to is `destination.rs`.
+//! Draws a scenario from a seed: messages, calls, faults. Destinations are in `destination.rs`.
 
 mod destination;
 
@@ -18,62 +18,62 @@ pub const BEGIN: Ms = 1_700_000_000_000;
 /// Deliveries in a run.
 pub const DELIVERIES: usize = 500;
 
-/// How a receiver behaves for a while.
+/// The behaviour of a receiver for some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     /// Answers 2xx in about this many milliseconds.
     Healthy(u64),
-    /// One server, 20 ms a request, a waiting room of two seconds, then 503.
+    /// One server that takes 20 ms a request, with a queue of two seconds; beyond that it answers 503.
     Queue,
-    /// Fails this share of requests with 500, slowly.
+    /// Answers slowly, this share of requests with 500.
     Brownout(f64),
-    /// Two machines behind one name: most requests meet the one that refuses them at once, the
-    /// others the one that needs nearly all the time there is.
+    /// Two machines behind one name: most requests reach one that refuses connections, the others one that needs nearly
+    /// the whole timeout.
     Split,
     /// Never answers.
     Tarpit,
-    /// 429, with a Retry-After of so many seconds where there is one.
+    /// Answers 429, perhaps with a Retry-After in seconds.
     Throttle(Option<u64>),
-    /// 503, with a Retry-After of so many seconds where there is one.
+    /// Answers 503, perhaps with a Retry-After in seconds.
     Unavailable(Option<u64>),
-    /// Nothing listens.
+    /// Refuses connections.
     Down,
     /// The connection breaks after the request was written.
     Breaks,
-    /// Does the work and says 500.
+    /// Processes the request but answers 500.
     Lies,
-    /// Always this status.
+    /// Always answers this status.
     Status(u16),
     /// The name does not exist.
     NoName,
 }
 
-/// One destination.
+/// A destination.
 #[derive(Clone, Debug)]
 pub struct LanePlan {
-    /// What the engine knows of it.
+    /// Its settings, as the engine has them.
     pub settings: Arc<LaneSettings>,
-    /// Attempts its policy allows, written down here by hand.
+    /// The attempts that its policy allows, written by hand for the oracle.
     pub max_attempts: u16,
-    /// The window its policy sets, written down here by hand.
+    /// The window of its policy, written by hand for the oracle.
     pub window: Option<Ms>,
-    /// Behaviours and when each ends; healthy afterwards.
+    /// Its behaviours, with the time at which each ends; afterwards it is healthy.
     pub modes: Vec<(Ms, Mode)>,
     /// The endpoint's own TTL.
     pub ttl: Option<Duration>,
-    /// What its owner allows a second, and how many at once, written down here by hand.
+    /// Its rate limit: requests per second and burst, written by hand for the oracle.
     pub rate: Option<(u32, u32)>,
 }
 
 impl LanePlan {
-    /// The endpoint that has the lane: never the lane's own number, so that the engine cannot take one for the other.
+    /// The endpoint of the lane. Its number differs from the lane's, so that a mix-up of the two in the engine shows.
     pub fn endpoint(&self) -> EndpointId {
         EndpointId(self.settings.lane.0.plus(1_000_000))
     }
 }
 
 impl LanePlan {
-    /// How it behaves at a time.
+    /// Its behaviour at a time.
     pub fn mode(&self, at: Ms) -> Mode {
         self.modes.iter().find(|(until, _)| at < *until).map_or(Mode::Healthy(20), |(_, mode)| *mode)
     }
@@ -82,72 +82,73 @@ impl LanePlan {
 /// A message to send.
 #[derive(Clone, Debug)]
 pub struct MessagePlan {
-    /// To which lanes.
+    /// The lanes that it is sent to, as indices into [`Plan::lanes`].
     pub lanes: Vec<usize>,
-    /// How urgent.
+    /// Its tier.
     pub tier: Tier,
     /// Its TTL.
     pub ttl: Option<Duration>,
-    /// How long after the call it may be sent at the earliest.
+    /// The least time between the call and the first attempt.
     pub deliver_after: Option<Duration>,
     /// Whether a receipt is required.
     pub wants_receipt: bool,
-    /// What it replaces others by, one of a few.
+    /// Its collapse key, one of a few.
     pub collapse: Option<u64>,
-    /// Whom it is about, one of a few.
+    /// Its subject, one of a few.
     pub subject: Option<u64>,
 }
 
-/// Something that happens from outside.
+/// An event from outside the node.
 #[derive(Clone, Debug)]
 pub enum Happening {
     /// A producer sends a message.
     Send(MessagePlan),
-    /// Somebody cancels the message sent so many messages ago.
+    /// A producer cancels a message, counted back from the last one.
     Cancel(usize),
-    /// Somebody ends a lane.
+    /// An owner ends a lane.
     EndLane(usize),
-    /// Somebody pauses for so long: 0 everything, 1 a tenant, 2 a lane. The lane says whose.
+    /// An operator pauses a scope and resumes it later: its kind (0 everything, 1 a tenant, 2 a lane), a lane in it,
+    /// and the length of the pause.
     Pause(u8, usize, Duration),
-    /// Somebody has a subject erased, or everybody.
+    /// An operator erases a subject, or with `None` the whole tenant.
     Erase(Option<u64>),
-    /// The node dies and is back after a while.
+    /// The node crashes, and restarts after this time.
     Crash(Duration),
-    /// Store calls take this long, for so long.
+    /// Store calls take up to the first time, for the length of the second.
     Stall(Duration, Duration),
-    /// Store calls fail, half of them after taking effect, for so long.
+    /// Store calls fail during this time, half of them after taking effect.
     Fail(Duration),
-    /// The wall clock jumps.
+    /// The wall clock jumps by this much.
     Jump(Ms),
 }
 
-/// A fault of the world around the engine that the oracle must see: the negative control.
+/// A fault of the world around the engine that the oracle must detect: the negative control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Producers are told "accepted" before the store has it.
+    /// Producers get "accepted" before the message is in the store.
     AckBeforeDurable,
 }
 
-/// A whole scenario.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its seed.
     pub seed: u64,
-    /// The window's bounds: small, so that everything overflows.
+    /// The bounds of the window: small, so that they are reached.
     pub limits: Limits,
     /// The destinations.
     pub lanes: Vec<LanePlan>,
-    /// What happens, in the order of time.
+    /// The events, in order of time.
     pub happenings: Vec<(Ms, Happening)>,
     /// When the last fault is over.
     pub healed_at: Ms,
-    /// Crash at the so-manyth place where one could be.
+    /// The number of the crash point at which to crash, counted from 1.
     pub crash_at_point: Option<u64>,
     /// Whether the wall clock ever jumps.
     pub clock_jumps: bool,
-    /// Of a thousand attempts so many are not made, by a fault of our own, until everything is well.
+    /// The share of attempts, in thousandths, that a local fault prevents until all faults are over.
     pub not_started_milli: u32,
-    /// Something the oracle must complain about.
+    /// A fault for the negative control.
     pub sabotage: Option<Sabotage>,
 }
 
@@ -157,7 +158,7 @@ impl Plan {
         Self::sized(seed, DELIVERIES)
     }
 
-    /// A small scenario, for trying every crash there could be.
+    /// A small scenario, for trying every crash point.
     pub fn small(seed: u64) -> Self {
         let mut plan = Self::sized(seed, 8);
         plan.happenings.retain(|(_, happening)| !matches!(happening, Happening::Crash(_) | Happening::Jump(_)));
@@ -171,7 +172,7 @@ impl Plan {
         let healed_at = BEGIN + busy_ms * 2 + 30_000;
         let lane_count = rng.usize(2..=if deliveries > 100 { 24 } else { 4 });
         let destinations = Destinations::make(&mut rng, lane_count, healed_at);
-        // With few slots everybody waits for a turn; with many nobody does.
+        // With few slots deliveries wait for their turn; with many they do not.
         let limits = Limits {
             slots: if rng.bool() { rng.u32(2..=5) } else { rng.u32(4..=64) },
             per_queue: rng.u32(2..=24),
@@ -203,7 +204,7 @@ impl Plan {
         while made < deliveries {
             let mut at = BEGIN + rng.i64(0..busy_ms);
             let favourite = to.pick(rng);
-            // Bursts come at one instant, trains one after the other, both to one lane.
+            // Bursts come at one instant, trains at even intervals; both go mostly to one lane.
             let (count, apart) = match rng.u32(..12) {
                 0 => (rng.usize(2..50), 0),
                 1 => (rng.usize(2..40), rng.i64(20..600)),
@@ -225,8 +226,8 @@ impl Plan {
         }
     }
 
-    /// In a third of all scenarios most producers replace what they sent before. From dice of their own:
-    /// what else a seed means does not depend on it.
+    /// In a third of all scenarios most messages have a collapse key. Drawn from a generator of its own, so that the
+    /// rest of a seed's scenario does not depend on it.
     fn collapses(&mut self) {
         let mut rng = Rng::with_seed(self.seed ^ 0x43_4F_4C_4C);
         if rng.u32(..3) != 0 {
@@ -240,8 +241,8 @@ impl Plan {
         }
     }
 
-    /// In a third of all scenarios messages are about somebody, and some of them are erased. From dice of their own
-    /// too.
+    /// In a third of all scenarios most messages have a subject, and some subjects are erased. Drawn from a generator
+    /// of its own too.
     fn erasures(&mut self, busy_ms: Ms) {
         let mut rng = Rng::with_seed(self.seed ^ 0x45_52_41_53);
         if rng.u32(..3) != 0 {
@@ -268,7 +269,7 @@ impl Plan {
             let (at, kind, lane, wait) = (when(rng), rng.u8(..3), to.pick(rng), seconds(rng, 120));
             self.happenings.push((at, Happening::Pause(kind, lane, wait)));
             if rng.bool() {
-                // And again, while the end of the first may still be on its way.
+                // A second pause, made while the resume of the first may still be under way.
                 let again = at + i64::try_from(wait.as_millis()).unwrap_or(0) + (rng.i64(1..4_000) >> rng.u32(..12));
                 self.happenings.push((again, Happening::Pause(kind, lane, seconds(rng, 120))));
             }
@@ -277,7 +278,7 @@ impl Plan {
             self.happenings.push((when(rng), Happening::EndLane(to.pick(rng))));
         }
         for _ in 0..rng.u32(..4) {
-            // Down for a small part of the time only: a node that is down takes no messages.
+            // Down only for a small part of the time, because a node that is down accepts no messages.
             let down = rng.i64(1..=(busy_ms / 12).min(30_000)).unsigned_abs();
             self.happenings.push((when(rng), Happening::Crash(Duration::from_millis(down))));
         }
@@ -297,7 +298,7 @@ impl Plan {
     }
 }
 
-/// How long 500 deliveries are spread over: a rush, an hour's ordinary work, or something between.
+/// The time over which 500 deliveries are spread: seconds, minutes, or up to twenty minutes.
 fn busy_ms(rng: &mut Rng) -> Ms {
     match rng.u32(..3) {
         0 => rng.i64(1_000..40_000),

@@ -1,4 +1,4 @@
-//! What producers send: a planned message as the API would make it.
+//! Builds messages of a plan as the API would build them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
 use super::history::{Sent, SentDelivery};
 use super::plan::{MessagePlan, Plan};
 
-/// Whose all messages are.
+/// The tenant of all messages.
 pub(super) const TENANT: TenantId = TenantId::from_raw(1);
-/// How long a required receipt is waited for.
+/// How long a delivery waits for a required receipt.
 const ACK_WITHIN: Duration = Duration::from_secs(300);
 
-/// The message as the store takes it, and as its producer remembers it.
+/// The message for the store, and its record in the history.
 pub(super) fn compose(
     plan: &Plan,
     message: &MessagePlan,
@@ -75,7 +75,7 @@ pub(super) fn compose(
     (Accepted::new(message, deliveries), sent)
 }
 
-/// A subject as its producer calls it.
+/// The name of a subject.
 pub(super) fn subject_name(subject: u64) -> String {
     format!("subject {subject}")
 }

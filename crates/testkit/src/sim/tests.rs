@@ -1,10 +1,10 @@
-//! The simulator can be trusted: it repeats itself, it tells seeds apart, and it finds nothing in
-//! a handful of them on either driver.
+//! Tests of the simulator: it repeats a seed exactly, different seeds differ, and a few seeds have no violations on
+//! either driver.
 
 use super::*;
 
 #[test]
-fn the_same_seed_gives_the_same_run() {
+fn same_seed_gives_the_same_run() {
     let (one, two) = (run(7), run(7));
     assert_eq!(one.trace, two.trace);
     assert_eq!((one.deliveries, one.requests, one.points), (two.deliveries, two.requests, two.points));
@@ -19,7 +19,7 @@ fn different_seeds_give_different_runs() {
 }
 
 #[test]
-fn a_handful_of_seeds_breaks_no_promise_on_either_driver() {
+fn few_seeds_break_no_promise_on_either_driver() {
     for seed in 1..=5 {
         let outcome = run(seed);
         assert_eq!(outcome.violations, [], "{}", repeat(seed));

@@ -1,4 +1,4 @@
-//! The receivers, and the wire they are reached by: what becomes of a request, and the log of it.
+//! The receivers of a run: the result of each request, and the log of requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use posthaste_core::queue::Start;
 use super::history::{Ms, Request};
 use super::plan::{LanePlan, Mode, Plan};
 
-/// An attempt is given up after this.
+/// The timeout of an attempt.
 const ATTEMPT_TIMEOUT: Ms = 30_000;
-/// A probe that others wait for is given up sooner.
+/// The timeout of a breaker's probe.
 const PROBE_TIMEOUT: Ms = 10_000;
-/// A request's work at a receiver that queues.
+/// The time of a request at a receiver with a queue.
 const SERVICE: Ms = 20;
-/// How long a request waits there before it is shed.
-const WAITING_ROOM: Ms = 2_000;
+/// The longest wait in such a queue; beyond it requests get 503.
+const LONGEST_WAIT: Ms = 2_000;
 
-/// Of a receiver that throttles or browns out, one delivery in so many is asked to wait alone: by its id, so that no
-/// dice change.
+/// With a receiver that throttles or browns out, one delivery in this many gets a wait for itself alone. Chosen by its
+/// id, so that the random numbers of a seed do not change.
 const THROTTLED_ALONE: u64 = 3;
-/// For so many seconds, where it browns out: longer than its breaker stays open.
+/// The length of that wait where the receiver browns out: longer than its breaker stays open.
 const ALONE_SECONDS: u64 = 200;
 
-/// What the sender will learn, and when.
+/// The result of an attempt, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Fate {
-    /// How long until then.
+    /// The time from the attempt to its result.
     pub after: Duration,
-    /// What.
+    /// The result, as a channel judges it.
     pub verdict: Verdict,
-    /// A receipt leaves the receiver this long after the request left, if one does.
+    /// The time from the request to its receipt, if there is one.
     pub receipt_after: Option<Duration>,
-    /// Its place in the log; `None` when no request left.
+    /// The index of the request in the log; `None` if no request left.
     pub request: Option<usize>,
 }
 
-/// Every receiver of a run.
+/// All receivers of a run.
 #[derive(Debug)]
 pub struct Wire {
     lanes: BTreeMap<u64, LanePlan>,
@@ -50,12 +50,12 @@ pub struct Wire {
     rng: Rng,
     /// Requests in the order they left.
     pub log: Vec<Request>,
-    /// Attempts that were not made, by a fault of our own.
+    /// Attempts that a local fault prevented.
     pub not_started: usize,
 }
 
 impl Wire {
-    /// The receivers of a plan, with dice of their own.
+    /// The receivers of a plan, with a random generator of their own.
     pub fn new(plan: &Plan) -> Self {
         Self {
             lanes: plan.lanes.iter().map(|lane| (lane.settings.lane.raw(), lane.clone())).collect(),
@@ -68,8 +68,8 @@ impl Wire {
         }
     }
 
-    /// An attempt is made at `now`; the node's own clock says `stamped`, and the delivery's history
-    /// has `recorded` attempts.
+    /// Makes an attempt at `now`. The time by the node's clock is `stamped`, and the highest attempt of the delivery's
+    /// history is `recorded`.
     pub fn send(&mut self, now: Ms, stamped: Ms, start: &Start, recorded: u16) -> Fate {
         if now < self.healed_at && self.rng.u32(..1_000) < self.not_started_milli {
             self.not_started += 1;
@@ -100,7 +100,7 @@ impl Wire {
             asks_lane: verdict.scope != VerdictScope::Endpoint,
         });
         let sends_receipt = verdict.status == Some(200) && self.rng.u32(..4) > 0;
-        // Some receipts overtake the answer, some are late, some never come.
+        // Some receipts overtake the answer, some are late, and some never come.
         let receipt_after =
             sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
         let after = Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1));
@@ -136,7 +136,7 @@ impl Wire {
     fn queue(&mut self, now: Ms, lane: u64, quick: Ms) -> (Ms, Verdict) {
         let busy_until = self.busy_until.entry(lane).or_insert(now);
         let begins = (*busy_until).max(now);
-        if begins - now > WAITING_ROOM {
+        if begins - now > LONGEST_WAIT {
             return (quick, status(503, None));
         }
         *busy_until = begins + SERVICE;
@@ -144,7 +144,7 @@ impl Wire {
     }
 }
 
-/// The answer to a delivery that is asked to wait alone.
+/// The answer to a delivery that gets a wait for itself alone.
 fn throttled_alone(mode: Mode, answer: Verdict) -> Verdict {
     match (mode, answer.status) {
         (Mode::Throttle(_), _) => Verdict { scope: VerdictScope::Endpoint, ..answer },
@@ -153,7 +153,7 @@ fn throttled_alone(mode: Mode, answer: Verdict) -> Verdict {
     }
 }
 
-/// An answer with this status, as a channel reads it.
+/// The verdict on an answer with this status, as a channel judges it.
 fn status(code: u16, retry_after: Option<u64>) -> Verdict {
     let cause = classify::status(code);
     let heeded = retry_after.filter(|_| classify::heeds_retry_after(code));

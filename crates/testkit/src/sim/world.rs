@@ -1,7 +1,7 @@
-//! Runs a plan on an event heap: the dispatch loop's `step`, a store in memory whose calls take
-//! effect and answer when the plan says, receivers, clients, and a node that can die anywhere.
+//! Runs a plan on an event heap: the dispatch loop's `step`, a memory store whose calls take effect and answer at times
+//! that the plan determines, receivers, clients, and a node that can crash at any point.
 //!
-//! Order is by (virtual time, place in line), so a seed always gives the same run.
+//! Events are ordered by virtual time and then by insertion, so a seed always gives the same run.
 
 mod erasing;
 mod node;
@@ -24,11 +24,11 @@ use super::wire::Wire;
 use super::{outsider, producer};
 use node::Node;
 
-/// A run that has not come to rest after this much virtual time never will.
+/// The virtual time after the end of all faults within which everything must end.
 const GIVE_UP: Ms = 20 * 86_400_000;
 /// How often the node follows the wall clock.
 const FOLLOW_EVERY: Ms = 60_000;
-/// How often somebody looks at what waits, and at how many.
+/// How often waiting deliveries are viewed, and how many of them.
 const LOOK_EVERY: Ms = 3_000;
 const LOOKS: usize = 100;
 
@@ -39,23 +39,24 @@ pub fn run(plan: &Plan) -> Outcome {
     world.finish()
 }
 
-/// Something that will happen.
+/// An event on the heap. Most of them carry the number of the node's life for which they are meant.
 enum Ahead {
     Outside(Happening),
     ResumeAt(u8, u64),
     /// A store call takes effect, then answers.
     Commit(u32, Call),
     Reply(u32, Reply),
-    /// An accept takes effect, then its rows are there for the loop, which comes for them sooner or
-    /// later; its caller hears of it once they are there.
+    /// An accept takes effect, then its arrivals are published, then the loop takes them; the caller gets its answer
+    /// any time after they are published.
     Accept(u32, usize, Vec<Accepted>),
     Publish(u32, Vec<Arrival>),
     Arrive(u32),
     Ack(u32, usize),
-    /// An attempt ended; its place in the log if a request left.
+    /// An attempt ended; with the index of its request in the log, if one left.
     Finished(u32, Option<usize>, Finished),
     Receipt(u64),
-    /// An erasure takes effect, then the loop is told of it again; its rows go once what is under way is known.
+    /// An erasure takes effect, then the loop gets its command again; its rows are removed once the loop has answered
+    /// which deliveries are under way.
     Erase(u32, usize, Option<u64>),
     Erased(u32, usize, Option<u64>),
     LookUnderWay(u32),
@@ -72,8 +73,10 @@ enum Ahead {
 struct World<'a> {
     plan: &'a Plan,
     now: Ms,
+    /// The number of the last event inserted.
     line: u64,
     heap: BinaryHeap<Reverse<(Ms, u64)>>,
+    /// The events on the heap, by number.
     ahead: BTreeMap<u64, Ahead>,
     disk: MemoryStore,
     node: Option<Node>,
@@ -82,16 +85,16 @@ struct World<'a> {
     rng: Rng,
     history: History,
     tickets: BTreeMap<Ticket, usize>,
-    /// Those whose next step waits for what is under way.
+    /// Erasures whose next step waits for the loop's list of deliveries under way.
     erasures: Vec<u64>,
     next_ticket: u64,
     wall_offset: Ms,
     store_ms: Ms,
     failing: bool,
-    /// What the loop has not come for, in the order of its commits; and when the last of it was there.
+    /// Arrivals that the loop has not taken yet, in commit order; and the time at which the last of them is published.
     published: Vec<Arrival>,
     published_until: Ms,
-    /// When the last call that keeps its order takes effect.
+    /// When the last of the calls that must keep their order takes effect.
     ordered_until: Ms,
     points: u64,
     trace: u64,
@@ -160,7 +163,7 @@ impl<'a> World<'a> {
                 self.history.gave_up_at = Some(at);
                 return;
             }
-            let what = self.ahead.remove(&line).expect("what is on the heap is in the map");
+            let what = self.ahead.remove(&line).expect("every event on the heap is in the map");
             self.happen(what);
             if self.healed && self.disk.lock().pending() == 0 && self.node.is_some() && self.is_idle() {
                 return;
@@ -223,12 +226,12 @@ impl<'a> World<'a> {
             Ahead::StallEnds => self.store_ms = 3,
             Ahead::FailEnds => self.failing = false,
             Ahead::Healed => self.heal(),
-            // Meant for an earlier life of the node.
+            // The event is for an earlier life of the node.
             _ => {}
         }
     }
 
-    // --- what comes from outside ---
+    // --- events from outside ---
 
     fn outside(&mut self, happening: Happening) {
         match happening {
@@ -292,16 +295,16 @@ impl<'a> World<'a> {
         let (arrive, ack) = (self.rng.i64(0..5), self.rng.i64(0..5));
         let life = self.life;
         self.published_until = self.published_until.max(self.now + arrive / 2);
-        let there = self.published_until;
-        self.at(there, Ahead::Publish(life, arrivals));
-        self.at(there.max(self.now + arrive), Ahead::Arrive(life));
-        self.at(there.max(self.now + ack), Ahead::Ack(life, sent));
+        let published_at = self.published_until;
+        self.at(published_at, Ahead::Publish(life, arrivals));
+        self.at(published_at.max(self.now + arrive), Ahead::Arrive(life));
+        self.at(published_at.max(self.now + ack), Ahead::Ack(life, sent));
     }
 
-    /// Somebody calls the API.
+    /// Makes a call of the API.
     fn ask(&mut self, what: What) {
         if self.node.is_none() {
-            // The caller tries again when the node is back; a pause that was never made needs no end.
+            // Callers retry resumes and receipts until the node is back; other calls are dropped.
             if matches!(what, What::Resume(..) | What::Receipt(_)) {
                 let again = match what {
                     What::Resume(kind, id) => Ahead::ResumeAt(kind, id),
@@ -319,7 +322,7 @@ impl<'a> World<'a> {
         self.step(Event::Asked(ticket, outsider::command(what)));
     }
 
-    /// From here on nothing breaks: receivers are well, and somebody lifts what holds on.
+    /// Ends all faults. From now on receivers are healthy, and everything paused is resumed.
     fn heal(&mut self) {
         self.healed = true;
         self.wall_offset = 0;
@@ -331,14 +334,14 @@ impl<'a> World<'a> {
         for resume in outsider::resume_everything(self.plan) {
             self.ask(resume);
         }
-        // A strict lane that stops at its dead head is resumed by its owner, again and again.
+        // A strict lane that stops at a dead head must be resumed by its owner, again and again.
         if self.disk.lock().pending() > 0 {
             let patient = self.now > self.plan.healed_at + 2 * 86_400_000;
             self.after(if patient { 6 * 3_600_000 } else { 600_000 }, Ahead::Healed);
         }
     }
 
-    // --- looking ---
+    // --- views ---
 
     fn look(&mut self) {
         let stamped = self.stamped();
@@ -348,15 +351,15 @@ impl<'a> World<'a> {
             let skip = if ids.is_empty() { 0 } else { self.rng.usize(..ids.len()) };
             let now = Timestamp::from_millis(stamped);
             for (id, lane) in ids.iter().cycle().skip(skip).take(ids.len().min(LOOKS)) {
-                let Some(shown) = self.disk.lock().delivery(DeliveryId::from_raw(*id), now) else { continue };
-                if shown.delivery.state.is_terminal() {
+                let Some(found) = self.disk.lock().delivery(DeliveryId::from_raw(*id), now) else { continue };
+                if found.delivery.state.is_terminal() {
                     continue;
                 }
                 let explained = node.dispatch.explain(
                     now,
                     DeliveryId::from_raw(*id),
                     LaneId::from_raw(*lane),
-                    shown.delivery.state,
+                    found.delivery.state,
                 );
                 let Explained::Waits(hold) = explained else { continue };
                 self.history.looks.push(Look {
@@ -364,8 +367,8 @@ impl<'a> World<'a> {
                     stamped,
                     life: self.life,
                     delivery: *id,
-                    state: shown.delivery.state.phase().name(),
-                    attempts: shown.delivery.attempts,
+                    state: found.delivery.state.phase().name(),
+                    attempts: found.delivery.attempts,
                     why: hold.why.name(),
                     until: hold.until.map(Timestamp::as_millis),
                 });

@@ -1,4 +1,5 @@
-//! The corpus: one forged or hostile target a row, with what it resolves to and the code it must end with.
+//! The corpus: one hostile target per row, with the addresses that it resolves to and the code with which it must be
+//! refused.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,7 @@ use posthaste_engine::target::{Target, TargetRules};
 
 use super::network::Lookup;
 
-/// One row.
+/// A row of the corpus.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) id: String,
@@ -33,26 +34,26 @@ pub(super) fn parse(text: &str) -> Result<Vec<Row>, String> {
 }
 
 impl Row {
-    /// Whether it needs a process with an environment of its own.
+    /// Whether it needs a child process with environment variables of its own.
     pub(super) fn has_environment(&self) -> bool {
         self.kind == "env" && self.environment().next().is_some()
     }
 
-    /// The variables in front of its URL.
+    /// The environment variables in front of its URL.
     pub(super) fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         let words = self.input.split(' ').take_while(|word| !word.contains("://") || word.contains('='));
         words.filter_map(|word| word.split_once('=')).filter(|(name, _)| !name.contains(['/', ':']))
     }
 }
 
-/// A row as attempts see it.
+/// A row, parsed for the attempts.
 pub(super) struct Case {
     pub(super) rules: TargetRules,
     pub(super) url: String,
-    /// What the receiver answers, should it ever be asked: a status line's rest and fields.
+    /// The receiver's answer, if it gets a request: the rest of a status line, and headers.
     pub(super) answer: String,
     pub(super) lookups: Vec<Lookup>,
-    /// Whether the first look-up is made before any attempt.
+    /// Whether the first look-up is made when the endpoint is created, before any attempt.
     pub(super) created: bool,
     pub(super) attempts: usize,
 }
@@ -79,7 +80,7 @@ impl Case {
                 };
             }
             "env" if row.has_environment() => case.url = row.input.rsplit(' ').next().unwrap_or_default().to_owned(),
-            // The hosts file: what it says is what is looked up.
+            // A line of a hosts file: the look-up returns its address.
             "env" => case.url = format!("https://{}/a", row.input.split(' ').nth(2).unwrap_or_default()),
             _ => {}
         }
@@ -103,7 +104,7 @@ impl Case {
         Some(())
     }
 
-    /// Whether an attempt may contact this address: it is in the URL, or was an answer of its look-up.
+    /// Whether an attempt may contact this address: it is in the URL or in the answer of the attempt's look-up.
     pub(super) fn may_contact(&self, target: &Target, address: IpAddr, attempt: usize) -> bool {
         if target.origin().host == posthaste_engine::target::Host::Address(address) {
             return true;
@@ -113,11 +114,11 @@ impl Case {
     }
 }
 
-/// What one look-up gives; `None` where none is expected.
+/// The result of a look-up; `None` where no look-up is expected.
 fn lookup(text: &str) -> Option<Result<Lookup, String>> {
     let text = match text.split_once(": ") {
         Some((word, rest)) if word == "create" || word.starts_with("attempt") => rest,
-        // Both families are one answer, whichever comes first.
+        // The answers for both address families are one result, whichever comes first.
         Some(("happy eyeballs", rest)) => return Some(both_families(rest)),
         _ => text,
     };

@@ -1,5 +1,5 @@
-//! The network as a row wants it: names that resolve as told, sockets that are witnessed, and a receiver
-//! behind all of them.
+//! The simulated network of a row: a resolver with given answers, a dialer that records addresses, and a receiver that
+//! all connections lead to.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
-/// What a look-up gives.
+/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub(super) enum Lookup {
     Addresses(Vec<IpAddr>),
@@ -25,7 +25,7 @@ pub(super) enum Lookup {
     NeverEnds,
 }
 
-/// Answers in the order told, whatever the name; the last answer stays.
+/// A resolver that returns these answers in order, for any name. The last answer repeats.
 #[derive(Debug)]
 pub(super) struct Names(Mutex<VecDeque<Lookup>>);
 
@@ -56,7 +56,7 @@ impl Resolve for Names {
     }
 }
 
-/// Writes down every address somebody connects to, and connects to the receiver instead.
+/// A dialer that records every address the connector connects to, and connects to the receiver instead.
 #[derive(Debug)]
 pub(super) struct Witness {
     receiver: SocketAddr,
@@ -80,7 +80,7 @@ impl Dial for Witness {
     }
 }
 
-/// Answers every request alike; its tasks end with it.
+/// An HTTP receiver that gives every request the same answer, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub(super) address: SocketAddr,
@@ -88,7 +88,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Answers with this status and these fields, over TLS if there is an acceptor.
+    /// Starts a receiver with this status and these headers, over TLS if there is an acceptor.
     pub(super) async fn start(answer: &str, acceptor: Option<TlsAcceptor>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -113,7 +113,7 @@ impl Receiver {
     }
 }
 
-/// The requests are small and wait for their answers: each comes in one read.
+/// Serves a connection. Requests are small and not pipelined, so each of them comes in one read.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, answer: &str) -> io::Result<()> {
     let mut request = [0; 4096];
     while stream.read(&mut request).await? > 0 {

@@ -1,7 +1,7 @@
-//! Names that change their minds: good when they are checked and bad when they are sent to, good for one
-//! attempt and bad for the next over the same connection, good and bad at once.
+//! DNS rebinding: names that resolve to a good address for the check and to a bad one for the attempt, to a good one
+//! for one attempt and a bad one for the next over the same connection, or to good and bad addresses at once.
 //!
-//! Which addresses are bad is written here once more, in numbers, so that the guard is not its own judge.
+//! The bad addresses are listed here again, so that the judgement does not depend on the guard under test.
 
 use std::io;
 use std::net::IpAddr;
@@ -57,26 +57,26 @@ const BAD: &[&str] = &[
 ];
 const GOOD: &[&str] = &["93.184.216.34", "1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2001:4860:4860::8888"];
 
-/// Whether the connector minds where it goes.
+/// Whether the connector's check of addresses is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
     On,
-    /// The operator allows every network there is.
+    /// The operator's settings allow every network.
     Off,
 }
 
-/// What was seen.
+/// The results of the attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// How often a name changed its mind.
+    /// How many names changed their addresses.
     pub(super) rebindings: usize,
     /// Sockets opened to bad addresses.
     pub(super) bad_contacts: usize,
-    /// Attempts that did not end as the look-up says they must.
+    /// Checks and attempts that did not end as their look-up demands.
     pub(super) wrong: usize,
 }
 
-/// Lets a name change its mind so often.
+/// Runs this many rebindings.
 pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen> {
     let mut dice = fastrand::Rng::with_seed(seed);
     let receiver = Receiver::start("200 OK", None).await?;
@@ -87,9 +87,10 @@ pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen>
     Ok(seen)
 }
 
-/// One name and three attempts, each of which looks it up: also over a kept connection.
+/// Runs one name through a check and two attempts, each with a look-up of its own. The second attempt may use the first
+/// one's connection.
 async fn once(dice: &mut fastrand::Rng, receiver: &Receiver, guard: Guard, seen: &mut Seen) -> io::Result<()> {
-    // At least one good and one bad, in any order.
+    // At least one good and one bad answer, in random order.
     let mut answers: Vec<Vec<IpAddr>> = vec![good(dice), bad(dice), if dice.bool() { good(dice) } else { bad(dice) }];
     dice.shuffle(&mut answers);
     let names = Names::new(answers.iter().cloned().map(Lookup::Addresses));
@@ -102,7 +103,7 @@ async fn once(dice: &mut fastrand::Rng, receiver: &Receiver, guard: Guard, seen:
     let target = Target::parse("http://rebinding.example.com/", &rules).map_err(io::Error::other)?;
     let target = Arc::new(target);
     let (first, later) = answers.split_first().expect("there are three");
-    // As when an endpoint is made: checked, and nothing contacted.
+    // The check at the creation of an endpoint, which opens no connection.
     let created = connector.check(&target).await;
     seen.wrong += usize::from(guard == Guard::On && created.is_ok() != is_good(first));
     for answer in later {
@@ -123,7 +124,7 @@ fn good(dice: &mut fastrand::Rng) -> Vec<IpAddr> {
     some(dice, GOOD)
 }
 
-/// Bad ones, and perhaps good ones among them.
+/// Bad addresses, perhaps with good ones among them.
 fn bad(dice: &mut fastrand::Rng) -> Vec<IpAddr> {
     let mut list = some(dice, BAD);
     if dice.bool() {

@@ -1,6 +1,6 @@
-//! Every way to read a page, timed with the backlog behind it: each list from its beginning on, in
-//! every order and by every filter, and what is derived also with a long part of the journal that
-//! nobody has followed yet.
+//! Times the reading of pages from a store with a backlog: every list from its beginning, in every order and by every
+//! filter. Lists that are derived from the journal are also timed with a long tail of it that the follower has not
+//! processed yet.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,18 +29,18 @@ use crate::seeder::{self, Mint, THEN, Target, YOUNG, put_endpoints};
 use crate::statistics::median;
 
 const ROWS: u32 = 500;
-/// Pages of each list, from its beginning.
+/// How many pages of each list are read, from its beginning.
 const PAGES: usize = 20;
-/// Deliveries of one message, in chunks.
+/// Chunks of deliveries of one message.
 const CHUNKS: u64 = 20;
-/// Endpoints of one tenant beyond those that have rows: more than are listed at once.
+/// Further endpoints of one tenant: more than one listing returns.
 const ENDPOINTS: u64 = 10_500;
 const JOBS: u64 = 1_000;
-/// Messages whose entries nobody has followed yet: nearly as many as the follower lets gather.
+/// Messages whose journal entries are not followed yet: nearly as many as the follower lets accumulate.
 const TAIL: u64 = 16_000;
 const ORDERS: [ListOrder; 2] = [ListOrder::NewestFirst, ListOrder::OldestFirst];
 
-/// What pages took, in milliseconds: by the clock, and of the readers' own time.
+/// How long pages took, in milliseconds: by the clock, and in CPU time of the readers.
 #[derive(Default)]
 pub(super) struct Pages {
     times: BTreeMap<&'static str, Vec<f64>>,
@@ -48,18 +48,18 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The slowest page of all, in milliseconds.
+    /// The time of the slowest page, in milliseconds.
     pub(super) fn slowest(&self) -> f64 {
         self.times.values().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The page in the middle.
+    /// The median time of all pages, in milliseconds.
     pub(super) fn median(&self) -> f64 {
         median(&mut self.times.values().flatten().copied().collect::<Vec<_>>())
     }
 
-    /// Reads a page. One that is over the bar is read twice more and the least counts: what the
-    /// machine does otherwise comes and goes, the page's work stays.
+    /// Reads and times a page. One that is over the bar is read up to twice more and the shortest time counts: this
+    /// removes disturbances by other work of the machine, but not the page's own cost.
     async fn read<T, F: Future<Output = Result<T, StoreError>>>(
         &mut self,
         name: &'static str,
@@ -81,7 +81,7 @@ impl Pages {
         unreachable!("the third time counts")
     }
 
-    fn tell(&self) {
+    fn print(&self) {
         for (name, times) in &self.times {
             let mut times = times.clone();
             let (count, median) = (times.len(), median(&mut times));
@@ -92,14 +92,14 @@ impl Pages {
     }
 }
 
-/// Reads every list there is.
+/// Reads and times every list.
 pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(YOUNG).await?.session;
     let mut pages = Pages::default();
     pending(&store, session, &mut pages).await?;
     dead_letters(&store, &mut pages).await?;
-    of_a_message(&store, session, &mut pages).await?;
+    deliveries(&store, session, &mut pages).await?;
     jobs(&store, session, &mut pages).await?;
     endpoints(&store, session, &mut pages).await?;
     store.catch_up().await?;
@@ -107,7 +107,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     let session = store.open(YOUNG).await?.session;
     seeder::fill(&store, session, &Mint::new(session, 0..super::LANES, Place::Spilled), TAIL).await?;
     derived(&store, &mut pages, 1).await?;
-    pages.tell();
+    pages.print();
     store.close().await;
     Ok(pages)
 }
@@ -123,7 +123,7 @@ async fn pending(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<
     let delayed = Query::Delayed { after: None, until: Timestamp::MAX };
     pages.read("delayed", || store.page(delayed, ROWS, Timestamp::MAX)).await?;
     pages.read("one", || store.page(Query::One(DeliveryId::from_raw(1 << 40 | 5)), 1, Timestamp::MAX)).await?;
-    // What a crash left is looked for from the lowest row to the highest: every step is a page.
+    // The search for rows that a crash left goes from the lowest row to the highest: every step is a page.
     let mut after = None;
     loop {
         let query = Query::Left { after, before: session.writer };
@@ -149,12 +149,12 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
         ("letters of a tier", DeadLetterFilter { tier, ..all.clone() }),
         ("letters of a time", DeadLetterFilter { since: Some(THEN), until: Some(Timestamp::MAX), ..all.clone() }),
         ("letters by all at once", DeadLetterFilter { endpoint, cause, event_type, tier, ..all.clone() }),
-        // Met by an index, and none of them matches: as many are looked at as one request may.
-        ("letters that nobody has", DeadLetterFilter { cause, tier: Some(Tier::Engagement), ..all }),
-        ("everybody's letters", DeadLetterFilter::default()),
+        // Rows that the index finds but the filter rejects: the page reads as many as one request may.
+        ("letters that do not exist", DeadLetterFilter { cause, tier: Some(Tier::Engagement), ..all }),
+        ("letters of all tenants", DeadLetterFilter::default()),
         (
-            "everybody's letters of an event that nobody has",
-            DeadLetterFilter { event_type: Some("no.body".to_owned()), ..DeadLetterFilter::default() },
+            "letters of all tenants of an event type that does not exist",
+            DeadLetterFilter { event_type: Some("no.event".to_owned()), ..DeadLetterFilter::default() },
         ),
     ];
     for (name, filter) in filters {
@@ -173,7 +173,7 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
     Ok(())
 }
 
-async fn of_a_message(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
+async fn deliveries(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
     let mint = Mint::new(session, (0..10).map(|n| 10 * n), Place::Spilled);
     let campaign = mint.campaign();
     store.accept(session, vec![campaign.clone()]).await?;
@@ -185,7 +185,7 @@ async fn of_a_message(store: &Sqlite, session: Session, pages: &mut Pages) -> Re
     loop {
         let read = || store.deliveries(campaign.message.id, after, YOUNG, ROWS);
         let page = pages.read("of a message", read).await?;
-        after = page.last().map(|shown| shown.delivery.id);
+        after = page.last().map(|view| view.delivery.id);
         if page.len() < ROWS as usize {
             return Ok(());
         }
@@ -195,7 +195,7 @@ async fn of_a_message(store: &Sqlite, session: Session, pages: &mut Pages) -> Re
 async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
     let tenant = Target(0).tenant();
     let replay = |n| {
-        // Beyond what the campaign has.
+        // Keys beyond those of the campaign.
         let id = JobId(Key::new(session.writer, 10_000_000 + n));
         let what = ReplayWhat::Listed(vec![DeliveryId::from_raw(1 << 40 | 5)]);
         NewReplay::new(id, tenant, YOUNG, what)
@@ -221,7 +221,7 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
 }
 
 async fn endpoints(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
-    // All of one tenant, beyond those that have rows.
+    // All of one tenant, in addition to those with rows.
     put_endpoints(store, session, (0..ENDPOINTS).map(|n| 1_000_000 + 10 * n)).await?;
     let tenant = Target(1_000_000).tenant();
     let mut after = None;
@@ -234,9 +234,9 @@ async fn endpoints(store: &Sqlite, session: Session, pages: &mut Pages) -> Resul
     }
 }
 
-/// What follows from the journal.
+/// Times the lists that are derived from the journal.
 async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<(), CannotRun> {
-    // One lane whose rows wait, one whose rows were swept.
+    // A lane with pending rows, and a lane whose rows were swept.
     for target in [Target(3), Target(20)] {
         let all = HistoryFilter::of(target.endpoint().id);
         let (phase, cause) = (Some(Phase::Delivered), Some(Cause::Gone));
@@ -265,7 +265,9 @@ async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<()
     }
     let message = store.message(posthaste_core::id::MessageId::from_raw(1 << 40 | 6)).await?;
     let Some(message) = message else { return Err(CannotRun("the third message is gone".to_owned())) };
-    let Some(correlation) = message.correlation_id.clone() else { return Err(CannotRun("it has no name".to_owned())) };
+    let Some(correlation) = message.correlation_id.clone() else {
+        return Err(CannotRun("it has no correlation id".to_owned()));
+    };
     for order in ORDERS {
         let mut after = None;
         for _ in 0..of_each {

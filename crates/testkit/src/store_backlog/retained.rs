@@ -1,6 +1,6 @@
-//! What retention leaves of the file. Four fifths of an aged store are past their time; a run of
-//! retention lets them go and gives their room back. A fresh store is made of the rest alone, and both
-//! files are compared.
+//! Measures the size of the file after retention. Four fifths of an aged store are past their retention; a retention
+//! run deletes them and gives their space back. The file is compared with that of a fresh store with the other rows
+//! alone.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{self, Shape, YOUNG, put_endpoints};
 
-/// How much longer the file is than that of a fresh store with the same live rows.
+/// The size of the file after retention, as a multiple of that of a fresh store with the same rows.
 pub(super) async fn to_fresh(shape: Shape) -> Result<f64, CannotRun> {
     let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;
@@ -39,7 +39,8 @@ pub(super) async fn to_fresh(shape: Shape) -> Result<f64, CannotRun> {
     Ok(left as f64 / fresh as f64)
 }
 
-/// A whole run, an hour after the last accept; how many steps it took, and how long the longest.
+/// Makes a complete retention run, one hour after the last accept. Returns its number of steps, and the time of the
+/// longest.
 async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), CannotRun> {
     let now = YOUNG + Duration::from_secs(3_600);
     let mut next = Some(RetentionStep::START);
@@ -53,7 +54,7 @@ async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), Can
     Ok((steps, longest))
 }
 
-/// The length of a fresh store's file with the young rows alone.
+/// The size of a fresh store's file with the young rows alone, in bytes.
 async fn fresh(shape: Shape) -> Result<u64, CannotRun> {
     let folder = tempfile::Builder::new().prefix("run-").tempdir_in(seeder::shelf()?)?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;

@@ -1,5 +1,5 @@
-//! How much memory it takes to list, replay, purge and sweep with the backlog behind it: in a process
-//! of its own, whose memory nothing else has filled.
+//! Measures the memory that listing, replaying, purging and sweeping take on a store with a backlog, in a separate
+//! process that does nothing else.
 
 use std::ffi::OsStr;
 use std::io::BufRead;
@@ -26,12 +26,11 @@ use crate::prove::CannotRun;
 use crate::rss;
 use crate::seeder::{Target, YOUNG};
 
-/// Of so many lanes one ends, is replayed and purged.
+/// One lane in this many is ended; its dead letters may be replayed or purged.
 const ONE_IN: u64 = 10;
-/// Rows of a page, deliveries of a chunk.
+/// Rows of a page, and deliveries of a chunk.
 const ROWS: u32 = 500;
-
-/// The process: prints how much more memory it took than the idle store, in KiB.
+/// The process. Prints its peak memory above that of the idle store, in KiB.
 pub fn main(folder: &str) -> ExitCode {
     end_with_input();
     let streams = || -> Result<(), CannotRun> {
@@ -41,14 +40,15 @@ pub fn main(folder: &str) -> ExitCode {
     ended("store_node", streams())
 }
 
-/// How much more memory all of it takes than the idle store, in MiB.
+/// Runs the process. Returns its peak memory above that of the idle store, in MiB.
 pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
     let program = std::env::current_exe()?.with_file_name("store_node");
     let mut part = Part::start(&program, [OsStr::new("streams"), folder.as_os_str()])?;
-    let mut said = String::new();
-    part.says()?.read_line(&mut said)?;
+    let mut line = String::new();
+    part.says()?.read_line(&mut line)?;
     let status = part.ends()?;
-    let kib = said.trim().parse::<u32>().map_err(|_| CannotRun(format!("it said {said:?} and ended with {status}")))?;
+    let kib = line.trim().parse::<u32>();
+    let kib = kib.map_err(|_| CannotRun(format!("store_node printed {line:?} and ended with {status}")))?;
     Ok(f64::from(kib) / 1024.0)
 }
 
@@ -59,31 +59,31 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
     store.catch_up().await?;
     let idle = rss::now()?;
     rss::forget_peak()?;
-    let told = |what: &str| -> Result<(), CannotRun> {
+    let report = |what: &str| -> Result<(), CannotRun> {
         eprintln!("memory: {what}, {} MiB above the idle store so far", rss::peak()?.saturating_sub(idle) >> 10);
         Ok(())
     };
     let swept = sweep(&store, session, &ended).await?;
-    told(&format!("{swept} swept"))?;
+    report(&format!("{swept} swept"))?;
     let listed = list(&store, &ended).await?;
-    told(&format!("{listed} listed"))?;
+    report(&format!("{listed} listed"))?;
     let mut lives = 0;
     let mut purged = 0;
     for (n, target) in (1..).zip(&ended) {
-        // Some are left for whoever lists them next.
+        // The others keep their dead letters, for the lists that are timed next.
         match n % 4 {
             0 => lives += replay(&store, session, n, target).await?,
             1 => purged += purge(&store, session, target).await?,
             _ => {}
         }
     }
-    told(&format!("{lives} replayed, {purged} purged"))?;
+    report(&format!("{lives} replayed, {purged} purged"))?;
     let peak = rss::peak()?;
     store.close().await;
     Ok(peak.saturating_sub(idle))
 }
 
-/// Ends lanes, and writes their rows off.
+/// Ends the endpoints of these lanes, and sweeps their rows. Returns how many rows were swept.
 async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usize, CannotRun> {
     let mut swept = 0;
     for target in ended {
@@ -103,7 +103,7 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
     Ok(swept)
 }
 
-/// Walks lists from end to end, page by page.
+/// Reads lists from beginning to end, page by page. Returns how many rows they had.
 async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
     let mut listed = 0;
     let filter = DeadLetterFilter::of(ended[0].tenant());
@@ -138,7 +138,7 @@ fn letters_to(target: &Target) -> DeadLetterFilter {
     DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) }
 }
 
-/// Gives an endpoint's dead letters another life, chunk by chunk, as the engine's job does.
+/// Replays an endpoint's dead letters in chunks, as the engine's job does. Returns how many deliveries were made.
 async fn replay(store: &Sqlite, session: Session, n: u64, of: &Target) -> Result<u64, CannotRun> {
     let id = JobId(Key::new(session.writer, n));
     let what = ReplayWhat::Found(letters_to(of));
@@ -184,7 +184,7 @@ async fn next_lives(
     Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: Skips::default(), last: page.last })
 }
 
-/// Takes back an endpoint's dead letters, and removes them.
+/// Purges an endpoint's dead letters. Returns how many were removed.
 async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, CannotRun> {
     let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of), Act::at(YOUNG)).await?;
     let mut removed = 0;
@@ -195,6 +195,6 @@ async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, Can
             break;
         }
     }
-    // A few are removed at once.
+    // A small number is removed by the purge itself and not by the sweep.
     Ok(if let (0, Count::Exactly(count)) = (removed, counted) { count } else { removed })
 }

@@ -1,4 +1,4 @@
-//! The books, compared: with each other, and at the very end with the store.
+//! Compares the records of producers and receiver with each other, and at the very end with the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,11 +22,11 @@ const READS: usize = 16;
 /// Rows in one page.
 const PAGE: u32 = 1_000;
 
-/// What was written down.
+/// The records of all parties.
 pub(super) struct Books {
-    /// By token, with the message's id.
+    /// The acknowledged messages: token and message id.
     pub(super) acknowledged: BTreeMap<u64, u64>,
-    /// In order, with the delivery's id.
+    /// The arrivals in order, with their delivery ids.
     pub(super) arrived: Vec<Record>,
 }
 
@@ -40,27 +40,27 @@ impl Books {
         Ok(Self { acknowledged, arrived: record::read(&record::arrivals(folder))? })
     }
 
-    /// How many were acknowledged and never arrived.
+    /// How many messages were acknowledged and never arrived.
     pub(super) fn lost(&self) -> usize {
         let arrived: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
         self.acknowledged.keys().filter(|token| !arrived.contains(token)).count()
     }
 
-    /// How many arrivals were of something that had arrived before.
+    /// How many arrivals were of a message that had arrived before.
     pub(super) fn duplicates(&self) -> usize {
         let distinct: BTreeSet<u64> = self.arrived.iter().map(|record| record.token).collect();
         self.arrived.len() - distinct.len()
     }
 
-    /// Every message anybody has heard of.
+    /// The ids of all messages that were acknowledged or have arrived.
     fn messages(&self) -> BTreeSet<u64> {
         let arrived = self.arrived.iter().map(|record| record.id - 1);
         self.acknowledged.values().copied().chain(arrived).collect()
     }
 }
 
-/// How many deliveries have neither ended nor will ever be looked at again: the store is asked for
-/// each, and those that are pending must be on one of the ways by which the loop finds its rows.
+/// How many deliveries are pending but unreachable for the dispatch loop. Every pending delivery must be found by one
+/// of the queries with which the loop finds its rows.
 pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -77,12 +77,12 @@ pub(super) fn astray(data: &Path, books: &Books) -> Result<usize, CannotRun> {
 }
 
 async fn is_astray(store: &Sqlite, message: MessageId, found: &BTreeSet<DeliveryId>) -> Result<bool, StoreError> {
-    let shown = store.deliveries(message, None, Timestamp::MAX, u32::MAX).await?;
-    let [only] = shown.as_slice() else { return Ok(true) };
+    let deliveries = store.deliveries(message, None, Timestamp::MAX, u32::MAX).await?;
+    let [only] = deliveries.as_slice() else { return Ok(true) };
     Ok(!only.delivery.state.is_terminal() && !found.contains(&only.delivery.id))
 }
 
-/// Every pending row by the ways the loop has: left behind, due at some time, spilled.
+/// Every pending row that the loop's queries find: rows left behind, delayed rows, spilled rows.
 async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>, StoreError> {
     let mut found = BTreeSet::new();
     let mut left = None;

@@ -1,5 +1,5 @@
-//! The process that is killed: the production driver over SQLite, a loopback receiver that writes
-//! down what it took, and a socket that takes messages in.
+//! The process that is killed: the production driver over SQLite, a loopback receiver that records what it accepted,
+//! and a socket over which producers hand in messages.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -33,24 +33,24 @@ use crate::master_key;
 use crate::prove::CannotRun;
 use crate::seeder::{Target, put_endpoints};
 
-/// Said once the node takes messages.
+/// The line printed once the node accepts messages.
 pub(super) const READY: &str = "ready";
 /// Attempts under way at once.
 pub(super) const SLOTS: u32 = 256;
 const LANES: u64 = 16;
-/// Retries come within a second or so.
+/// How much faster than real time the clock runs, so that retries come within about a second.
 const CLOCK: u32 = 60;
 const ATTEMPT: Duration = Duration::from_millis(2);
-/// One in so many attempts fails.
+/// One attempt in this many fails.
 const FAILS: u64 = 20;
 const BODY_BYTES: usize = 200;
 
 /// When a message is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
-    /// Once the store says that it is durable.
+    /// Once the store has answered that it is durable.
     Committed,
-    /// At once: the fault that the proof must find.
+    /// At once: the fault that the proof must detect.
     Early,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for Promise {
         match text {
             "committed" => Ok(Self::Committed),
             "early" => Ok(Self::Early),
-            _ => Err(CannotRun(format!("nobody promises {text}"))),
+            _ => Err(CannotRun(format!("unknown kind of acknowledgement: {text}"))),
         }
     }
 }
@@ -100,7 +100,7 @@ async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
         tokio::select! {
             biased;
             Some(ended) = tasks.join_next() => match ended {
-                // A producer that left is no trouble.
+                // A producer has disconnected.
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(error) => return Err(CannotRun(error.to_string())),
@@ -113,7 +113,7 @@ async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
     }
 }
 
-/// Writes down what arrives and then judges it; now and then it fails.
+/// A receiver that records each message and accepts it, and refuses one attempt in [`FAILS`].
 fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send, &Message) -> Verdict {
     let mut count = 0_u64;
     move |send, message| {
@@ -123,14 +123,14 @@ fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send,
         }
         let token = tokens(&message.body).next().unwrap_or(0);
         let record = Record { token, id: send.start.delivery.raw() };
-        arrivals.write_all(&record.to_bytes()).expect("what has arrived can be written down");
+        arrivals.write_all(&record.to_bytes()).expect("the file of arrivals can be written");
         taken()
     }
 }
 
 type Answer = [u8; record::BYTES];
 
-/// Takes messages in.
+/// Accepts messages from producers.
 struct Door {
     store: Arc<Sqlite>,
     session: Session,
@@ -142,7 +142,7 @@ struct Door {
 }
 
 impl Door {
-    /// Serves one producer until it leaves, or the store stops.
+    /// Serves one producer until it disconnects or the store stops.
     async fn serve(&self, stream: UnixStream) {
         let (mut input, mut output) = stream.into_split();
         let mut accepts = FuturesUnordered::new();
@@ -177,7 +177,7 @@ impl Door {
         self.store.accept(self.session, vec![message]).await.map(|_| answer)
     }
 
-    /// A message with this token, and how it is acknowledged.
+    /// A message with this token, and its acknowledgement.
     fn message(&self, token: u64) -> (Answer, Accepted) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = MessageId(Key::new(self.session.writer, 2 * number));

@@ -1,5 +1,5 @@
-//! A producer: hands in one message after the other and writes down what was acknowledged. When the
-//! node is gone it waits for the next one; what was not answered was not promised.
+//! A producer: hands in one message after the other and records those that were acknowledged. When the node is gone it
+//! waits for the next one. A message without an answer does not count as acknowledged.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -13,19 +13,19 @@ use crate::prove::CannotRun;
 
 /// Messages under way at once.
 const UNDER_WAY: u64 = 32;
-/// How soon a node that is not there is looked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The pause before trying again to connect.
+const RECONNECT_AFTER: Duration = Duration::from_millis(2);
 
-/// Produces until its process is ended.
+/// Produces until its process is killed.
 pub(super) fn run(folder: &Path, number: u32) -> Result<(), CannotRun> {
     let mut ledger = OpenOptions::new().append(true).create(true).open(record::ledger(folder, number as usize))?;
     let mut tokens = (1..).map(|count| u64::from(number) << 40 | count);
     loop {
         let Ok(mut node) = UnixStream::connect(record::socket(folder)) else {
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(RECONNECT_AFTER);
             continue;
         };
-        // Ends when the node does.
+        // Until the node is gone.
         let mut wanted = UNDER_WAY;
         let mut answers = vec![0; BYTES * 1_024];
         let mut filled = 0;
@@ -45,13 +45,13 @@ pub(super) fn run(folder: &Path, number: u32) -> Result<(), CannotRun> {
     }
 }
 
-/// What is asked for: a message with this token.
+/// The tokens in a producer's request, eight bytes each.
 pub(super) fn tokens(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let (whole, _) = bytes.as_chunks::<8>();
     whole.iter().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The answer to it, once it is durable.
+/// The acknowledgement of the message with this token.
 pub(super) fn acknowledgement(token: u64, id: u64) -> [u8; BYTES] {
     Record { token, id }.to_bytes()
 }

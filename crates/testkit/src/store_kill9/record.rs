@@ -1,7 +1,8 @@
-//! What everybody writes down, and what goes over the socket: pairs of numbers, sixteen bytes each.
+//! The records that producers and receivers write to files and send over the socket: pairs of numbers, sixteen bytes
+//! each.
 //!
-//! A file of records is only appended to, by one write each time: a process that is killed leaves a
-//! whole number of them, or a last one that is cut short and does not count.
+//! Records are only appended, each with one write. A process that is killed leaves whole records, or a last one that is
+//! incomplete and does not count.
 
 use std::fs;
 use std::io;
@@ -10,8 +11,7 @@ use std::path::{Path, PathBuf};
 /// The bytes of a record.
 pub(crate) const BYTES: usize = 16;
 
-/// A message as its producer knows it, and the id it was given: its own where it is acknowledged,
-/// its delivery's where it arrived.
+/// The producer's token of a message, and an id: the message's id in a ledger, its delivery's id in a file of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Record {
     pub(crate) token: u64,
@@ -33,13 +33,13 @@ impl Record {
     }
 }
 
-/// Every whole record in these bytes.
+/// The complete records in these bytes.
 pub(crate) fn all(bytes: &[u8]) -> impl Iterator<Item = Record> {
     let (whole, _) = bytes.as_chunks::<BYTES>();
     whole.iter().map(|bytes| Record::from_bytes(*bytes))
 }
 
-/// The records of a file; none when it is missing.
+/// The complete records of a file; none if it is missing.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
     match fs::read(path) {
         Ok(bytes) => Ok(all(&bytes).collect()),
@@ -48,22 +48,22 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
     }
 }
 
-/// How many records a file has.
+/// How many complete records a file has.
 pub(crate) fn count(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len() / BYTES as u64)
 }
 
-/// Where a producer writes down what was acknowledged.
+/// The file in which a producer records acknowledged messages.
 pub(crate) fn ledger(folder: &Path, producer: usize) -> PathBuf {
     folder.join(format!("ledger-{producer}"))
 }
 
-/// Where the receiver writes down what it took.
+/// The file in which the receiver records arrivals.
 pub(crate) fn arrivals(folder: &Path) -> PathBuf {
     folder.join("arrivals")
 }
 
-/// Where the node listens.
+/// The socket on which the node listens.
 pub(crate) fn socket(folder: &Path) -> PathBuf {
     folder.join("socket")
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_was_cut_short_does_not_count() {
+    fn incomplete_record_does_not_count() {
         let records = [Record { token: 1 << 40 | 7, id: u64::MAX }, Record { token: 2, id: 3 }];
         let bytes: Vec<u8> = records.iter().flat_map(|record| record.to_bytes()).collect();
         assert_eq!(all(&bytes).collect::<Vec<_>>(), records);

@@ -1,4 +1,4 @@
-//! What the store is compared with: a file that is appended to and synced, and remembers nothing.
+//! The baseline that the store is compared with: a file that is appended to and synced.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +22,7 @@ impl Bare {
         Ok(Self { file: File::create_new(path)?, took: Vec::new() })
     }
 
-    /// Appends so many deliveries at a time, each time with a sync, until the slice is over.
+    /// Appends the bytes of `each` deliveries at a time, each time with a sync, until the slice is over.
     pub(super) fn slice(&mut self, slice: Duration, each: u64) -> Result<Slice, CannotRun> {
         let bytes = vec![b'x'; usize::try_from(each * LOGICAL_BYTES).unwrap_or(usize::MAX)];
         let began = Instant::now();
@@ -37,7 +37,7 @@ impl Bare {
         Ok(Slice { deliveries, took: began.elapsed() })
     }
 
-    /// What so many of a hundred appends took at most.
+    /// A percentile of the time of an append with its sync.
     pub(super) fn within(&self, percent: usize) -> Duration {
         let mut took = self.took.clone();
         took.sort_unstable();

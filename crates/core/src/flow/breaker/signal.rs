@@ -1,32 +1,32 @@
-//! What the outcome of an attempt says of the destination's health, as opposed to the message's.
+//! Maps the outcome of an attempt to a signal about the destination's health, as opposed to a fault of the message.
 
 use crate::cause::{Cause, Class};
 use crate::delivery::{Verdict, VerdictScope};
 
-/// What an answer says of the destination.
+/// What an outcome means for the destination's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// It works.
     Success,
-    /// It does not.
+    /// It does not work.
     Failure,
-    /// It works, but is asked for too much: a matter of the limiter, unless it says nothing else.
+    /// It works but has too much load (429, 503). Concurrency and pace follow; a breaker opens only if nearly every
+    /// answer is this.
     Overload,
-    /// Nothing: it answered, and the message or we are at fault.
+    /// Nothing: the fault is the message's or ours.
     Neutral,
 }
 
 impl Signal {
-    /// What an outcome says of everything behind a host: the class decides, so an endpoint's override
-    /// of a status is heeded.
+    /// The signal for gates that lanes share. The class decides, so an endpoint's override of a status applies.
     pub fn of(verdict: &Verdict) -> Self {
         match verdict.class {
             Class::Delivered => Self::Success,
-            // The provider answered well; one of its endpoints did not.
+            // The provider is healthy; one of its endpoints is not.
             _ if verdict.scope == VerdictScope::Endpoint => Self::Neutral,
             Class::Retry => match verdict.cause {
                 Cause::TooManyRequests | Cause::Unavailable => Self::Overload,
-                // The receiver took it; what is missing is somebody's receipt.
+                // The receiver accepted the request; only the receipt is missing.
                 Cause::AckTimeout => Self::Neutral,
                 _ => Self::Failure,
             },
@@ -40,9 +40,9 @@ impl Signal {
         }
     }
 
-    /// What an outcome says of its own lane: a name that does not exist and a bad certificate are
-    /// failures of the lane, though not of its neighbours at the same host.
-    pub fn of_endpoint(verdict: &Verdict) -> Self {
+    /// The signal for the lane's own breaker: a name that does not exist and an invalid certificate are
+    /// failures of the lane, but not of other lanes at the same host.
+    pub fn for_endpoint(verdict: &Verdict) -> Self {
         match verdict.class {
             Class::Limited if verdict.scope != VerdictScope::Endpoint => Self::Failure,
             _ => Self::of(verdict),
@@ -89,19 +89,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_name_or_certificate_is_the_endpoints_failure_alone() {
+    fn a_bad_name_or_certificate_is_a_failure_of_the_endpoint_alone() {
         for entry in Cause::ALL {
             let verdict = Verdict::of(entry.cause);
             let expected = match entry.cause {
                 Cause::DnsNotFound | Cause::TlsCertificate => Signal::Failure,
                 _ => Signal::of(&verdict),
             };
-            assert_eq!(Signal::of_endpoint(&verdict), expected, "{}", entry.code);
+            assert_eq!(Signal::for_endpoint(&verdict), expected, "{}", entry.code);
         }
     }
 
     #[test]
-    fn an_override_of_a_status_decides() {
+    fn an_overridden_class_decides_the_signal() {
         assert_eq!(Signal::of(&answer(404, Class::Retry)), Signal::Failure);
         assert_eq!(Signal::of(&answer(500, Class::Delivered)), Signal::Success);
         assert_eq!(Signal::of(&answer(500, Class::Dead)), Signal::Neutral);

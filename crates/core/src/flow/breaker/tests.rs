@@ -1,15 +1,15 @@
-//! Exact transitions, one sentence a test; the laws for any order of calls are at the end, and a slow
-//! model of the same rules is the proof `breakers`.
+//! Tests of single transitions, and at the end the invariants for any order of calls. The proof `breakers` compares
+//! with a slow model of the same rules.
 
 use proptest::prelude::*;
 
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A roll in the middle: a hold is as long as the rule says.
+/// A middle roll: a hold has exactly the length of the rule.
 const MIDDLE: Roll = Roll(u64::MAX / 2);
 
-/// A breaker on a bench, with a clock of its own.
+/// A breaker with a clock of its own.
 struct Bench {
     breaker: Breaker,
     rule: Rule,
@@ -33,7 +33,7 @@ impl Bench {
         }
     }
 
-    /// One that ten failures in a row have opened.
+    /// A breaker that ten failures in a row have opened.
     fn opened() -> Self {
         let mut bench = Self::new(Rule::ENDPOINT);
         bench.answers(9, Signal::Failure);
@@ -107,7 +107,7 @@ fn the_whole_table_of_transitions() {
     let since = bench.now;
     let open = |bench: &Bench, seconds| Standing::Open { until: Some(bench.now + SECOND * seconds), since };
     assert_eq!(bench.standing(), open(&bench, 30));
-    // What the probe says, what that does, and how it stands then.
+    // The probe's signal, the transition it causes, and the successes counted after it (`None`: open).
     let probes = [
         (Success, None, Some(1)),
         (Failure, Some(Change::Reopened), None),
@@ -136,7 +136,7 @@ fn the_whole_table_of_transitions() {
 }
 
 #[test]
-fn ten_failures_in_a_row_open_an_endpoint_however_far_apart() {
+fn ten_failures_in_a_row_open_an_endpoint_at_any_distance() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(1, Signal::Success);
     for _ in 0..9 {
@@ -167,7 +167,7 @@ fn below_the_share_or_the_volume_it_stays_closed() {
 }
 
 #[test]
-fn what_is_older_than_the_window_does_not_count() {
+fn answers_older_than_the_window_do_not_count() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(9, Signal::Success);
     bench.wait(SECOND * 29);
@@ -178,7 +178,7 @@ fn what_is_older_than_the_window_does_not_count() {
 }
 
 #[test]
-fn overload_opens_only_when_it_is_nearly_everything_and_enough_of_it() {
+fn overload_opens_only_at_nine_tenths_of_enough_answers() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     bench.answers(19, Signal::Overload);
     assert_eq!(bench.send(Signal::Overload), Some(Change::Opened));
@@ -203,7 +203,7 @@ fn overload_is_neither_success_nor_failure_for_the_share() {
 }
 
 #[test]
-fn one_endpoint_alone_opens_no_origin() {
+fn failures_of_a_single_endpoint_do_not_open_an_origin() {
     for signal in [Signal::Failure, Signal::Overload] {
         let mut bench = Bench::new(Rule::ORIGIN);
         bench.answers(1_000, signal);
@@ -213,7 +213,7 @@ fn one_endpoint_alone_opens_no_origin() {
 }
 
 #[test]
-fn anothers_overload_is_no_failure_of_a_second_endpoint() {
+fn overload_of_another_endpoint_does_not_count_as_its_failure() {
     let mut bench = Bench::new(Rule::ORIGIN);
     bench.endpoint = 2;
     bench.answers(1, Signal::Overload);
@@ -222,7 +222,7 @@ fn anothers_overload_is_no_failure_of_a_second_endpoint() {
 }
 
 #[test]
-fn a_region_opens_by_a_small_share_of_much_from_five_endpoints() {
+fn a_region_opens_at_a_small_share_of_failures_from_five_endpoints() {
     let mut bench = Bench::new(Rule::REGION);
     bench.answers(195, Signal::Success);
     for endpoint in [1, 2, 3, 4, 4, 3, 2, 1, 1] {
@@ -272,7 +272,7 @@ fn a_late_answer_from_before_a_transition_changes_nothing() {
 }
 
 #[test]
-fn one_probe_goes_at_a_time_and_its_place_can_be_given_back() {
+fn a_half_open_breaker_allows_one_probe_until_it_is_answered_or_put_back() {
     let mut bench = Bench::opened();
     assert!(matches!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: Some(_) }));
     bench.wait_for_the_hold();
@@ -281,13 +281,13 @@ fn one_probe_goes_at_a_time_and_its_place_can_be_given_back() {
     assert!(probe.probe);
     assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None });
     bench.breaker.put_back(probe.generation.wrapping_sub(1));
-    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None }, "somebody else's");
+    assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None }, "another generation");
     bench.breaker.put_back(probe.generation);
     assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Probe);
 }
 
 #[test]
-fn what_is_sent_in_spite_of_the_breaker_counts_for_nothing() {
+fn requests_sent_past_an_open_breaker_are_not_counted() {
     let mut bench = Bench::opened();
     let open = bench.standing();
     assert_eq!((bench.send(Signal::Success), bench.standing()), (None, open));
@@ -300,7 +300,7 @@ fn what_is_sent_in_spite_of_the_breaker_counts_for_nothing() {
 }
 
 #[test]
-fn a_hold_is_spread_by_a_tenth_and_bounded_after_that() {
+fn a_hold_is_spread_by_a_tenth_and_then_bounded() {
     let held = |open_for: u64, roll, messages_wait| {
         let rule = Rule { in_a_row: 1, open_for: Duration::from_secs(open_for), ..Rule::ENDPOINT };
         let mut bench = Bench { roll: Roll(roll), messages_wait, ..Bench::new(rule) };
@@ -339,7 +339,7 @@ fn a_retry_after_on_the_probe_lengthens_the_hold_and_never_shortens_it() {
 }
 
 #[test]
-fn a_flapping_endpoints_hold_goes_on_growing_and_a_cured_ones_starts_anew() {
+fn a_hold_continues_to_grow_after_a_minute_or_less_and_starts_anew_later() {
     for (well_for, hold) in [(60, 45), (61, 30)] {
         let mut bench = Bench::opened();
         bench.wait_for_the_hold();
@@ -364,7 +364,7 @@ fn a_reset_probes_first_and_force_closes_at_once() {
 }
 
 #[test]
-fn a_tripped_breaker_stays_open_until_somebody_resets_it() {
+fn a_breaker_tripped_without_an_end_stays_open_until_it_is_reset() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     let since = bench.now;
     bench.breaker.trip(bench.now, None);
@@ -383,14 +383,14 @@ fn a_tripped_breaker_stays_open_until_somebody_resets_it() {
 }
 
 #[test]
-fn after_a_restart_it_is_half_open_never_closed() {
+fn a_restored_breaker_is_half_open() {
     let mut bench = Bench::opened();
     bench.wait_for_the_hold().send(Signal::Failure);
     let soft = bench.breaker.soft().expect("it is open");
     assert_eq!(soft, Soft { since: Timestamp::from_millis(1_000_000), hold: SECOND * 45 });
     bench.breaker = Breaker::restore(soft);
     assert_eq!((bench.standing(), bench.breaker.reason()), (HALF_OPEN, Some(Opened::BeforeRestart)));
-    assert_eq!(bench.answer(Pass::FIRST.generation, Signal::Failure), None, "sent before it was there");
+    assert_eq!(bench.answer(Pass::FIRST.generation, Signal::Failure), None, "sent before the breaker existed");
     assert_eq!(bench.send(Signal::Failure), Some(Change::Reopened));
     assert_eq!(bench.left(), SECOND * 60);
     bench.breaker.force_close(bench.now);
@@ -398,11 +398,11 @@ fn after_a_restart_it_is_half_open_never_closed() {
 }
 
 #[test]
-fn what_the_receiver_took_is_averaged_over_whole_seconds() {
+fn successes_are_averaged_over_whole_seconds() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     assert_eq!(bench.breaker.successes_per_second(bench.now), 0);
     bench.answers(7, Signal::Success);
-    assert_eq!(bench.breaker.successes_per_second(bench.now), 7_000, "all that is known");
+    assert_eq!(bench.breaker.successes_per_second(bench.now), 7_000, "no whole second yet");
     bench.wait(SECOND).answers(100, Signal::Success);
     assert_eq!(bench.breaker.successes_per_second(bench.now), 7_000, "this second is not over");
     bench.wait(SECOND).answers(3, Signal::Overload);
@@ -416,7 +416,7 @@ fn what_the_receiver_took_is_averaged_over_whole_seconds() {
 }
 
 #[test]
-fn it_is_failing_from_five_bad_answers_and_a_tenth_on() {
+fn a_destination_is_failing_from_five_failures_and_a_tenth_on() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     bench.answers(2, Signal::Failure).answers(2, Signal::Overload);
     assert!(!bench.breaker.is_failing(bench.now));
@@ -431,7 +431,7 @@ fn it_is_failing_from_five_bad_answers_and_a_tenth_on() {
 }
 
 #[test]
-fn it_is_as_new_when_there_is_nothing_to_remember() {
+fn a_breaker_is_as_new_once_window_row_and_hold_are_empty() {
     let mut bench = Bench::new(Rule::ENDPOINT);
     assert!(bench.breaker.is_as_new(bench.now));
     bench.answers(1, Signal::Neutral);
@@ -441,7 +441,7 @@ fn it_is_as_new_when_there_is_nothing_to_remember() {
     bench.wait(SECOND * 30);
     assert!(bench.breaker.is_as_new(bench.now));
     bench.answers(1, Signal::Failure).wait(SECOND * 30);
-    assert!(!bench.breaker.is_as_new(bench.now), "a row of failures has no end but a success");
+    assert!(!bench.breaker.is_as_new(bench.now), "only a success ends a row of failures");
 
     let mut bench = Bench::opened();
     bench.wait(SECOND * 600);
@@ -454,7 +454,7 @@ fn it_is_as_new_when_there_is_nothing_to_remember() {
 }
 
 #[test]
-fn a_clock_set_back_holds_nothing_for_long() {
+fn a_clock_set_back_does_not_lengthen_a_hold() {
     let year = Duration::from_secs(86_400 * 365);
     let mut bench = Bench::new(Rule::ENDPOINT);
     let real = bench.now;
@@ -462,9 +462,9 @@ fn a_clock_set_back_holds_nothing_for_long() {
     bench.send(Signal::Failure);
     assert!(matches!(bench.standing(), Standing::Open { .. }));
     bench.now = bench.now - SECOND * 20;
-    assert!(matches!(bench.standing(), Standing::Open { .. }), "a small step back only makes it longer");
+    assert!(matches!(bench.standing(), Standing::Open { .. }), "a small step back only lengthens the hold");
     bench.now = real;
-    assert_eq!(bench.standing(), HALF_OPEN, "not for a year");
+    assert_eq!(bench.standing(), HALF_OPEN, "it does not hold for a year");
 
     let mut bench = Bench::new(Rule { in_a_row: 0, ..Rule::ENDPOINT });
     bench.wait(year).answers(19, Signal::Failure);
@@ -476,7 +476,7 @@ fn a_clock_set_back_holds_nothing_for_long() {
 }
 
 #[test]
-fn a_second_of_more_answers_than_fit_stops_counting() {
+fn counts_of_a_second_saturate() {
     let mut bench = Bench::new(Rule::ORIGIN);
     bench.answers(70_000, Signal::Success).answers(66_000, Signal::Failure);
     let seen = bench.breaker.window.at(bench.now);
@@ -487,13 +487,13 @@ fn a_second_of_more_answers_than_fit_stops_counting() {
 }
 
 #[test]
-fn generations_go_on_past_the_last_one() {
+fn generations_wrap_around_without_zero() {
     let mut bench = Bench::opened();
     bench.breaker.generation = u32::MAX;
     bench.breaker.reset();
     let pass = bench.breaker.start(bench.now);
     assert_eq!(pass, Pass { generation: 1, probe: true });
-    assert_eq!(bench.send(Signal::Success), None, "0 is nobody's generation");
+    assert_eq!(bench.send(Signal::Success), None, "0 is no generation of a breaker");
     assert_eq!(bench.standing(), Standing::HalfOpen { successes: 0, probing: true });
 }
 
@@ -502,7 +502,7 @@ fn a_breaker_is_small() {
     assert!(size_of::<Breaker>() <= 280, "{}", size_of::<Breaker>());
 }
 
-/// Anything anybody may do to a breaker.
+/// Any call of a breaker.
 #[derive(Clone, Debug)]
 enum Call {
     Start,
@@ -551,7 +551,7 @@ fn any_time() -> impl Strategy<Value = i64> {
 
 proptest! {
     #[test]
-    fn no_order_of_calls_and_no_clock_is_too_much(
+    fn any_order_of_calls_and_any_clock_keeps_the_invariants(
         calls in prop::collection::vec((any_time(), any::<u64>(), any_call()), 1..80),
     ) {
         let mut breaker = Breaker::new();

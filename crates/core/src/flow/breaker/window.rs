@@ -1,7 +1,7 @@
-//! What a destination answered in the last thirty seconds, a bucket a second, sums kept as it goes.
+//! A sliding window of a destination's answers in the last thirty seconds: one bucket a second, and running sums.
 //!
-//! Invariants: a sum is always that of its buckets; a time before the newest bucket counts as that
-//! bucket, unless the clock was set back by more than the whole window: then it starts anew.
+//! Invariants: a sum is always that of its buckets; a time before the newest bucket counts in that
+//! bucket, unless the clock was set back by more than the whole window: then the window starts anew.
 
 use std::array;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use crate::id::EndpointId;
 use crate::time::Timestamp;
 
-/// How far back it looks.
+/// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
-/// How many different endpoints it tells apart.
+/// How many different endpoints a window distinguishes.
 pub const ENDPOINTS_MAX: u8 = 5;
 
 const SECONDS: u8 = 30;
 
-/// What is counted; also its place in a bucket.
+/// What is counted; also the index in a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counted {
     Success,
@@ -24,7 +24,7 @@ pub(super) enum Counted {
     Overload,
 }
 
-/// Counts that stop at the top: a second of more answers than that is judged by the first of them.
+/// Counts of one second, by [`Counted`]. They saturate: further answers of that second are not counted.
 type Bucket = [u16; 3];
 
 #[derive(Clone, Debug, Default)]
@@ -32,23 +32,23 @@ pub(super) struct Window {
     /// The second of the newest bucket.
     newest: i64,
     sums: [u32; 3],
-    /// By second, modulo their number.
+    /// Indexed by second modulo [`SECONDS`].
     buckets: [Bucket; SECONDS as usize],
     failed: Endpoints,
     overloaded: Endpoints,
-    /// Seconds since it began to fill, the newest included; 0 when it is empty.
+    /// Seconds since the window began to fill, the newest included; 0 when it is empty.
     filled: u8,
 }
 
-/// What a window holds at some time.
+/// The counts of a window at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) successes: u64,
     pub(super) failures: u64,
     pub(super) overloads: u64,
-    /// Those of the second that is not over.
+    /// The successes of the current second.
     pub(super) successes_this_second: u64,
-    /// Since it began to fill, the one that is not over included.
+    /// Seconds since the window began to fill, the current one included.
     pub(super) seconds: u8,
 }
 
@@ -75,7 +75,7 @@ impl Window {
         }
     }
 
-    /// What it holds at `now`.
+    /// The counts at `now`.
     pub(super) fn at(&self, now: Timestamp) -> Seen {
         let steps = self.steps(now);
         let mut sums = self.sums;
@@ -86,17 +86,17 @@ impl Window {
         Seen { successes, failures, overloads, successes_this_second: this_second.into(), seconds }
     }
 
-    /// How many endpoints had a failure in it, when it was last counted into.
+    /// How many endpoints had a failure within the window, as of the last answer.
     pub(super) fn endpoints_failed(&self) -> u8 {
         self.failed.count()
     }
 
-    /// How many had an overload answer.
+    /// How many endpoints had an overload answer within the window, as of the last answer.
     pub(super) fn endpoints_overloaded(&self) -> u8 {
         self.overloaded.count()
     }
 
-    /// Moves on to `now` and lets go of what has become too old.
+    /// Moves the window on to `now` and clears the buckets that are too old.
     fn advance(&mut self, now: Timestamp) {
         let steps = self.steps(now);
         if steps > 0 {
@@ -116,14 +116,14 @@ impl Window {
         }
     }
 
-    /// How many seconds `now` is further on; all of them when nothing it holds is of use.
+    /// How many seconds the window has to move on; [`SECONDS`] if all of it is too old.
     fn steps(&self, now: Timestamp) -> u8 {
         let (now, newest) = (second(now), self.newest);
         let apart = u8::try_from(now.abs_diff(newest)).unwrap_or(u8::MAX);
         if now < newest && apart <= SECONDS { 0 } else { apart.min(SECONDS) }
     }
 
-    /// The buckets that become too old within this many seconds.
+    /// The buckets that are too old once the window has moved on by this many seconds.
     fn leaving(&self, steps: u8) -> impl Iterator<Item = usize> + use<> {
         let newest = slot(self.newest);
         (1..=steps).map(move |step| usize::from((newest + step) % SECONDS))
@@ -140,57 +140,57 @@ fn second(now: Timestamp) -> i64 {
     now.as_millis().div_euclid(1_000)
 }
 
-/// The bucket of a second.
+/// The index of a second's bucket.
 fn slot(second: i64) -> u8 {
     u8::try_from(second.rem_euclid(SECONDS.into())).expect("a remainder below thirty")
 }
 
-/// The endpoints seen last, each once, as far as they are within the window.
+/// The latest endpoints within the window, each once.
 ///
-/// An entry is four bytes: 27 bits that stand for the endpoint, and the slot of its last second in
-/// the lower five. Two endpoints that share their bits, one pair in 134 million, count as one: it
-/// opens a little later, and never because of it.
+/// An entry is four bytes: a hash of 27 bits for the endpoint, and the slot of its last second in
+/// the lower five bits. Two endpoints with the same hash, one pair in 134 million, count as one: the breaker then
+/// opens a little later, never earlier.
 #[derive(Clone, Copy, Debug)]
 struct Endpoints([u32; ENDPOINTS_MAX as usize]);
 
 const SLOT_BITS: u32 = 5;
-const NOBODY: u32 = u32::MAX;
+const EMPTY: u32 = u32::MAX;
 
 impl Default for Endpoints {
     fn default() -> Self {
-        Self([NOBODY; ENDPOINTS_MAX as usize])
+        Self([EMPTY; ENDPOINTS_MAX as usize])
     }
 }
 
 impl Endpoints {
     fn note(&mut self, endpoint: EndpointId, newest: u8) {
-        let who = mark(endpoint);
-        let same = self.0.iter().position(|entry| *entry != NOBODY && entry >> SLOT_BITS == who);
-        // The longest unseen makes room, so these are always the latest.
+        let hash = hash(endpoint);
+        let same = self.0.iter().position(|entry| *entry != EMPTY && entry >> SLOT_BITS == hash);
+        // The oldest entry is replaced, so these are always the latest endpoints.
         let oldest = || (0..self.0.len()).max_by_key(|at| age(self.0[*at], newest));
         if let Some(at) = same.or_else(oldest) {
-            self.0[at] = who << SLOT_BITS | u32::from(newest);
+            self.0[at] = hash << SLOT_BITS | u32::from(newest);
         }
     }
 
-    /// Forgets who is too old once the window has moved on from `newest` by so many seconds.
+    /// Removes entries that are too old once the window has moved on from `newest` by this many seconds.
     fn age(&mut self, newest: u8, steps: u8) {
-        self.0 = array::from_fn(|at| if age(self.0[at], newest) + steps < SECONDS { self.0[at] } else { NOBODY });
+        self.0 = array::from_fn(|at| if age(self.0[at], newest) + steps < SECONDS { self.0[at] } else { EMPTY });
     }
 
     fn count(&self) -> u8 {
-        self.0.iter().map(|entry| u8::from(*entry != NOBODY)).sum()
+        self.0.iter().map(|entry| u8::from(*entry != EMPTY)).sum()
     }
 }
 
-/// How many seconds ago an entry was made, the whole window for none.
+/// How many seconds ago an entry was made; [`SECONDS`] for an empty one.
 fn age(entry: u32, newest: u8) -> u8 {
     let slot = entry.to_le_bytes()[0] & ((1 << SLOT_BITS) - 1);
-    if entry == NOBODY { SECONDS } else { (newest + SECONDS - slot) % SECONDS }
+    if entry == EMPTY { SECONDS } else { (newest + SECONDS - slot) % SECONDS }
 }
 
-/// The high bits of a multiplication: neighbouring ids differ in them.
-fn mark(endpoint: EndpointId) -> u32 {
+/// 27 bits: the high bits of a multiplication, in which neighbouring ids differ.
+fn hash(endpoint: EndpointId) -> u32 {
     let mixed = endpoint.raw().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (u32::BITS - SLOT_BITS));
     u32::try_from(mixed).expect("27 bits fit")
 }

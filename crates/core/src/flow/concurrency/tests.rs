@@ -1,5 +1,5 @@
-//! What the limit does after each kind of outcome, and that it finds about the best limit there is
-//! on receivers it knows nothing of.
+//! Tests of the limit after each kind of outcome, and a simulation: on receivers of unknown capacity the limit comes
+//! close to the best fixed one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-/// `count` successes of a destination that is always asked for as much as its limit allows.
+/// `count` successes of a destination with as many attempts in flight as its limit allows.
 fn succeed(limit: &mut Concurrency, count: u32, now: i64, took: Duration) {
     for _ in 0..count {
         let in_flight = limit.limit(MOST);
@@ -24,7 +24,7 @@ fn succeed(limit: &mut Concurrency, count: u32, now: i64, took: Duration) {
     }
 }
 
-/// Grows to a limit.
+/// A destination whose limit has grown to `wanted`.
 fn grown_to(wanted: u16) -> Concurrency {
     let mut limit = Concurrency::default();
     while limit.limit(MOST) < wanted {
@@ -34,7 +34,7 @@ fn grown_to(wanted: u16) -> Concurrency {
 }
 
 #[test]
-fn it_is_small_and_starts_at_four() {
+fn a_new_limit_is_four() {
     assert!(size_of::<Concurrency>() <= 40);
     assert_eq!(Concurrency::default().limit(MOST), 4);
     assert_eq!(Concurrency::default().latency(), Duration::from_millis(100));
@@ -42,7 +42,7 @@ fn it_is_small_and_starts_at_four() {
 }
 
 #[test]
-fn a_round_of_successes_grows_it_by_one() {
+fn a_round_of_successes_raises_the_limit_by_one() {
     let mut limit = Concurrency::default();
     succeed(&mut limit, 3, 0, QUICK);
     assert_eq!(limit.limit(MOST), 4);
@@ -53,23 +53,23 @@ fn a_round_of_successes_grows_it_by_one() {
 }
 
 #[test]
-fn what_is_not_used_does_not_grow() {
+fn an_unused_limit_does_not_grow() {
     let mut limit = Concurrency::default();
     (0..1_000).for_each(|_| limit.succeeded(at(0), QUICK, 1, MOST));
     assert_eq!(limit.limit(MOST), 4);
 }
 
 #[test]
-fn it_never_leaves_what_the_endpoint_allows() {
+fn the_limit_stays_within_what_the_endpoint_allows() {
     let mut limit = grown_to(20);
     assert_eq!((limit.limit(8), limit.limit(1), limit.limit(0)), (8, 1, 1));
     (0..1_000).for_each(|_| limit.succeeded(at(0), QUICK, 8, 8));
     assert_eq!(limit.limit(8), 8);
-    assert_eq!(limit.limit(MOST), 8, "what was not used in the meantime is not known to be well");
+    assert_eq!(limit.limit(MOST), 8, "a limit that was not used has to grow again");
 }
 
 #[test]
-fn an_overload_halves_it_once() {
+fn an_overload_halves_the_limit_once() {
     let mut limit = grown_to(32);
     limit.overloaded(at(1_000));
     (1_001..1_100).for_each(|now| limit.overloaded(at(now)));
@@ -109,23 +109,23 @@ fn a_failure_that_is_not_about_load_changes_nothing() {
 }
 
 #[test]
-fn an_answer_that_took_twenty_seconds_is_an_overload_whatever_it_says() {
+fn an_answer_that_took_twenty_seconds_counts_as_an_overload() {
     let drip = Duration::from_millis(29_999);
-    let mut praised = grown_to(8);
-    praised.succeeded(at(0), drip, 8, MOST);
-    assert_eq!(praised.limit(MOST), 4);
-    let mut blamed = grown_to(8);
-    blamed.failed(at(0), drip);
-    assert_eq!(blamed.limit(MOST), 4);
+    let mut succeeds = grown_to(8);
+    succeeds.succeeded(at(0), drip, 8, MOST);
+    assert_eq!(succeeds.limit(MOST), 4);
+    let mut fails = grown_to(8);
+    fails.failed(at(0), drip);
+    assert_eq!(fails.limit(MOST), 4);
     for n in 1..10 {
-        praised.succeeded(at(n * 30_000), drip, 1, MOST);
+        succeeds.succeeded(at(n * 30_000), drip, 1, MOST);
     }
-    assert_eq!(praised.limit(MOST), 1);
-    assert!(praised.is_slow());
+    assert_eq!(succeeds.limit(MOST), 1);
+    assert!(succeeds.is_slow());
 }
 
 #[test]
-fn one_that_only_times_out_is_slow() {
+fn a_destination_that_only_times_out_is_slow() {
     let mut limit = Concurrency::default();
     limit.timed_out(at(0), Duration::from_secs(15));
     assert!(limit.is_slow());
@@ -133,7 +133,7 @@ fn one_that_only_times_out_is_slow() {
 }
 
 #[test]
-fn it_does_not_grow_while_answers_take_much_longer_than_they_did() {
+fn the_limit_does_not_grow_while_latency_is_much_higher_than_before() {
     let mut limit = grown_to(20);
     succeed(&mut limit, 100, 0, 3 * QUICK);
     let held = limit.limit(MOST);
@@ -143,8 +143,8 @@ fn it_does_not_grow_while_answers_take_much_longer_than_they_did() {
 }
 
 #[test]
-fn a_receiver_whose_work_became_longer_for_good_is_let_grow_within_minutes() {
-    // The second time the clock was set back by an hour.
+fn the_limit_grows_again_minutes_after_latency_rose_for_good() {
+    // In the second round the clock has been set back by an hour.
     for start in [0, -3_600_000] {
         let mut limit = grown_to(20);
         let held_for = (1..600).find(|seconds| {
@@ -159,7 +159,7 @@ fn a_receiver_whose_work_became_longer_for_good_is_let_grow_within_minutes() {
 }
 
 #[test]
-fn the_limit_that_was_too_much_is_tried_again_only_after_many_rounds() {
+fn the_limit_of_the_last_overload_is_tried_again_after_many_rounds() {
     let mut limit = grown_to(8);
     limit.overloaded(at(0));
     succeed(&mut limit, 4 + 5 + 6, 0, QUICK);
@@ -169,7 +169,7 @@ fn the_limit_that_was_too_much_is_tried_again_only_after_many_rounds() {
     succeed(&mut limit, 1, 0, QUICK);
     assert_eq!(limit.limit(MOST), 8);
     succeed(&mut limit, 8, 0, QUICK);
-    assert_eq!(limit.limit(MOST), 9, "once it was not too much, the way is free again");
+    assert_eq!(limit.limit(MOST), 9, "once it caused no overload, the limit grows normally again");
 }
 
 #[derive(Clone, Debug)]
@@ -195,7 +195,7 @@ fn outcomes() -> impl Strategy<Value = Vec<(i64, u64, Outcome)>> {
 
 proptest! {
     #[test]
-    fn no_outcome_overflows_or_leads_out_of_the_bounds(outcomes in outcomes()) {
+    fn no_sequence_of_outcomes_overflows_or_leaves_the_bounds(outcomes in outcomes()) {
         let mut limit = Concurrency::default();
         for (now, took, outcome) in outcomes {
             let (now, took) = (at(now), Duration::from_micros(took));
@@ -214,12 +214,12 @@ proptest! {
     }
 }
 
-/// A receiver: so many workers, each busy with one request at a time.
+/// A receiver with a number of workers, each busy with one request at a time.
 struct Receiver {
     name: &'static str,
     service: Duration,
     workers: usize,
-    /// How many may wait for a worker; the rest is turned away with a 503.
+    /// How many requests may wait for a worker; the receiver answers 503 to others.
     room: usize,
 }
 
@@ -235,7 +235,7 @@ const RECEIVERS: [Receiver; 5] = [
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who decides how many are under way.
+/// The limit under test: fixed or adaptive.
 enum Decides {
     Fixed(u16),
     Learning(Concurrency),
@@ -257,13 +257,13 @@ enum Answer {
     Nothing,
 }
 
-/// How many a receiver served in time and how many it turned away or let wait in vain, when there is
+/// How many requests a receiver served in time, and how many it refused or let time out, when there is
 /// always more to send.
 fn goodput(receiver: &Receiver, mut decides: Decides) -> (u32, u32) {
     let horizon = receiver.service * 1_000;
     let refusal = receiver.service / 4;
     let mut free_at: BinaryHeap<Reverse<Duration>> = vec![Reverse(Duration::ZERO); receiver.workers].into();
-    // Until when the receiver is busy with each request it took, waited for or not.
+    // When the receiver has finished each request it accepted, also after our timeout.
     let mut taken: BinaryHeap<Reverse<Duration>> = BinaryHeap::new();
     let mut answers: BinaryHeap<Reverse<(Duration, Answer, Duration)>> = BinaryHeap::new();
     let (mut now, mut sent, mut served, mut lost) = (Duration::ZERO, 0, 0, 0);
@@ -306,7 +306,7 @@ fn goodput(receiver: &Receiver, mut decides: Decides) -> (u32, u32) {
 }
 
 #[test]
-fn goodput_is_within_a_tenth_of_the_best_fixed_limit_and_little_is_turned_away() {
+fn goodput_is_within_a_tenth_of_the_best_fixed_limit_with_few_refusals() {
     for receiver in &RECEIVERS {
         let (best, limit) = (1..=MOST)
             .map(|limit| (goodput(receiver, Decides::Fixed(limit)).0, limit))

@@ -1,5 +1,4 @@
-//! The laws that hold for every history: it is judged as a slow model judges it, and no clock is
-//! too wild.
+//! Invariants for any history: a `Health` decides as a slow model does, and no clock makes it panic.
 
 use proptest::prelude::*;
 
@@ -19,7 +18,7 @@ fn any_verdict() -> impl Strategy<Value = Verdict> {
     prop::sample::select(vec![OK, DOWN, DOWN, DOWN, BAD_REQUEST, Verdict::of(Cause::NotStarted)])
 }
 
-fn anything() -> impl Strategy<Value = Happens> {
+fn any_event() -> impl Strategy<Value = Happens> {
     prop_oneof![
         8 => any_verdict().prop_map(Happens::Try),
         3 => prop::sample::select(vec![Cause::NotFound, Cause::BadRequest, Cause::Unavailable]).prop_map(Happens::End),
@@ -30,7 +29,7 @@ fn anything() -> impl Strategy<Value = Happens> {
     ]
 }
 
-/// The same decisions, made slowly from everything that ever happened.
+/// The same decisions, made slowly from a full record of events.
 #[derive(Default)]
 struct Model {
     tries: Vec<(Timestamp, bool)>,
@@ -87,8 +86,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
-    fn every_history_is_judged_as_a_slow_model_judges_it(
-        history in prop::collection::vec((0_u64..8 * 3_600, anything()), 1..120),
+    fn every_history_leads_to_the_steps_of_a_slow_model(
+        history in prop::collection::vec((0_u64..8 * 3_600, any_event()), 1..120),
     ) {
         let (mut health, mut model, mut now) = (Health::default(), Model::default(), START);
         for (passed, happens) in history {
@@ -127,8 +126,8 @@ proptest! {
     }
 
     #[test]
-    fn no_clock_however_wild_makes_it_panic_or_leave_its_bounds(
-        history in prop::collection::vec((any::<i64>(), any::<u64>(), anything()), 1..60),
+    fn no_clock_causes_a_panic_or_a_score_out_of_bounds(
+        history in prop::collection::vec((any::<i64>(), any::<u64>(), any_event()), 1..60),
     ) {
         let mut health = Health::default();
         for (at, random, happens) in history {

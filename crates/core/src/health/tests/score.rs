@@ -1,9 +1,9 @@
-//! What a person reads of an endpoint (E5).
+//! Tests of an endpoint's score (E5).
 
 use super::*;
 
 #[test]
-fn a_score_says_what_happened_in_the_last_day() {
+fn a_score_covers_the_last_day() {
     let mut story = Story::new();
     for _ in 0..999 {
         story.tries(&OK);
@@ -25,7 +25,7 @@ fn a_score_says_what_happened_in_the_last_day() {
 }
 
 #[test]
-fn a_refused_connection_is_quick_but_no_answer() {
+fn a_refused_connection_has_no_latency() {
     let mut story = Story::new();
     story.tries(&DOWN);
     assert_eq!(story.health.score(story.now).latency_p50, None);
@@ -34,10 +34,10 @@ fn a_refused_connection_is_quick_but_no_answer() {
 }
 
 #[test]
-fn points_follow_the_rule_that_is_written_down() {
+fn points_follow_the_documented_rule() {
     let points = |story: &Story| story.health.score(story.now).points;
     let mut story = Story::new();
-    assert_eq!(points(&story), 100, "nothing speaks against it");
+    assert_eq!(points(&story), 100, "without attempts");
     for _ in 0..95 {
         story.tries(&OK);
     }

@@ -1,4 +1,4 @@
-//! The gates of a destination, by name: breakers, recovery, limits, budgets, windows.
+//! Tests of a destination's gates: breakers, recovery, limits, budgets, windows.
 
 use super::*;
 use crate::flow::SharedGate;
@@ -18,7 +18,7 @@ pub(super) fn set(queue: &mut Queue, settings: LaneSettings) {
     queue.set_lane(NOW, &Arc::new(settings));
 }
 
-/// Sends whatever goes at this time and lets it end like this, until nothing more goes.
+/// Sends and settles deliveries with this verdict, until nothing more can be sent at this time or `most` were.
 pub(super) fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
     let mut sent = Vec::new();
     while sent.len() < most {
@@ -31,7 +31,7 @@ pub(super) fn exchange(queue: &mut Queue, now: Timestamp, verdict: &Verdict, mos
     sent
 }
 
-/// A queue whose lane's breaker has just opened, with so many waiting.
+/// A queue whose lane's breaker has just opened, with this many more deliveries waiting.
 fn broken(waiting: u64) -> Queue {
     let mut queue = queue(Order::Fifo);
     for id in 1..=10 + waiting {
@@ -60,17 +60,17 @@ fn ten_failures_in_a_row_stop_a_lane_and_cost_the_others_no_attempt() {
     assert!((at(27)..=at(33)).contains(&until), "{until}");
     assert_eq!(send(&mut queue, until - Duration::from_millis(1)), None);
     assert!(queue.wake_at().is_some_and(|wake| wake <= until));
-    assert_eq!(send(&mut queue, until), Some(1), "the oldest one that is due is the probe");
+    assert_eq!(send(&mut queue, until), Some(1), "the oldest due delivery is the probe");
     assert_eq!(send(&mut queue, until), None, "one probe at a time");
     assert_eq!(why(&queue, until, 11), Hold { why: Why::BreakerOpen, until: None });
 }
 
 #[test]
-fn three_good_probes_close_it_and_what_waited_becomes_due_and_is_paced() {
+fn three_good_probes_close_the_breaker_and_waiting_deliveries_are_paced() {
     let mut queue = broken(100);
     let until = at(33);
     let sent = exchange(&mut queue, until, &OK, 1_000);
-    // Three probes, and the one that a pace begins with.
+    // Three probes, and the first sends of the pace.
     assert_eq!(queue.standing(until, LANE), Standing::Closed);
     assert!((4..=8).contains(&sent.len()), "{sent:?}");
     let mut gone = sent.len();
@@ -112,7 +112,7 @@ fn recovery_does_not_shorten_a_wait_that_an_endpoint_asked_for_itself() {
 }
 
 #[test]
-fn a_failed_probe_opens_it_again_for_longer() {
+fn a_failed_probe_opens_the_breaker_for_longer() {
     let mut queue = broken(100);
     let first = why(&queue, NOW, 11).until.expect("it is open");
     assert_eq!(exchange(&mut queue, first, &REFUSED, 10).len(), 1);
@@ -164,7 +164,7 @@ fn rows_behind_the_window_are_paged_in_by_the_part_they_belong_to() {
     let spans: Vec<Span> = std::iter::from_fn(|| queue.next_page(closed)).map(|wanted| wanted.span).collect();
     let all: Vec<Span> = old.map(|wanted| wanted.span).into_iter().chain(spans).collect();
     let holds = |id: u64| all.iter().position(|span| span.contains(DeliveryId::from_raw(id)));
-    assert!(holds(25) < holds(15), "the young are read before the backlog: {all:?}");
+    assert!(holds(25) < holds(15), "younger rows are read before the backlog: {all:?}");
     assert!(!all.iter().any(|span| span.contains(DeliveryId::from_raw(15)) && span.contains(DeliveryId::from_raw(25))));
 }
 
@@ -182,16 +182,16 @@ fn an_answer_from_before_the_breaker_opened_changes_nothing() {
     for id in &late[1..] {
         settle(&mut queue, at(1), *id, &OK);
     }
-    assert!(matches!(queue.standing(at(1), LANE), Standing::Open { .. }), "late successes close nothing");
+    assert!(matches!(queue.standing(at(1), LANE), Standing::Open { .. }), "late successes do not close it");
 }
 
 #[test]
-fn an_operator_can_reset_a_breaker_and_it_probes_first() {
+fn a_breaker_that_an_operator_resets_probes_first() {
     let mut queue = broken(50);
-    let shown = queue.breakers(NOW);
-    assert_eq!(shown.len(), 1);
-    assert_eq!(shown[0].of, BreakerOf::Lane(LANE));
-    assert_eq!(shown[0].opened.map(|why| why.to_string()), Some("10 failures in a row".to_owned()));
+    let breakers = queue.breakers(NOW);
+    assert_eq!(breakers.len(), 1);
+    assert_eq!(breakers[0].of, BreakerOf::Lane(LANE));
+    assert_eq!(breakers[0].opened.map(|why| why.to_string()), Some("10 failures in a row".to_owned()));
     assert!(queue.reset(at(1), BreakerOf::Lane(LANE), Reset::Probe));
     assert!(send(&mut queue, at(1)).is_some());
     assert_eq!(send(&mut queue, at(1)), None, "one probe at a time");
@@ -252,7 +252,7 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     }
     assert!((20..=24).contains(&answered), "{answered}");
     let third = delivery_in(lanes[2], 1_000);
-    assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third is at the same host");
+    assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third lane has the same host");
     queue.spilled(lanes[2], third.tier, third.id);
     set(
         &mut queue,
@@ -268,8 +268,8 @@ fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     assert_eq!(send(&mut queue, until), None, "one probe for all of them");
 }
 
-/// How many attempts a lane of one provider makes before the provider's breaker opens; `None` when it stays closed.
-/// Each delivery goes to one of so many endpoints, and every fourth attempt fails.
+/// How many attempts a lane of one provider makes before the provider's breaker opens; `None` if it stays closed.
+/// The deliveries go to this many endpoints in turn, and every fourth attempt fails.
 fn attempts_before_region_opens(endpoints: u64) -> Option<u32> {
     let provider = RegionId::from_raw(9);
     let mut queue = Queue::new(Limits::default());
@@ -279,7 +279,7 @@ fn attempts_before_region_opens(endpoints: u64) -> Option<u32> {
         admit(&mut queue, &Delivery { endpoint: EndpointId::from_raw(1 + id % endpoints), ..delivery(id) });
         let sent = send(&mut queue, NOW)?;
         settle(&mut queue, NOW, sent, if id % 4 == 0 { &REFUSED } else { &OK });
-        if queue.breakers(NOW).iter().any(|shown| shown.of == BreakerOf::Shared(SharedGate::Region(provider))) {
+        if queue.breakers(NOW).iter().any(|breaker| breaker.of == BreakerOf::Shared(SharedGate::Region(provider))) {
             return Some(attempts);
         }
     }
@@ -288,13 +288,13 @@ fn attempts_before_region_opens(endpoints: u64) -> Option<u32> {
 
 #[test]
 fn region_breaker_counts_failing_endpoints_of_one_shared_lane() {
-    // 200 answers within the window are the least that a region's share is taken of.
+    // A region's share applies from 200 answers within the window on.
     assert_eq!(attempts_before_region_opens(20 * 4 + 1), Some(201));
-    assert_eq!(attempts_before_region_opens(1), None, "one failing endpoint says nothing of its provider");
+    assert_eq!(attempts_before_region_opens(1), None, "one failing endpoint does not count against its provider");
 }
 
 #[test]
-fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
+fn an_origin_breaker_follows_the_operator_s_share_volume_and_time() {
     let open_for = seconds(5);
     let origin = Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN };
     let mut queue = Queue::new(Limits { origin, ..Limits::default() });
@@ -312,9 +312,9 @@ fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
         settle(&mut queue, NOW, id, &verdict);
     }
     assert!((8..=12).contains(&answered), "{answered}");
-    let shown = queue.breakers(NOW);
-    let Standing::Open { until: Some(until), .. } = shown[0].standing else { panic!("{shown:?}") };
-    assert_eq!((shown.len(), shown[0].of), (1, BreakerOf::Shared(SharedGate::Origin(there))), "{shown:?}");
+    let breakers = queue.breakers(NOW);
+    let Standing::Open { until: Some(until), .. } = breakers[0].standing else { panic!("{breakers:?}") };
+    assert_eq!((breakers.len(), breakers[0].of), (1, BreakerOf::Shared(SharedGate::Origin(there))), "{breakers:?}");
     let through = |origin: &str| queue.lanes_through(SharedGate::Origin(OriginId::of(origin)));
     let lanes: Vec<LaneId> = through("https://example.com").iter().map(|(lane, _)| *lane).collect();
     assert_eq!(lanes, [LaneId::from_raw(1), LaneId::from_raw(2)]);
@@ -324,7 +324,7 @@ fn a_host_s_breaker_opens_by_the_operator_s_share_volume_and_time() {
 }
 
 #[test]
-fn a_paused_origin_holds_every_lane_that_sends_there_and_ends_by_itself() {
+fn a_paused_origin_holds_all_its_lanes_until_the_pause_ends() {
     let mut queue = Queue::new(Limits::default());
     let (there, elsewhere) = (OriginId::of("https://example.com:443"), OriginId::of("https://example.com:8443"));
     for (lane, origin) in [(1, there), (2, there), (3, elsewhere)] {
@@ -334,16 +334,16 @@ fn a_paused_origin_holds_every_lane_that_sends_there_and_ends_by_itself() {
     }
     let until = at(60);
     queue.pause_origin(there, Hold { why: Why::Paused, until: Some(until) });
-    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(3), None), "the other origin goes on");
+    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(3), None), "the other origin is not held");
     let lane = LaneId::from_raw(1);
     let explained = queue.explain(NOW, DeliveryId::from_raw(1), lane, State::Queued { due: NOW });
     assert_eq!(explained, Explained::Waits(Hold { why: Why::Paused, until: Some(until) }));
     assert_eq!(queue.paused_by(lane, NOW), Some(PausedBy::Origin(there)));
     assert_eq!(queue.figures(NOW).paused_origins, 1);
-    // Whoever moves an endpoint elsewhere has it sent there.
+    // An endpoint that is moved to another origin is no longer held.
     set(&mut queue, LaneSettings { origin: Some(elsewhere), version: 1, ..settings(lane, Order::Fifo) });
     assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), None));
-    assert_eq!(send(&mut queue, until), Some(2), "it ends by itself");
+    assert_eq!(send(&mut queue, until), Some(2), "the pause has ended");
     assert_eq!((queue.paused_by(LaneId::from_raw(2), until), queue.figures(until).paused_origins), (None, 0));
 }
 
@@ -360,7 +360,7 @@ fn a_resumed_origin_is_sent_to_again() {
 }
 
 #[test]
-fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
+fn a_refused_credential_holds_all_its_lanes_until_it_is_replaced() {
     let mut queue = Queue::new(Limits::default());
     let credential = CredentialId::from_raw(9);
     for lane in 1..=2 {
@@ -371,7 +371,7 @@ fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
         );
         admit(&mut queue, &delivery_in(lane, lane.raw()));
     }
-    let first = send(&mut queue, NOW).expect("both may go");
+    let first = send(&mut queue, NOW).expect("both may be sent");
     assert!(
         queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected), false).is_none()
     );
@@ -384,7 +384,7 @@ fn a_refused_credential_holds_everything_behind_it_until_it_is_replaced() {
 }
 
 #[test]
-fn a_lane_keeps_its_rate_whatever_is_put_back() {
+fn a_lane_keeps_its_rate_although_sends_are_put_back() {
     let mut queue = queue(Order::Fifo);
     set(
         &mut queue,
@@ -440,7 +440,7 @@ fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
         assert!(hold.until.is_some_and(|until| until >= NOW + seconds(60)), "{hold:?}");
     }
     admit(&mut queue, &delivery_in(LaneId::from_raw(3), 30));
-    assert_eq!(send(&mut queue, NOW), Some(30), "another credential's lane goes on");
+    assert_eq!(send(&mut queue, NOW), Some(30), "a lane without the credential is not held");
 }
 
 #[test]
@@ -483,7 +483,7 @@ fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential
 }
 
 #[test]
-fn a_token_that_comes_back_late_is_not_one_more() {
+fn a_token_given_back_late_is_lost() {
     let mut queue = queue(Order::Fifo);
     set(
         &mut queue,
@@ -492,17 +492,17 @@ fn a_token_that_comes_back_late_is_not_one_more() {
     for id in 0..10 {
         admit(&mut queue, &delivery(id));
     }
-    let unsent = send(&mut queue, NOW).expect("the first may go");
+    let unsent = send(&mut queue, NOW).expect("the first may be sent");
     let later = NOW + Duration::from_millis(100);
-    let sent = send(&mut queue, later).expect("a token has grown");
+    let sent = send(&mut queue, later).expect("a new token has come");
     queue.put_back(later, DeliveryId::from_raw(unsent), at(9));
-    assert_eq!(send(&mut queue, later), None, "what grew since the first was taken is spent");
+    assert_eq!(send(&mut queue, later), None, "the new token is spent");
     settle(&mut queue, later, sent, &OK);
     assert!(send(&mut queue, later + Duration::from_millis(100)).is_some());
 }
 
 #[test]
-fn a_receiver_that_has_too_much_is_fed_more_slowly_and_not_cut_off() {
+fn an_overloaded_receiver_is_slowed_down_and_not_cut_off() {
     let mut queue = queue(Order::Fifo);
     for id in 0..400 {
         admit(&mut queue, &delivery(id));
@@ -519,7 +519,7 @@ fn a_receiver_that_has_too_much_is_fed_more_slowly_and_not_cut_off() {
 }
 
 #[test]
-fn retries_of_a_failing_destination_keep_to_their_share_and_fresh_messages_go_on() {
+fn retries_of_a_failing_destination_are_limited_and_fresh_messages_are_not() {
     let mut queue = queue(Order::Fifo);
     let policy = PolicySpec {
         strategy: Some("fixed".to_owned()),
@@ -551,13 +551,13 @@ fn retries_of_a_failing_destination_keep_to_their_share_and_fresh_messages_go_on
         }
     }
     assert_eq!(queue.standing(at(60), LANE), Standing::Closed);
-    assert_eq!(firsts, 600, "fresh messages are not held by it");
+    assert_eq!(firsts, 600, "fresh messages are not held");
     assert!(retries <= 10 + 60 + firsts / 5, "{retries}");
     assert!(retries > 60, "postponed, not dropped: {retries}");
 }
 
 #[test]
-fn engagement_messages_wait_for_the_off_peak_window_and_others_do_not() {
+fn only_engagement_messages_wait_for_the_off_peak_window() {
     let mut queue = queue(Order::Fifo);
     let midnight = Timestamp::from_millis(NOW.as_millis() / 86_400_000 * 86_400_000);
     let noon = midnight + seconds(12 * 3_600);
@@ -592,19 +592,19 @@ fn a_shared_rate_is_kept_over_all_its_lanes() {
 }
 
 #[test]
-fn what_is_known_of_a_destination_is_forgotten_when_it_is_worth_nothing() {
+fn a_healthy_destination_is_dropped_after_a_quiet_time() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
     assert_eq!(exchange(&mut queue, NOW, &OK, 10), [1]);
     assert!(queue.knows_lane(LANE));
-    let wake = queue.wake_at().expect("somebody looks at it again");
+    let wake = queue.wake_at().expect("a timer checks it again");
     assert_eq!(send(&mut queue, wake), None);
     assert!(!queue.knows_lane(LANE) && queue.wake_at().is_none());
 }
 
-/// So many lanes of their own hosts, each of one of so many tenants, with so many messages each: those of
-/// lane 3 have the ids from 300 on.
-fn of_tenants(lanes: u64, tenants: u64, messages: u64) -> Queue {
+/// A queue with this many lanes, each with a host of its own, of this many tenants in turn, and this many messages in
+/// each lane. Those of lane 3 have the ids from 300 on.
+fn with_tenants(lanes: u64, tenants: u64, messages: u64) -> Queue {
     let mut queue = Queue::new(Limits::default());
     for number in 1..=lanes {
         let lane = LaneId::from_raw(number);
@@ -619,27 +619,27 @@ fn of_tenants(lanes: u64, tenants: u64, messages: u64) -> Queue {
 }
 
 #[test]
-fn a_resolver_that_fails_for_many_hosts_holds_everything_and_costs_no_attempt() {
+fn a_resolver_that_fails_for_many_hosts_holds_every_lane() {
     let no_names = Verdict::of(Cause::DnsFailed);
     for tenants in [1, 2] {
-        let mut queue = of_tenants(10, tenants, 6);
+        let mut queue = with_tenants(10, tenants, 6);
         let tried = exchange(&mut queue, NOW, &no_names, 100);
         assert_eq!(tried.len(), 20, "with {tenants} tenants");
         let lane = LaneId::from_raw(7);
         let held = queue.explain(at(1), DeliveryId::from_raw(705), lane, State::Queued { due: NOW });
         assert!(matches!(held, Explained::Waits(Hold { why: Why::BreakerOpen, until: Some(_) })), "{held:?}");
         assert!(exchange(&mut queue, at(26), &OK, 100).is_empty());
-        // Probes find out that it is well again, and everything goes.
+        // Probes show that the resolver works again, and every delivery is sent.
         let sent: usize = (27..240).map(|second| exchange(&mut queue, at(second), &OK, 100).len()).sum();
         assert_eq!(sent, 60);
     }
 }
 
 #[test]
-fn one_tenant_s_broken_names_do_not_hold_the_others() {
+fn broken_names_of_one_tenant_do_not_hold_the_others() {
     let no_names = Verdict::of(Cause::DnsFailed);
-    // Lanes with an even number are the first tenant's, and its names fail; the other's are well.
-    let mut queue = of_tenants(20, 2, 10);
+    // Lanes with an even number belong to the first tenant, whose names fail; the other tenant's names work.
+    let mut queue = with_tenants(20, 2, 10);
     let mut well = 0;
     while let Some(id) = send(&mut queue, NOW) {
         let fails = (id / 100) % 2 == 0;

@@ -1,8 +1,8 @@
-//! The window's contract the slow and obvious way: a list of rows, looked through from end to end.
+//! A slow and simple model of the queue: a list of rows that is searched from end to end.
 //!
-//! It drives a [`Queue`] as its owner would (rows in a store, pages, records) and checks after every
-//! step that what the queue did was allowed and that it left nothing undone. Where the contract
-//! leaves a choice, such as which lane is next, any legal choice is right.
+//! It drives a [`Queue`] as its owner does (rows in a store, pages, records) and checks after every
+//! step that the queue's actions were allowed and that it left no work undone. Where the contract
+//! leaves a choice, such as which lane is next, any allowed choice is accepted.
 
 mod law;
 
@@ -15,9 +15,9 @@ const TENANTS: usize = 2;
 
 /// One delivery that has not ended.
 struct Row {
-    /// As the window knows it, while it is in the window.
+    /// Its state in the window, while it is there.
     delivery: Delivery,
-    /// As the store has it.
+    /// Its state in the store.
     durable: Delivery,
     place: Place,
     at: At,
@@ -33,12 +33,12 @@ enum At {
 
 struct LaneModel {
     settings: Arc<LaneSettings>,
-    /// Since when the queue knows the settings.
+    /// Since when the queue has the settings.
     known: Option<Timestamp>,
     paused: Option<Hold>,
-    /// Everything the receiver ever asked for.
+    /// Every hold that the receiver ever asked for.
     holds: Vec<Hold>,
-    /// Picks that went to others while a tier had something to send.
+    /// Picks of other lanes while this one had a delivery to send, by tier.
     passed_over: [u64; 3],
 }
 
@@ -109,7 +109,7 @@ impl Model {
         self.check_books();
     }
 
-    // --- what its owner does ---
+    // --- actions of the owner ---
 
     fn arrive(&mut self, lane: usize, tier: Tier, due_in: Duration, ttl: Option<Duration>, ack: bool, known: bool) {
         self.issued += 1;
@@ -137,16 +137,16 @@ impl Model {
         }
     }
 
-    /// Lets a row in, or moves it behind the window; whether it is in.
+    /// Admits a row, or leaves it behind the window.
     fn admit(&mut self, at: usize) {
-        // A row before this one may have found no room, and the queue drops an idle lane at once.
+        // An earlier row may have found no room, and the queue drops an idle lane at once.
         self.notice_dropped(index(self.rows[at].durable.lane));
         let row = &self.rows[at];
         let (id, lane, tier) = (row.durable.id, row.durable.lane, row.durable.tier);
         let room = self.has_room(row);
         let admission = self.queue.admit(self.now, row.durable.clone(), row.place);
         if row.at != At::Store {
-            assert_eq!(admission, Admission::Known, "{id} is in the window and was let in again");
+            assert_eq!(admission, Admission::Known, "{id} is in the window and was admitted again");
         } else if room {
             assert_eq!(admission, Admission::Taken, "there is room for {id}");
             let row = &mut self.rows[at];
@@ -187,7 +187,7 @@ impl Model {
             delivery::settle(&before, verdict, &Circumstances::new(&self.lanes[lane].settings.policy), self.now, roll);
         let settled = self.queue.settle(self.now, roll, before.id, verdict, false);
         if decision.attempts == before.attempts {
-            assert_eq!(settled, None, "nothing was tried, so nothing is recorded");
+            assert_eq!(settled, None, "no attempt was made, so nothing is recorded");
             self.lanes[lane].holds.extend(decision.hold.map(|(_, hold)| hold));
             return self.waits_again(at, decision.state.due().unwrap_or(self.now));
         }
@@ -211,14 +211,14 @@ impl Model {
         let row = &mut self.rows[at];
         row.at = At::Waits;
         row.delivery.state = row.delivery.put_back(due);
-        // A receipt for what was never sent means nothing.
+        // A receipt for a delivery that was never sent is ignored.
         row.delivery.receipt_kept &= row.delivery.attempts > 0;
     }
 
     fn recorded(&mut self, nth: usize) {
         let Some(at) = self.nth(nth, |row| matches!(row.at, At::Recording(_))) else { return };
         let row = &mut self.rows[at];
-        let At::Recording(record) = row.at.clone() else { unreachable!("asked for one that is being recorded") };
+        let At::Recording(record) = row.at.clone() else { unreachable!("the row is being recorded") };
         let id = row.delivery.id;
         row.durable = Delivery { receipt_kept: false, ..record.delivery.clone() };
         row.place = record.place;
@@ -263,7 +263,7 @@ impl Model {
         let answer = self.queue.receipt(self.now, row.delivery.id);
         match row.at {
             At::Waits if row.delivery.attempts > 0 => {
-                let record = answer.expect("what waits for a receipt or a retry is ended by one");
+                let record = answer.expect("a receipt ends a delivery that waits for it or for a retry");
                 self.ended(at, record, State::Delivered { at: self.now });
             }
             _ => {
@@ -305,11 +305,11 @@ impl Model {
         let mut spared: Vec<DeliveryId> =
             under_way.filter(|row| in_scope(scope, &row.delivery)).map(|row| row.delivery.id).collect();
         spared.sort();
-        assert_eq!(self.queue.cut(scope, upto, cause), spared, "what is under way has an outcome of its own");
+        assert_eq!(self.queue.cut(scope, upto, cause), spared, "deliveries in flight have an outcome of their own");
         self.queue.cut_recorded(scope);
     }
 
-    /// Ends what the oldest cut covers, and forgets the cut once there is nothing left.
+    /// Ends the rows that the oldest cut covers, and removes the cut once none is left.
     fn sweep(&mut self) {
         let Some((scope, upto, _)) = self.cuts.first().copied() else { return };
         let covered = |row: &Row| in_scope(scope, &row.durable) && row.durable.id.0 <= upto;
@@ -391,7 +391,7 @@ impl Model {
         }
     }
 
-    /// As its owner does: what is due is let out first, then rows are fetched.
+    /// Reads pages as the owner does: due deliveries are sent first, then rows are fetched.
     fn page(&mut self) {
         self.ask();
         while let Some(wanted) = self.queue.next_page(self.now) {
@@ -415,7 +415,7 @@ impl Model {
         self.check_nothing_is_left_behind();
     }
 
-    /// A page comes, as the store was when it was asked for.
+    /// Hands over a page, with the rows that the store had when it was requested.
     fn paged(&mut self, nth: usize) {
         if self.pages.is_empty() {
             return;
@@ -434,7 +434,7 @@ impl Model {
         self.queue.paged(self.now, wanted.lane, wanted.tier, wanted.span, more);
     }
 
-    /// Pages until nothing is behind the window that there is room for.
+    /// Pages until no row is behind the window for which there is room.
     fn fetch(&mut self) {
         self.page();
         while !self.pages.is_empty() {
@@ -453,23 +453,23 @@ impl Model {
                 continue;
             }
             assert!(before >= self.limits.window / 4 * 3, "the window has room");
-            assert!(self.held(index(lane), self.now).is_some(), "{id} makes room though it can be sent");
-            assert_eq!(row.at, At::Waits, "{id} is under way and left");
+            assert!(self.held(index(lane), self.now).is_some(), "{id} was evicted although it can be sent");
+            assert_eq!(row.at, At::Waits, "{id} is in flight and was evicted");
             assert!(is_due(&row.delivery, self.now), "{id} is not ready");
-            let told = shed.contains(&Shed { delivery: id, lane, tier });
-            assert_eq!(told, row.place != Place::Spilled, "{id} is written as spilled unless it is");
+            let returned = shed.contains(&Shed { delivery: id, lane, tier });
+            assert_eq!(returned, row.place != Place::Spilled, "{id} is written as spilled unless it is");
             let row = &mut self.rows[at];
             row.at = At::Store;
-            if told {
+            if returned {
                 row.place = Place::Spilled;
                 self.queue.spilled(lane, tier, id);
             }
         }
     }
 
-    // --- looking things up ---
+    // --- look-ups ---
 
-    /// Whether the queue has something to do about a row, if it is asked at `now`.
+    /// Whether the queue has to act on a row at `now`.
     fn has_work(&self, row: &Row, now: Timestamp) -> bool {
         let lane = index(row.delivery.lane);
         if row.at != At::Waits {

@@ -1,9 +1,9 @@
-//! Receipts: missing, early, late, and for what was never sent.
+//! Tests of receipts: missing, early, late, and for deliveries that were never sent.
 
 use super::*;
 
 #[test]
-fn a_receipt_for_what_is_then_put_back_counts_if_it_was_ever_sent() {
+fn a_receipt_before_a_put_back_counts_only_if_an_attempt_was_made() {
     let mut queue = queue(Order::Fifo);
     let sent_before = Delivery { attempts: 1, last_cause: Some(Cause::Unknown), ..delivery(1) };
     for delivery in [&sent_before, &delivery(2)] {
@@ -16,7 +16,7 @@ fn a_receipt_for_what_is_then_put_back_counts_if_it_was_ever_sent() {
             let arrived = |record: &Record| record.delivery.state == State::Delivered { at: NOW };
             assert!(matches!(&pick, Some(Pick::Record(record)) if arrived(record)), "{pick:?}");
         } else {
-            assert!(matches!(pick, Some(Pick::Send(_))), "nobody can have got it: {pick:?}");
+            assert!(matches!(pick, Some(Pick::Send(_))), "no receiver can have it: {pick:?}");
             assert_eq!(
                 settle(&mut queue, NOW, 2, &Verdict::of(Cause::InternalError)).delivery.state.phase().name(),
                 "retry"
@@ -26,26 +26,26 @@ fn a_receipt_for_what_is_then_put_back_counts_if_it_was_ever_sent() {
 }
 
 #[test]
-fn a_receipt_for_what_was_never_sent_changes_nothing() {
+fn a_receipt_for_a_delivery_that_was_never_sent_is_ignored() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &delivery(1));
     send(&mut queue, NOW);
     let id = DeliveryId::from_raw(1);
-    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable), false), None, "nothing was tried");
+    assert_eq!(queue.settle(NOW, ROLL, id, &Verdict::of(Cause::StoreUnavailable), false), None, "no attempt was made");
     assert_eq!(queue.receipt(NOW, id), None);
     assert_eq!(queue.refused_moves(), 0);
     send(&mut queue, NOW + seconds(2));
 }
 
 #[test]
-fn a_missing_receipt_is_decided_once_the_lane_is_known() {
+fn a_missing_receipt_is_handled_once_the_lane_s_settings_are_known() {
     let mut queue = Queue::new(Limits::default());
     let waits = Delivery { state: State::AwaitingAck { until: NOW + seconds(3) }, attempts: 1, ..delivery(1) };
     queue.admit(NOW, waits, Place::Delayed);
     let late = NOW + seconds(10);
-    assert_eq!(queue.next(late, ROLL), None, "by which policy?");
+    assert_eq!(queue.next(late, ROLL), None, "the policy is not known yet");
     queue.set_lane(late, &Arc::new(settings(LANE, Order::Fifo)));
-    let wake = queue.wake_at().expect("it is looked at again");
+    let wake = queue.wake_at().expect("a timer checks it again");
     assert!(wake <= late + ASK_AGAIN);
     let Some(Pick::Record(record)) = queue.next(wake, ROLL) else { panic!("no receipt came") };
     let again = State::Retry { due: wake + seconds(2), cause: Cause::AckTimeout };
@@ -63,7 +63,7 @@ fn a_receipt_that_overtakes_the_answer_is_applied_by_the_settle() {
 }
 
 #[test]
-fn a_receipt_that_comes_while_the_answer_is_written_ends_it_right_after() {
+fn a_receipt_during_the_write_of_the_answer_ends_the_delivery_afterwards() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
     send(&mut queue, NOW);

@@ -1,9 +1,9 @@
-//! Room in a window that is full: who makes it, and how often that is looked for.
+//! Tests of evicting deliveries from a full window: which ones, and how often the lanes are searched.
 
 use super::*;
 
 #[test]
-fn only_held_lanes_make_room() {
+fn only_deliveries_of_held_lanes_are_evicted() {
     let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
     let held = LaneId::from_raw(8);
     queue.set_lane(NOW, &Arc::new(settings(held, Order::Fifo)));
@@ -16,11 +16,11 @@ fn only_held_lanes_make_room() {
     let shed: Vec<u64> = queue.shed(NOW).iter().map(|shed| shed.delivery.raw()).collect();
     assert_eq!(shed, [10, 11, 12, 13]);
     assert_eq!(queue.len(), 4);
-    assert!((0..4).all(|id| queue.knows(DeliveryId::from_raw(id))), "what can be sent stays");
+    assert!((0..4).all(|id| queue.knows(DeliveryId::from_raw(id))), "deliveries that can be sent stay");
     assert_eq!(queue.shed(NOW), [], "there is room now");
 }
 
-/// A window that is full of what can be sent, but for one row of another lane.
+/// A window full of deliveries that can be sent, with one delivery of another lane.
 fn nearly_full() -> (Queue, LaneId) {
     let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
     let other = LaneId::from_raw(8);
@@ -31,11 +31,11 @@ fn nearly_full() -> (Queue, LaneId) {
 }
 
 #[test]
-fn a_look_that_makes_too_little_room_is_not_repeated_within_a_second() {
+fn a_search_that_frees_too_little_room_is_not_repeated_within_a_second() {
     let (mut queue, other) = nearly_full();
     assert_eq!(queue.shed(NOW), []);
-    assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "somebody looks again");
-    // Held without a word to the queue.
+    assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "a timer repeats the search");
+    // A hold that is set past the queue's methods, so that it does not trigger a search.
     let index = queue.lane(other);
     queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
     assert_eq!(queue.shed(NOW + Duration::from_millis(999)), []);
@@ -43,7 +43,7 @@ fn a_look_that_makes_too_little_room_is_not_repeated_within_a_second() {
 }
 
 #[test]
-fn what_is_held_makes_room_at_once() {
+fn a_new_hold_triggers_a_search_at_once() {
     let holds: [fn(&mut Queue, LaneId, Hold); 4] = [
         |queue, _, hold| queue.pause_all(hold),
         |queue, _, hold| queue.pause_tenant(TenantId::from_raw(0), hold),
@@ -59,7 +59,7 @@ fn what_is_held_makes_room_at_once() {
 }
 
 #[test]
-fn a_look_for_room_in_the_future_is_a_clock_that_was_set_back() {
+fn a_search_in_the_future_does_not_delay_the_next_one() {
     let (mut queue, other) = nearly_full();
     assert_eq!(queue.shed(NOW + seconds(3_600)), []);
     let index = queue.lane(other);

@@ -1,5 +1,5 @@
-//! Nothing that waits is forgotten: whoever is held has somebody who looks again, whatever happens
-//! to the gate, the lane or the budget meanwhile. Each of these was a way to wait for ever.
+//! No waiting delivery is forgotten: a held lane is always checked again, also if its gate, its settings or its budget
+//! change meanwhile. Each test is a regression test of a way to wait for ever.
 
 use super::gates::{OK, REFUSED, at, exchange, set};
 use super::*;
@@ -10,8 +10,8 @@ use crate::id::{CredentialId, OriginId};
 const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
 const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
 
-/// Wakes the queue when it asks for it and lets everything end like this: what was sent, and how
-/// often it was woken.
+/// Wakes the queue whenever it asks for it, and settles every attempt with this verdict. Returns the deliveries sent,
+/// and how often the queue was woken.
 fn run(queue: &mut Queue, from: Timestamp, end: Timestamp, verdict: &Verdict) -> (Vec<u64>, usize) {
     let (mut sent, mut wakes, mut now) = (Vec::new(), 0, from);
     loop {
@@ -61,7 +61,7 @@ fn broken_host() -> (Queue, LaneSettings) {
     (queue, third)
 }
 
-/// A lane of which two of five fail: too few for a breaker, enough for the budget to apply.
+/// A lane of which two of five attempts fail: too few for the breaker to open, enough for the retry budget to apply.
 fn failing() -> Queue {
     let mut queue = queue(Order::Fifo);
     for id in 1..=200 {
@@ -82,7 +82,7 @@ fn with_credential(lane: LaneId) -> LaneSettings {
 }
 
 #[test]
-fn rows_behind_the_window_are_read_once_their_host_is_well_again() {
+fn rows_behind_the_window_are_read_once_their_host_has_recovered() {
     let (mut queue, third) = broken_host();
     let row = delivery_in(third.lane, 1_000);
     assert_eq!(admit(&mut queue, &row), Admission::NoRoom);
@@ -110,14 +110,14 @@ fn rows_behind_the_window_are_read_once_their_credential_is_replaced() {
 }
 
 #[test]
-fn every_retry_over_the_budget_goes_in_the_end() {
+fn every_retry_over_the_budget_is_sent_in_the_end() {
     let mut queue = failing();
     let (sent, _) = run(&mut queue, at(2), at(86_400), &OK);
     assert_eq!((sent.len(), queue.len()), (80, 0));
 }
 
 #[test]
-fn retries_over_the_budget_outlive_a_change_of_order() {
+fn retries_over_the_budget_survive_a_change_of_order() {
     let mut queue = failing();
     exchange(&mut queue, at(3), &OK, 100);
     assert!(!queue.is_empty(), "some are postponed");
@@ -127,7 +127,7 @@ fn retries_over_the_budget_outlive_a_change_of_order() {
 }
 
 #[test]
-fn a_probe_frees_its_place_though_its_endpoint_moved_to_another_host() {
+fn a_probe_is_counted_although_its_endpoint_moved_to_another_host() {
     let (mut queue, third) = broken_host();
     let probe = send(&mut queue, at(40)).expect("a probe");
     let elsewhere = Some(OriginId::of("https://elsewhere.example.com"));
@@ -153,7 +153,7 @@ fn retries_that_wait_do_not_keep_fresh_messages_out() {
 }
 
 #[test]
-fn a_recovery_that_has_nothing_left_to_send_is_forgotten_and_wakes_nobody() {
+fn a_recovery_with_nothing_left_to_send_is_dropped_and_sets_no_timers() {
     let mut queue = queue(Order::Fifo);
     set(&mut queue, LaneSettings { policy: every(2, Some(1)), ..settings(LANE, Order::Fifo) });
     for id in 1..=13 {
@@ -166,7 +166,7 @@ fn a_recovery_that_has_nothing_left_to_send_is_forgotten_and_wakes_nobody() {
 }
 
 #[test]
-fn a_credential_that_an_operator_resets_is_probed_and_goes_on() {
+fn a_credential_that_an_operator_resets_is_probed_and_sends_again() {
     let mut queue = Queue::new(Limits::default());
     for lane in (1..=2).map(LaneId::from_raw) {
         set(&mut queue, with_credential(lane));
@@ -186,7 +186,7 @@ fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
     for id in 1..=5 {
         admit(&mut queue, &delivery(id));
     }
-    let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both may go")));
+    let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both are due")));
     queue.settle(at(1), ROLL, both[0], &REJECTED, false);
     queue.replaced(at(2), CREDENTIAL);
     queue.settle(at(3), ROLL, both[1], &REJECTED, false);

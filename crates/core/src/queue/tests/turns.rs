@@ -1,4 +1,4 @@
-//! Whose turn it is, seen from outside: slow destinations, and the lowest tier's slots.
+//! Tests of fair scheduling through the queue's interface: slow destinations, and the lowest tier's slots.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn end(queue: &mut Queue, now: Timestamp, id: u64) {
     queue.recorded(now, DeliveryId::from_raw(id));
 }
 
-/// Everything that goes now.
+/// Sends every delivery that can be sent now.
 fn send_all(queue: &mut Queue, now: Timestamp) -> Vec<u64> {
     std::iter::from_fn(|| send(queue, now)).collect()
 }
@@ -31,8 +31,8 @@ fn send_all(queue: &mut Queue, now: Timestamp) -> Vec<u64> {
 /// When the lanes of [`with_slow`] are known to be slow.
 const KNOWN: Timestamp = Timestamp::from_millis(1_002_000);
 
-/// Ten slots and so many lanes, each of a tenant of its own, that took two seconds for one attempt;
-/// so many more wait in each.
+/// A queue of ten slots with this many lanes, each of a tenant of its own, whose first attempt took two seconds;
+/// `waiting` more deliveries wait in each.
 fn with_slow(lanes: u64, waiting: u64) -> Queue {
     let mut queue = Queue::new(Limits { slots: 10, ..Limits::default() });
     for lane in 1..=lanes {
@@ -53,17 +53,17 @@ fn waits_for_slow_ones(queue: &Queue, now: Timestamp, id: u64) -> bool {
 }
 
 #[test]
-fn a_tenth_of_the_slots_is_for_those_who_answer_quickly() {
+fn a_tenth_of_the_slots_is_reserved_for_quick_destinations() {
     let mut queue = with_slow(10, 3);
     assert_eq!(send_all(&mut queue, KNOWN).len(), 9);
     assert!(waits_for_slow_ones(&queue, KNOWN, 10_003));
     know(&mut queue, 20);
     arrive(&mut queue, 20, 0);
-    assert_eq!(send_all(&mut queue, KNOWN), [20_000], "nothing is known of it yet");
+    assert_eq!(send_all(&mut queue, KNOWN), [20_000], "a new destination is not slow");
 }
 
 #[test]
-fn slow_lanes_take_turns_as_they_land() {
+fn slow_lanes_take_turns_as_their_attempts_end() {
     let mut queue = with_slow(10, 20);
     let mut under_way: VecDeque<u64> = send_all(&mut queue, KNOWN).into();
     let mut sent = [0; 11];
@@ -80,7 +80,7 @@ fn slow_lanes_take_turns_as_they_land() {
 }
 
 #[test]
-fn a_lane_that_becomes_slow_while_it_waits_for_its_turn_is_passed_over_like_the_others() {
+fn a_lane_that_becomes_slow_while_it_waits_is_skipped_like_other_slow_lanes() {
     let mut queue = with_slow(9, 1);
     let slow = send_all(&mut queue, KNOWN);
     assert_eq!(slow.len(), 9);
@@ -90,14 +90,14 @@ fn a_lane_that_becomes_slow_while_it_waits_for_its_turn_is_passed_over_like_the_
 
     let later = KNOWN + seconds(2);
     end(&mut queue, later, 20_000);
-    assert_eq!(send_all(&mut queue, later), [], "a slot is free, but not for one that took two seconds");
+    assert_eq!(send_all(&mut queue, later), [], "the free slot is reserved for quick destinations");
     assert!(waits_for_slow_ones(&queue, later, 20_001));
     end(&mut queue, later, slow[0]);
     assert_eq!(send_all(&mut queue, later), [20_001]);
 }
 
 #[test]
-fn the_lowest_tier_has_a_twentieth_of_the_slots_and_its_weight_where_there_are_fewer_than_twenty() {
+fn the_lowest_tier_has_a_reserved_slot_only_from_twenty_slots_on() {
     for (slots, first) in [(1, Tier::Transactional), (19, Tier::Transactional), (20, Tier::Engagement)] {
         let mut queue = with_limits(Order::Fifo, Limits { slots, ..Limits::default() });
         for tier in Tier::ALL {

@@ -1,9 +1,11 @@
 //! The tenants of one tier that may send, in two lines: those with quick destinations and those with
-//! slow ones. Invariant: a line that was passed over or empty goes on from where the other one is.
+//! slow ones.
+//!
+//! Invariant: a line that was skipped or empty continues from the position of the other one.
 
 use std::collections::BTreeSet;
 
-/// Whether a destination holds its slots for long.
+/// Whether attempts at a destination take long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::queue) enum Speed {
     Quick,
@@ -18,40 +20,39 @@ impl Speed {
     }
 }
 
-/// What may be taken.
+/// The limits of a pick.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::queue) struct Room {
-    /// How many slots one tenant may hold beside others.
+    /// The most slots of one tenant while several are active.
     pub(in crate::queue) cap: u32,
-    /// Whether slow destinations may have another slot.
+    /// Whether slow destinations may use another slot.
     pub(in crate::queue) slow: bool,
-    /// While the lowest tier holds fewer slots than this, it is first.
+    /// The lowest tier is picked first while it holds fewer slots than this.
     pub(in crate::queue) lowest: u32,
 }
 
 /// The tenants of one tier that may send.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    /// Those with quick lanes, and those with slow ones.
+    /// The line of quick destinations and that of slow ones, by [`Speed::index`].
     pub(super) lines: [Line; 2],
-    /// How much the slow line fell behind the quick one while it was passed over. It does not catch
-    /// up.
+    /// How far the slow line fell behind the quick one while it was skipped. It does not catch up.
     left_behind: u64,
     pub(super) in_flight: u32,
-    /// How far the tier has come.
+    /// How far the tier has advanced.
     pub(super) passed: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    /// Tenants by what they have had.
+    /// Tenants by the slot-time they have used.
     pub(super) order: BTreeSet<(u64, u32)>,
-    /// What the tenant picked last has had: what an idle one starts from.
+    /// The slot-time of the tenant that was picked last; an idle tenant continues from here.
     now_at: u64,
 }
 
 impl Ranks {
-    /// Who is next: what it has had, which tenant, and in which line it stands.
+    /// The next tenant: the slot-time it has used, its index, and its line.
     pub(super) fn first(&self, room: Room) -> Option<(u64, u32, Speed)> {
         let [quick, slow] = self.lines.each_ref().map(|line| line.order.first().copied());
         let quick = quick.map(|(had, tenant)| (had, tenant, Speed::Quick));
@@ -59,7 +60,7 @@ impl Ranks {
         quick.into_iter().chain(slow.filter(|_| room.slow)).min()
     }
 
-    /// What an idle tenant starts from. A line in which nobody stands goes on with the other one.
+    /// The slot-time from which an idle tenant continues. An empty line first moves up to the other one.
     pub(super) fn floor(&mut self, speed: Speed) -> u64 {
         let [quick, slow] = &self.lines;
         let beside = match speed {
@@ -73,7 +74,7 @@ impl Ranks {
         line.now_at
     }
 
-    /// One that has had this much is picked. While the slow line is passed over it saves nothing up.
+    /// Notes the pick of a tenant that has used this much. While the slow line is skipped, it saves up no credit.
     pub(super) fn picked(&mut self, place: u64, speed: Speed, room: Room) {
         let slow = self.lines[Speed::Slow.index()].order.first().map(|(had, _)| place.saturating_sub(*had));
         if let Some(behind) = slow.filter(|_| !room.slow) {

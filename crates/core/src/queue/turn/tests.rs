@@ -1,4 +1,4 @@
-//! Whose turn it is, one rule at a time. Quick and slow destinations are in `speeds.rs`, any order of
+//! Tests of fair scheduling, one rule at a time. Quick and slow destinations are tested in `speeds.rs`, any order of
 //! events in `books.rs`.
 
 mod books;
@@ -7,9 +7,9 @@ mod speeds;
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
-/// No tenant, no tier and no speed is kept to anything.
+/// No limits.
 const FREE: Room = Room { cap: u32::MAX, slow: true, lowest: 0 };
-/// Slow destinations hold all they may.
+/// Slow destinations may not use another slot.
 const NO_SLOW: Room = Room { slow: false, ..FREE };
 const USUAL: Duration = Duration::from_millis(100);
 const TIER: Tier = Tier::Promotional;
@@ -22,7 +22,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// A tenant with lanes that wait in [`TIER`]; which lane is whose is plain from its number.
+/// A tenant with lanes that wait in [`TIER`]; their numbers begin at a hundred times the tenant's.
 fn with_lanes(turn: &mut Turn, tenant: u64, lanes: u32) -> u32 {
     let index = turn.tenant(id(tenant), NOW);
     let first = u32::try_from(tenant).expect("a few tenants") * 100;
@@ -30,24 +30,23 @@ fn with_lanes(turn: &mut Turn, tenant: u64, lanes: u32) -> u32 {
     index
 }
 
-/// A tenant may hold so many slots beside others.
+/// A limit of slots for each tenant.
 fn capped(cap: u32) -> Room {
     Room { cap, ..FREE }
 }
 
 fn take(turn: &mut Turn) -> Taken {
-    turn.take(FREE, NOW).expect("somebody waits")
+    turn.take(FREE, NOW).expect("a lane waits")
 }
 
-/// Sends the next one; it is under way when this returns.
+/// Starts the next attempt; it is in flight when this returns.
 fn send(turn: &mut Turn, expected: Duration) -> Taken {
     let taken = take(turn);
     turn.sent(taken, expected, NOW);
     taken
 }
 
-/// Sends one after the other, each lane waiting again at once. What an attempt takes is the
-/// tenant's own.
+/// Makes attempts one after the other; each lane waits again at once. `took` is the duration of an attempt, by tenant.
 fn picks(turn: &mut Turn, count: usize, expected: Duration, took: impl Fn(u32) -> Duration) -> Vec<Taken> {
     let one = |_| {
         let taken = send(turn, expected);
@@ -62,7 +61,7 @@ fn by_tier(picks: &[Taken]) -> [usize; 3] {
     Tier::ALL.map(|tier| picks.iter().filter(|taken| taken.tier == tier).count())
 }
 
-fn of_tenant(picks: &[Taken], tenant: u32) -> usize {
+fn count_of_tenant(picks: &[Taken], tenant: u32) -> usize {
     picks.iter().filter(|taken| taken.tenant == tenant).count()
 }
 
@@ -104,7 +103,7 @@ fn an_idle_tier_saves_nothing_up() {
 }
 
 #[test]
-fn a_tier_that_comes_is_picked_at_once_whatever_the_others_have_had() {
+fn a_tier_with_new_work_is_picked_at_once() {
     let (mut turn, tenant) = with_tiers(&[Tier::Promotional, Tier::Engagement]);
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     turn.join(Tier::Transactional, tenant, 1, Speed::Quick, NOW);
@@ -113,7 +112,7 @@ fn a_tier_that_comes_is_picked_at_once_whatever_the_others_have_had() {
 }
 
 #[test]
-fn every_thirty_seconds_of_waiting_double_what_a_tier_weighs_up_to_four_times() {
+fn thirty_seconds_of_waiting_double_the_weight_up_to_four_times() {
     let cases = [(0, 1), (29, 1), (30, 2), (59, 2), (60, 4), (90, 4), (180, 4), (100_000, 4)];
     for (waited, times) in cases {
         let (mut turn, _) = with_tiers(&[Tier::Promotional]);
@@ -124,7 +123,7 @@ fn every_thirty_seconds_of_waiting_double_what_a_tier_weighs_up_to_four_times() 
 }
 
 #[test]
-fn what_is_urgent_does_not_wait_behind_a_campaign_however_old_that_is() {
+fn a_transactional_message_does_not_wait_behind_an_old_campaign() {
     let (mut turn, tenant) = with_tiers(&[Tier::Transactional]);
     (0..1_000).for_each(|lane| turn.join(Tier::Engagement, tenant, lane, Speed::Quick, NOW));
     let much_later = NOW + seconds(3_600);
@@ -140,7 +139,8 @@ fn what_is_urgent_does_not_wait_behind_a_campaign_however_old_that_is() {
     assert!((300..=320).contains(&urgent), "three of four: {urgent}");
 }
 
-/// Sends so many with these slots for the lowest tier; each lands when so many others are under way.
+/// Makes `count` attempts with a reserve of `lowest` slots for the lowest tier; an attempt ends when `under_way` are in
+/// flight.
 fn with_share_of_lowest(turn: &mut Turn, lowest: u32, under_way: usize, count: usize) -> Vec<Taken> {
     let (mut flying, mut sent) = (VecDeque::new(), Vec::new());
     for _ in 0..count {
@@ -159,7 +159,7 @@ fn with_share_of_lowest(turn: &mut Turn, lowest: u32, under_way: usize, count: u
 }
 
 #[test]
-fn the_lowest_tier_is_first_while_it_holds_less_than_its_share_of_the_slots() {
+fn the_lowest_tier_is_first_while_it_is_below_its_share_of_the_slots() {
     let (mut turn, _) = with_tiers(&Tier::ALL);
     let sent = with_share_of_lowest(&mut turn, 3, 1_000, 40);
     assert_eq!(by_tier(&sent[..3]), [0, 0, 3]);
@@ -175,14 +175,14 @@ fn the_other_tiers_share_the_rest_by_their_weights() {
 }
 
 #[test]
-fn what_the_lowest_tier_had_out_of_turn_costs_it_one_turn_at_most() {
+fn reserved_picks_cost_the_lowest_tier_at_most_one_turn() {
     let (mut turn, _) = with_tiers(&Tier::ALL);
     with_share_of_lowest(&mut turn, 50, 100, 1_000);
     assert_eq!(by_tier(&picks(&mut turn, 40, USUAL, |_| USUAL))[2], 2);
 }
 
 #[test]
-fn a_lane_that_waits_again_waits_from_then_on() {
+fn the_wait_of_a_lane_counts_from_its_last_join() {
     let (mut turn, tenant) = with_tiers(&[Tier::Promotional]);
     let later = NOW + seconds(45);
     let taken = take(&mut turn);
@@ -206,7 +206,7 @@ fn a_tenant_with_many_lanes_gets_no_more_than_one_with_a_single_lane() {
     let mut turn = Turn::default();
     let (many, single) = (with_lanes(&mut turn, 1, 50), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
-    assert_eq!((of_tenant(&picked, many), of_tenant(&picked, single)), (50, 50));
+    assert_eq!((count_of_tenant(&picked, many), count_of_tenant(&picked, single)), (50, 50));
 }
 
 #[test]
@@ -214,14 +214,14 @@ fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
     let mut turn = Turn::default();
     let (slow, quick) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let took = |tenant| if tenant == slow { seconds(1) } else { USUAL };
-    // Everybody is expected to be as quick: what an attempt took is put right when it has ended.
+    // The expected duration is the same for both; the charge is corrected when an attempt has ended.
     let picked = picks(&mut turn, 1_100, USUAL, took);
-    assert!(of_tenant(&picked, slow).abs_diff(100) <= 1, "{}", of_tenant(&picked, slow));
-    assert!(of_tenant(&picked, quick).abs_diff(1_000) <= 1, "{}", of_tenant(&picked, quick));
+    assert!(count_of_tenant(&picked, slow).abs_diff(100) <= 1, "{}", count_of_tenant(&picked, slow));
+    assert!(count_of_tenant(&picked, quick).abs_diff(1_000) <= 1, "{}", count_of_tenant(&picked, quick));
 }
 
 #[test]
-fn what_is_under_way_counts_as_long_as_it_is_expected_to_take() {
+fn attempts_in_flight_are_charged_with_their_expected_duration() {
     let mut turn = Turn::default();
     let (slow, quick) = (with_lanes(&mut turn, 1, 20), with_lanes(&mut turn, 2, 20));
     let mut sent = [0, 0];
@@ -241,7 +241,7 @@ fn tenants_share_by_their_weights() {
         with_lanes(&mut turn, tenant, 1)
     });
     let picked = picks(&mut turn, 7_000, USUAL, |_| USUAL);
-    assert_eq!(tenants.map(|tenant| of_tenant(&picked, tenant)), [1_000, 2_000, 4_000]);
+    assert_eq!(tenants.map(|tenant| count_of_tenant(&picked, tenant)), [1_000, 2_000, 4_000]);
 }
 
 #[test]
@@ -251,16 +251,16 @@ fn a_weight_that_changes_counts_from_then_on() {
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     turn.set(TenantSettings { weight_milli: 3_000, ..TenantSettings::new(id(1)) }, NOW);
     let picked = picks(&mut turn, 400, USUAL, |_| USUAL);
-    assert_eq!((of_tenant(&picked, heavy), of_tenant(&picked, light)), (300, 100));
+    assert_eq!((count_of_tenant(&picked, heavy), count_of_tenant(&picked, light)), (300, 100));
 }
 
 #[test]
-fn a_weight_of_zero_is_the_least_weight_there_is() {
+fn a_weight_of_zero_counts_as_the_least_weight() {
     let mut turn = Turn::default();
     turn.set(TenantSettings { weight_milli: 0, ..TenantSettings::new(id(1)) }, NOW);
     let (least, usual) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 2_002, USUAL, |_| USUAL);
-    assert_eq!((of_tenant(&picked, least), of_tenant(&picked, usual)), (2, 2_000));
+    assert_eq!((count_of_tenant(&picked, least), count_of_tenant(&picked, usual)), (2, 2_000));
 }
 
 #[test]
@@ -270,34 +270,34 @@ fn an_idle_tenant_saves_nothing_up() {
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     let late = with_lanes(&mut turn, 2, 1);
     let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
-    assert!(of_tenant(&picked, late).abs_diff(of_tenant(&picked, busy)) <= 1, "{picked:?}");
+    assert!(count_of_tenant(&picked, late).abs_diff(count_of_tenant(&picked, busy)) <= 1, "{picked:?}");
 }
 
 #[test]
-fn a_tenant_that_comes_waits_for_no_more_than_one_turn_of_the_others() {
+fn a_new_tenant_waits_for_at_most_one_turn_of_the_others() {
     let mut turn = Turn::default();
     for tenant in 1..=5 {
         with_lanes(&mut turn, tenant, 3);
     }
     picks(&mut turn, 1_003, USUAL, |_| USUAL);
     let late = with_lanes(&mut turn, 6, 1);
-    assert!(of_tenant(&picks(&mut turn, 6, USUAL, |_| USUAL), late) >= 1);
+    assert!(count_of_tenant(&picks(&mut turn, 6, USUAL, |_| USUAL), late) >= 1);
 }
 
 #[test]
-fn what_a_tenant_has_had_in_one_tier_does_not_count_in_another() {
+fn slot_time_in_one_tier_does_not_count_in_another() {
     let mut turn = Turn::default();
     let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 1));
     turn.join(Tier::Transactional, tenants[0], 0, Speed::Quick, NOW);
     let picked = picks(&mut turn, 500, USUAL, |_| USUAL);
     let promotional: Vec<Taken> = picked.into_iter().filter(|taken| taken.tier == TIER).collect();
-    assert_eq!(tenants.map(|tenant| of_tenant(&promotional, tenant)), [50, 50]);
+    assert_eq!(tenants.map(|tenant| count_of_tenant(&promotional, tenant)), [50, 50]);
 }
 
 // --- how many slots a tenant may hold ---
 
 #[test]
-fn a_tenant_holds_no_more_than_the_cap_beside_others_and_gets_on_when_one_has_landed() {
+fn a_tenant_at_its_cap_continues_when_an_attempt_has_ended() {
     let mut turn = Turn::default();
     let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
     let mut sent = Vec::new();
@@ -305,7 +305,7 @@ fn a_tenant_holds_no_more_than_the_cap_beside_others_and_gets_on_when_one_has_la
         turn.sent(taken, USUAL, NOW);
         sent.push(taken);
     }
-    assert_eq!(tenants.map(|tenant| of_tenant(&sent, tenant)), [4, 4]);
+    assert_eq!(tenants.map(|tenant| count_of_tenant(&sent, tenant)), [4, 4]);
     let held = Some(Hold { why: Why::Concurrency, until: None });
     assert_eq!([turn.holding(id(1), NOW), turn.holding(id(2), NOW)], [held, held]);
 
@@ -329,7 +329,7 @@ fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
         turn.sent(taken, USUAL, NOW);
         sent.push(taken);
     }
-    assert_eq!((of_tenant(&sent, heavy), of_tenant(&sent, other)), (3, 3));
+    assert_eq!((count_of_tenant(&sent, heavy), count_of_tenant(&sent, other)), (3, 3));
 }
 
 #[test]
@@ -347,21 +347,21 @@ fn a_tenant_saves_nothing_up_while_it_is_at_its_cap() {
     }
     turn.landed(first, USUAL, USUAL);
     let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
-    assert!(of_tenant(&picked, tenants[0]).abs_diff(50) <= 1, "{}", of_tenant(&picked, tenants[0]));
+    assert!(count_of_tenant(&picked, tenants[0]).abs_diff(50) <= 1, "{}", count_of_tenant(&picked, tenants[0]));
 }
 
 #[test]
-fn a_tenant_alone_may_hold_every_slot() {
+fn a_single_tenant_may_use_every_slot() {
     let mut turn = Turn::default();
     with_lanes(&mut turn, 1, 10);
     for _ in 0..10 {
-        let taken = turn.take(capped(2), NOW).expect("nobody else is there");
+        let taken = turn.take(capped(2), NOW).expect("there is no other tenant");
         turn.sent(taken, USUAL, NOW);
     }
 }
 
 #[test]
-fn a_tenant_that_left_does_not_count_any_more() {
+fn an_inactive_tenant_is_removed() {
     let mut turn = Turn::default();
     with_lanes(&mut turn, 1, 10);
     let gone = with_lanes(&mut turn, 2, 1);
@@ -384,14 +384,14 @@ fn a_tenant_that_left_does_not_count_any_more() {
         more.len()
     };
     let just_there = PRESENT - Duration::from_millis(1);
-    assert_eq!(holds(just_there), 2, "it sent something a moment ago");
+    assert_eq!(holds(just_there), 2, "its last attempt was a moment ago");
     assert_eq!(holds(PRESENT), 6, "all the others of the first tenant");
     assert!(turn.tenants.get(gone).is_none());
     assert_eq!(turn.tenant(id(3), NOW), gone, "its place is free");
 }
 
 #[test]
-fn a_tenant_with_work_or_an_attempt_under_way_is_there_however_long_it_takes() {
+fn a_tenant_with_work_or_an_attempt_in_flight_stays_active() {
     let mut turn = Turn::default();
     with_lanes(&mut turn, 1, 1);
     with_lanes(&mut turn, 2, 1);
@@ -411,7 +411,7 @@ fn limited(tenant: u64, rate: Rate) -> TenantSettings {
 }
 
 #[test]
-fn a_tenant_out_of_tokens_says_when_it_has_one_and_waits_until_it_is_woken() {
+fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::per_second(10).with_burst(2)), NOW);
     with_lanes(&mut turn, 1, 5);
@@ -423,7 +423,7 @@ fn a_tenant_out_of_tokens_says_when_it_has_one_and_waits_until_it_is_woken() {
     let then = NOW + Duration::from_millis(100);
     assert_eq!(turn.take_wakes(), [(then, id(1))]);
     assert_eq!(turn.holding(id(1), NOW), Some(Hold { why: Why::RateLimit, until: Some(then) }));
-    assert_eq!(turn.take(FREE, then), None, "nobody has woken it");
+    assert_eq!(turn.take(FREE, then), None, "it has not been woken");
     turn.wake(id(1));
     let taken = turn.take(FREE, then).expect("a token is there");
     turn.sent(taken, USUAL, then);
@@ -432,7 +432,7 @@ fn a_tenant_out_of_tokens_says_when_it_has_one_and_waits_until_it_is_woken() {
 }
 
 #[test]
-fn a_landing_gives_no_token() {
+fn the_end_of_an_attempt_gives_back_no_token() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     with_lanes(&mut turn, 1, 5);
@@ -443,7 +443,7 @@ fn a_landing_gives_no_token() {
 }
 
 #[test]
-fn an_attempt_not_made_gives_its_token_its_slot_and_its_time_back() {
+fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let tenant = with_lanes(&mut turn, 1, 2);
@@ -464,7 +464,7 @@ fn a_limited_tenant_does_not_keep_others_from_their_turns() {
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 50, USUAL, |_| USUAL);
-    assert_eq!((of_tenant(&picked, slow), of_tenant(&picked, free)), (1, 49));
+    assert_eq!((count_of_tenant(&picked, slow), count_of_tenant(&picked, free)), (1, 49));
 }
 
 #[test]
@@ -475,11 +475,15 @@ fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     turn.set(TenantSettings::new(id(1)), NOW);
     let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
-    assert!(of_tenant(&picked, slow).abs_diff(of_tenant(&picked, free)) <= 2, "{}", of_tenant(&picked, slow));
+    assert!(
+        count_of_tenant(&picked, slow).abs_diff(count_of_tenant(&picked, free)) <= 2,
+        "{}",
+        count_of_tenant(&picked, slow)
+    );
 }
 
 #[test]
-fn lifting_a_limit_lets_what_waits_go() {
+fn removing_a_rate_limit_lets_waiting_lanes_send() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     with_lanes(&mut turn, 1, 2);
@@ -490,7 +494,7 @@ fn lifting_a_limit_lets_what_waits_go() {
 }
 
 #[test]
-fn a_tier_saves_nothing_up_while_its_tenants_are_kept_back() {
+fn a_tier_saves_nothing_up_while_its_tenants_are_blocked() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let urgent = turn.tenant(id(1), NOW);
@@ -503,7 +507,7 @@ fn a_tier_saves_nothing_up_while_its_tenants_are_kept_back() {
 }
 
 #[test]
-fn setting_the_same_limit_again_fills_no_bucket() {
+fn setting_the_same_rate_limit_again_does_not_fill_the_bucket() {
     let mut turn = Turn::default();
     let settings = limited(1, Rate::per_second(1));
     turn.set(settings, NOW);
@@ -514,7 +518,7 @@ fn setting_the_same_limit_again_fills_no_bucket() {
 }
 
 #[test]
-fn a_tenant_that_owes_tokens_is_not_forgotten() {
+fn a_tenant_with_a_bucket_that_is_not_full_is_not_removed() {
     let mut turn = Turn::default();
     turn.set(limited(1, Rate::milli(10)), NOW);
     let tenant = with_lanes(&mut turn, 1, 1);

@@ -1,5 +1,5 @@
-//! A body in chunks: sizes in hexadecimal, each on a line of its own, before so many bytes; then trailers, which nobody
-//! looks at.
+//! The chunked encoding of a body: each chunk is a line with its size in hexadecimal, followed by that many bytes. The
+//! trailers after the last chunk are skipped.
 
 use bytes::{Buf, BytesMut};
 use posthaste_core::Cause;
@@ -8,14 +8,14 @@ use super::{Progress, keep};
 use crate::connector::Fault;
 use crate::connector::bounds::{HEAD_BYTES_MAX, Kept};
 
-/// Digits of the largest size there can be.
+/// The most digits of a chunk's size.
 const DIGITS_MAX: u8 = 16;
 
-/// Where in such a body we are.
+/// The position in a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     at: At,
-    /// Bytes of extensions so far: they mean nothing to us and may be endless.
+    /// Bytes of extensions so far, which are skipped and bounded.
     extensions: usize,
     /// Bytes of trailers so far.
     trailers: usize,
@@ -23,16 +23,17 @@ pub(super) struct Chunks {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// In a size, of which so much was read, by so many digits.
+    /// In a size: its value so far, and the digits read.
     Size(u64, u8),
-    /// Behind it on its line.
+    /// After a size, on its line.
     Extension(u64),
-    /// Between the two bytes that end that line.
+    /// Between the CR and the LF that end the line of a size.
     SizeEnds(u64),
-    /// In a chunk of which so many bytes are left.
+    /// In a chunk with this many bytes left.
     Data(u64),
-    /// Behind it, before and between the two bytes that end it.
+    /// After a chunk, before the CR.
     DataEnds,
+    /// After a chunk, between the CR and the LF.
     DataEnded,
     /// In a line of trailers; an empty one is the last.
     Trailer {
@@ -51,7 +52,7 @@ impl Default for At {
 }
 
 impl Chunks {
-    /// Takes what it can of what was received.
+    /// Consumes as much of the received bytes as it can.
     pub(super) fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
         loop {
             if let At::Data(left) = self.at {
@@ -75,7 +76,7 @@ impl Chunks {
         }
     }
 
-    /// Where the next byte of the framing leads.
+    /// The position after the next byte of the framing.
     fn after(&mut self, byte: u8) -> Result<At, Fault> {
         const BAD: Fault = Fault::new(Cause::ProtocolError, "bad_framing");
         Ok(match (self.at, byte) {

@@ -1,4 +1,4 @@
-//! Answers in every number of pieces, and what is made of them.
+//! Answers that arrive in different numbers of pieces, and their parsed form.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::*;
 use crate::connector::BODY_BYTES_READ_MAX;
 use crate::target::TargetRules;
 
-/// What an answer means that comes in pieces of these lengths, in turn, and then ends.
+/// Parses an answer that arrives in pieces of these lengths, in turn, and then ends; describes the result.
 fn read(answer: &[u8], pieces: &[usize]) -> String {
     let (mut reading, mut inbox, mut rest) = (Reading::default(), BytesMut::new(), answer);
     let mut pieces = pieces.iter().cycle();
@@ -32,14 +32,14 @@ fn read(answer: &[u8], pieces: &[usize]) -> String {
         }
     };
     let (answer, reusable) = reading.into_answer(end).expect("an answer that ended has a head");
-    let mut told = answer.status.as_u16().to_string();
+    let mut description = answer.status.as_u16().to_string();
     for (is_so, word) in [(answer.cut, " cut"), (reusable && inbox.is_empty() && rest.is_empty(), " kept")] {
-        told.push_str(if is_so { word } else { "" });
+        description.push_str(if is_so { word } else { "" });
     }
     if !answer.excerpt.is_empty() {
-        write!(told, " {}", answer.excerpt.escape_ascii()).expect("a string takes everything");
+        write!(description, " {}", answer.excerpt.escape_ascii()).expect("a string takes everything");
     }
-    told
+    description
 }
 
 fn check(answer: &str, expected: &str) {
@@ -49,7 +49,7 @@ fn check(answer: &str, expected: &str) {
 }
 
 #[test]
-fn the_end_of_an_answer_is_told_by_its_length_its_chunks_or_the_connection() {
+fn end_of_an_answer_is_found_by_length_chunks_or_close() {
     check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", "200 kept");
     check("HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno", "500 kept no");
     check("HTTP/1.1 500 No\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nno\r\na;x=y\r\n0123456789\r\n0\r\n\r\n", {
@@ -64,7 +64,7 @@ fn the_end_of_an_answer_is_told_by_its_length_its_chunks_or_the_connection() {
 }
 
 #[test]
-fn answers_that_have_no_body_have_none_whatever_they_say() {
+fn statuses_without_a_body_have_none_despite_their_headers() {
     check("HTTP/1.1 204 No Content\r\n\r\n", "204 kept");
     check("HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n", "304 kept");
     check("HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n", "204 kept");
@@ -73,7 +73,7 @@ fn answers_that_have_no_body_have_none_whatever_they_say() {
 }
 
 #[test]
-fn a_connection_is_kept_as_its_receiver_says() {
+fn connection_is_kept_unless_the_receiver_closes_it() {
     check("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", "200");
     check("HTTP/1.1 200 OK\r\nconnection: x, Close\r\ncontent-length: 0\r\n\r\n", "200");
     check("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", "200");
@@ -82,7 +82,7 @@ fn a_connection_is_kept_as_its_receiver_says() {
 }
 
 #[test]
-fn lengths_that_do_not_agree_are_not_believed() {
+fn conflicting_or_malformed_lengths_are_refused() {
     let protocol_error = "protocol_error ";
     check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok", "200 kept");
     check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok", protocol_error);
@@ -95,7 +95,7 @@ fn lengths_that_do_not_agree_are_not_believed() {
 }
 
 #[test]
-fn chunks_are_read_by_the_letter() {
+fn chunked_framing_is_parsed_strictly() {
     let check = |body: &str, expected: &str| {
         check(&format!("HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n{body}"), expected);
     };
@@ -113,7 +113,7 @@ fn chunks_are_read_by_the_letter() {
 }
 
 #[test]
-fn a_head_is_bounded_in_bytes_in_fields_and_in_what_comes_before_it() {
+fn head_is_bounded_in_bytes_fields_and_interim_answers() {
     let too_large = "response_head_too_large ";
     let long = |length: usize| format!("HTTP/1.1 204 No\r\nx: {}\r\n\r\n", "a".repeat(length));
     check(&long(HEAD_BYTES_MAX - long(0).len()), "204 kept");
@@ -128,7 +128,7 @@ fn a_head_is_bounded_in_bytes_in_fields_and_in_what_comes_before_it() {
 }
 
 #[test]
-fn an_excerpt_is_of_failures_alone_and_a_long_body_is_not_read_on() {
+fn excerpt_is_kept_of_failures_only_and_a_long_body_is_cut() {
     let body = |status: &str, length: usize| {
         format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{}", "e".repeat(length))
     };
@@ -139,7 +139,7 @@ fn an_excerpt_is_of_failures_alone_and_a_long_body_is_not_read_on() {
 }
 
 #[test]
-fn a_head_says_where_it_leads_then_our_fields_then_the_endpoint_s_own() {
+fn request_head_has_path_and_host_then_our_fields_then_the_endpoints_own() {
     let rules = TargetRules { allow_http: true, ..TargetRules::default() };
     let target = Target::parse("http://hooks.example.com:8080/a/b?c=d", &rules).expect("a public name");
     let of = |name: &'static str, value| {
@@ -156,7 +156,7 @@ fn a_head_says_where_it_leads_then_our_fields_then_the_endpoint_s_own() {
 }
 
 #[test]
-fn of_an_answer_s_fields_those_are_kept_that_somebody_reads() {
+fn only_header_fields_that_are_used_are_kept() {
     let answer = "HTTP/1.1 429 No\r\nserver: x\r\nRetry-After: 7\r\nset-cookie: a\r\ncontent-length: 0\r\n\r\n";
     let (mut reading, mut inbox) = (Reading::default(), BytesMut::from(answer));
     let end = reading.take(&mut inbox).expect("an answer");
@@ -199,7 +199,7 @@ fn an_answer() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn an_answer_means_the_same_however_it_is_cut_into_pieces(
+    fn answer_parses_the_same_in_any_number_of_pieces(
         answer in an_answer(),
         pieces in prop::collection::vec(1..40_usize, 1..8),
     ) {
@@ -207,7 +207,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_in_is_an_answer_or_a_fault(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_an_answer_or_a_fault(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         read(&bytes, &[usize::MAX]);
     }
 }

@@ -1,10 +1,10 @@
-//! A delivery whose place another one took, at every stage of its way.
+//! A delivery is superseded by a newer one with the same collapse key, at every stage of its life.
 
 use super::*;
 
 const KEY: Option<CollapseKey> = Some(CollapseKey(9));
 
-/// What has ended, and that its replacement went out once.
+/// Checks that the old delivery has ended as superseded, and that its replacement was sent once.
 fn check(rig: &mut Rig, old: DeliveryId, sends: &[DeliveryId]) {
     rig.sleep_until(200_000_000);
     let new = DeliveryId(rig.message(100).0.plus(1));
@@ -20,7 +20,7 @@ fn old(rig: &Rig) -> DeliveryId {
 }
 
 #[test]
-fn what_waits_in_the_window_makes_room_for_its_replacement() {
+fn waiting_delivery_in_the_window_is_superseded() {
     let mut rig = Rig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
@@ -35,7 +35,7 @@ fn what_waits_in_the_window_makes_room_for_its_replacement() {
 }
 
 #[test]
-fn what_is_in_flight_is_spared_and_not_tried_again() {
+fn superseded_delivery_in_flight_is_not_retried() {
     for cause in [Cause::Unavailable, Cause::Ok, Cause::StoreUnavailable] {
         let mut rig = Rig::new();
         let arrived = rig.accept_under(KEY, 1, &fifo(7));
@@ -50,7 +50,7 @@ fn what_is_in_flight_is_spared_and_not_tried_again() {
 }
 
 #[test]
-fn a_retry_that_was_recorded_just_before_is_not_made() {
+fn recorded_retry_of_a_superseded_delivery_is_not_made() {
     let mut rig = Rig::new();
     let arrived = rig.accept_under(KEY, 1, &fifo(7));
     rig.step(1, arrived);
@@ -67,7 +67,7 @@ fn a_retry_that_was_recorded_just_before_is_not_made() {
 }
 
 #[test]
-fn a_page_from_before_does_not_bring_it_back() {
+fn older_page_does_not_bring_back_a_superseded_delivery() {
     let mut rig = Rig::new();
     let strict = lane(Order::Strict, OnDead::Skip);
     rig.ask(1, 1, Command::Pause(EVERYTHING));

@@ -1,9 +1,9 @@
-//! Somebody is erased while the loop carries what is about them.
+//! A tenant or subject is erased while the loop has its payloads in memory.
 
 use super::*;
 
 #[test]
-fn nothing_rides_of_whom_was_erased_and_what_is_on_its_way_is_read_first() {
+fn erased_payloads_leave_memory_and_late_arrivals_are_read_first() {
     let mut rig = Rig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let other =
@@ -16,18 +16,18 @@ fn nothing_rides_of_whom_was_erased_and_what_is_on_its_way_is_read_first() {
     assert!(rig.dispatch.riding.contains_key(&first));
     rig.ask(2, 2, Command::Erased(lane.tenant, None));
     let in_flight = vec![rig.message(1), rig.message(3)];
-    assert_eq!(rig.answered, [(Ticket(2), Answer::InFlight(in_flight))], "whose they are, the store knows");
+    assert_eq!(rig.answered, [(Ticket(2), Answer::InFlight(in_flight))], "those of every tenant");
     assert!(!rig.dispatch.riding.contains_key(&first));
     rig.step(3, late);
     assert!(!rig.dispatch.riding.contains_key(&second), "it may have been erased on its way");
-    assert!(rig.dispatch.riding.contains_key(&theirs), "others ride on");
+    assert!(rig.dispatch.riding.contains_key(&theirs), "another tenant's payload stays in memory");
     let new = rig.accept(7, &lane);
     rig.step(61_000, new);
     assert!(rig.dispatch.riding.contains_key(&third), "a minute later everything has arrived");
 }
 
 #[test]
-fn what_finds_nothing_to_send_is_cancelled_as_erased_and_nothing_was_tried() {
+fn attempt_without_a_payload_is_cancelled_as_erased_and_not_counted() {
     let mut rig = Rig::new();
     let arrives = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
     let id = DeliveryId(rig.message(1).0.plus(1));

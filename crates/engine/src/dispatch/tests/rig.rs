@@ -20,7 +20,7 @@ pub(super) struct Rig {
     pub(super) calls: VecDeque<Call>,
     pub(super) sent: Vec<DeliveryId>,
     pub(super) answered: Vec<(Ticket, Answer)>,
-    /// Every set of breakers the store was told to remember.
+    /// Every set of breakers that the loop stored.
     pub(super) remembered: Vec<Vec<SoftBreaker>>,
 }
 
@@ -29,14 +29,14 @@ impl Rig {
         Self::over(MemoryStore::default(), 0)
     }
 
-    /// A session over what earlier ones left.
+    /// A session over the rows of earlier ones.
     pub(super) fn over(store: MemoryStore, ms: i64) -> Self {
         let mut rig = Self::unread(store, ms);
         rig.every_call(ms);
         rig
     }
 
-    /// A session that has not read yet what earlier ones left.
+    /// A session that has not yet read the rows of earlier ones.
     pub(super) fn unread(store: MemoryStore, ms: i64) -> Self {
         let start = store.lock().open(at(ms));
         let session = start.session;
@@ -52,7 +52,7 @@ impl Rig {
         Self::over(self.store, ms)
     }
 
-    /// The same, with every read of the other one still under way.
+    /// The same, with every read of the new session still under way.
     pub(super) fn restart_unread(self, ms: i64) -> Self {
         Self::unread(self.store, ms)
     }
@@ -74,7 +74,7 @@ impl Rig {
         }
     }
 
-    /// Wakes the loop whenever it wants to be, until then; how often that was.
+    /// Wakes the loop at each of its timers until this time; returns how often.
     pub(super) fn sleep_until(&mut self, ms: i64) -> usize {
         let mut wakes = 0;
         while let Some(wake) = self.dispatch.wake_at().map(since_start).filter(|wake| *wake <= ms) {
@@ -89,7 +89,7 @@ impl Rig {
         self.step(ms, Event::Asked(Ticket(ticket), command));
     }
 
-    /// Lets the call that was made first happen and answer.
+    /// Carries out the oldest call and returns its answer to the loop.
     pub(super) fn first_call(&mut self, ms: i64) {
         let call = self.calls.pop_front().expect("a call is under way");
         let reply = perform(&self.store, self.session, call).now_or_never().expect("memory answers at once");
@@ -112,7 +112,7 @@ impl Rig {
         self.accept_and_wait(seq, lane, None)
     }
 
-    /// Makes a message durable that waits this long for its receipt, if it asks for one.
+    /// Makes a message durable whose delivery waits this long for a receipt, if at all.
     pub(super) fn accept_and_wait(
         &mut self,
         seq: u64,
@@ -169,13 +169,13 @@ impl Rig {
             assert_eq!(self.dispatch.standing(at(ms), lane.lane), Standing::Closed);
             let before = self.sent.len();
             self.send_at(ms, seq + 10 * n, lane);
-            assert_eq!(self.sent.len(), before + 1, "while it is closed, what comes is sent");
+            assert_eq!(self.sent.len(), before + 1, "a closed breaker holds nothing");
             self.step(ms, finished(self.sent[before], Cause::InternalError));
         }
         assert!(matches!(self.dispatch.standing(at(ms), lane.lane), Standing::Open { .. }));
     }
 
-    /// Whose breakers the next start would find not closed. The session is over then.
+    /// The breakers that the next start would find not closed. Ends the session.
     pub(super) fn left_behind(self) -> Vec<BreakerOf> {
         self.store.lock().open(at(0)).breakers.iter().map(|breaker| breaker.of).collect()
     }

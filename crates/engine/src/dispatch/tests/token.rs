@@ -1,10 +1,10 @@
-//! Rows that somebody else wrote.
+//! Rows that Posthaste did not write.
 
 use posthaste_store::Token;
 
 use super::*;
 
-/// Lets the first page that comes back say that somebody else wrote its rows.
+/// Answers the first page with all of its rows rejected, as if another program had written them.
 fn forge(rig: &mut Rig, ms: i64) {
     let call = rig.calls.pop_front().expect("a page is read");
     let reply = perform(&rig.store, rig.session, call).now_or_never().expect("memory answers at once");
@@ -16,7 +16,7 @@ fn forge(rig: &mut Rig, ms: i64) {
 }
 
 #[test]
-fn a_row_that_somebody_else_wrote_is_dead_and_never_sent() {
+fn forged_row_ends_as_dead_and_is_never_sent() {
     let mut before = Rig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), None);
     let id = DeliveryId(before.message(1).0.plus(1));
@@ -30,7 +30,7 @@ fn a_row_that_somebody_else_wrote_is_dead_and_never_sent() {
 }
 
 #[test]
-fn a_receipt_for_a_row_that_somebody_else_wrote_is_for_nothing() {
+fn receipt_for_a_forged_row_is_answered_with_nothing() {
     let mut before = Rig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
     let id = DeliveryId(before.message(1).0.plus(1));

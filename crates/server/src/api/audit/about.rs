@@ -1,6 +1,6 @@
-//! What an entry of the journal is about, in ids and a few words: what an operator reads.
+//! Describes a journal entry for operators: the ids of what it is about, and a few words.
 //!
-//! Nothing here is more than the journal has: ids, causes and counts, no names and no addresses.
+//! A description has nothing that the journal has not: ids, causes and counts, no names and no addresses.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use posthaste_store::{
 
 use crate::duration;
 
-/// What an entry is about.
+/// The description of an entry.
 #[derive(Default)]
 pub(super) struct About {
     pub(super) tenant: Option<TenantId>,
@@ -27,18 +27,18 @@ pub(super) struct About {
     pub(super) lane: Option<LaneId>,
     pub(super) message: Option<MessageId>,
     pub(super) delivery: Option<DeliveryId>,
-    /// What it is about where that is none of these.
+    /// An object that none of the fields above names.
     pub(super) named: Option<Named>,
     pub(super) what: Option<String>,
 }
 
-/// Something that has an id of its own.
+/// An object with an id or a name.
 pub(super) enum Named {
-    /// Of this kind, with this key, made then.
+    /// An object of this kind with this key, made at this time: together they are its public id.
     Made(IdKind, Key, Timestamp),
-    /// A policy, which is known by its name.
+    /// A policy, shown by its name.
     Policy(Key),
-    /// A gate that endpoints share.
+    /// A gate that endpoints share, shown by its breaker's id.
     Gate(SharedGate),
 }
 
@@ -68,6 +68,7 @@ impl About {
     }
 }
 
+/// Describes an entry.
 pub(super) fn about(entry: &Entry) -> About {
     match entry {
         Entry::Opened { session, .. } => About::default().saying(format!("session {session}")),
@@ -84,7 +85,8 @@ pub(super) fn about(entry: &Entry) -> About {
         Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
         Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
         Entry::Hurried { delivery, message, endpoint, .. } => {
-            About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }.saying("asked for now")
+            About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }
+                .saying("retry requested")
         }
         Entry::Reset { of, how, .. } => reset(*of, *how),
         Entry::Endpoint { endpoint, tenant, deed, status, .. } => {
@@ -98,9 +100,9 @@ pub(super) fn about(entry: &Entry) -> About {
             About::of(*tenant).saying(format!("{} deliveries", deliveries.len()))
         }
         Entry::Job { job, tenant, state, replay, at, .. } => match replay {
-            Some(asked) => {
-                let named = Named::Made(IdKind::Replay, job.0, *asked);
-                About::of(*tenant).named(named).saying(format!("replay {}", job_is(*state, asked == at)))
+            Some(created) => {
+                let named = Named::Made(IdKind::Replay, job.0, *created);
+                About::of(*tenant).named(named).saying(format!("replay {}", job_is(*state, created == at)))
             }
             None => {
                 let about = About { message: Some(MessageId(job.0)), ..About::of(*tenant) };
@@ -109,9 +111,9 @@ pub(super) fn about(entry: &Entry) -> About {
         },
         Entry::Purged { tenant, .. } => About::of(*tenant).saying("dead letters taken back"),
         Entry::Retained { phase, removed, tenant, .. } => {
-            About { tenant: *tenant, ..About::default() }.saying(format!("{removed} {}", let_go(*phase)))
+            About { tenant: *tenant, ..About::default() }.saying(format!("{removed} {}", removed_things(*phase)))
         }
-        Entry::Agreed { tenant, own, .. } => About::of(*tenant).saying(agreed(*own)),
+        Entry::Agreed { tenant, own, .. } => About::of(*tenant).saying(retention(*own)),
         Entry::Document { kind, id, tenant, made, deed, .. } => {
             let (word, named) = match kind {
                 DocumentKind::Tenant => ("tenant", Named::Made(IdKind::Tenant, *id, *made)),
@@ -140,7 +142,7 @@ fn end(state: &Life) -> String {
     }
 }
 
-/// What a cut ends.
+/// The scope of a cut.
 fn cut(scope: Scope) -> About {
     match scope {
         Scope::Message(message) => About { message: Some(message), ..About::default() },
@@ -148,7 +150,7 @@ fn cut(scope: Scope) -> About {
     }
 }
 
-/// What is held, or was.
+/// The scope of a pause.
 fn paused(scope: PauseScope) -> About {
     match scope {
         PauseScope::All => About::default().saying("everything"),
@@ -160,14 +162,14 @@ fn paused(scope: PauseScope) -> About {
     }
 }
 
-/// Which breaker, and how it was reset.
+/// The reset of a breaker.
 fn reset(of: BreakerOf, how: Reset) -> About {
     let about = match of {
         BreakerOf::Lane(lane) => About::lane(lane),
         BreakerOf::Shared(gate) => About::default().named(Named::Gate(gate)),
     };
     about.saying(match how {
-        Reset::Probe => "a probe goes first",
+        Reset::Probe => "a probe is sent next",
         Reset::Force => "closed at once",
     })
 }
@@ -182,7 +184,7 @@ fn endpoint_is(deed: Deed, status: EndpointStatus) -> &'static str {
     }
 }
 
-/// What became of a job; one that runs was begun, or goes on.
+/// A job's new state; a running job was begun or resumed.
 fn job_is(state: JobState, is_new: bool) -> &'static str {
     match state {
         JobState::Running if is_new => "begun",
@@ -202,8 +204,8 @@ fn document_is(kind: DocumentKind, deed: Deed) -> &'static str {
     }
 }
 
-/// What retention lets go.
-fn let_go(phase: RetentionPhase) -> &'static str {
+/// What a phase of retention deletes.
+fn removed_things(phase: RetentionPhase) -> &'static str {
     match phase {
         RetentionPhase::Pending => "deliveries",
         RetentionPhase::Messages | RetentionPhase::Kept => "messages",
@@ -215,8 +217,9 @@ fn let_go(phase: RetentionPhase) -> &'static str {
     }
 }
 
-fn agreed(own: OwnRetention) -> String {
-    let kept = |kept: Option<Duration>| kept.map_or("as everybody's".to_owned(), duration::write);
+/// The retention that a tenant has of its own.
+fn retention(own: OwnRetention) -> String {
+    let kept = |kept: Option<Duration>| kept.map_or("by default".to_owned(), duration::write);
     format!("payload kept {}, history {}", kept(own.payload), kept(own.history))
 }
 
@@ -225,11 +228,11 @@ mod tests {
     use posthaste_store::journal::Kind;
 
     #[test]
-    fn every_kind_has_its_line_in_the_documentation_and_no_line_is_of_another() {
+    fn docs_audit_md_has_exactly_one_line_for_each_kind() {
         let page = include_str!("../../../../../docs/audit.md");
-        let table = page.split_once("| `kind` | tells that |").expect("docs/audit.md has the table of kinds").1;
+        let table = page.split_once("| `kind` | records that |").expect("docs/audit.md has the table of kinds").1;
         let lines = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
-        let told: Vec<&str> = lines.filter_map(|line| line[3..].split('`').next()).collect();
-        assert_eq!(told, Kind::ALL.map(Kind::name));
+        let documented: Vec<&str> = lines.filter_map(|line| line[3..].split('`').next()).collect();
+        assert_eq!(documented, Kind::ALL.map(Kind::name));
     }
 }

@@ -1,4 +1,4 @@
-//! Two stores that are asked the same, call by call, and must answer the same.
+//! Two stores that get the same calls and must return the same results.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -23,18 +23,18 @@ use crate::{
 use crate::{Agreed, Archive, DeadLetters, Directory, Jobs, Outbox, OwnRetention, Retention, RetentionStep, Sweep};
 use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips, Spread};
 
-/// Asks both the same, who must say the same; gives their answer.
+/// Makes the same call on both stores, checks that the results are equal, and evaluates to the result.
 macro_rules! ask {
     ($both:expr, $($call:tt)+) => {{
-        let expected = $both.memory.$($call)+.await.expect("memory answers");
-        let found = $both.sqlite().$($call)+.await.expect("it answers");
+        let expected = $both.memory.$($call)+.await.expect("memory succeeds");
+        let found = $both.sqlite().$($call)+.await.expect("SQLite succeeds");
         assert_eq!(found, expected, "{}", stringify!($($call)+));
         found
     }};
 }
 pub(super) use ask;
 
-/// The two stores, and what their caller knows.
+/// The two stores, and the state of their caller.
 pub(super) struct Both {
     pub(super) memory: MemoryStore,
     sqlite: Option<Sqlite>,
@@ -43,7 +43,7 @@ pub(super) struct Both {
     next: u64,
     pub(super) messages: Vec<MessageId>,
     pub(super) jobs: Vec<JobId>,
-    /// As they were settled last.
+    /// Each delivery in its last settled state.
     pub(super) deliveries: Vec<Delivery>,
     pub(super) arrivals_due: usize,
     fault: Option<Fault>,
@@ -100,8 +100,8 @@ impl Both {
                 self.sweep(Sweep::Roll { after, now: at(now) }, &under_way).await;
             }
             Step::Pause { kind, of, until } => {
-                let said = until.map(|until| format!("since {until}"));
-                let pause = Pause { reason: said, ..Pause::new(pause_scope(kind, of), until.map(at)) };
+                let reason = until.map(|until| format!("since {until}"));
+                let pause = Pause { reason, ..Pause::new(pause_scope(kind, of), until.map(at)) };
                 ask!(self, pause(self.session, pause.clone(), at(0)));
             }
             Step::Resume { kind, of } => {
@@ -138,8 +138,8 @@ impl Both {
         let accepted = Accepted { idempotency: call.map(idempotency), ..self.message(drafts) };
         self.messages.push(accepted.message.id);
         let expected = self.memory.accept(self.session, vec![accepted.clone()]).await.expect("memory accepts");
-        let told = self.told_to_accept(accepted.clone());
-        let found = self.sqlite().accept(self.session, vec![told]).await.expect("it accepts");
+        let faulty = self.with_accept_fault(accepted.clone());
+        let found = self.sqlite().accept(self.session, vec![faulty]).await.expect("it accepts");
         assert_eq!(found, expected);
         if found == [Acceptance::Fresh] {
             self.deliveries.extend(accepted.deliveries.iter().map(|new| new.delivery.clone()));
@@ -150,7 +150,7 @@ impl Both {
     fn message(&mut self, drafts: &[Draft]) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, self.next));
         self.next += 1 + drafts.len() as u64;
-        // Later and later: what is superseded may be over its time to live by then.
+        // Each message is later than the one before, so that the TTL of a superseded delivery may be over.
         let accepted_at = at(i64::try_from(self.messages.len()).unwrap_or(0));
         let message = Message {
             event_type: Some("a.b".to_owned()),
@@ -165,14 +165,14 @@ impl Both {
         let mut batch: Vec<Settlement> = Vec::new();
         for outcome in outcomes {
             let Some(row) = self.pick(outcome.of) else { return };
-            // One settlement of a delivery at a time, as its owner would.
+            // At most one settlement per delivery in a batch, as the dispatch loop would send.
             if batch.iter().all(|other| other.record.delivery.id != row.id) {
                 batch.push(settlement(row, outcome, self.session));
             }
         }
         let expected = self.memory.settle(self.session, batch.clone()).await.expect("memory settles");
-        let told = batch.iter().map(|settlement| self.told_to_settle(settlement.clone())).collect();
-        let found = self.sqlite().settle(self.session, told).await.expect("it settles");
+        let faulty = batch.iter().map(|settlement| self.with_settle_fault(settlement.clone())).collect();
+        let found = self.sqlite().settle(self.session, faulty).await.expect("it settles");
         assert_eq!(found, expected);
         for (settlement, settled) in batch.into_iter().zip(found) {
             let id = settlement.record.delivery.id;
@@ -219,7 +219,7 @@ impl Both {
     }
 
     async fn retain(&mut self, days: u64) {
-        // What is derived follows within seconds; nothing is let go that is so young.
+        // In production the follower is seconds behind, and retention deletes nothing that young.
         self.sqlite().catch_up().await.expect("it catches up");
         let now = at(0) + Duration::from_secs(days * 24 * 60 * 60);
         let mut removed = [0, 0];
@@ -300,7 +300,7 @@ impl Both {
             }
             (None, JobKind::FanOut(fan_out)) => {
                 chunk.to = JobCursor::behind(job.cursor.number + 1);
-                // One that has ended may have let go of its message.
+                // The message of an ended fan-out may be deleted already.
                 if job.state == JobState::Running {
                     for lane in lanes {
                         chunk.deliveries.push(self.spread(fan_out.message, *lane, None).await);
@@ -354,9 +354,9 @@ impl Both {
         let old = self.session;
         self.begin().await;
         let late = self.message(&[]);
-        let told = if self.fault == Some(Fault::FenceForgotten) { self.session } else { old };
+        let session = if self.fault == Some(Fault::FenceForgotten) { self.session } else { old };
         let expected = self.memory.accept(old, vec![late.clone()]).await;
-        same(expected, self.sqlite().accept(told, vec![late]).await);
+        same(expected, self.sqlite().accept(session, vec![late]).await);
     }
 
     pub(super) async fn restart(&mut self) {
@@ -366,14 +366,14 @@ impl Both {
         self.begin().await;
     }
 
-    /// What a process leaves that is killed now: the files as they are, without a clean end.
+    /// Continues with the files as a process killed now would leave them.
     async fn crash(&mut self) {
         self.compare_arrivals().await;
         let left = new_folder();
         for name in ["posthaste.db", "posthaste.db-wal"] {
             let from = self.folder.path().join(name);
             if from.exists() {
-                std::fs::copy(from, left.path().join(name)).expect("what is left can be copied");
+                std::fs::copy(from, left.path().join(name)).expect("the file can be copied");
             }
         }
         drop(self.sqlite.take());
@@ -382,8 +382,8 @@ impl Both {
         self.begin().await;
     }
 
-    /// What SQLite is told instead of this, with a fault.
-    fn told_to_accept(&self, mut accepted: Accepted) -> Accepted {
+    /// The message that SQLite gets instead, with a fault.
+    fn with_accept_fault(&self, mut accepted: Accepted) -> Accepted {
         match self.fault {
             Some(Fault::KeyForgotten) => accepted.idempotency = None,
             Some(Fault::CollapseForgotten) => accepted.deliveries.iter_mut().for_each(|new| new.collapse = None),
@@ -392,8 +392,8 @@ impl Both {
         accepted
     }
 
-    /// What SQLite is told instead of this, with a fault.
-    fn told_to_settle(&self, mut settlement: Settlement) -> Settlement {
+    /// The settlement that SQLite gets instead, with a fault.
+    fn with_settle_fault(&self, mut settlement: Settlement) -> Settlement {
         let known = self.deliveries.iter().find(|known| known.id == settlement.record.delivery.id);
         match self.fault {
             Some(Fault::EpochForgotten) => settlement.epoch = self.session.epoch,
@@ -424,10 +424,10 @@ fn same<T: PartialEq + Debug>(expected: Result<T, StoreError>, found: Result<T, 
     assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(|error| error.to_string()));
 }
 
-/// With a low-water mark that is raised as soon as it can be.
+/// Opens SQLite with a low-water mark that is raised as soon as possible.
 fn open(folder: &TempDir) -> Sqlite {
     let bounds = Bounds { low_every: 1, ..Bounds::default() };
-    Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds).expect("what was left opens")
+    Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds).expect("the folder opens")
 }
 
 fn new_folder() -> TempDir {

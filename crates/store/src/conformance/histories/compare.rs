@@ -1,4 +1,4 @@
-//! Everything a caller can read, from both stores: pages, lists, counts, the journal.
+//! Compares everything a caller can read from both stores: pages, lists, counts, the journal.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Store};
 use crate::{Counted, HistoryFilter, Hour, JobQuery, ListOrder, Query, Shown};
 
 impl Both {
-    /// Everything a caller can read.
+    /// Compares everything a caller can read.
     pub(super) async fn compare(&mut self) {
         self.compare_arrivals().await;
         for delivery in &self.deliveries {
@@ -143,8 +143,8 @@ impl Both {
     }
 }
 
-/// What was counted, by hour. Whose it is depends on when its endpoint was made, which in a history
-/// may be long after something was sent to it.
+/// All counters by hour, summed over tenants: a count's tenant depends on when the endpoint was made, and in a history
+/// that may be long after deliveries were sent to it.
 async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
     let mut all = BTreeMap::new();
     let (since, until) = (Hour::of(at(0)), Hour(Hour::of(at(0)).0 + 48));
@@ -156,7 +156,7 @@ async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
     all
 }
 
-/// A lane's whole history, page by page.
+/// The whole history of a lane's endpoint, page by page.
 async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<Shown> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
@@ -170,17 +170,18 @@ async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32)
     }
 }
 
-/// The journal, whose rows must be linked; what is hidden is hidden with another key in each store.
+/// The entries of the journal; checks that its rows are linked. Fingerprints are blanked, because each store hashes
+/// with another key.
 async fn happened(store: &impl Store) -> Vec<Vec<Entry>> {
     let mut head = Some(Head::default());
     let mut calls = Vec::new();
     for row in store.journal(0, u32::MAX).await.expect("it reads") {
-        // Where its beginning was let go, the first row there is has nobody to follow.
+        // If retention deleted the beginning, the link of the first remaining row cannot be checked.
         head = head.filter(|_| row.number == 1 || !calls.is_empty());
         assert!(head.is_none_or(|head| head.is_followed_by(&row)), "{row:?}");
-        assert!(row.is_sound().expect("it is whole"), "{row:?}");
+        assert!(row.is_sound().expect("a complete row"), "{row:?}");
         head = Some(Head::behind(&row));
-        let mut entries: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("it is whole");
+        let mut entries: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("a complete row");
         for entry in &mut entries {
             if let Entry::Accepted { digest, subject, correlation, .. } = entry {
                 (*digest, *subject, *correlation) = ([0; 32], None, None);

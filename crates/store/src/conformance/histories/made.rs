@@ -1,4 +1,4 @@
-//! What both stores are given: records made of a drawn step.
+//! Builds the records that both stores get from a drawn step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDeli
     NewDelivery { delivery, place: draft.place, lane, collapse: draft.collapse.map(CollapseKey) }
 }
 
-/// What an owner that last saw `row` would record; of one that has ended, too late.
+/// The settlement of an owner whose last known state is `row`. If the delivery has ended since, it is stale.
 pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement {
     let due = at(outcome.due);
     let tried = !matches!(outcome.end, End::PutBack | End::Expired | End::Cancelled);
@@ -111,7 +111,7 @@ pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {
     }
 }
 
-/// Selectors of one or two subjects, of one or two tags, and of both.
+/// Selectors with subjects, with tags, and with both.
 pub(super) fn selectors() -> Vec<EndpointSelector> {
     let subjects: [&[&str]; 4] = [&[], &["ann"], &["bob"], &["ann", "bob"]];
     let tags: [&[&str]; 4] = [&[], &["a"], &["b"], &["c", "a"]];
@@ -120,7 +120,7 @@ pub(super) fn selectors() -> Vec<EndpointSelector> {
     every.filter_map(|(subjects, tags)| EndpointSelector::new(&subjects, &tags)).collect()
 }
 
-/// An endpoint whose subject and tags follow from the rest, so that a change of it moves them as well.
+/// An endpoint whose subject and tags depend on `secrets` and `order`, so that a change of those changes them too.
 pub(super) fn endpoint(lane: u64, secrets: usize, order: Order) -> Endpoint {
     let tags: &[&str] = match order {
         Order::Fifo => &["a", "b"],

@@ -1,4 +1,4 @@
-//! What a history is made of, and how one is drawn.
+//! The steps of a history, and how they are drawn.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use proptest::prelude::*;
 
 use crate::JobState;
 
-/// Few, so that everything meets.
+/// Few lanes, so that the steps of a history affect the same ones.
 pub(super) const LANES: u64 = 3;
-/// How many filters of dead letters there are.
+/// The number of dead letter filters.
 pub(super) const FILTERS: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -62,12 +62,12 @@ pub(super) enum Step {
     },
     /// A message whose deliveries a job makes.
     FanOut,
-    /// Gives dead letters, or deliveries, another life.
+    /// Replays dead letters that match a filter, or listed deliveries.
     Replay {
         filter: Option<usize>,
         picks: Vec<usize>,
     },
-    /// The next chunk of a job; or one that somebody made from another place.
+    /// The next chunk of a job, or a stale one built from another cursor.
     Chunk {
         of: usize,
         lanes: Vec<u64>,
@@ -78,22 +78,22 @@ pub(super) enum Step {
         of: usize,
         next: JobState,
     },
-    /// So many days later, what was kept for long enough goes.
+    /// Runs retention this many days later.
     Retain {
         days: u64,
     },
-    /// How long the tenant's payload and history are kept, in days.
+    /// Sets the tenant's retention override, in days.
     Agree {
         payload: Option<u32>,
         history: Option<u32>,
     },
-    /// Takes dead letters back.
+    /// Purges dead letters.
     Purge {
         filter: usize,
     },
     /// Everything derived from the journal is brought up to date.
     CatchUp,
-    /// A new session takes over; the old one tries something.
+    /// A new session takes over, and the old one tries to write.
     Open,
     /// The process ends and another opens the folder.
     Restart,
@@ -101,7 +101,7 @@ pub(super) enum Step {
     Crash,
 }
 
-/// One of a few keys, for one of two requests, at some hour: often the same again.
+/// An idempotency key: one of a few, for one of two requests, at some hour, so that calls often repeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) key: u8,
@@ -126,8 +126,9 @@ pub(super) struct Outcome {
     pub(super) end: End,
     pub(super) due: i64,
     pub(super) place: Place,
-    /// How wrong the caller is about the attempts made, and about its epoch.
+    /// Added to the number of attempts, to make the settlement stale.
     pub(super) attempts_off: u16,
+    /// Subtracted from the epoch, to make the settlement stale.
     pub(super) epoch_off: u64,
     pub(super) pauses_lane: bool,
 }

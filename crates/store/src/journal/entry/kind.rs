@@ -1,4 +1,4 @@
-//! What kinds of things the journal tells of, and what they are called.
+//! The kinds of journal entries, with the names that the API uses for them.
 
 use super::Entry;
 
@@ -11,52 +11,52 @@ pub enum Kind {
     Accepted,
     /// An attempt did not end its delivery.
     Attempted,
-    /// An attempt came too late to matter.
+    /// An attempt whose delivery had already ended or changed.
     Late,
     /// A delivery ended.
     Ended,
-    /// A message was cancelled, or all that waits for an endpoint was ended.
+    /// A message was cancelled, or all pending deliveries of an endpoint were ended.
     Cut,
-    /// All that a cut covers is written off.
+    /// All deliveries that a cut covers are swept.
     Uncut,
-    /// Something was paused.
+    /// A pause began.
     Paused,
     /// A pause was ended.
     Resumed,
-    /// A delivery was asked for now.
+    /// A caller asked for a delivery to be retried now.
     Hurried,
     /// A breaker was reset.
     Reset,
     /// An endpoint was made, changed or deleted.
     Endpoint,
-    /// An endpoint's secrets were looked at or rotated.
+    /// An endpoint's secrets were shown or rotated.
     Secret,
     /// A job made deliveries.
     Spread,
     /// A job began, changed or ended.
     Job,
-    /// Dead letters were taken back.
+    /// Dead letters were purged.
     Purged,
-    /// Retention let something go.
+    /// Retention deleted expired rows.
     Retained,
-    /// How long a tenant's things are kept has changed.
+    /// A tenant's retention override changed.
     Agreed,
     /// A tenant, an API key or a policy was made, changed or removed.
     Document,
     /// A subject or a tenant was erased.
     Erased,
-    /// Nothing is left of what was erased.
+    /// An erasure is complete.
     ErasureDone,
-    /// Somebody asked what is held about a subject.
+    /// A caller exported the data held about a subject.
     Exported,
-    /// The master key is being rotated.
+    /// A rotation of the master key began.
     RotationBegun,
-    /// No older master key is needed any more.
+    /// A rotation of the master key ended: no older key is needed.
     RotationEnded,
 }
 
 impl Kind {
-    /// Every kind there is.
+    /// All kinds.
     pub const ALL: [Self; 24] = [
         Self::Opened,
         Self::Accepted,
@@ -84,7 +84,7 @@ impl Kind {
         Self::RotationEnded,
     ];
 
-    /// What the API calls it.
+    /// The kind's name in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Opened => "opened",
@@ -114,14 +114,14 @@ impl Kind {
         }
     }
 
-    /// The kind that is called so.
+    /// The kind with this API name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 impl Entry {
-    /// What kind of thing it tells of.
+    /// The entry's kind.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Opened { .. } => Kind::Opened,

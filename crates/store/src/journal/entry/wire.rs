@@ -123,7 +123,7 @@ impl Entry {
                 numbers(bytes, &[21, tenant.raw()]);
                 pack::time(bytes, *at);
                 for kept in [own.payload, own.history] {
-                    // Nothing is kept for no time at all.
+                    // 0 stands for `None`: no retention time is zero.
                     pack::number(bytes, kept.map_or(0, millis));
                 }
             }
@@ -349,7 +349,7 @@ fn pack_attempt(bytes: &mut Vec<u8>, attempt: &Attempt) {
     pack::number(bytes, attempt.number.into());
     pack::time(bytes, attempt.at);
     let took = u64::try_from(attempt.took.as_micros()).unwrap_or(u64::MAX);
-    // No answer has the status 0.
+    // 0 stands for `None`: no HTTP response has the status 0.
     let status = attempt.status.unwrap_or(0);
     numbers(bytes, &[took, number::cause_number(attempt.cause).into(), status.into()]);
 }
@@ -390,7 +390,7 @@ fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
     number::stored_pause_scope(rest.small()?, rest.number()?.cast_signed())
 }
 
-/// When, and who.
+/// Packs the time of a change and the API key that made it.
 fn pack_act(bytes: &mut Vec<u8>, at: Timestamp, by: Option<By>) {
     pack::time(bytes, at);
     pack_by(bytes, by);
@@ -419,7 +419,8 @@ fn endpoint(rest: &mut Unpack<'_>) -> Result<EndpointId, StoreError> {
     Ok(EndpointId::from_raw(rest.number()?))
 }
 
-/// A webhook endpoint and its lane are made together: their ids lie side by side, and the distance is one byte.
+/// Packs the lane as its distance from the endpoint. A webhook endpoint and its lane are made together, so their ids
+/// are adjacent and the distance takes one byte.
 fn pack_queue(bytes: &mut Vec<u8>, (endpoint, lane, tier): (EndpointId, LaneId, Tier)) {
     let distance = lane.raw().wrapping_sub(endpoint.raw());
     numbers(bytes, &[endpoint.raw(), distance, number::tier_number(tier).into()]);

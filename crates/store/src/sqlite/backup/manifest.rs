@@ -1,43 +1,43 @@
-//! What a backup says of itself: a few lines of text beside the copy. It holds no secret.
+//! The manifest of a backup: a few lines of text beside the copy that describe it. It contains no secret.
 //!
-//! The first line names the format's version; a newer one is refused, and new lines mean a newer version.
+//! The first line names the version of the format. A newer version is refused, and adding a line takes a new version.
 
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;
 use posthaste_crypto::master::MasterKeyId;
 
-/// Its name in the backup's folder.
+/// The manifest's file name in the backup's folder.
 pub const MANIFEST: &str = "manifest";
 const FORMAT: &str = "posthaste backup 1";
 
-/// What a backup is.
+/// The description of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The version of the program that made it.
     pub program: String,
     /// The version of the tables in it.
     pub schema: u32,
-    /// Which store it is of.
+    /// The id of the store.
     pub store: [u8; 16],
-    /// The master keys without which it cannot be read, newest first.
+    /// The master keys needed to read it, newest first.
     pub master_keys: Vec<MasterKeyId>,
-    /// When it was begun: what was acknowledged before is in it.
+    /// When the backup began: it contains everything acknowledged before.
     pub at: Timestamp,
     /// The last row of the journal in it.
     pub journal_row: u64,
     /// That row's hash.
     pub journal_hash: Digest,
-    /// Deliveries that have not ended.
+    /// Number of pending deliveries.
     pub pending: u64,
-    /// How long the copy is.
+    /// Length of the copy.
     pub bytes: u64,
-    /// Its SHA-256.
+    /// SHA-256 of the copy.
     pub digest: Digest,
 }
 
 impl Manifest {
-    /// As it is written.
+    /// The manifest's text.
     pub fn to_text(&self) -> String {
         let keys: Vec<String> = self.master_keys.iter().map(ToString::to_string).collect();
         format!(
@@ -56,7 +56,7 @@ impl Manifest {
         )
     }
 
-    /// One that was written; why not, otherwise.
+    /// Parses a manifest's text. The error completes "the backup cannot be used:".
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines();
         match lines.next() {
@@ -64,7 +64,7 @@ impl Manifest {
             Some(other) if other.starts_with("posthaste backup ") => {
                 return Err(format!("its format is {other:?} and this build knows {FORMAT:?}; use the newer build"));
             }
-            _ => return Err("its manifest is none of Posthaste's".to_owned()),
+            _ => return Err("its manifest is not one of Posthaste's".to_owned()),
         }
         let mut line = |name: &str| {
             let line = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_reads_as_it_was_written_and_another_format_is_refused() {
+    fn a_manifest_parses_as_written_and_another_format_is_refused() {
         let manifest = Manifest {
             program: "1.2.3".to_owned(),
             schema: 7,
@@ -126,7 +126,7 @@ mod tests {
         );
         assert_eq!(Manifest::parse(&text), Ok(manifest));
         for (bad, says) in [
-            ("", "none of Posthaste's"),
+            ("", "not one of Posthaste's"),
             ("posthaste backup 2\n", "use the newer build"),
             ("posthaste backup 1\nprogram 1\nschema x\n", "where a number should be"),
             ("posthaste backup 1\nprogram 1\n", "no line \"schema\""),

@@ -1,5 +1,6 @@
-//! A data folder made of a backup. It is made whole in a folder beside its place, with the master key it needs, and
-//! only then put in place: paused, under numbers that nobody else mints, and without those who were erased since.
+//! Makes a data folder of a backup. The database is completed in the subfolder `restoring`, with the master key it
+//! needs, and only then put in place. It starts paused, its new ids cannot collide with the original's, and all
+//! erasures made since the backup are applied to it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -22,40 +23,40 @@ use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, LOCK, REST
 use crate::sqlite::{Bounds, Sqlite, failed, journal, pause, rotation, schema};
 use crate::{Outbox, StoreError};
 
-/// Starts that the original may have made since the backup: their numbers are left out, so that no id is given
+/// How many starts the original may have made since the backup: their numbers are skipped, so that no id is given
 /// twice.
 const STARTS_LEFT_OUT: u32 = 1_000;
-/// What may be in a folder that a backup is restored to: the key that it needs.
+/// The files that may be in a folder that a backup is restored to, such as the master key it needs.
 const MAY_BE_THERE: [&str; 2] = ["master.key", LOCK];
 
-/// A folder that was made of a backup.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The backup.
+    /// The manifest of the backup.
     pub manifest: Manifest,
-    /// What it would send once it is released, by endpoint.
+    /// The pending deliveries that are sent once the pause is released, by endpoint.
     pub would_send: Vec<WouldSend>,
-    /// Who was erased since and is erased again.
+    /// The erasures that were applied again.
     pub erased_again: ErasedAgain,
 }
 
-/// What waits for an endpoint.
+/// The pending deliveries of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WouldSend {
-    /// Which, as the API names it.
+    /// The endpoint's public id.
     pub endpoint: String,
-    /// Whose, in the same way; none if the endpoint is no more.
+    /// The public id of the endpoint's tenant; `None` if the endpoint's row does not exist.
     pub tenant: Option<String>,
-    /// Deliveries that have not ended.
+    /// Number of pending deliveries.
     pub pending: u64,
-    /// Those of them that are due.
+    /// Number of pending deliveries that are due.
     pub due: u64,
-    /// When the first of them was due.
+    /// The earliest due time of a pending delivery.
     pub first_due: Timestamp,
 }
 
-/// Makes a data folder of a backup. `ask` is told which master keys it needs, as [`Sqlite::open_asking`] has it;
-/// `lists` are further lists of erasures.
+/// Makes a data folder of a backup. `ask` returns the master keys that the backup needs, as for
+/// [`Sqlite::open_asking`]; `lists` are further lists of erasures to apply.
 pub async fn restore(
     from: &Path,
     folder: &Path,
@@ -75,13 +76,13 @@ pub async fn restore(
     is_free(folder)?;
     let was_locked = folder.join(LOCK).exists();
     let place = Folder::take(folder)?;
-    // Goes before the lock does.
+    // Dropped before `place` releases the lock.
     let mut left = Left { folder, was_locked, is_done: false };
     let staged = Staged::make(folder)?;
     let database = staged.path.join(DATABASE);
     copy(from, &manifest, &database, &mut say)?;
     let masters = prepare((from, &database), &manifest, now, ask).map_err(|error| match error {
-        // A copy that SQLite cannot read is no backup, whatever its digest says.
+        // A copy that SQLite cannot read is refused, although its digest is right.
         NotCopied::Store(error @ StoreError::Database { .. }) => refused(in_words(&error)),
         error => error,
     })?;
@@ -90,7 +91,7 @@ pub async fn restore(
     }
     let bounds = Bounds { reserve_bytes: 0, ..Bounds::default() };
     let store = Sqlite::open_bounded(&staged.path, masters, bounds).map_err(|error| match error {
-        // Where it is made is nobody's business.
+        // Drop the path of the subfolder, which means nothing to the operator.
         StoreError::Folder { reason, .. } => refused(reason),
         error => error.into(),
     })?;
@@ -109,7 +110,7 @@ pub async fn restore(
     Ok(Restored { manifest, would_send, erased_again })
 }
 
-/// Every list of erasures there is: in the backup, beside it, and those that were named.
+/// All lists of erasures in one: those in the backup and beside it, and the given ones.
 fn all_erasures(from: &Path, manifest: &Manifest, lists: &[PathBuf]) -> Result<String, NotCopied> {
     let mut all = String::new();
     let beside = from.parent().map(|parent| parent.join(beside(&manifest.store)));
@@ -126,13 +127,13 @@ fn all_erasures(from: &Path, manifest: &Manifest, lists: &[PathBuf]) -> Result<S
     Ok(all)
 }
 
-/// Whether nothing is lost by restoring to a folder.
+/// Refuses a folder with files that a restore could destroy.
 fn is_free(folder: &Path) -> Result<(), NotCopied> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
     for entry in entries {
         let entry = entry.map_err(io_error("read", folder))?;
         let name = entry.file_name();
-        // What a restore leaves that was cut short.
+        // Files that an interrupted restore has left.
         let left = name == RESTORING || name == DATABASE && entry.metadata().is_ok_and(|file| file.len() == 0);
         if !left && !MAY_BE_THERE.iter().any(|may| name == *may) {
             return Err(NotCopied::Exists { path: entry.path().display().to_string() });
@@ -141,7 +142,8 @@ fn is_free(folder: &Path) -> Result<(), NotCopied> {
     Ok(())
 }
 
-/// What a restore that fails has put into the folder: it goes again. The folder stays, for the key that it may want.
+/// Removes the files that a failed restore has put into the folder. The folder itself stays, since it may contain the
+/// master key.
 struct Left<'a> {
     folder: &'a Path,
     was_locked: bool,
@@ -154,19 +156,19 @@ impl Drop for Left<'_> {
         if self.is_done || database.is_ok_and(|file| file.len() > 0) {
             return;
         }
-        // Nothing but these was let in: they are ours, and say nothing yet.
+        // `is_free` refused a folder with such files, so this restore made them, and they contain no data yet.
         let names = [Some(DATABASE), Some(ERASURES), (!self.was_locked).then_some(LOCK)];
         for path in names.into_iter().flatten().map(|name| self.folder.join(name)) {
             if path.exists()
                 && let Err(error) = fs::remove_file(&path)
             {
-                tracing::warn!(%error, path = %path.display(), "what a restore left behind could not be removed");
+                tracing::warn!(%error, path = %path.display(), "cannot remove a file of a failed restore");
             }
         }
     }
 }
 
-/// The folder in which it is made, gone at the end.
+/// The subfolder in which the database is made, removed on drop.
 struct Staged {
     path: PathBuf,
 }
@@ -185,12 +187,12 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "what a restore needed could not be removed");
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the temporary folder of a restore");
         }
     }
 }
 
-/// Copies the database, which must be what the manifest says.
+/// Copies the database, whose length and digest must be those in the manifest.
 fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progress)) -> Result<(), NotCopied> {
     let source = from.join(DATABASE);
     let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
@@ -214,13 +216,13 @@ fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progre
     .map_err(io_error("copy", &source))?;
     if digest.finish() != manifest.digest {
         return Err(refused(
-            "its database is not the one the manifest is of: it was altered; use another backup".to_owned(),
+            "the digest of its database is not the one in the manifest: it was altered; use another backup".to_owned(),
         ));
     }
     Ok(())
 }
 
-/// Makes the copy one that starts paused and mints numbers of its own; gives the keys that open it.
+/// Changes the copy so that it starts paused and gives its new ids numbers of their own; returns the master keys.
 fn prepare(
     (from, database): (&Path, &Path),
     manifest: &Manifest,
@@ -248,10 +250,10 @@ fn prepare(
     Ok(masters)
 }
 
-/// What a restored copy says of its pause.
+/// The reason given for the pause of a restored copy.
 const PAUSED_BECAUSE: &str = "restored from a backup: the original may still be sending";
 
-/// Erases again, says in the journal that it is paused, and what it would send.
+/// Records the pause in the journal, applies the erasures again, and counts the pending deliveries.
 async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<WouldSend>, ErasedAgain), NotCopied> {
     let session = store.open(now).await?.session;
     let reason = Some(PAUSED_BECAUSE.to_owned());
@@ -262,9 +264,9 @@ async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<Would
     Ok((would_send, again))
 }
 
-/// Every endpoint with deliveries that wait, the most first.
+/// The endpoints with pending deliveries, those with the most first.
 fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<WouldSend>, StoreError> {
-    let doing = failed("count what waits");
+    let doing = failed("count pending deliveries");
     let mut sql = conn
         .prepare(
             "SELECT d.endpoint, (SELECT e.tenant FROM endpoint e WHERE e.id = d.endpoint), count(*), sum(d.due_ms <= ?1),

@@ -1,7 +1,7 @@
-//! Endpoints that are kept in memory: every accept asks for its tenant's.
+//! The cache of endpoints: every accept needs the endpoints of its tenant.
 //!
-//! Invariant: what is kept is what was committed last. A change is applied to it before it is answered, and what was
-//! read before a change is not kept after it.
+//! Invariant: a cached endpoint is the version committed last. A change is applied to the cache before it is answered,
+//! and the result of a read that began before a change is not cached after it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -14,47 +14,48 @@ use posthaste_core::queue::LaneSettings;
 use super::{Turned, listed};
 use crate::row::Endpoint;
 
-/// Endpoints kept in memory by id, and in lists of tenants, at about 1 KiB each, and none that is large; beyond it all
-/// of the one kind are dropped and read again.
+/// The most endpoints cached by id, and the most in the lists of tenants, at about 1 KiB each; large endpoints are not
+/// cached. When one of the two would grow over it, all its entries are evicted.
 pub(super) const KEPT_MAX: usize = 16_384;
 
-/// An endpoint in memory, with what the dispatch loop needs of it.
+/// A cached endpoint, with its settings for the dispatch loop.
 #[derive(Clone, Debug)]
 pub(in crate::sqlite) struct Entry {
     pub(in crate::sqlite) endpoint: Arc<Endpoint>,
     pub(in crate::sqlite) lane: Arc<LaneSettings>,
 }
 
-/// A change of an endpoint that was committed.
+/// A committed change of an endpoint.
 #[derive(Debug)]
 pub(in crate::sqlite) enum CommittedChange {
-    /// It was made, or is another version of what it was.
+    /// It was created, or replaced by another version.
     Put {
         endpoint: Arc<Endpoint>,
-        /// The tenant it belonged to before, where that was another.
+        /// The tenant it belonged to before, if that was another.
         moved_from: Option<TenantId>,
     },
-    /// Its status alone is another.
+    /// Only its status changed.
     Turned(Turned),
 }
 
-/// Endpoints in memory.
+/// The cache.
 #[derive(Debug, Default)]
 pub(in crate::sqlite) struct Kept {
     maps: RwLock<Maps>,
-    /// Rows that were read to find the endpoints of messages, since the store was opened.
+    /// Rows read since the store was opened to find the endpoints of messages.
     rows: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Maps {
-    /// By the ids of endpoints and of tenants, which share them.
+    /// The stamps of changes, by the ids of endpoints and of tenants, which share one sequence.
     stamps: ChangeStamps,
     by_id: IdMap<EndpointId, Entry>,
-    /// An endpoint keeps its lane for life. May name endpoints that are not in `by_id`; both are cleared together.
+    /// Never out of date, since an endpoint keeps its lane. May name endpoints that are not in `by_id`; both are
+    /// cleared together.
     by_lane: IdMap<LaneId, EndpointId>,
     by_tenant: IdMap<TenantId, Arc<Vec<Arc<Endpoint>>>>,
-    /// Over all of `by_tenant`.
+    /// The number of endpoints in all lists of `by_tenant`.
     listed: usize,
 }
 
@@ -71,12 +72,12 @@ impl Kept {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
-    /// Rows that were read to find the endpoints of messages: of the indexes and of endpoints.
+    /// Rows of indexes and of endpoints that were read to find the endpoints of messages.
     pub(in crate::sqlite) fn rows_read(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// To be asked before a read whose result is to be kept.
+    /// The stamp to take before a read whose result is to be cached.
     pub(in crate::sqlite) fn changes(&self) -> ReadStamp {
         self.read().stamps.now()
     }
@@ -85,11 +86,11 @@ impl Kept {
         self.read().by_id.get(&id).cloned()
     }
 
-    pub(in crate::sqlite) fn of_tenant(&self, tenant: TenantId) -> Option<Arc<Vec<Arc<Endpoint>>>> {
+    pub(in crate::sqlite) fn tenant_list(&self, tenant: TenantId) -> Option<Arc<Vec<Arc<Endpoint>>>> {
         self.read().by_tenant.get(&tenant).cloned()
     }
 
-    /// Those of these endpoints that are in memory, and the others.
+    /// Splits endpoints into those that are cached, and the ids of the others.
     pub(super) fn some(&self, ids: &[EndpointId]) -> (Vec<Arc<Endpoint>>, Vec<EndpointId>) {
         let maps = self.read();
         let (mut known, mut missing) = (Vec::with_capacity(ids.len()), Vec::new());
@@ -102,7 +103,7 @@ impl Kept {
         (known, missing)
     }
 
-    /// The endpoints of these lanes that are in memory, and the lanes to read the others for.
+    /// The cached endpoints of these lanes, and the lanes whose endpoints are not cached.
     pub(in crate::sqlite) fn by_lanes(&self, lanes: &[LaneId]) -> (Vec<Entry>, Vec<LaneId>) {
         let maps = self.read();
         let (mut found, mut missing) = (Vec::with_capacity(lanes.len()), Vec::new());
@@ -115,7 +116,7 @@ impl Kept {
         (found, missing)
     }
 
-    /// Keeps what was read, but for what changed since.
+    /// Caches endpoints that were read, except those that changed since `read_at`.
     pub(in crate::sqlite) fn keep(&self, read_at: ReadStamp, endpoints: Vec<Endpoint>) -> Vec<Entry> {
         let entries: Vec<Entry> = endpoints.into_iter().map(Entry::new).collect();
         let mut maps = self.write();
@@ -132,7 +133,7 @@ impl Kept {
         entries
     }
 
-    /// Keeps a tenant's endpoints, unless one of them changed since they were read.
+    /// Caches the list of a tenant's endpoints, unless one of them changed since `read_at`.
     pub(in crate::sqlite) fn keep_tenant(
         &self,
         read_at: ReadStamp,
@@ -155,7 +156,7 @@ impl Kept {
         list
     }
 
-    /// Drops what there is of a tenant's: it, or somebody it knows, was erased.
+    /// Evicts all endpoints of a tenant: the tenant, or one of its subjects, was erased.
     pub(in crate::sqlite) fn forget_tenant(&self, tenant: TenantId) {
         let mut maps = self.write();
         maps.stamps.change_all();
@@ -163,7 +164,7 @@ impl Kept {
         maps.by_id.retain(|_, entry| entry.endpoint.tenant != tenant);
     }
 
-    /// Takes changes over, in the order they were made in. Called after the commit and before its answer.
+    /// Applies changes, in the order in which they were made. Called after the commit and before its answer.
     pub(in crate::sqlite) fn apply(&self, changes: &[CommittedChange]) {
         if changes.is_empty() {
             return;
@@ -186,8 +187,8 @@ impl Kept {
 }
 
 impl Maps {
-    /// Drops one endpoint, and changes its entry in its tenant's list; the list goes where it can no longer be known,
-    /// or grew too long.
+    /// Evicts one endpoint by id, and changes its entry in its tenant's list; the list is evicted if `change` cannot
+    /// keep it exact, or the lists grew too long.
     fn changed(
         &mut self,
         id: EndpointId,

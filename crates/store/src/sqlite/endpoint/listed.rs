@@ -1,7 +1,7 @@
-//! The list of a tenant's endpoints that is kept in memory, changed one entry at a time.
+//! The cached list of a tenant's endpoints, changed one entry at a time.
 //!
-//! Invariant: a list has the tenant's first endpoints by id, at most one more than [`ENDPOINTS_LISTED_MAX`]. A list
-//! of that length may have others behind it.
+//! Invariant: a list has the tenant's first endpoints by id, at most one more than [`ENDPOINTS_LISTED_MAX`]. The tenant
+//! of a list of that length may have further endpoints.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use posthaste_core::id::EndpointId;
 use crate::ENDPOINTS_LISTED_MAX;
 use crate::row::{Endpoint, EndpointStatus};
 
-/// Whether a list is still what the database would say.
+/// Whether a list still equals the database after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// It is.
+    /// It does.
     Exact,
-    /// That cannot be known here: it has to be read again.
+    /// Unknown: the list must be read again.
     Unknown,
 }
 
-/// Adds an endpoint, or puts it in the place of an earlier version.
+/// Adds an endpoint, or replaces its earlier version.
 pub(super) fn put(list: &mut Vec<Arc<Endpoint>>, endpoint: &Arc<Endpoint>) -> After {
     if endpoint.status == EndpointStatus::Deleted {
         return remove(list, endpoint.id);
     }
     match position(list, endpoint.id) {
-        // Large ones are read when they are needed, and so is every list with one.
+        // Large endpoints are not cached, nor are lists with one.
         _ if endpoint.is_large() => return After::Unknown,
         Ok(at) if list[at].version < endpoint.version => list[at] = Arc::clone(endpoint),
         Ok(_) => {}
@@ -37,7 +37,7 @@ pub(super) fn put(list: &mut Vec<Arc<Endpoint>>, endpoint: &Arc<Endpoint>) -> Af
     After::Exact
 }
 
-/// Gives an endpoint another status, as of a version.
+/// Gives an endpoint another status, with the version of that change.
 pub(super) fn turn(list: &mut Vec<Arc<Endpoint>>, id: EndpointId, status: EndpointStatus, version: u32) -> After {
     if status == EndpointStatus::Deleted {
         return remove(list, id);
@@ -56,7 +56,7 @@ pub(super) fn turn(list: &mut Vec<Arc<Endpoint>>, id: EndpointId, status: Endpoi
 /// Removes an endpoint.
 pub(super) fn remove(list: &mut Vec<Arc<Endpoint>>, id: EndpointId) -> After {
     match position(list, id) {
-        // The one behind the last moves up, and is not known.
+        // The endpoint after the last one moves up, and is not known here.
         Ok(_) if list.len() > ENDPOINTS_LISTED_MAX => After::Unknown,
         Ok(at) => {
             list.remove(at);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_endpoint_takes_its_place_by_id_or_that_of_an_earlier_version() {
+    fn a_put_endpoint_is_inserted_by_id_or_replaces_an_earlier_version() {
         let mut list = list([1, 5]);
         for (id, version) in [(3, 0), (7, 0), (5, 1), (5, 0)] {
             assert_eq!(put(&mut list, &endpoint(id, version)), After::Exact);
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn a_turned_endpoint_keeps_its_place_and_a_deleted_one_leaves_it() {
+    fn a_status_change_keeps_the_order_and_a_deletion_removes_the_entry() {
         let mut list = list([1, 5]);
         let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
         assert_eq!(turn(&mut list, EndpointId::from_raw(5), disabled, 1), After::Exact);
         assert_eq!((versions(&list), list[1].status), (vec![(1, 0), (5, 1)], disabled));
-        // Known already, from a read after the commit.
+        // A version that the list has already, from a read after the commit, changes nothing.
         assert_eq!(turn(&mut list, EndpointId::from_raw(5), EndpointStatus::Gone, 1), After::Exact);
         assert_eq!(list[1].status, disabled);
         assert_eq!(turn(&mut list, EndpointId::from_raw(1), EndpointStatus::Deleted, 1), After::Exact);
@@ -124,16 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_at_its_bound_stays_the_first_of_its_tenant() {
+    fn a_list_at_its_bound_keeps_the_first_endpoints_of_its_tenant() {
         let full = ENDPOINTS_LISTED_MAX as u64 + 1;
         let mut list = list((1..=full).map(|id| id * 2));
         assert_eq!(put(&mut list, &endpoint(full * 2 + 1, 0)), After::Exact);
-        assert_eq!(list.last().map(|last| last.id.raw()), Some(full * 2), "behind the last it is not listed");
+        assert_eq!(list.last().map(|last| last.id.raw()), Some(full * 2), "an endpoint after the last is not listed");
         assert_eq!(turn(&mut list, EndpointId::from_raw(full * 2 + 1), EndpointStatus::Gone, 1), After::Exact);
         assert_eq!(put(&mut list, &endpoint(1, 0)), After::Exact);
         assert_eq!((list.len() as u64, list[0].id.raw()), (full, 1));
         assert_eq!(list.last().map(|last| last.id.raw()), Some(full * 2 - 2), "the last one made room");
-        assert_eq!(remove(&mut list, EndpointId::from_raw(1)), After::Unknown, "another moves up");
+        assert_eq!(remove(&mut list, EndpointId::from_raw(1)), After::Unknown, "an unknown endpoint moves up");
     }
 
     #[test]

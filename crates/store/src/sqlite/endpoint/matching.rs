@@ -1,4 +1,4 @@
-//! Endpoints by subject and by tag: ranges of two indexes, merged by id.
+//! Finds endpoints by subject and by tag: reads ranges of two indexes, and merges them by id.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,16 +25,17 @@ const BY_TAG: Lookup = Lookup {
     behind: "SELECT endpoint FROM endpoint_tag WHERE tag = ?1 AND endpoint > ?3 ORDER BY endpoint LIMIT ?2",
 };
 
-/// How the ids of a range are read.
+/// The queries that read the ids of one subject or tag.
 #[derive(Clone, Copy)]
 struct Lookup {
-    /// From its beginning. SQLite counts the rows it looks at if it has to do without the index.
+    /// Reads from the beginning. If the index is missing, SQLite counts the rows it scans instead.
     first: &'static str,
-    /// From behind an id.
+    /// Reads after an id.
     behind: &'static str,
 }
 
-/// What candidates are looked up by: subjects where there are any, which are the fewer, else tags.
+/// The hashes by which candidates are looked up: subjects if the selector has any, since fewer endpoints have them,
+/// otherwise tags.
 pub(super) struct Keys {
     lookup: Lookup,
     hashes: Vec<NameHash>,
@@ -52,19 +53,19 @@ impl Keys {
     }
 }
 
-/// A page of endpoints that a selector may mean.
+/// A page of endpoints that may match a selector.
 pub(super) struct Candidates {
-    /// Those that were in memory.
+    /// The endpoints that were in memory.
     pub(super) known: Vec<Arc<Endpoint>>,
-    /// Those that were read, without those of which the key is destroyed.
+    /// The endpoints that were read, without those whose key is destroyed.
     pub(super) read: Vec<Endpoint>,
-    /// The next page begins behind this one, if there is one.
+    /// The next page begins after this id; `None` on the last page.
     pub(super) next: Option<EndpointId>,
-    /// Rows that this took, of indexes and of endpoints.
+    /// How many rows of indexes and of endpoints were read.
     pub(super) rows: usize,
 }
 
-/// Reads a page of candidates: from behind one, at most so many.
+/// Reads a page of at most `limit` candidates after `after`.
 pub(super) fn read(
     conn: &Connection,
     shared: &Shared,
@@ -90,7 +91,7 @@ pub(super) fn read(
     Ok(Candidates { known, read: read_rows(conn, &shared.vault, &missing)?, next, rows })
 }
 
-/// The next ids of one range, behind an id and at most so many; and how many rows were looked at for them.
+/// At most `limit` ids of one range after `after`, and how many rows were read to find them.
 fn range(
     conn: &Connection,
     lookup: Lookup,
@@ -98,7 +99,7 @@ fn range(
     after: Option<i64>,
     limit: usize,
 ) -> Result<(Vec<i64>, usize), StoreError> {
-    let doing = failed("look for endpoints by subject or tag");
+    let doing = failed("find endpoints by subject or tag");
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut sql = conn.prepare_cached(if after.is_some() { lookup.behind } else { lookup.first }).map_err(&doing)?;
     let found = match after {
@@ -111,9 +112,9 @@ fn range(
     Ok((ids, looked_at))
 }
 
-/// The first ids behind `after` over all ranges, each once, in order and at most `limit`. `read` gives the next ids of
-/// one range, behind an id and at most so many. Reads about twice `limit` in all, and once more for each further range
-/// that an id is in.
+/// The first ids after `after` over all ranges: each once, in order, at most `limit`. `read` returns the next ids of
+/// one range, after an id and at most so many. Reads about `2 * limit` ids in all, and each id once more for each
+/// further range that it is in.
 fn merged<K>(
     ranges: &[K],
     after: Option<i64>,
@@ -122,7 +123,7 @@ fn merged<K>(
 ) -> Result<Vec<i64>, StoreError> {
     let part = (2 * limit / ranges.len().max(1)).clamp(2, limit.max(2));
     let mut heads = BinaryHeap::with_capacity(ranges.len());
-    // What is left of each range's last part, and whether another may follow.
+    // The rest of each range's last part, and whether another part may follow.
     let mut parts: Vec<(vec::IntoIter<i64>, bool)> = Vec::with_capacity(ranges.len());
     for (place, range) in ranges.iter().enumerate() {
         let ids = read(range, after, part)?;
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_long_ranges_reads_a_few_times_what_is_asked_for() {
+    fn merging_long_ranges_reads_at_most_four_times_the_limit() {
         let ranges: Vec<Vec<i64>> = (0..100).map(|start| (0..10_000).map(|n| n * 100 + start).collect()).collect();
         let (found, rows) = check(&ranges, None, 1_000);
         assert_eq!(found, (0..1_000).collect::<Vec<_>>());

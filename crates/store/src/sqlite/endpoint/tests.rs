@@ -1,4 +1,4 @@
-//! How endpoints are found, and what is kept of them while they change.
+//! The indexes that endpoints are found by, and the cache while endpoints change.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ fn put(endpoint: Endpoint) -> CommittedChange {
     CommittedChange::Put { endpoint: Arc::new(endpoint), moved_from: None }
 }
 
-/// Ids and versions of the list that is kept of a tenant, if there is one.
+/// Ids and versions in the cached list of a tenant, if there is one.
 fn listed(kept: &Kept, tenant: TenantId) -> Option<Vec<(u64, u32)>> {
-    let list = kept.of_tenant(tenant)?;
+    let list = kept.tenant_list(tenant)?;
     Some(list.iter().map(|endpoint| (endpoint.id.raw(), endpoint.version)).collect())
 }
 
@@ -47,10 +47,10 @@ fn endpoints_are_found_by_their_indexes() {
 }
 
 #[test]
-fn a_new_endpoint_joins_the_list_that_is_kept() {
+fn changed_endpoints_are_applied_to_the_cached_list() {
     let kept = Kept::default();
     kept.keep_tenant(kept.changes(), TENANT, vec![endpoint(1, 0), endpoint(5, 0)]);
-    let held = kept.of_tenant(TENANT).expect("it is kept");
+    let held = kept.tenant_list(TENANT).expect("it is kept");
     kept.apply(&[put(endpoint(3, 0)), put(endpoint(5, 1))]);
     assert_eq!(listed(&kept, TENANT), Some(vec![(1, 0), (3, 0), (5, 1)]));
     assert_eq!(held.len(), 2, "a caller's list stays as it was handed out");
@@ -72,14 +72,14 @@ fn a_read_that_began_before_a_change_does_not_bring_the_old_version_back() {
     assert!(kept.get(EndpointId::from_raw(1)).is_none(), "nor by its id");
     assert!(kept.get(EndpointId::from_raw(2)).is_some(), "one that did not change is kept");
     kept.keep_tenant(kept.changes(), TENANT, vec![endpoint(1, 1), endpoint(2, 0)]);
-    // The commit of version 2 is not applied yet; a read that sees it is overtaken by the change itself.
+    // Version 2 is committed but not applied to the cache yet; a list read meanwhile has a later version already.
     kept.keep_tenant(kept.changes(), TENANT, vec![endpoint(1, 3), endpoint(2, 0)]);
     kept.apply(&[put(endpoint(1, 2))]);
     assert_eq!(listed(&kept, TENANT), Some(vec![(1, 3), (2, 0)]));
 }
 
 #[test]
-fn a_change_of_one_tenant_leaves_what_is_read_of_another_to_be_kept() {
+fn a_change_of_one_tenant_does_not_keep_another_tenant_s_list_from_being_cached() {
     let kept = Kept::default();
     let read_at = kept.changes();
     kept.apply(&[put(endpoint(1, 0))]);
@@ -98,14 +98,14 @@ fn lists_that_grow_over_the_bound_are_dropped() {
     kept.keep_tenant(kept.changes(), TENANT, (1..=half).map(|id| endpoint(id, 0)).collect());
     let theirs = (1..=half).map(|id| Endpoint { tenant: OTHER, ..endpoint(half + id, 0) });
     kept.keep_tenant(kept.changes(), OTHER, theirs.collect());
-    assert!(kept.of_tenant(TENANT).is_some() && kept.of_tenant(OTHER).is_some());
+    assert!(kept.tenant_list(TENANT).is_some() && kept.tenant_list(OTHER).is_some());
     kept.apply(&[put(endpoint(3 * half, 0))]);
-    assert!(kept.of_tenant(TENANT).is_none() && kept.of_tenant(OTHER).is_some());
+    assert!(kept.tenant_list(TENANT).is_none() && kept.tenant_list(OTHER).is_some());
     kept.keep_tenant(kept.changes(), TENANT, (0..=half).map(|id| endpoint(id, 0)).collect());
-    assert!(kept.of_tenant(TENANT).is_some() && kept.of_tenant(OTHER).is_none(), "a longer list takes their room");
+    assert!(kept.tenant_list(TENANT).is_some() && kept.tenant_list(OTHER).is_none(), "a longer list takes their room");
 }
 
-/// What the database has to find endpoints by: subjects, tags in endpoints' own rows, rows of tags.
+/// Counts in the database: endpoints with a subject, tags in endpoints' own rows, rows of tags.
 async fn indexed(store: &Sqlite) -> (i64, i64, i64) {
     let count = |conn: &Connection| {
         conn.query_row(
@@ -120,7 +120,7 @@ async fn indexed(store: &Sqlite) -> (i64, i64, i64) {
 }
 
 #[tokio::test]
-async fn subjects_and_tags_leave_the_indexes_with_what_they_are_of() {
+async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("a new store");
     let session = store.open(NOW).await.expect("a session").session;
@@ -177,18 +177,18 @@ async fn a_match_reads_as_many_rows_with_many_endpoints_as_with_few() {
         let before = store.shared.kept.rows_read();
         let name = round * 100 + 7;
         let tags = EndpointSelector::new(&[], &[format!("tag-{}", name + 1)]).expect("it names a tag");
-        for selector in [EndpointSelector::of_subject(format!("person-{name}")), tags] {
+        for selector in [EndpointSelector::for_subject(format!("person-{name}")), tags] {
             let found = store.endpoints_matching(TENANT, selector, None, 1_001).await.expect("it reads");
             assert_eq!((found.endpoints.len(), found.next), (1, None));
         }
         rows.push(store.shared.kept.rows_read() - before);
     }
-    assert_eq!(rows, [4, 4], "a row of the index and one of the endpoint for each");
-    let forget_index = |conn: &Connection| conn.execute_batch("DROP INDEX endpoint_subject").map_err(failed("drop"));
-    store.work(session, 1, forget_index).await.expect("it is dropped");
+    assert_eq!(rows, [4, 4], "for each selector a row of the index and one of the endpoint");
+    let drop_index = |conn: &Connection| conn.execute_batch("DROP INDEX endpoint_subject").map_err(failed("drop"));
+    store.work(session, 1, drop_index).await.expect("it is dropped");
     let before = store.shared.kept.rows_read();
-    let selector = EndpointSelector::of_subject("person-55");
+    let selector = EndpointSelector::for_subject("person-55");
     store.endpoints_matching(TENANT, selector, None, 1_001).await.expect("it reads");
-    assert!(store.shared.kept.rows_read() - before >= 199, "rows that SQLite looks at in vain count as well");
+    assert!(store.shared.kept.rows_read() - before >= 199, "rows that SQLite scans without a match count as well");
     store.close().await;
 }

@@ -1,4 +1,4 @@
-//! Erasures that are applied again, to a copy of the data that is older than they are.
+//! Applies erasures again, to a restored copy of the data that is older than they are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,24 @@ use crate::sqlite::vault::{self, Vault};
 use crate::sqlite::{Sqlite, failed};
 use crate::{Erasures, StoreError};
 
-/// How long somebody else's read may be in the way of the end of an erasure; the next start goes on.
+/// How long another program's read may delay the end of an erasure; after that, the next start of the server finishes
+/// it.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_millis(20);
 
-/// What became of a list of erasures.
+/// The result of applying a list of erasures, in numbers of its lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErasedAgain {
-    /// Applied: their keys and rows are gone.
+    /// Applied: their keys and rows are deleted.
     pub applied: u64,
-    /// There was nothing of them, or the data had that erasure already.
+    /// Not needed: the copy has no data of theirs, or had that erasure already.
     pub known: u64,
-    /// Another store's, cut off or altered.
+    /// Refused: of another store, incomplete or altered.
     pub refused: u64,
 }
 
 impl Sqlite {
-    /// Applies a list of erasures to a store that nobody serves, and does all that follows from them.
+    /// Applies a list of erasures to a store that is not being served, and finishes all erasures.
     pub async fn erase_again(&self, session: Session, list: &str, at: Timestamp) -> Result<ErasedAgain, StoreError> {
         let mut again = ErasedAgain::default();
         for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
@@ -56,7 +57,7 @@ impl Sqlite {
         Ok(again)
     }
 
-    /// Goes through with all erasures that are not done.
+    /// Runs all unfinished erasures to their end.
     async fn finish_erasures(&self, session: Session, at: Timestamp) -> Result<(), StoreError> {
         let mut waited = Duration::ZERO;
         while let Some(next) = self.unfinished_erasures(1).await?.first() {
@@ -64,7 +65,7 @@ impl Sqlite {
             if step.is_some_and(|step| step.waits) {
                 if waited >= WAIT_MAX {
                     tracing::warn!(
-                        "an erasure could not be finished, since somebody reads the file; the next start goes on"
+                        "an erasure is not finished, since another program reads the file; the next start finishes it"
                     );
                     return Ok(());
                 }
@@ -76,7 +77,7 @@ impl Sqlite {
     }
 }
 
-/// Applies one, unless the data have it.
+/// Applies one erasure, unless the data had it already.
 fn apply(
     conn: &Connection,
     vault: &Vault,
@@ -91,7 +92,7 @@ fn apply(
     begin(conn, vault, (tenant, subject.as_ref()), (at, None), entries).map(Some)
 }
 
-/// Whether the data have been through this erasure: they say so, or they have forgotten what was at that time.
+/// Whether the data had this erasure already: it is recorded, or retention has deleted everything of its time.
 fn is_known(conn: &Connection, line: &Line) -> Result<bool, StoreError> {
     conn.prepare_cached(
         "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
@@ -99,12 +100,12 @@ fn is_known(conn: &Connection, line: &Line) -> Result<bool, StoreError> {
          SELECT 1 FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT 1) WHERE number > 1 AND at_ms > ?2",
     )
     .and_then(|mut sql| sql.exists((line.hidden, line.at.as_millis())))
-    .map_err(failed("look whether an erasure is known"))
+    .map_err(failed("check whether an erasure is known"))
 }
 
-/// Whose keyed hash this is, among those who have a key.
+/// The tenant or subject with this keyed hash, among those that have a key.
 fn whom(conn: &Connection, vault: &Vault, wanted: &Digest) -> Result<Option<(TenantId, Option<Digest>)>, StoreError> {
-    let doing = failed("look for whom an erasure is of");
+    let doing = failed("find the subject of an erasure");
     let mut sql = conn.prepare_cached("SELECT tenant, subject FROM data_key WHERE tenant >= 0").map_err(&doing)?;
     let mut rows = sql.query([]).map_err(&doing)?;
     while let Some(row) = rows.next().map_err(&doing)? {
@@ -112,7 +113,7 @@ fn whom(conn: &Connection, vault: &Vault, wanted: &Digest) -> Result<Option<(Ten
         let subject: Vec<u8> = get(row, 1)?;
         let subject: Option<Digest> = match subject.len() {
             0 => None,
-            _ => Some(subject.try_into().map_err(|_| vault::damaged("whose key it is"))?),
+            _ => Some(subject.try_into().map_err(|_| vault::damaged("the subject of a key"))?),
         };
         if hidden(vault, tenant, subject.as_ref()) == *wanted {
             return Ok(Some((tenant, subject)));

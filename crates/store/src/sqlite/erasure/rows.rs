@@ -1,8 +1,9 @@
-//! The rows of whom an erasure is of: found by their names, or by looking through a table, and removed with
-//! everything that leads to them.
+//! Deletes the rows that an erasure covers: found by the subject's name, or by a scan of a table, and deleted with all
+//! index rows that lead to them.
 //!
-//! Invariants: a step looks at and removes a bounded number of rows; what is pending is told of as ended by the
-//! commit that removes it; a message goes after all its deliveries, so that a step finds what the one before left.
+//! Invariants: a step reads and deletes a bounded number of rows; the commit that deletes a pending delivery's row
+//! records its end in the journal; a message is deleted after all its deliveries, so that the next step finds those
+//! that are left.
 
 use std::collections::BTreeSet;
 
@@ -21,17 +22,17 @@ use crate::sqlite::sealed::Names;
 use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
-/// Rows that a step looks at.
+/// Rows that a step reads.
 const LOOKED: u32 = 1_000;
-/// Payload that a step removes, for the same reason as [`ERASURE_STEP_MAX`].
+/// Bytes of payload that a step deletes, for the same reason as [`ERASURE_STEP_MAX`].
 const BYTES_MAX: i64 = 4 * 1024 * 1024;
 
 const STEP: usize = ERASURE_STEP_MAX as usize;
 
-/// What a step says: lanes whose endpoints are gone, and whether it waits for something.
+/// The result of a step: lanes whose endpoints were deleted, and whether the erasure waits for deliveries in flight.
 type Said = (Vec<LaneId>, bool);
 
-/// One step of whatever phase it is in.
+/// Runs one step of the current phase.
 pub(super) fn step(
     conn: &Connection,
     number: u64,
@@ -53,9 +54,9 @@ pub(super) fn step(
     Ok((lanes, false))
 }
 
-/// The keys of a tenant's subjects, which its own key wrapped; whether all are gone.
+/// Deletes keys of a tenant's subjects, which its destroyed key wrapped; returns whether all are deleted.
 fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
-    // The tenant may have a new key by now, and new subjects.
+    // The tenant may have a new key by now, with keys of new subjects under it: those have higher numbers.
     let removed = execute(
         conn,
         "DELETE FROM data_key WHERE id IN
@@ -70,9 +71,9 @@ fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
 type StoredEndpoint = (i64, i64, Vec<u8>, Option<Vec<u8>>);
 
 fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
-    let doing = failed("look for a tenant's endpoints");
+    let doing = failed("find a tenant's endpoints");
     if open.erasure.is_tenant {
-        // Nothing of anybody's is in them, but for how many there were.
+        // Rows of deleted endpoints contain no data of the tenant, only that they existed.
         let deleted = "DELETE FROM endpoint WHERE id IN
                          (SELECT id FROM endpoint WHERE tenant = ?1 AND status = 3 LIMIT ?2)";
         if execute(conn, deleted, (key(open.erasure.tenant.0), ERASURE_STEP_MAX))? == STEP {
@@ -97,8 +98,9 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
                 endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(&doing)?;
                 execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
             } else {
-                // Deliveries to the endpoint may be about other subjects: their tenant is read from its row, so the row
-                // stays. The cut ends them also when the process is killed before the dispatch loop makes its own.
+                // Deliveries to this endpoint may belong to messages of other subjects, and their tenant is read from
+                // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
+                // killed before the dispatch loop makes a cut of its own.
                 endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
                 cut::put(conn, &Cut::new(Scope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at))?;
             }
@@ -113,14 +115,14 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
     Ok((lanes, false))
 }
 
-/// A tenant's jobs that were asked for before; whether all are gone.
+/// Deletes a tenant's jobs that were requested before the erasure; returns whether all are deleted.
 fn jobs(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     let past: Vec<i64> = conn
         .prepare_cached("SELECT id FROM job WHERE tenant = ?1 AND at_ms <= ?2 LIMIT 10")
         .and_then(|mut sql| {
             sql.query_map((key(open.erasure.tenant.0), open.erasure.at.as_millis()), |row| row.get(0))?.collect()
         })
-        .map_err(failed("look for a tenant's jobs"))?;
+        .map_err(failed("find a tenant's jobs"))?;
     for id in &past {
         execute(conn, "DELETE FROM replay_listed WHERE job = ?1", [id])?;
         execute(conn, "DELETE FROM job WHERE id = ?1", [id])?;
@@ -128,7 +130,7 @@ fn jobs(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     Ok(past.len() < 10)
 }
 
-/// A tenant's documents that nobody can open any more; whether all are gone.
+/// Deletes a tenant's documents that are sealed under a destroyed key; returns whether all are deleted.
 fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     let found: Vec<(i64, i64, Vec<u8>)> = conn
         .prepare_cached("SELECT kind, id, sealed FROM document WHERE kind IN (0, 1, 2) AND tenant = ?1")
@@ -136,33 +138,34 @@ fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
             let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
             sql.query_map([key(open.erasure.tenant.0)], read)?.collect()
         })
-        .map_err(failed("look for a tenant's documents"))?;
-    let mut gone = 0;
+        .map_err(failed("find a tenant's documents"))?;
+    let mut deleted = 0;
     for (kind, id, sealed) in found {
-        if gone == STEP {
+        if deleted == STEP {
             return Ok(false);
         }
         if !vault::can_open(conn, &sealed)? {
             execute(conn, "DELETE FROM document WHERE kind = ?1 AND id = ?2", (kind, id))?;
-            gone += 1;
+            deleted += 1;
         }
     }
     Ok(true)
 }
 
-/// A message to remove.
+/// A message to delete.
 struct Found {
     id: i64,
-    /// What it is found by; none when only a name is left of it.
+    /// The hashes it is found by; `None` when only a row of `name` is left of it.
     names: Option<Names>,
     bytes: i64,
 }
 
-/// What a look for messages came to.
+/// A page of messages to delete.
 struct Look {
     found: Vec<Found>,
-    /// Where the next goes on.
+    /// The id after which the next page begins.
     last: i64,
+    /// Whether there may be a next page.
     full: bool,
 }
 
@@ -173,10 +176,10 @@ fn messages(
     entries: &mut Entries,
 ) -> Result<Said, StoreError> {
     let look = match (open.erasure.is_tenant, open.mark, open.phase) {
-        (false, Some(mark), _) => named(conn, open, mark)?,
+        (false, Some(mark), _) => subject_messages(conn, open, mark)?,
         (false, None, _) => Look { found: Vec::new(), last: 0, full: false },
-        (true, _, Phase::Kept) => of_tenant(conn, open, "kept")?,
-        (true, ..) => of_tenant(conn, open, "message")?,
+        (true, _, Phase::Kept) => tenant_messages(conn, open, "kept")?,
+        (true, ..) => tenant_messages(conn, open, "message")?,
     };
     let mut removal = Removal { conn, open, under_way, entries, left: STEP, spared: false };
     let (mut bytes, mut stopped) = (0, false);
@@ -199,7 +202,7 @@ fn messages(
         open.cursor = look.last;
         open.write(conn)?;
     } else if open.left > 0 {
-        // Something was under way: once more from the beginning.
+        // Deliveries were in flight: start over from the first message.
         (open.cursor, open.left) = (0, 0);
         open.write(conn)?;
         return Ok((Vec::new(), true));
@@ -209,9 +212,9 @@ fn messages(
     Ok((Vec::new(), false))
 }
 
-/// Messages with a subject's mark.
-fn named(conn: &Connection, open: Open, mark: Hidden) -> Result<Look, StoreError> {
-    let doing = failed("look for a subject's messages");
+/// Messages of a subject, found by its keyed hash.
+fn subject_messages(conn: &Connection, open: Open, mark: Hidden) -> Result<Look, StoreError> {
+    let doing = failed("find a subject's messages");
     let ids: Vec<i64> = conn
         .prepare_cached(
             "SELECT message FROM name WHERE kind = 0 AND hidden = ?1 AND message > ?2 ORDER BY message LIMIT ?3",
@@ -233,9 +236,9 @@ fn named(conn: &Connection, open: Open, mark: Hidden) -> Result<Look, StoreError
     Ok(Look { last: ids.last().copied().unwrap_or(0), full: ids.len() == STEP, found })
 }
 
-/// Messages of a tenant that nobody can open any more.
-fn of_tenant(conn: &Connection, open: Open, table: &'static str) -> Result<Look, StoreError> {
-    let doing = failed("look for a tenant's messages");
+/// Messages of a tenant that are sealed under a destroyed key.
+fn tenant_messages(conn: &Connection, open: Open, table: &'static str) -> Result<Look, StoreError> {
+    let doing = failed("find a tenant's messages");
     let mut sql = conn
         .prepare_cached(&format!(
             "SELECT id, tenant, names, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
@@ -255,20 +258,20 @@ fn of_tenant(conn: &Connection, open: Open, table: &'static str) -> Result<Look,
     Ok(look)
 }
 
-/// Removes messages with all that hangs on them.
+/// Deletes messages with their deliveries and index rows.
 struct Removal<'a> {
     conn: &'a Connection,
     open: Open,
     under_way: &'a BTreeSet<DeliveryId>,
     entries: &'a mut Entries,
-    /// Rows that may still be removed.
+    /// Rows that this step may still delete.
     left: usize,
-    /// Whether some delivery of the message at hand is under way.
+    /// Whether a delivery of the current message is in flight.
     spared: bool,
 }
 
 impl Removal<'_> {
-    /// Removes a message; `false` when it has more deliveries than a step may remove.
+    /// Deletes a message; `false` when it has more deliveries than the step may delete.
     fn message(&mut self, found: &Found) -> Result<bool, StoreError> {
         let inline = found.id.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
         let mut ranges = vec![(found.id + 1, inline)];
@@ -291,26 +294,27 @@ impl Removal<'_> {
                 execute(conn, "DELETE FROM name WHERE kind = 0 AND hidden = ?1 AND message = ?2", (mark, found.id))?;
             }
         }
-        // It makes no more deliveries.
+        // End its fan-out, which would make more deliveries.
         execute(conn, "DELETE FROM job WHERE id = ?1 AND kind = 0", [found.id])?;
-        let gone = execute(conn, "DELETE FROM message WHERE id = ?1", [found.id])?
+        let deleted = execute(conn, "DELETE FROM message WHERE id = ?1", [found.id])?
             + execute(conn, "DELETE FROM kept WHERE id = ?1", [found.id])?;
-        self.open.erasure.messages += u64::from(gone > 0);
+        self.open.erasure.messages += u64::from(deleted > 0);
         self.left = self.left.saturating_sub(1);
         Ok(true)
     }
 
-    /// Where deliveries of a message are that jobs made.
+    /// The ranges of ids of a message's deliveries that jobs made.
     fn chunks(&self, message: i64) -> Result<Vec<(i64, i64)>, StoreError> {
         self.conn
             .prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1 ORDER BY first")
             .and_then(|mut sql| sql.query_map([message], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-            .map_err(failed("look for the deliveries of a message"))
+            .map_err(failed("find the deliveries of a message"))
     }
 
-    /// Removes deliveries of a message in a range of ids; `false` when there are more than a step may remove.
+    /// Deletes deliveries of a message in a range of ids; `false` when there are more than the step may delete.
     fn deliveries(&mut self, message: i64, (from, below): (i64, i64)) -> Result<bool, StoreError> {
-        // One more than may go tells whether anything is left; what is under way is passed over.
+        // Read one row more than may be deleted, to learn whether any is left; those in flight are passed over and come
+        // on top.
         let limit = |some: usize| i64::try_from(some).unwrap_or(i64::MAX);
         for pending in self.pending((message, from, below, limit(self.left + self.under_way.len() + 1)))? {
             if self.under_way.contains(&pending.id) {
@@ -327,7 +331,7 @@ impl Removal<'_> {
         }
         for (id, endpoint) in self.ended((message, from, below, limit(self.left + self.under_way.len() + 1)))? {
             if self.under_way.contains(&DeliveryId(stored_key(id)?)) {
-                // Something newer took its place while it was being sent.
+                // It was superseded while it was in flight.
                 self.spared = true;
             } else if self.left == 0 {
                 return Ok(false);
@@ -339,7 +343,7 @@ impl Removal<'_> {
     }
 
     fn pending(&self, params: (i64, i64, i64, i64)) -> Result<Vec<Delivery>, StoreError> {
-        let doing = failed("look for the deliveries of a message");
+        let doing = failed("find the deliveries of a message");
         let mut sql = self
             .conn
             .prepare_cached(concat!(
@@ -362,10 +366,10 @@ impl Removal<'_> {
                 "SELECT id, endpoint FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4",
             )
             .and_then(|mut sql| sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-            .map_err(failed("look for the outcomes of a message"))
+            .map_err(failed("find the outcomes of a message"))
     }
 
-    /// Removes what is left of a delivery.
+    /// Deletes the outcome of a delivery, and everything stored with it.
     fn gone(&mut self, id: i64, endpoint: i64) -> Result<(), StoreError> {
         retention::let_outcome_go(self.conn, id, endpoint).map_err(failed("remove a delivery"))?;
         execute(self.conn, "DELETE FROM replay_life WHERE new = ?1", [id])?;

@@ -1,33 +1,34 @@
--- Keys are writer << 40 | sequence: they grow with time, so that the hot tables are written at
--- their end. Numbers in `tier`, `place`, `state`, `cause` and the like are those of `column.rs`.
+-- Ids are writer << 40 | sequence: they grow with time, so that the busiest tables are written at
+-- their end. The numbers in `tier`, `place`, `state`, `cause` and the like are defined in `column.rs`.
 
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- `starts` counts sessions: it is the writer new keys are minted under, and the epoch. The first opening
--- adds, once for the life of the store: `key_check` (which master key it is; while one is rotated both, the
--- newer first), `id_key` (hides keys in public ids, sealed), `store_id`, `public_key` (verifies checkpoints),
--- `last_key` (the highest number of a data key). No row below `low` is ready. Keys that a master key wraps are
--- written to `master_wrapped_0` or `_1`, as `wrapped_in` says; a rotation has moved `rewrapped` of them.
+-- `starts` counts sessions: it is the writer part of new ids, and the epoch. The first opening adds, once for
+-- the life of the store: `key_check` (identifies the master key; during a rotation both, the newer first),
+-- `id_key` (encrypts ids to public ids; sealed), `store_id`, `public_key` (verifies checkpoints), `last_key`
+-- (the highest number of a data key). No row below `low` is ready. Data keys that a master key wraps are
+-- written to `master_wrapped_0` or `_1`: `wrapped_in` is the 0 or 1. A rotation has moved `rewrapped` of them.
+-- `followed` and `following` are rows of the journal: see `history`.
 INSERT INTO meta VALUES ('starts', 0), ('followed', 0), ('following', 0), ('low', 0), ('wrapped_in', 0),
   ('rewrapped', 0);
 
--- Keys that seal, wrapped: number 1 is the store's own, the others are tenants' and their subjects'. What
--- was sealed under a key that is gone cannot be opened. Numbers are never used again.
+-- Data keys, wrapped: number 1 is the store's own, the others belong to tenants and their subjects. A value whose
+-- key was deleted cannot be opened. Numbers are never used again.
 CREATE TABLE data_key (
   id INTEGER PRIMARY KEY,
-  tenant INTEGER NOT NULL,                   -- nobody's, -1, is the store's
-  subject BLOB NOT NULL,                     -- a keyed hash of whose; empty for the tenant's own
-  wrapped BLOB                               -- by the tenant's; null where a master key wraps it
+  tenant INTEGER NOT NULL,                   -- -1 for the store's own key
+  subject BLOB NOT NULL,                     -- a keyed hash of the subject; empty for the tenant's own key
+  wrapped BLOB                               -- under the tenant's key; null where a master key wraps it
 ) STRICT;
 
 CREATE UNIQUE INDEX data_key_of ON data_key (tenant, subject);
 
--- The store's key and the tenants', wrapped by a master key. One of the two is empty, but while a master key is
--- rotated: its rows move to the other, wrapped anew. What they leave behind is cleared as a whole table, since
--- pages keep old bytes in their gaps that no row knows of.
+-- The store's key and the tenants' keys, wrapped by a master key. One of the two tables is empty, except while the
+-- master key is rotated: then rows move from one to the other, wrapped under the new key. The old table is cleared as
+-- a whole afterwards, since unused space of its pages may hold old bytes that belong to no row.
 CREATE TABLE master_wrapped_0 (id INTEGER PRIMARY KEY, wrapped BLOB NOT NULL) STRICT;
 CREATE TABLE master_wrapped_1 (id INTEGER PRIMARY KEY, wrapped BLOB NOT NULL) STRICT;
 
@@ -36,19 +37,19 @@ CREATE TRIGGER data_key_gone AFTER DELETE ON data_key WHEN OLD.wrapped IS NULL B
   DELETE FROM master_wrapped_1 WHERE id = OLD.id;
 END;
 
--- Who was erased, as a keyed hash, and how far that is. A row goes with the row of the journal that
+-- Erasures of subjects and tenants, and their progress. A row is deleted with the row of the journal that
 -- announced it.
 CREATE TABLE erasure (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   tenant INTEGER NOT NULL,
   kind INTEGER NOT NULL CHECK (kind IN (0, 1)),          -- subject, whole tenant
-  hidden BLOB NOT NULL,                      -- as the file `erasures` has it
-  mark BLOB,                                 -- the subject's in the journal; null where there is none
-  row INTEGER NOT NULL,                      -- of the journal, which announced it
+  hidden BLOB NOT NULL,                      -- keyed hash of the subject or tenant, as in the file `erasures`
+  mark BLOB,                                 -- the subject's keyed hash in the journal; null where there is none
+  row INTEGER NOT NULL,                      -- the row of the journal that announced it
   at_ms INTEGER NOT NULL,
   phase INTEGER NOT NULL CHECK (phase BETWEEN 0 AND 10),
   cursor INTEGER NOT NULL,
-  left_over INTEGER NOT NULL,                -- messages passed over in this pass: some of theirs was under way
+  left_over INTEGER NOT NULL,                -- messages passed over in this pass, since a delivery was in flight
   messages INTEGER NOT NULL,
   deliveries INTEGER NOT NULL,
   done_ms INTEGER
@@ -56,25 +57,25 @@ CREATE TABLE erasure (
 
 CREATE INDEX erasure_open ON erasure (tenant) WHERE done_ms IS NULL;
 
--- Everything in it that somebody chose is sealed. Equal event types of a tenant look equal.
+-- Everything that the producer chose is sealed. Equal event types of a tenant have equal ciphertexts.
 CREATE TABLE message (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   tier INTEGER NOT NULL,
   event_type TEXT,
-  names BLOB,                                -- as `name` has them, of correlation id and subject
-  head BLOB NOT NULL,                        -- all that was said of it
+  names BLOB,                                -- keyed hashes of correlation id and subject, as in `name`
+  head BLOB NOT NULL,                        -- every field but the payloads
   compact BLOB,
   body BLOB NOT NULL
 ) STRICT;
 
--- Calls that created something, by their caller's key: who calls again gets the first answer. The day
--- stands first so that old ones are dropped as a range.
+-- Calls with an idempotency key that created something: a repeated call gets the first answer. The day is the first
+-- column of the key so that old rows are deleted as a range.
 CREATE TABLE idempotency (
   day INTEGER NOT NULL,                      -- of UTC, from 1970
   tenant INTEGER NOT NULL,
-  key BLOB NOT NULL,                         -- a keyed hash of it
+  key BLOB NOT NULL,                         -- a keyed hash of the idempotency key
   digest BLOB NOT NULL,                      -- of the request, keyed
   status INTEGER NOT NULL,
   answer BLOB NOT NULL,                      -- sealed
@@ -82,7 +83,7 @@ CREATE TABLE idempotency (
   PRIMARY KEY (day, tenant, key)
 ) STRICT, WITHOUT ROWID;
 
--- Messages past their time that an unfinished delivery or a dead letter still needs.
+-- Messages past their retention that an unfinished delivery or a dead letter still needs.
 CREATE TABLE kept (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
@@ -95,7 +96,7 @@ CREATE TABLE kept (
   body BLOB NOT NULL
 ) STRICT;
 
--- Unfinished work only: the row goes when the delivery ends. Columns up to `compact` are those of
+-- Unfinished deliveries only: a row is deleted when its delivery ends. Columns up to `compact` are those of
 -- `outcome`, in the same order.
 CREATE TABLE delivery (
   id INTEGER PRIMARY KEY,
@@ -116,22 +117,22 @@ CREATE TABLE delivery (
   ack_within_us INTEGER,
   compact INTEGER NOT NULL,                  -- none, spare, in use
   place INTEGER NOT NULL CHECK (place BETWEEN 0 AND 2),  -- ready, delayed, spilled
-  collapse INTEGER,                          -- a keyed hash: any of the 64-bit numbers
-  mac BLOB NOT NULL,                         -- of the columns up to `compact`: who else writes a row has none
+  collapse INTEGER,                          -- a keyed hash of the collapse key: any 64-bit number
+  mac BLOB NOT NULL,                         -- of the columns up to `compact`; a forged row has no valid one
   CHECK ((state = 0) = (attempts = 0)),      -- queued is what was not tried yet
   CHECK ((state = 1) = (cause IS NOT NULL)),
   CHECK (state <> 2 OR ack_within_us IS NOT NULL),
   CHECK (expiry BETWEEN 0 AND 2 AND (expiry = 0) = (expires_ms IS NULL))
 ) STRICT;
 
--- The only indexes of the pending table, and fresh rows without a collapse key are in none: each
--- random index page costs more than the whole rest of a delivery. All end with the id, as every index
--- does.
+-- The only indexes of the pending table; a fresh row without a collapse key is in none of them, since
+-- writing a random index page costs more than the rest of a delivery. Like every index of a rowid table
+-- they end with the id.
 CREATE INDEX delivery_late ON delivery (due_ms) WHERE place = 1;
 CREATE INDEX delivery_spill ON delivery (lane, tier) WHERE place = 2;
 CREATE INDEX delivery_collapse ON delivery (lane, collapse) WHERE collapse IS NOT NULL;
 
--- What has ended, with the attempt that ended it: one short row for a delivery that went well.
+-- Deliveries that have ended, each with the attempt that ended it: one short row for a successful delivery.
 CREATE TABLE outcome (
   id INTEGER PRIMARY KEY,
   back INTEGER NOT NULL,
@@ -159,7 +160,7 @@ CREATE TABLE outcome (
   CHECK (state <> 3 OR attempts > 0)         -- nothing is delivered untried
 ) STRICT;
 
--- Every other attempt. `late` ones came back after the end of their delivery.
+-- Every other attempt. `late` attempts were recorded after the end of their delivery.
 CREATE TABLE attempt (
   delivery INTEGER NOT NULL,
   late INTEGER NOT NULL CHECK (late IN (0, 1)),
@@ -172,17 +173,17 @@ CREATE TABLE attempt (
   PRIMARY KEY (delivery, late, place)
 ) STRICT, WITHOUT ROWID;
 
--- How receivers' answers to attempts that failed begin.
+-- The first bytes of receivers' answers to failed attempts.
 CREATE TABLE excerpt (
   delivery INTEGER NOT NULL,
   number INTEGER NOT NULL,
   tenant INTEGER NOT NULL,
-  sealed BLOB NOT NULL,                      -- as its message is
+  sealed BLOB NOT NULL,                      -- under the key of its message
   PRIMARY KEY (delivery, number)
 ) STRICT, WITHOUT ROWID;
 
--- What was given up, numbered in the order of filing: a number is never used again, so that a purge
--- can say what was there when it was asked for.
+-- Dead letters, numbered in the order of filing. A number is never used again, so that a purge covers only
+-- the dead letters that were filed before it was requested.
 CREATE TABLE dead_letter (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   delivery INTEGER NOT NULL,
@@ -197,7 +198,7 @@ CREATE TABLE dead_letter (
   replayed_as INTEGER                        -- its next life
 ) STRICT;
 
--- Each filter has its index, in the order of a list: by time, then by number.
+-- An index for each filter, in the order of a list: by time, then by number.
 CREATE UNIQUE INDEX dead_letter_delivery ON dead_letter (delivery);
 CREATE INDEX dead_letter_time ON dead_letter (at_ms);
 CREATE INDEX dead_letter_tenant ON dead_letter (tenant, at_ms);
@@ -206,7 +207,7 @@ CREATE INDEX dead_letter_cause ON dead_letter (tenant, cause, at_ms);
 CREATE INDEX dead_letter_event_type ON dead_letter (tenant, event_type, at_ms) WHERE event_type IS NOT NULL;
 CREATE INDEX dead_letter_tier ON dead_letter (tenant, tier, at_ms);
 
--- Purges under way: what matches, up to that number, is neither listed nor replayed.
+-- Purges under way: dead letters that match, with numbers up to `upto`, are neither listed nor replayed.
 CREATE TABLE dead_cut (
   id INTEGER PRIMARY KEY,
   tenant INTEGER NOT NULL,
@@ -221,23 +222,24 @@ CREATE TABLE dead_cut (
   swept_number INTEGER
 ) STRICT;
 
--- What happened, in the order it became durable: one row a group commit, linked by `before`.
+-- The journal of events, in the order of their commits: one row for each group commit, linked by `before`.
 CREATE TABLE journal (
   number INTEGER PRIMARY KEY,
-  at_ms INTEGER NOT NULL,                    -- of the latest thing in it or before it
+  at_ms INTEGER NOT NULL,                    -- of the latest entry in it or before it
   packed BLOB NOT NULL,
   root BLOB NOT NULL CHECK (length(root) = 32),          -- of the tree over the entries
   before BLOB NOT NULL CHECK (length(before) = 32)       -- hash of the row before
 ) STRICT;
 
--- Signed lines that say how the journal ended at a time, by the row they vouch for.
+-- Checkpoints: signed lines that state how the journal ended at a time, by its last row then.
 CREATE TABLE checkpoint (
   row INTEGER PRIMARY KEY,
   line TEXT NOT NULL
 ) STRICT;
 
--- Derived from the journal, and made again from it if need be: up to row `followed` of `meta`, and of
--- the batch up to `following` some. A count says up to which row it counts.
+-- The following tables are derived from the journal and can be rebuilt from it. They include its rows up to the
+-- `followed` of `meta`, and part of the batch up to `following`. In tables of counts, `upto` is the last row
+-- counted.
 CREATE TABLE history (
   endpoint INTEGER NOT NULL,
   delivery INTEGER NOT NULL,
@@ -259,9 +261,9 @@ CREATE TABLE queue_count (
   PRIMARY KEY (lane, tier)
 ) STRICT, WITHOUT ROWID;
 
--- The same of all queues together.
+-- The counts of all queues together.
 CREATE TABLE depth (
-  counted INTEGER PRIMARY KEY CHECK (counted BETWEEN 0 AND 3),     -- each tier; what was never tried, of any
+  counted INTEGER PRIMARY KEY CHECK (counted BETWEEN 0 AND 3),     -- each tier; of all tiers, not yet tried
   pending INTEGER NOT NULL,
   upto INTEGER NOT NULL
 ) STRICT;
@@ -275,28 +277,28 @@ CREATE TABLE tally (
   PRIMARY KEY (tenant, hour, counted)
 ) STRICT, WITHOUT ROWID;
 
--- What was agreed with tenants on how long their things are kept: null is as long as everybody's. The tenants'
--- documents say it; here it is as the journal told it.
+-- Retention overrides of tenants: null is the default retention. Derived from the journal; the tenants'
+-- documents hold the setting itself.
 CREATE TABLE own_retention (
   tenant INTEGER PRIMARY KEY,
   payload_ms INTEGER,
   history_ms INTEGER,
-  told_ms INTEGER NOT NULL,                  -- when the journal told it last
+  told_ms INTEGER NOT NULL,                  -- time of the last entry of the journal that states it
   CHECK (payload_ms > 0 OR history_ms > 0)
 ) STRICT;
 
 CREATE INDEX own_retention_payload ON own_retention (payload_ms) WHERE payload_ms IS NOT NULL;
 CREATE INDEX own_retention_history ON own_retention (history_ms) WHERE history_ms IS NOT NULL;
 
--- How far retention has come: up to there nothing is left to let go of tenants with this time.
+-- The progress of retention: up to `upto`, everything of tenants with this retention has been deleted.
 CREATE TABLE retention_walk (
   phase INTEGER NOT NULL,
-  kept_ms INTEGER NOT NULL,                  -- 0: as long as everybody's
+  kept_ms INTEGER NOT NULL,                  -- 0: the default retention
   upto INTEGER NOT NULL,                     -- a message, a delivery or a row of the journal
   PRIMARY KEY (phase, kept_ms)
 ) STRICT, WITHOUT ROWID;
 
--- Deliveries of a message beyond those an accept made, as runs of ids.
+-- Deliveries of a message that a fan-out job made after the accept, as ranges of ids.
 CREATE TABLE fanout_chunk (
   message INTEGER NOT NULL,
   first INTEGER NOT NULL,
@@ -304,13 +306,13 @@ CREATE TABLE fanout_chunk (
   PRIMARY KEY (message, first)
 ) STRICT, WITHOUT ROWID;
 
--- Work that makes deliveries in chunks; the cursor is behind what is dealt with.
+-- Jobs make deliveries in chunks; the cursor is after the last item that was dealt with.
 CREATE TABLE job (
-  id INTEGER PRIMARY KEY,                    -- a fan-out's is its message's
+  id INTEGER PRIMARY KEY,                    -- of a fan-out: the id of its message
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),    -- fan-out; replay of dead letters, of a list, of what
-                                             -- has ended, of what an endpoint is missing
+  kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),    -- fan-out; replay of dead letters, of a list, of ended
+                                             -- deliveries, of messages that an endpoint is missing
   state INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3),  -- running, paused, done, cancelled
   cursor_ms INTEGER NOT NULL,
   cursor_number INTEGER NOT NULL,
@@ -326,7 +328,7 @@ CREATE TABLE job (
   event_type TEXT,
   since_ms INTEGER,
   until_ms INTEGER,
-  upto INTEGER,                              -- of dead letters, the last; of what has ended, whether dead ones too
+  upto INTEGER,                              -- dead letters: the last number; ended: whether dead ones are included
   reason TEXT                                -- sealed
 ) STRICT;
 
@@ -336,7 +338,7 @@ CREATE INDEX job_fan_out ON job (kind, state) WHERE kind = 0 AND state = 0;
 CREATE INDEX job_replaying ON job (tenant, state) WHERE state = 0 AND kind > 0;
 CREATE INDEX job_replay ON job (id) WHERE kind > 0;
 
--- What jobs passed over, by why.
+-- How many items jobs passed over, by reason.
 CREATE TABLE job_skip (
   job INTEGER NOT NULL,
   why INTEGER NOT NULL,
@@ -365,7 +367,7 @@ CREATE TABLE replay_life (
 
 CREATE UNIQUE INDEX replay_life_new ON replay_life (new);
 
--- What endpoints were missing and have got since: each message once.
+-- Deliveries that replays made of messages their endpoint was missing: each message once.
 CREATE TABLE replay_missed (
   message INTEGER NOT NULL,
   endpoint INTEGER NOT NULL,
@@ -384,7 +386,7 @@ CREATE TABLE cut (
   PRIMARY KEY (kind, scope)
 ) STRICT, WITHOUT ROWID;
 
--- In flight when a cut was made; emptied by every start.
+-- Deliveries that were in flight when a cut was made; emptied by every start.
 CREATE TABLE spared (
   kind INTEGER NOT NULL,
   scope INTEGER NOT NULL,
@@ -394,29 +396,29 @@ CREATE TABLE spared (
 
 CREATE TABLE pause (
   kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 3),    -- everything, tenant, lane, origin
-  scope INTEGER NOT NULL,                    -- of an origin a hash: any of the 64-bit numbers
+  scope INTEGER NOT NULL,                    -- of an origin a hash: any 64-bit number
   until_ms INTEGER,
-  sealed BLOB,                               -- what was said of it, if anything was
+  sealed BLOB,                               -- origin, reason and API key, those that are known; null if none is
   PRIMARY KEY (kind, scope)
 ) STRICT, WITHOUT ROWID;
 
--- Breakers that were not closed a few seconds ago.
+-- Breakers that were not closed, as of a few seconds ago.
 CREATE TABLE soft_breaker (
   kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 4),    -- lane, origin, region, credential, resolver
-  id INTEGER NOT NULL,                       -- of an origin a hash: any of the 64-bit numbers
+  id INTEGER NOT NULL,                       -- of an origin a hash: any 64-bit number
   since_ms INTEGER NOT NULL,
   hold_us INTEGER NOT NULL,
   PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
 
--- Tenants, API keys and policies: what people make, name and change.
+-- Tenants, API keys and policies: the objects besides endpoints that callers of the API create and change.
 CREATE TABLE document (
   kind INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 2),    -- tenant, API key, policy
   id INTEGER NOT NULL,
-  tenant INTEGER NOT NULL,                   -- nobody's is 0
-  name BLOB,                                 -- a keyed hash of it
+  tenant INTEGER NOT NULL,                   -- 0: belongs to no tenant
+  name BLOB,                                 -- a keyed hash of the name
   at_ms INTEGER NOT NULL,
-  sealed BLOB NOT NULL,                      -- its name and what it says
+  sealed BLOB NOT NULL,                      -- its name and content
   PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -428,11 +430,11 @@ CREATE TABLE endpoint (
   lane INTEGER NOT NULL,
   tenant INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
-  version INTEGER NOT NULL,                  -- counts its changes
-  uid BLOB,                                  -- a keyed hash of it
+  version INTEGER NOT NULL,                  -- grows by one with each change
+  uid BLOB,                                  -- a keyed hash of the uid
   subject BLOB,                              -- 16 bytes of a keyed hash of tenant and subject
   tags BLOB,                                 -- its rows of endpoint_tag: 16 bytes for each tag, in their order
-  sealed BLOB NOT NULL,                      -- all that its owner wrote; empty once it is deleted
+  sealed BLOB NOT NULL,                      -- all that its owner set; empty once it is deleted
   ttl_us INTEGER,
   send_order INTEGER NOT NULL CHECK (send_order BETWEEN 0 AND 2),  -- fifo, newest first, strict
   on_dead INTEGER NOT NULL CHECK (on_dead IN (0, 1)),    -- skip, hold
@@ -446,7 +448,7 @@ CREATE INDEX endpoint_deleted ON endpoint (tenant) WHERE status = 3;
 CREATE UNIQUE INDEX endpoint_uid ON endpoint (uid) WHERE uid IS NOT NULL;
 CREATE INDEX endpoint_subject ON endpoint (subject) WHERE subject IS NOT NULL;
 
--- Which endpoints carry a tag, by id: written and removed with the endpoint's own row.
+-- The endpoints that carry a tag; rows are written and removed together with the endpoint's own row.
 CREATE TABLE endpoint_tag (
   tag BLOB NOT NULL,                         -- 16 bytes of a keyed hash of tenant and tag
   endpoint INTEGER NOT NULL,

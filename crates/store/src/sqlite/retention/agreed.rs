@@ -1,11 +1,11 @@
-//! What was agreed with tenants on how long their things are kept, and how far retention has come for each of the times
-//! that are in use.
+//! Retention overrides of tenants, and the progress of retention for each retention time in use.
 //!
-//! Tenants with the same time are walked together, and all with whom none was agreed. Each walk has a place on the disk:
-//! up to there it has let everything go, and it never looks back. So whoever changes over to another time takes that
-//! walk's place back to where the walk he leaves has come.
+//! Tenants with the same retention time share one walk, and so do all tenants without an override. Each walk has a
+//! place in the file: up to there it has deleted everything, and it never goes back by itself. So when a tenant changes
+//! over to another time, the place of the walk it joins is moved back to the place of the walk it leaves, if that is
+//! lower.
 //!
-//! Invariant: of a tenant, nothing that a walk lets go lies at or before the place of the walk it belongs to.
+//! Invariant: a tenant has no row for its walk to delete at or before the place of that walk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,11 +21,11 @@ use crate::row::{Agreed, OwnRetention, RETENTION_STEP_MAX, RetentionPhase};
 use crate::sqlite::column::{get, key, stored_key};
 use crate::sqlite::{derived, failed};
 
-/// Everything of tenants with one time, and one thing that is let go of them.
+/// The deletion of one kind of data of all tenants with the same retention time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     pub(super) phase: RetentionPhase,
-    /// 0 for all with whom no time was agreed.
+    /// The retention time; 0 for tenants without an override.
     kept_ms: i64,
 }
 
@@ -34,21 +34,21 @@ impl Walk {
         Self { phase, kept_ms: kept.map_or(0, millis) }
     }
 
-    /// The time that was agreed.
+    /// The retention override of its tenants; `None` for those without one.
     pub(super) fn kept(self) -> Option<Duration> {
         stored(Some(self.kept_ms).filter(|kept| *kept > 0))
     }
 
-    /// Up to where it has let everything go.
+    /// The row up to which it has deleted everything.
     pub(super) fn place(self, conn: &Connection) -> Result<i64, StoreError> {
         let found = conn
             .prepare_cached("SELECT upto FROM retention_walk WHERE phase = ?1 AND kept_ms = ?2")
             .and_then(|mut sql| sql.query_row((phase_number(self.phase), self.kept_ms), |row| row.get(0)).optional())
-            .map_err(failed("read how far retention is"))?;
+            .map_err(failed("read the progress of retention"))?;
         Ok(found.unwrap_or(0))
     }
 
-    /// It has come so far.
+    /// Stores its place.
     pub(super) fn has_come(self, conn: &Connection, upto: i64) -> Result<(), StoreError> {
         if upto == self.place(conn)? {
             return Ok(());
@@ -56,25 +56,25 @@ impl Walk {
         conn.prepare_cached("INSERT OR REPLACE INTO retention_walk (phase, kept_ms, upto) VALUES (?1, ?2, ?3)")
             .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms, upto)))
             .map(drop)
-            .map_err(failed("note how far retention is"))
+            .map_err(failed("store the progress of retention"))
     }
 
-    /// The walk of the same kind with the next longer time.
+    /// The walk of the same phase with the next longer retention time.
     pub(super) fn next(self, conn: &Connection) -> Result<Option<Self>, StoreError> {
         let Some(column) = column(self.phase) else { return Ok(None) };
         let kept: Option<i64> = conn
             .prepare_cached(&format!("SELECT min({column}) FROM own_retention WHERE {column} > ?1"))
             .and_then(|mut sql| sql.query_row([self.kept_ms], |row| row.get(0)))
-            .map_err(failed("read which times were agreed"))?;
+            .map_err(failed("read retention overrides"))?;
         Ok(kept.map(|kept_ms| Self { kept_ms, ..self }))
     }
 
-    /// Takes it back for a tenant that comes from another one, or has it begin there.
-    fn is_joined_from(self, conn: &Connection, other: Self) -> Result<(), StoreError> {
+    /// Moves its place back for a tenant that joins from another walk; a new walk begins at that place.
+    fn join_from(self, conn: &Connection, other: Self) -> Result<(), StoreError> {
         let upto = other.place(conn)?;
-        // Nobody has belonged to it: nothing before that place is its own.
-        let begins = self.kept_ms > 0;
-        let sql = if begins {
+        // A walk of an override may be new. Then no other tenant belongs to it, so it may begin at that place.
+        let may_be_new = self.kept_ms > 0;
+        let sql = if may_be_new {
             "INSERT INTO retention_walk (phase, kept_ms, upto) VALUES (?1, ?2, ?3)
              ON CONFLICT DO UPDATE SET upto = min(upto, excluded.upto)"
         } else {
@@ -83,11 +83,11 @@ impl Walk {
         conn.prepare_cached(sql)
             .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms, upto)))
             .map(drop)
-            .map_err(failed("take retention back"))
+            .map_err(failed("move retention back"))
     }
 
-    /// Forgets it when nobody belongs to it any more.
-    fn is_left(self, conn: &Connection) -> Result<(), StoreError> {
+    /// Deletes its place if no tenant belongs to it any more.
+    fn delete_if_unused(self, conn: &Connection) -> Result<(), StoreError> {
         let Some(column) = column(self.phase).filter(|_| self.kept_ms > 0) else { return Ok(()) };
         conn.prepare_cached(&format!(
             "DELETE FROM retention_walk WHERE phase = ?1 AND kept_ms = ?2
@@ -95,11 +95,11 @@ impl Walk {
         ))
         .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms)))
         .map(drop)
-        .map_err(failed("forget a time that nobody has"))
+        .map_err(failed("delete an unused retention time"))
     }
 }
 
-/// By which of the times a phase goes, where it has a walk for each.
+/// The column with the override that applies to a phase; `None` for phases without a walk for each retention time.
 fn column(phase: RetentionPhase) -> Option<&'static str> {
     match phase {
         RetentionPhase::Messages => Some("payload_ms"),
@@ -112,7 +112,7 @@ fn column(phase: RetentionPhase) -> Option<&'static str> {
     }
 }
 
-/// Takes over what was agreed; see [`crate::Archive::agree`].
+/// Applies retention overrides, and returns how many tenants changed; see [`crate::Archive::agree`].
 pub(in crate::sqlite) fn agree(
     conn: &Connection,
     agreed: &Agreed,
@@ -125,23 +125,23 @@ pub(in crate::sqlite) fn agree(
     let tenants: BTreeSet<TenantId> = before.keys().chain(after.keys()).copied().collect();
     let mut changed = 0;
     for tenant in tenants {
-        let was = before.get(&tenant).copied().unwrap_or_default();
-        let is = after.get(&tenant).copied().unwrap_or_default();
-        if was == is {
+        let old = before.get(&tenant).copied().unwrap_or_default();
+        let new = after.get(&tenant).copied().unwrap_or_default();
+        if old == new {
             continue;
         }
         changed += 1;
-        write(conn, tenant, is, now)?;
-        entries.push(&Entry::Agreed { tenant, own: is, at: now });
-        for (phase, was, is) in [
-            (RetentionPhase::Pending, was.history, is.history),
-            (RetentionPhase::Messages, was.payload, is.payload),
-            (RetentionPhase::History, was.history, is.history),
+        write(conn, tenant, new, now)?;
+        entries.push(&Entry::Agreed { tenant, own: new, at: now });
+        for (phase, old, new) in [
+            (RetentionPhase::Pending, old.history, new.history),
+            (RetentionPhase::Messages, old.payload, new.payload),
+            (RetentionPhase::History, old.history, new.history),
         ] {
-            let (was, is) = (Walk::new(phase, was), Walk::new(phase, is));
-            if was != is {
-                is.is_joined_from(conn, was)?;
-                was.is_left(conn)?;
+            let (old, new) = (Walk::new(phase, old), Walk::new(phase, new));
+            if old != new {
+                new.join_from(conn, old)?;
+                old.delete_if_unused(conn)?;
             }
         }
     }
@@ -149,7 +149,7 @@ pub(in crate::sqlite) fn agree(
 }
 
 fn read(conn: &Connection, agreed: &Agreed) -> Result<BTreeMap<TenantId, OwnRetention>, StoreError> {
-    let doing = failed("read what was agreed");
+    let doing = failed("read retention overrides");
     let after = agreed.after.map_or(-1, |tenant| key(tenant.0));
     let upto = agreed.upto.map_or(i64::MAX, |tenant| key(tenant.0));
     let mut sql = conn
@@ -176,43 +176,44 @@ fn write(conn: &Connection, tenant: TenantId, own: OwnRetention, now: Timestamp)
             sql.execute((key(tenant.0), own.payload.map(millis), own.history.map(millis), now.as_millis()))
         })
     };
-    written.map(drop).map_err(failed("write what was agreed"))
+    written.map(drop).map_err(failed("write a retention override"))
 }
 
-/// Tells the journal again what rows told that are about to go: an audit must find it. Says how much that was.
+/// Writes overrides to the journal again whose entries are in rows about to be deleted, since an audit needs them.
+/// Returns how many.
 pub(super) fn tell_again(
     conn: &Connection,
     old: Timestamp,
     now: Timestamp,
     entries: &mut Entries,
 ) -> Result<usize, StoreError> {
-    let doing = failed("tell again what was agreed");
+    let doing = failed("repeat retention overrides in the journal");
     let mut sql = conn
         .prepare_cached("SELECT tenant, payload_ms, history_ms FROM own_retention WHERE told_ms <= ?1 LIMIT ?2")
         .map_err(&doing)?;
     let mut rows = sql.query((old.as_millis(), RETENTION_STEP_MAX)).map_err(&doing)?;
-    let mut told = Vec::new();
+    let mut repeated = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
         let own = OwnRetention { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
-        told.push((TenantId(stored_key(get(row, 0)?)?), own));
+        repeated.push((TenantId(stored_key(get(row, 0)?)?), own));
     }
     drop(rows);
-    for (tenant, own) in &told {
+    for (tenant, own) in &repeated {
         write(conn, *tenant, *own, now)?;
         entries.push(&Entry::Agreed { tenant: *tenant, own: *own, at: now });
     }
-    Ok(told.len())
+    Ok(repeated.len())
 }
 
-/// The longest time that histories are kept for by agreement.
+/// The longest override for histories.
 pub(super) fn longest_history(conn: &Connection) -> Result<Option<Duration>, StoreError> {
     conn.prepare_cached("SELECT max(history_ms) FROM own_retention")
         .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
         .map(stored)
-        .map_err(failed("read which times were agreed"))
+        .map_err(failed("read retention overrides"))
 }
 
-/// Up to which row of the journal nobody's history is looked for any more.
+/// The row of the journal up to which the outcomes of all tenants are deleted.
 pub(super) fn walked(conn: &Connection) -> Result<i64, StoreError> {
     let mut walk = Some(Walk::new(RetentionPhase::History, None));
     let mut least = i64::MAX;
@@ -223,11 +224,11 @@ pub(super) fn walked(conn: &Connection) -> Result<i64, StoreError> {
     Ok(least)
 }
 
-/// Who owns endpoints, and what was agreed with them.
+/// A cache of the tenants of endpoints and their retention overrides.
 pub(super) struct Owners<'c> {
     conn: &'c Connection,
-    /// Whether nothing was agreed with anybody.
-    are_equals: bool,
+    /// Whether no tenant has an override.
+    has_none: bool,
     endpoints: BTreeMap<EndpointId, TenantId>,
     own: BTreeMap<TenantId, OwnRetention>,
 }
@@ -237,13 +238,13 @@ impl<'c> Owners<'c> {
         let any = conn
             .prepare_cached("SELECT 1 FROM own_retention LIMIT 1")
             .and_then(|mut sql| sql.exists([]))
-            .map_err(failed("read what was agreed"))?;
-        Ok(Self { conn, are_equals: !any, endpoints: BTreeMap::new(), own: BTreeMap::new() })
+            .map_err(failed("read retention overrides"))?;
+        Ok(Self { conn, has_none: !any, endpoints: BTreeMap::new(), own: BTreeMap::new() })
     }
 
-    /// What was agreed with a tenant.
+    /// The override of a tenant.
     pub(super) fn own(&mut self, tenant: TenantId) -> Result<OwnRetention, StoreError> {
-        if self.are_equals {
+        if self.has_none {
             return Ok(OwnRetention::default());
         }
         if let Some(known) = self.own.get(&tenant) {
@@ -258,21 +259,21 @@ impl<'c> Owners<'c> {
                 };
                 sql.query_row([key(tenant.0)], own).optional()
             })
-            .map_err(failed("read what was agreed"))?
+            .map_err(failed("read retention overrides"))?
             .unwrap_or_default();
         self.own.insert(tenant, own);
         Ok(own)
     }
 
-    /// The tenant of an endpoint, where that matters.
+    /// The tenant of an endpoint; `None` if no tenant has an override, so that it does not matter.
     pub(super) fn of(&mut self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
-        if self.are_equals {
+        if self.has_none {
             return Ok(None);
         }
         derived::owner(self.conn, &mut self.endpoints, endpoint).map(Some)
     }
 
-    /// Whether what goes to an endpoint belongs to a walk by how long histories are kept.
+    /// Whether deliveries of an endpoint belong to a walk that deletes by the retention of histories.
     pub(super) fn belongs(&mut self, endpoint: EndpointId, walk: Walk) -> Result<bool, StoreError> {
         let own = match self.of(endpoint)? {
             Some(tenant) => self.own(tenant)?,

@@ -1,5 +1,5 @@
-//! Endpoints under seal: everything their owners chose, in one value. One that is somebody's is sealed under
-//! their key, so that it goes with them.
+//! Seals endpoints: everything their owners set, in one value. An endpoint of a subject is sealed under the subject's
+//! key, so that erasing the subject erases it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::number::{micros, stored_micros};
 use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
 use crate::sqlite::vault::{NewKey, Vault};
 
-/// What an endpoint's uid is looked up by.
+/// The keyed hash by which an endpoint's uid is looked up.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {
     lookups.hash("endpoint's uid", tenant.raw(), uid.as_bytes())
 }
 
-/// Bytes of the hashes that subjects and tags are looked up by: as many as keep two of them apart.
+/// Bytes of the hashes by which subjects and tags are looked up: enough to make a collision negligible.
 pub(in crate::sqlite) const NAME_BYTES: usize = 16;
 
-/// What subjects and tags are looked up by: the beginning of a keyed hash of the tenant and the name.
+/// The hash by which a subject or tag is looked up: the first bytes of a keyed hash of the tenant and the name.
 pub(in crate::sqlite) type NameHash = [u8; NAME_BYTES];
 
-/// What an endpoint's subject is looked up by.
+/// The hash by which endpoints of a subject are looked up.
 pub(in crate::sqlite) fn hide_subject(lookups: &LookupKey, tenant: TenantId, subject: &str) -> NameHash {
     shortened(&lookups.hash("endpoint's subject", tenant.raw(), subject.as_bytes()))
 }
 
-/// What one of an endpoint's tags is looked up by.
+/// The hash by which endpoints with a tag are looked up.
 pub(in crate::sqlite) fn hide_tag(lookups: &LookupKey, tenant: TenantId, tag: &str) -> NameHash {
     shortened(&lookups.hash("endpoint's tag", tenant.raw(), tag.as_bytes()))
 }
@@ -43,7 +43,7 @@ fn shortened(hash: &Digest) -> NameHash {
     std::array::from_fn(|at| hash[at])
 }
 
-/// What an endpoint is found by, hashed.
+/// The hashes by which an endpoint is found.
 pub(in crate::sqlite) struct EndpointNames {
     pub(in crate::sqlite) uid: Option<Digest>,
     pub(in crate::sqlite) subject: Option<NameHash>,
@@ -65,18 +65,18 @@ impl EndpointNames {
     }
 }
 
-/// Whose key an endpoint is sealed under: its subject's, else its tenant's.
+/// The owner of the key that an endpoint is sealed under: its subject if it has one, else its tenant.
 pub(in crate::sqlite) fn whose(vault: &Vault, endpoint: &Endpoint) -> (TenantId, Option<Digest>) {
     let subject = endpoint.subject.as_deref().map(|subject| vault.subject(endpoint.tenant, subject));
     (endpoint.tenant, subject)
 }
 
-/// What of an endpoint is written under seal, and the keys that go along.
+/// The encrypted columns of an endpoint, and the keys that must be written with them.
 pub(in crate::sqlite) struct SealedEndpoint {
     pub(in crate::sqlite) key: Arc<SealingKey>,
     pub(in crate::sqlite) keys: Vec<NewKey>,
     pub(in crate::sqlite) settings: Vec<u8>,
-    /// The call it came with, under the endpoint's own key: the answer says what it is.
+    /// The idempotency key of the call, and its answer, sealed under the endpoint's key since it contains the endpoint.
     pub(in crate::sqlite) once: Option<Once>,
 }
 
@@ -96,7 +96,7 @@ impl SealedEndpoint {
     }
 }
 
-/// Seals what its owner chose.
+/// Seals the owner's settings.
 fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
     let mut plain = Vec::new();
     pack_target(&mut plain, &endpoint.target);
@@ -117,13 +117,13 @@ fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
     sealed
 }
 
-/// The endpoint with what was under seal of it.
+/// Opens the sealed settings; `endpoint` has the fields that are not sealed.
 pub(in crate::sqlite) fn open(endpoint: &Endpoint, key: &SealingKey, sealed: &[u8]) -> Result<Endpoint, StoreError> {
-    let place = spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0);
-    let plain = Zeroizing::new(opened(key, &place, sealed, "an endpoint")?);
+    let spot = spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0);
+    let plain = Zeroizing::new(opened(key, &spot, sealed, "an endpoint")?);
     let mut rest = Unpack(&plain);
     let rest = &mut rest;
-    // In the order they were packed in.
+    // The fields of a struct expression are evaluated in this order, which is the order of `seal`.
     let opened = Endpoint {
         target: unpack_target(rest)?,
         policy: unpack_if(rest, unpack_text)?,
@@ -141,7 +141,7 @@ pub(in crate::sqlite) fn open(endpoint: &Endpoint, key: &SealingKey, sealed: &[u
     Ok(opened)
 }
 
-/// The number of the channel comes first.
+/// The number of the channel, which comes first in a packed target.
 const WEBHOOK: u64 = 0;
 
 fn pack_target(plain: &mut Vec<u8>, target: &EndpointTarget) {
@@ -169,7 +169,7 @@ fn pack_target(plain: &mut Vec<u8>, target: &EndpointTarget) {
 fn unpack_target(rest: &mut Unpack<'_>) -> Result<EndpointTarget, StoreError> {
     let pair = |rest: &mut Unpack<'_>| Ok((unpack_text(rest)?, unpack_text(rest)?));
     match rest.number()? {
-        // In the order they were packed in.
+        // The order of the fields is that of `pack_target`.
         WEBHOOK => Ok(EndpointTarget::Webhook(WebhookTarget {
             url: unpack_text(rest)?,
             tls: EndpointTls {

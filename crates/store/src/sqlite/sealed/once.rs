@@ -1,6 +1,6 @@
-//! Calls with an idempotency key: what was asked for is hidden, what was answered is under seal.
+//! Calls with an idempotency key: of the request a keyed hash is stored, of the answer a sealed copy.
 //!
-//! Invariant: a call is remembered under a key that is there, or its repeat would be taken for the first.
+//! Invariant: the answer is sealed under a key that exists; otherwise a repeated call would be taken for a new one.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::StoreError;
 use crate::row::{FirstAnswer, Idempotency, KeyHash};
 use crate::sqlite::vault::Vault;
 
-/// A call with an idempotency key, as it came and as it is written.
+/// A call with an idempotency key: in clear text, and sealed for its row.
 pub(in crate::sqlite) struct Once {
     call: Idempotency,
     pub(in crate::sqlite) sealed: Idempotency,
-    /// What the answer is sealed under: it is in hand as long as this is.
+    /// The key that the answer is sealed under. Holding it here keeps it from being evicted before it is written.
     key: Arc<SealingKey>,
 }
 
 impl Once {
-    /// The tenant and the key it is known by.
+    /// The tenant, and the hash of the idempotency key.
     pub(in crate::sqlite) fn known_by(&self) -> (TenantId, KeyHash) {
         (self.call.tenant, self.call.key)
     }
 }
 
 impl Vault {
-    /// Hides what was asked for, and seals what was answered.
+    /// Hashes the request, and seals the answer.
     pub(in crate::sqlite) fn seal_once(&self, call: &Idempotency, key: &Arc<SealingKey>) -> Once {
         let body = Bytes::from(key.seal(&spot(call.tenant, call.key), &call.answer.body));
         let sealed = Idempotency {
@@ -42,7 +42,7 @@ impl Vault {
         Once { call: call.clone(), sealed, key: Arc::clone(key) }
     }
 
-    /// A call whose answer is its tenant's, for the writer: under the key that the tenant has now.
+    /// Seals a call in the writer, under the key that its tenant has now: it may have changed since `once` was sealed.
     pub(in crate::sqlite) fn seal_once_as_of_now(
         &self,
         conn: &Connection,
@@ -53,8 +53,8 @@ impl Vault {
         Ok(if is_same { once.sealed.clone() } else { self.seal_once(&once.call, &own).sealed })
     }
 
-    /// Opens what the first caller was answered. Busy where it was erased since it was found: whoever asks again is
-    /// the first.
+    /// Opens the answer to the first call. Returns [`StoreError::Busy`] if it was erased since it was found: a retry
+    /// then counts as the first call.
     pub(in crate::sqlite) fn open_answer(
         &self,
         conn: &Connection,

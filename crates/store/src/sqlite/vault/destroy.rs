@@ -1,7 +1,8 @@
-//! The end of keys. A key is destroyed by the commit that removes its row, and from that commit's beginning on
-//! nothing is written under it; a commit that does not happen gives it back.
+//! Destroys keys. A key is destroyed by the commit that removes its row, and from that commit's beginning on
+//! nothing is written under it; if the commit is rolled back, the key is restored.
 //!
-//! A tenant's key takes its subjects' with it, which it wraps: their rows go later, a few at a time.
+//! A tenant's key wraps its subjects' keys, so these are destroyed with it; their rows are deleted later, a few at a
+//! time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use rusqlite::Connection;
 use super::{Keys, NewKey, Vault};
 use crate::sqlite::column::key;
 
-/// What was destroyed since the store was opened: what was sealed under it may still be on its way to the writer.
+/// The keys destroyed since the store was opened. Values sealed under them may still be in requests to the writer.
 #[derive(Default)]
 pub(super) struct Destroyed {
     ids: HashSet<KeyId>,
     /// All keys of a tenant up to this number.
     tenants: HashMap<TenantId, KeyId>,
-    /// By the commit under way, with what was in memory of them.
+    /// Those destroyed by the commit under way, with their entries in memory, to restore them after a rollback.
     under_way: Vec<Taken>,
 }
 
@@ -32,11 +33,11 @@ impl Destroyed {
     }
 }
 
-/// What was in memory of keys that are being destroyed.
+/// The entries in memory of keys that are being destroyed.
 #[derive(Default)]
 struct Taken {
     id: Option<KeyId>,
-    /// Whose keys, and up to which number they were destroyed before.
+    /// The tenant all of whose keys are destroyed, and the number up to which they were destroyed before.
     of: Option<(TenantId, Option<KeyId>)>,
     tenants: Vec<(TenantId, Arc<TenantKey>)>,
     subjects: Vec<((TenantId, Digest), Arc<SealingKey>)>,
@@ -45,7 +46,7 @@ struct Taken {
 }
 
 impl Vault {
-    /// Whether nothing may be written under a key any more.
+    /// Whether a key is destroyed, so that nothing may be written under it.
     pub(in crate::sqlite) fn is_destroyed(&self, tenant: TenantId, id: KeyId) -> bool {
         self.read().destroyed.has(tenant, id)
     }
@@ -75,12 +76,13 @@ impl Vault {
         keys.took(taken);
     }
 
-    /// How many were destroyed by the commit under way.
+    /// How many calls to destroy keys the commit under way has made so far.
     pub(in crate::sqlite) fn being_destroyed(&self) -> usize {
         self.read().destroyed.under_way.len()
     }
 
-    /// The commit under way destroys none but the first so many.
+    /// Restores the keys that the commit under way has destroyed, except for the first `from` calls: the others were
+    /// rolled back.
     pub(in crate::sqlite) fn spare(&self, from: usize) {
         if self.being_destroyed() <= from {
             return;
@@ -91,7 +93,7 @@ impl Vault {
         }
     }
 
-    /// The commit is on the disk: nobody has these keys any more.
+    /// Notes that the commit is on the disk: the keys are gone for good.
     pub(in crate::sqlite) fn destroyed(&self) {
         if self.being_destroyed() > 0 {
             self.write().destroyed.under_way.clear();
@@ -101,8 +103,8 @@ impl Vault {
 
 impl Keys {
     fn took(&mut self, taken: Taken) {
-        // Whoever has read one meanwhile must not keep it.
-        self.forgotten += 1;
+        // A reader that has read one of them meanwhile must not put it back into memory.
+        self.removals += 1;
         self.destroyed.under_way.push(taken);
     }
 
@@ -115,7 +117,7 @@ impl Keys {
             Some((tenant, None)) => _ = self.destroyed.tenants.remove(&tenant),
             None => {}
         }
-        self.forgotten += 1;
+        self.removals += 1;
         self.tenants.extend(taken.tenants);
         self.subjects.extend(taken.subjects);
         self.by_id.extend(taken.by_id);
@@ -123,7 +125,7 @@ impl Keys {
     }
 }
 
-/// Removes what an erased tenant left of a subject's key, or of its own; says how much.
+/// Removes the row that an erased tenant has left of a subject's key; returns how many rows.
 pub(super) fn remove_left(conn: &Connection, tenant: TenantId, subject: &[u8]) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "DELETE FROM data_key WHERE tenant = ?1 AND subject = ?2 AND subject <> x''

@@ -1,4 +1,5 @@
-//! One key for whoever it is of, on the disk before what it sealed, and nothing under a destroyed one.
+//! Each tenant and subject has one key, which is on the disk no later than values sealed under it; nothing is written
+//! under a destroyed key.
 
 use bytes::Bytes;
 use posthaste_core::id::{Key, MessageId};
@@ -63,7 +64,7 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_batch_of_a_tenant_that_nobody_knows_yet_is_sealed_and_reads_back_in_order() {
+async fn a_batch_of_a_new_tenant_is_sealed_under_keys_made_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
@@ -80,7 +81,7 @@ async fn a_batch_of_a_tenant_that_nobody_knows_yet_is_sealed_and_reads_back_in_o
 }
 
 #[tokio::test]
-async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
+async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
@@ -96,11 +97,11 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     let old = sealed.messages[0].key;
     let vault = &store.shared.vault;
     let (vault, subject) = (Arc::clone(vault), vault.subject(TENANT, "user-42"));
-    let gone = store.work(session, 1, move |conn: &Connection| {
+    let destroyed = store.work(session, 1, move |conn: &Connection| {
         vault.destroy_subject(TENANT, &subject, old);
         conn.execute("DELETE FROM data_key WHERE id = ?1", [old.0]).map_err(failed("destroy a key"))
     });
-    assert_eq!(gone.await.expect("it is destroyed"), 1);
+    assert_eq!(destroyed.await.expect("it is destroyed"), 1);
     let accepted = store.writer.ask(|reply| Request::Accept {
         session,
         messages: late,
@@ -112,14 +113,14 @@ async fn what_was_sealed_under_a_key_that_was_destroyed_since_is_sealed_anew() {
     });
     assert_eq!(accepted.await.expect("it accepts").pass_on(), [Acceptance::Fresh]);
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
-    assert!(read(1).await.expect("it reads").is_none(), "what the destroyed key sealed is gone");
-    assert!(read(2).await.expect("it reads").is_some(), "what came after is sealed under another");
+    assert!(read(1).await.expect("it reads").is_none(), "sealed under the destroyed key");
+    assert!(read(2).await.expect("it reads").is_some(), "sealed under a new key");
     let again = store.accept(session, vec![keyed(3)]).await.expect("it accepts");
-    assert_eq!(again, [Acceptance::Replayed(answer)], "and so is its answer");
+    assert_eq!(again, [Acceptance::Replayed(answer)], "its answer is sealed under the new key too");
     store.close().await;
 }
 
-/// As many tenants as there are keys in memory, and a few more.
+/// A few more tenants than there may be keys in memory.
 fn many() -> impl Iterator<Item = TenantId> {
     (1_000..1_008 + KEPT_MAX as u64).map(TenantId::from_raw)
 }
@@ -129,7 +130,7 @@ fn connection(folder: &TempDir) -> Connection {
 }
 
 #[tokio::test]
-async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_disk() {
+async fn a_new_subject_gets_its_key_however_many_keys_are_unwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
@@ -137,7 +138,7 @@ async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_di
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let make = |tenant| vault.find_or_make(&conn, vault.view(), tenant, None).expect("it is made");
     let in_hand: Vec<_> = many().map(make).collect();
-    assert_eq!(vault.read().unwritten.len(), in_hand.len(), "all of them are waited for");
+    assert_eq!(vault.read().unwritten.len(), in_hand.len(), "keys that are held are not dropped");
     let accepted = store.accept(session, vec![message(session, 2, Some("user-42"))]).await.expect("it accepts");
     assert_eq!(accepted, [Acceptance::Fresh]);
     store.close().await;
@@ -145,7 +146,7 @@ async fn a_new_subject_gets_its_key_however_many_keys_are_on_their_way_to_the_di
 }
 
 #[tokio::test]
-async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_not() {
+async fn unwritten_keys_are_dropped_unless_they_are_held() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
@@ -155,8 +156,8 @@ async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_
     let in_hand = make(TENANT, Some(&subject));
     many().for_each(|tenant| drop(make(tenant, None)));
     assert!(vault.read().unwritten.len() <= 1_024, "{} are left", vault.read().unwritten.len());
-    assert!(Arc::ptr_eq(&in_hand, &make(TENANT, Some(&subject))), "somebody may be about to write under it");
-    assert_eq!(vault.unwritten(TENANT, in_hand.id()).len(), 2, "and its tenant's goes along");
+    assert!(Arc::ptr_eq(&in_hand, &make(TENANT, Some(&subject))), "a held key may still be written");
+    assert_eq!(vault.unwritten(TENANT, in_hand.id()).len(), 2, "and its tenant's with it");
     drop(in_hand);
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
     store.close().await;
@@ -164,7 +165,7 @@ async fn a_key_that_nobody_will_write_is_forgotten_and_one_that_somebody_has_is_
 }
 
 #[tokio::test]
-async fn whatever_writes_a_key_down_it_is_known_to_be_on_the_disk() {
+async fn keys_written_with_documents_count_as_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
@@ -180,46 +181,46 @@ async fn whatever_writes_a_key_down_it_is_known_to_be_on_the_disk() {
 }
 
 #[tokio::test]
-async fn who_sees_keys_of_an_earlier_moment_than_an_erasure_is_told_to_look_again() {
+async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
-    let moment = conn.unchecked_transaction().expect("a read begins");
-    moment.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
+    let snapshot = conn.unchecked_transaction().expect("a read begins");
+    snapshot.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
     let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: Timestamp::from_millis(2), by: None };
     store.erase(session, erase).await.expect("it is erased");
     let subject = vault.subject(TENANT, "user-42");
     for view in [earlier, vault.view()] {
         for subject in [None, Some(&subject)] {
-            let found = vault.find_or_make(&moment, view, TENANT, subject);
+            let found = vault.find_or_make(&snapshot, view, TENANT, subject);
             assert!(matches!(found, Err(StoreError::Busy)), "{view:?}: its key was destroyed");
         }
     }
-    drop(moment);
+    drop(snapshot);
     let accepted = store.accept(session, vec![message(session, 2, Some("user-42"))]).await.expect("it accepts");
     assert_eq!(accepted, [Acceptance::Fresh], "under a key of its own");
     store.close().await;
 }
 
 #[tokio::test]
-async fn nobody_is_given_a_second_key_by_who_does_not_see_the_first() {
+async fn a_snapshot_that_misses_a_key_cannot_make_a_second_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(&folder);
     let session = store.open(NOW).await.expect("a session").session;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
-    let moment = conn.unchecked_transaction().expect("a read begins");
-    moment.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
+    let snapshot = conn.unchecked_transaction().expect("a read begins");
+    snapshot.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
-    // What makes room does, with so many others.
+    // The same as an eviction, without making so many keys.
     let last = vault.read().last;
-    *vault.write() = Keys { last, forgotten: 1, ..Keys::default() };
-    let found = vault.find_or_make(&moment, earlier, TENANT, None);
-    assert!(matches!(found, Err(StoreError::Busy)), "it is on the disk, and not seen");
-    drop(moment);
+    *vault.write() = Keys { last, removals: 1, ..Keys::default() };
+    let found = vault.find_or_make(&snapshot, earlier, TENANT, None);
+    assert!(matches!(found, Err(StoreError::Busy)), "the key is on the disk, and the snapshot does not see it");
+    drop(snapshot);
     store.accept(session, vec![message(session, 2, None)]).await.expect("it accepts");
     store.close().await;
     assert_eq!(keys(&folder), [(1, -1), (2, 7)]);

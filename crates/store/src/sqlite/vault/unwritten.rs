@@ -1,7 +1,8 @@
-//! Keys on their way to the disk: made in memory, carried along with what is sealed under them, and written with it.
-//! One that nobody carries any more is forgotten, and another is made when one is needed: nothing was written under it.
+//! New keys that are not on the disk yet: made in memory, sent to the writer with the values sealed under them, and
+//! written in the same commit. A new key that no request holds any more is dropped, since nothing was written under it;
+//! another is made when one is needed.
 //!
-//! Invariant: a key is known to be on the disk from the commit on that wrote it, whoever asked for that.
+//! Invariant: a key counts as written from the commit on that wrote it, no matter which request that commit was for.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,24 +18,24 @@ use crate::StoreError;
 use crate::sqlite::column::key;
 use crate::sqlite::{failed, rotation};
 
-/// With so many keys that are not on the disk it is looked which of them nobody carries: more than an accept brings.
-const LOOK_AT: usize = 1_024;
+/// With at least so many unwritten keys, those that no request holds are dropped. More than the keys of one accept.
+const SCAN_AT: usize = 1_024;
 
-/// A key that goes to the disk with what is sealed under it.
+/// A key that is written in the same commit as the values sealed under it.
 #[derive(Clone)]
 pub(in crate::sqlite) struct NewKey {
     pub(in crate::sqlite) id: KeyId,
     pub(in crate::sqlite) tenant: TenantId,
-    /// Whose, as a keyed hash; nobody's is the tenant's own.
+    /// A keyed hash of the subject it belongs to; `None` for the tenant's own key.
     pub(super) subject: Option<Digest>,
     pub(super) wrapped: [u8; WRAPPED_BYTES],
-    /// The key itself: who carries this has it in hand.
+    /// The key itself. A request that holds it keeps it from being dropped.
     pub(super) key: Arc<SealingKey>,
 }
 
 impl Vault {
-    /// The keys that must be written with what is sealed under this one, which the caller has in hand: its own and its
-    /// tenant's.
+    /// The keys that must be written with values sealed under this one: itself and its tenant's, those that are
+    /// unwritten. The caller must hold the key.
     pub(in crate::sqlite) fn unwritten(&self, tenant: TenantId, id: KeyId) -> Vec<NewKey> {
         let keys = self.read();
         if keys.unwritten.is_empty() {
@@ -45,7 +46,7 @@ impl Vault {
         needed.filter_map(|id| keys.unwritten.get(&id).cloned()).collect()
     }
 
-    /// A tenant's key, for the writer: made if there is none, and on the disk with the commit under way.
+    /// A tenant's key, for the writer: made if there is none, and written by the commit under way.
     pub(in crate::sqlite) fn own_on_disk(
         &self,
         conn: &Connection,
@@ -57,7 +58,7 @@ impl Vault {
         Ok(own)
     }
 
-    /// Writes a key down with the commit under way; one that is there already stays.
+    /// Writes a key with the commit under way, unless it is in the file already.
     pub(in crate::sqlite) fn put(&self, conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
         let by_master = new.subject.is_none();
         let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
@@ -66,12 +67,13 @@ impl Vault {
         )?;
         let mut put = || sql.execute((new.id.0, key(new.tenant.0), subject, (!by_master).then_some(new.wrapped)));
         let is_new = match put() {
-            // What an erased tenant left is in its place.
+            // A row that an erased tenant has left has the same subject: remove it.
             Err(error) if is_in_place(&error) && destroy::remove_left(conn, new.tenant, subject)? > 0 => put()?,
             done => done?,
         };
         if is_new > 0 && by_master {
-            // Its master key may have been rotated since it was made. What is not on the disk is in memory.
+            // The master key may have been rotated since this key was made, so wrap it again. An unwritten key is
+            // always in memory.
             let made = self.read().tenants.get(&new.tenant).filter(|made| made.id() == new.id).cloned();
             let in_use = self.in_use();
             let wrapped = made.map_or(new.wrapped, |made| *in_use.masters.wrap_tenant(&made).as_bytes());
@@ -82,19 +84,19 @@ impl Vault {
         Ok(())
     }
 
-    /// How many the commit under way has written, some of them more than once.
+    /// How many keys the commit under way has written so far; a key may count more than once.
     pub(in crate::sqlite) fn being_written(&self) -> usize {
         self.read().being_written.len()
     }
 
-    /// The commit under way writes none but the first so many.
+    /// Forgets that the commit under way writes keys, except the first `from`: the others were rolled back.
     pub(in crate::sqlite) fn not_written(&self, from: usize) {
         if self.being_written() > from {
             self.write().being_written.truncate(from);
         }
     }
 
-    /// The commit is on the disk, and so is what it wrote.
+    /// Notes that the commit is on the disk, and with it the keys it wrote.
     pub(in crate::sqlite) fn written(&self) {
         if self.being_written() > 0 {
             let mut keys = self.write();
@@ -106,20 +108,20 @@ impl Vault {
 }
 
 impl Keys {
-    /// Forgets keys that nobody has in hand and nobody has written: what they were made for never came. It looks at
-    /// twice as many next time as it left, so that it does not look for ever where all are needed.
-    pub(super) fn forget_unclaimed(&mut self) {
-        if self.unwritten.len() < self.look_at.max(LOOK_AT) {
+    /// Drops unwritten keys that no request holds: the request they were made for was given up. The next scan waits
+    /// until twice as many are unwritten as this one leaves, so that scans stay rare when all of them are needed.
+    pub(super) fn drop_unclaimed(&mut self) {
+        if self.unwritten.len() < self.scan_at.max(SCAN_AT) {
             return;
         }
         let being_written: HashSet<KeyId> = self.being_written.iter().copied().collect();
         let unclaimed = |new: &NewKey| {
-            // By its owner's name, by its number, and here; who takes it from us waits for our lock.
+            // Three references: by owner, by number, and in `unwritten`. Another caller needs our lock to get a fourth.
             Arc::strong_count(&new.key) <= 3 && !being_written.contains(&new.id)
         };
         let subjects = self.unwritten.extract_if(|_, new| new.subject.is_some() && unclaimed(new));
         let mut gone: Vec<NewKey> = subjects.map(|(_, new)| new).collect();
-        // A subject's key is worth nothing without its tenant's.
+        // A subject's key cannot be opened without its tenant's, so keep the tenant's.
         let needed: HashSet<TenantId> =
             self.unwritten.values().filter(|new| new.subject.is_some()).map(|new| new.tenant).collect();
         let tenants = &self.tenants;
@@ -135,6 +137,6 @@ impl Keys {
                 None => drop(self.tenants.remove(tenant)),
             }
         }
-        self.look_at = 2 * self.unwritten.len();
+        self.scan_at = 2 * self.unwritten.len();
     }
 }

@@ -1,4 +1,4 @@
-//! The store of a driven run: in memory, behind calls that take their time.
+//! The store of a driven run: a memory store with delays before and after each call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use tokio::time::sleep;
 
 use super::{Shared, lock};
 
-/// The store in memory, behind calls that take their time.
+/// A memory store with delays.
 pub(super) struct Slow(pub(super) Arc<Shared>);
 
 impl Slow {
-    async fn pause_a_little(&self) {
+    async fn delay(&self) {
         let most = *lock(&self.0.store_ms);
         let wait = lock(&self.0.rng).u64(1..=most.max(1));
         sleep(Duration::from_millis(wait)).await;
     }
 
-    /// Waits, does it, waits again: a crash may come before, between or after.
+    /// Waits, performs the call, and waits again. A crash may come before, between or after.
     async fn slowly<T>(&self, act: impl FnOnce(&mut Memory) -> T) -> T {
-        self.pause_a_little().await;
+        self.delay().await;
         let done = act(&mut lock(&self.0.disk));
         let wait = lock(&self.0.rng).u64(0..4);
         sleep(Duration::from_millis(wait)).await;

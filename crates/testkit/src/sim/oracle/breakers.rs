@@ -1,47 +1,46 @@
-//! While a breaker is open nothing is sent but probes, one at a time (E1). Told from the log alone.
+//! While a breaker is open, nothing is sent but probes, one at a time (E1). Judged by the log of requests alone.
 //!
-//! What opens a breaker is read in the narrowest and in the widest sense there is. Where even the
-//! narrowest says open, it is open, and every request is judged; where only the widest does, nobody
-//! outside can tell, and nothing is said of that breaker any more. What a restart makes of a breaker
-//! that was ever open, or may have been, is not certain either: it probes first, unless the crash
-//! came before it was written down, or before its end was.
+//! An observer outside does not know exactly when a breaker opens, so its rules are read in a strict and in a loose
+//! sense. If the strict reading says open, the breaker is open, and every request is judged. If only the loose reading
+//! does, its state is unknown, and the breaker is not judged any more. After a crash a breaker that was open, or may
+//! have been, is unknown too: it probes first, unless the crash came before its opening or its closing was recorded.
 
 use posthaste_core::id::OriginId;
 
 use super::{Facts, Request, Violation, violation};
 use crate::sim::history::Ms;
 
-/// Failures that open an endpoint's breaker, in a row.
+/// Failures in a row that open an endpoint's breaker.
 const IN_A_ROW: usize = 10;
-/// The least number of answers a share is taken of.
+/// The least number of answers for which a share of failures counts.
 const VOLUME: usize = 20;
-/// 30 s less a tenth.
+/// The shortest time that a breaker stays open: 30 s less a tenth.
 const SHORTEST_HOLD: Ms = 27_000;
-/// Holds grow by half with each probe that fails, up to 60 s while messages wait, less a tenth.
+/// The time open grows by half with each probe that fails, up to 60 s while messages wait; less a tenth.
 const HOLD_GROWS_TO: Ms = 54_000;
-/// Probes that must succeed in a row.
+/// Probes in a row that must succeed to close a breaker.
 const PROBES: u8 = 3;
-/// A destination nobody sent to for an hour may be forgotten.
+/// After about an hour without requests a destination may be evicted from memory, and its breaker with it.
 const FORGOTTEN: Ms = 3_500_000;
-/// How far back half a minute may be meant, beside whole seconds.
+/// Possible lengths of the window of half a minute, depending on how it is rounded.
 const WINDOWS: [Ms; 4] = [28_000, 29_000, 30_000, 31_000];
 
-/// A destination counts as drained when at least so many had waited for its breaker.
+/// The least number of deliveries waiting for a breaker that counts as a backlog.
 const BACKLOG: usize = 5;
 
 impl<'a> Facts<'a> {
     pub(super) fn breakers_hold(&self, found: &mut Vec<Violation>) {
         for (lane, requests) in &self.by_lane {
             let watch = self.watch(Kind::Endpoint, requests);
-            found.extend(watch.broken.iter().map(|seen| told(&format!("lane {lane}"), seen)));
+            found.extend(watch.broken.iter().map(|seen| sent_while_open(&format!("lane {lane}"), seen)));
         }
         for (origin, requests) in self.by_origin() {
             let watch = self.watch(Kind::Origin, &requests);
-            found.extend(watch.broken.iter().map(|seen| told(&format!("origin {origin:x}"), seen)));
+            found.extend(watch.broken.iter().map(|seen| sent_while_open(&format!("origin {origin:x}"), seen)));
         }
     }
 
-    /// How often a breaker was certainly opened, and how often one closed in front of a backlog.
+    /// How often a breaker certainly opened, and how often one closed with a backlog waiting.
     pub(super) fn breakers_seen(&self) -> (usize, usize) {
         let (mut opened, mut drained) = (0, 0);
         for requests in self.by_lane.values() {
@@ -58,7 +57,7 @@ impl<'a> Facts<'a> {
 
     fn watch<'r>(&self, kind: Kind, requests: &'r [&'a Request]) -> Watch<'r, 'a> {
         let mut watch = Watch::new(kind, requests);
-        // Waits are counted by the node's clock: where that is being set, nothing can be said.
+        // Times are measured by the node's clock: where it jumps, breakers cannot be judged.
         if !self.plan.clock_jumps {
             let crashes: Vec<Ms> = self.history.crashes.iter().map(|crash| crash.at).collect();
             watch.run(&crashes);
@@ -66,7 +65,7 @@ impl<'a> Facts<'a> {
         watch
     }
 
-    /// The requests to every origin that lanes share, in the order they left.
+    /// The requests to each origin that lanes share, in the order in which they left.
     fn by_origin(&self) -> Vec<(u64, Vec<&'a Request>)> {
         let origin = |lane: u64| self.lane(lane)?.settings.origin.map(OriginId::raw);
         let mut origins: Vec<u64> =
@@ -78,20 +77,20 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn told(whose: &str, seen: &str) -> Violation {
-    violation("nothing is sent while a breaker is open", format!("{whose}: {seen}"))
+fn sent_while_open(breaker: &str, seen: &str) -> Violation {
+    violation("nothing is sent while a breaker is open", format!("{breaker}: {seen}"))
 }
 
-/// Whose breaker.
+/// The kind of a breaker: an endpoint's or an origin's.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Endpoint,
-    /// Failures in a row do not open it, and a share only where two endpoints have a part in it.
+    /// Failures in a row do not open it, and a share of failures only if two endpoints contribute to it.
     Origin,
 }
 
 impl Kind {
-    /// How many lanes must have had a part in a share.
+    /// How many lanes must have failed for a share of failures to count.
     fn lanes(self) -> usize {
         match self {
             Self::Endpoint => 1,
@@ -100,21 +99,21 @@ impl Kind {
     }
 }
 
-/// What an answer says of the destination.
+/// How an answer counts for a destination's breaker.
 #[derive(Clone, Copy, PartialEq)]
 enum Said {
     Success,
     Failure,
     Overload,
     Nothing,
-    /// A failure in one reading, nothing in the other.
+    /// A failure in the loose reading, nothing in the strict one.
     Doubtful,
 }
 
-fn said(request: &Request) -> Said {
+fn answer_kind(request: &Request) -> Said {
     match (request.status, request.cause) {
         (Some(200..=299), _) => Said::Success,
-        // One delivery alone is asked to wait: the receiver is well.
+        // The receiver asks for a wait of one delivery alone, so the receiver itself is healthy.
         _ if !request.asks_lane => Said::Nothing,
         (Some(429 | 503), _) => Said::Overload,
         (Some(408 | 500..=599), _) => Said::Failure,
@@ -126,7 +125,7 @@ fn said(request: &Request) -> Said {
 
 enum Standing {
     Closed(Counts),
-    /// Certainly since then, and at least until then.
+    /// Certainly open since `since`, and at least until `until`.
     Open {
         since: Ms,
         until: Ms,
@@ -140,17 +139,17 @@ enum Standing {
     Unknown,
 }
 
-/// What was answered since a breaker closed.
+/// The answers since a breaker closed.
 #[derive(Default)]
 struct Counts {
-    /// Requests from this place on have a say.
+    /// The index of the first request whose answer counts.
     from: usize,
-    /// Failures in a row, in the narrowest and the widest sense.
+    /// Failures in a row, in the strict and the loose reading.
     least: usize,
     most: usize,
     window: Vec<(Ms, Said, u64)>,
-    /// Since when it may be open, in the widest sense. A request that leaves soon after shows that it was
-    /// not; an answer that opens it in every sense shows that it was, or is now.
+    /// Since when it may be open, in the loose reading. A request that leaves soon after shows that it was not; an
+    /// answer that opens it in the strict reading shows that it was, or is now.
     doubt: Option<Ms>,
 }
 
@@ -183,7 +182,7 @@ impl<'r, 'a> Watch<'r, 'a> {
                 self.crashed(place);
                 crashes = &crashes[1..];
             }
-            // Of one instant, answers come first: one of them may have let the request go.
+            // At the same instant answers come first: one of them may have closed the breaker for the request.
             answers = self.answers_until(request.left_at, answers, place);
             self.left(place);
         }
@@ -243,12 +242,12 @@ impl<'r, 'a> Watch<'r, 'a> {
         }
     }
 
-    /// Answers of one instant; `left` requests have left before.
+    /// Handles the answers of one instant, before which `left` requests had left.
     fn answered(&mut self, at: Ms, batch: &[usize], left: usize) {
         match &mut self.standing {
             Standing::Closed(counts) => {
-                let said = |place: &usize| (at, said(self.requests[*place]), self.requests[*place].lane);
-                let fresh: Vec<_> = batch.iter().filter(|place| **place >= counts.from).map(said).collect();
+                let answer = |place: &usize| (at, answer_kind(self.requests[*place]), self.requests[*place].lane);
+                let fresh: Vec<_> = batch.iter().filter(|place| **place >= counts.from).map(answer).collect();
                 match counts.take(at, &fresh, self.kind) {
                     Verdict::Stays => {}
                     Verdict::Opens => {
@@ -264,7 +263,7 @@ impl<'r, 'a> Watch<'r, 'a> {
             Standing::HalfOpen { hold, probe, successes } => {
                 let Some(place) = probe.filter(|probe| batch.contains(probe)) else { return };
                 *probe = None;
-                match said(self.requests[place]) {
+                match answer_kind(self.requests[place]) {
                     Said::Nothing => {}
                     Said::Success => *successes += 1,
                     Said::Doubtful => self.standing = Standing::Unknown,
@@ -283,18 +282,18 @@ impl<'r, 'a> Watch<'r, 'a> {
     }
 }
 
-/// What answers do to a closed breaker.
+/// The effect of answers on a closed breaker.
 enum Verdict {
     Stays,
     Opens,
-    /// By one reading and not by another.
+    /// It opens in the loose reading, but not in the strict one.
     MayOpen,
 }
 
 impl Counts {
-    /// Takes in the answers of one instant, whose order nobody knows.
+    /// Adds the answers of one instant. Their order is unknown.
     fn take(&mut self, at: Ms, fresh: &[(Ms, Said, u64)], kind: Kind) -> Verdict {
-        let count = |what: Said| fresh.iter().filter(|(_, said, _)| *said == what).count();
+        let count = |what: Said| fresh.iter().filter(|(_, kind, _)| *kind == what).count();
         let (successes, failures) = (count(Said::Success), count(Said::Failure));
         let (overloads, doubtful) = (count(Said::Overload), count(Said::Doubtful));
         self.most += failures + doubtful;
@@ -327,28 +326,28 @@ impl Counts {
         }
     }
 
-    /// The places in the window from which on a breaker may know of it. An endpoint's knows everything;
-    /// an origin's is made by one of the failures behind it, at the latest by that of a second lane.
+    /// The indices in the window from which a breaker may have counted. An endpoint's breaker counts everything; an
+    /// origin's exists only from one of its failures on, at the latest from that of a second lane.
     fn known_from(&self, kind: Kind) -> Vec<usize> {
         let mut places = vec![0];
         if kind == Kind::Origin {
             let mut first = None;
-            for (place, (_, said, lane)) in self.window.iter().enumerate() {
-                if matches!(said, Said::Success | Said::Nothing) {
+            for (place, (_, kind, lane)) in self.window.iter().enumerate() {
+                if matches!(kind, Said::Success | Said::Nothing) {
                     continue;
                 }
                 places.push(place);
-                if first.is_some_and(|first| first != lane) && *said == Said::Failure {
+                if first.is_some_and(|first| first != lane) && *kind == Said::Failure {
                     break;
                 }
-                first = first.or((*said == Said::Failure).then_some(lane));
+                first = first.or((*kind == Said::Failure).then_some(lane));
             }
         }
         places
     }
 }
 
-/// What half a minute held.
+/// The answers of half a minute, counted by kind.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     successes: usize,
@@ -364,8 +363,8 @@ impl Seen {
     fn of<'w>(window: impl Iterator<Item = &'w (Ms, Said, u64)>) -> Self {
         let mut seen = Self::default();
         let (mut failed, mut doubted) = (Vec::new(), Vec::new());
-        for (_, said, lane) in window {
-            match said {
+        for (_, kind, lane) in window {
+            match kind {
                 Said::Success => seen.successes += 1,
                 Said::Failure => {
                     seen.failures += 1;
@@ -393,21 +392,24 @@ impl Seen {
         self.successes + self.failures + self.overloads + self.nothing + self.doubtful
     }
 
-    /// Half of everything failed, and there is enough of what counts.
+    /// Strict reading: half of all answers are failures, and there are enough successes and failures.
     fn is_failing(&self, kind: Kind) -> bool {
         self.failures * 2 >= self.all() && self.successes + self.failures >= VOLUME && self.failed_lanes >= kind.lanes()
     }
 
+    /// Loose reading: doubtful answers count as failures, half of successes and failures are failures, and there are
+    /// enough answers of any kind.
     fn may_be_failing(&self, kind: Kind) -> bool {
         let failures = self.failures + self.doubtful;
         failures * 2 >= failures + self.successes && self.all() >= VOLUME && self.doubted_lanes >= kind.lanes()
     }
 
-    /// Nine of ten were 429 or 503, and enough of them.
+    /// Strict reading: nine of ten answers are 429 or 503, and there are enough of them.
     fn is_overloaded(&self) -> bool {
         self.overloads * 10 >= self.all() * 9 && self.overloads >= VOLUME
     }
 
+    /// Loose reading: the same, without answers that may not count.
     fn may_be_overloaded(&self) -> bool {
         self.overloads * 10 >= (self.overloads + self.successes + self.failures) * 9 && self.overloads >= VOLUME
     }

@@ -1,5 +1,5 @@
-//! A newer message under the same collapse key takes the place of one that waits (A6), and a
-//! superseded one is never sent (A5).
+//! A newer message with the same collapse key supersedes a waiting one (A6), and a superseded delivery is never sent
+//! (A5).
 
 use super::{Facts, Violation, violation};
 use crate::sim::history::{Ms, Sent};
@@ -17,18 +17,18 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether a message may have taken the place of this one's delivery to the lane.
+    /// Whether another message may have superseded this one's delivery to the lane.
     pub(super) fn may_be_superseded(&self, sent: &Sent, lane: u64) -> bool {
         self.under_its_key(sent, lane).any(|other| other.acked_at.is_none_or(|acked| acked >= sent.called_at))
     }
 
-    /// Messages that were sent to the lane under the same key, certainly later.
+    /// Messages to the lane with the same key that were certainly sent later.
     fn replacements(&self, sent: &Sent, lane: u64) -> impl Iterator<Item = &'a Sent> {
         let acked = sent.acked_at.unwrap_or(Ms::MAX);
         self.under_its_key(sent, lane).filter(move |other| acked < other.called_at)
     }
 
-    /// Every message to the lane under the same key: itself too where it names the lane twice.
+    /// Every message to the lane with the same key; the message itself too if it names the lane twice.
     fn under_its_key(&self, sent: &Sent, lane: u64) -> impl Iterator<Item = &'a Sent> {
         let (collapse, message) = (sent.collapse, sent.message);
         self.history.sent.iter().filter(move |other| {

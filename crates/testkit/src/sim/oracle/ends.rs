@@ -1,22 +1,22 @@
-//! What must not be sent any more: names that do not exist (B3), endpoints that are gone (B4), what
-//! was proven to have arrived (A3); and nothing before what it follows is on record (A2).
+//! Deliveries that must not be sent any more: to names that do not exist (B3), to endpoints that are gone (B4), and
+//! after a receipt (A3); and no attempt before the previous one is recorded (A2).
 
 use std::collections::BTreeMap;
 
 use super::{Facts, Violation, violation};
 use crate::sim::history::{Ms, Request, What};
 
-/// Attempts in a row that may end in a name that does not exist.
+/// The most attempts in a row that may fail because the name does not exist.
 const NAMELESS_MOST: usize = 5;
 
-/// What producers still hand in for an endpoint that is gone, since they cannot know yet, is ended for
-/// this long; then it may have been made again. A node whose clock runs fast counts ten minutes.
+/// How long new messages to an endpoint that is gone are ended, because their producers may not know yet. Afterwards
+/// the endpoint may have been created again. The engine's limit is ten minutes, by a clock that may run fast.
 const GONE_FOR: Ms = 540_000;
 
 impl<'a> Facts<'a> {
     pub(super) fn names_are_given_up(&self, found: &mut Vec<Violation>) {
         for (id, requests) in &self.by_delivery {
-            // Of an attempt that a crash made happen again, the last answer is the one that counts.
+            // If a crash repeated an attempt, its last answer counts.
             let causes: BTreeMap<u16, &str> = requests.iter().map(|it| (it.attempt, it.cause)).collect();
             let mut in_a_row = 0;
             for cause in causes.values() {
@@ -35,7 +35,7 @@ impl<'a> Facts<'a> {
             let gone = |it: &&Request| it.answered_at.filter(|_| it.status == Some(410));
             for at in requests.iter().filter_map(gone) {
                 let was_there = |id: u64| self.sent.get(&id).is_some_and(|(sent, _)| sent.called_at <= at);
-                // A crash may take the answer with it: then the attempt is made again.
+                // The answer may be lost in a crash; then the attempt is made again.
                 let until = self.crash_from(at).unwrap_or(Ms::MAX);
                 let is_ended = |it: &&Request| was_there(it.delivery) || it.left_at <= at + GONE_FOR;
                 let later = requests.iter().filter(|it| it.left_at > at && it.left_at <= until).copied().find(is_ended);
@@ -56,7 +56,7 @@ impl<'a> Facts<'a> {
                 it.left_at < receipt.called_at && it.answered_at.is_some_and(|at| receipt.called_at < at)
             };
             let answered = receipt.answered_at.filter(|_| receipt.done);
-            // One that overtook its answer needs no answer of its own, as long as the node remembers it.
+            // A receipt that overtook the answer to its attempt counts without being answered, until the next crash.
             let overtaken = requests.iter().find(overtook).and_then(|it| it.answered_at);
             let lost = self.crash_from(receipt.called_at).unwrap_or(Ms::MAX);
             let again = |it: &&&Request| {
@@ -65,7 +65,7 @@ impl<'a> Facts<'a> {
             };
             if let Some(again) = requests.iter().find(again) {
                 let seen = format!("delivery {id} left again at {}", again.left_at);
-                found.push(violation("a receipt is the end", seen));
+                found.push(violation("a receipt is final", seen));
             }
         }
     }
@@ -80,7 +80,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// When the node died next.
+    /// The time of the next crash.
     fn crash_from(&self, at: Ms) -> Option<Ms> {
         self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at)
     }

@@ -1,4 +1,4 @@
-//! No second holds more requests than a destination's owner allows (F1).
+//! In no second more requests leave than the destination's rate limit allows (F1).
 
 use super::{Facts, Violation, violation};
 use crate::sim::history::Ms;
@@ -14,8 +14,8 @@ impl Facts<'_> {
             let left: Vec<Ms> = requests.iter().map(|it| it.left_at).collect();
             for (place, from) in left.iter().enumerate() {
                 let sent = left[place..].iter().take_while(|at| **at < from + SECOND).count();
-                // A node that starts knows nothing of what was sent before, and a clock that is set forward
-                // saves up at most one burst.
+                // A node does not know after its start what was sent before, and a clock that jumps forward adds at
+                // most one burst.
                 let crashes = self.history.crashes.iter();
                 let forgot = crashes.filter(|crash| (*from..from + SECOND).contains(&crash.at)).count()
                     + usize::from(self.plan.clock_jumps);

@@ -1,4 +1,4 @@
-//! The oracle must be able to complain: a good history, then the same with one thing wrong.
+//! The oracle must report violations: each test changes one thing in a good history.
 
 use super::*;
 use crate::sim::history::{Asked, Crash};
@@ -62,7 +62,7 @@ fn delivered(delivery: u64, attempts: u16) -> Ending {
     Ending { delivery, state: "delivered", cause: "", attempts, numbers: (1..=attempts).collect() }
 }
 
-/// Delivery 10 took two attempts, 20 and 30 went to the strict lane one after the other.
+/// A history without violations. Delivery 10 took two attempts; 20 and 30 went to the strict lane, one after the other.
 fn good() -> History {
     History {
         sent: vec![sent(1, 101, 1_000), sent(2, 102, 1_000), sent(3, 102, 2_000)],
@@ -77,7 +77,7 @@ fn good() -> History {
     }
 }
 
-/// The promises that are broken after tampering with a good history, each named once.
+/// The promises that are broken after a change to the good history, without repetitions.
 fn broken(tamper: impl FnOnce(&mut History)) -> Vec<&'static str> {
     let mut history = good();
     tamper(&mut history);
@@ -95,19 +95,19 @@ fn look(at: Ms, until: Ms) -> Look {
 }
 
 #[test]
-fn a_good_history_breaks_no_promise() {
+fn good_history_breaks_no_promise() {
     assert_eq!(broken(|_| ()), [""; 0]);
 }
 
 #[test]
-fn a_delivery_the_api_does_not_know_is_lost() {
+fn missing_delivery_is_reported_as_lost() {
     assert_eq!(broken(|it| drop(it.endings.remove(2))), ["nothing accepted is lost"]);
     let missing = |it: &mut History| it.endings[2].state = "missing";
     assert_eq!(broken(missing), ["nothing accepted is lost"]);
 }
 
 #[test]
-fn what_was_never_acknowledged_may_be_lost() {
+fn unacknowledged_message_may_be_missing() {
     let never_acked = |it: &mut History| {
         it.sent[2].acked_at = None;
         it.endings.remove(2);
@@ -116,22 +116,22 @@ fn what_was_never_acknowledged_may_be_lost() {
 }
 
 #[test]
-fn a_delivery_that_still_waits_has_not_ended() {
+fn pending_delivery_at_the_end_is_reported() {
     assert_eq!(broken(|it| it.endings[0].state = "retry"), ["everything ends"]);
 }
 
 #[test]
-fn a_run_that_was_given_up_on_has_not_ended() {
+fn run_that_was_given_up_is_reported() {
     assert_eq!(broken(|it| it.gave_up_at = Some(99_000)), ["everything ends"]);
 }
 
 #[test]
-fn a_refused_move_is_reported() {
+fn refused_state_change_is_reported() {
     assert_eq!(broken(|it| it.refused_moves = 1), ["only moves of the table happen"]);
 }
 
 #[test]
-fn every_end_needs_its_reason() {
+fn end_without_a_reason_is_reported() {
     for state in ["dead", "expired", "cancelled"] {
         assert_eq!(broken(|it| it.endings[2].state = state), ["every end has its reason"], "{state}");
     }
@@ -140,7 +140,7 @@ fn every_end_needs_its_reason() {
 }
 
 #[test]
-fn an_end_with_its_reason_is_fine() {
+fn end_with_a_reason_is_accepted() {
     let refused = |it: &mut History| {
         it.requests[2].status = Some(404);
         it.endings[2].state = "dead";
@@ -154,7 +154,7 @@ fn an_end_with_its_reason_is_fine() {
 }
 
 #[test]
-fn attempts_must_agree_with_the_wire_and_with_the_history() {
+fn attempts_that_differ_from_wire_or_history_are_reported() {
     for attempts in [1, 3] {
         let miscounted = |it: &mut History| it.endings[0].attempts = attempts;
         assert_eq!(broken(miscounted), ["attempts are counted right"], "{attempts} instead of 2");
@@ -165,7 +165,7 @@ fn attempts_must_agree_with_the_wire_and_with_the_history() {
 }
 
 #[test]
-fn an_attempt_above_the_policy_is_reported() {
+fn attempt_above_the_policy_is_reported() {
     let four = |it: &mut History| {
         it.requests.push(request(10, 101, 20_000, 3, 503));
         it.requests.push(request(10, 101, 30_000, 4, 503));
@@ -175,7 +175,7 @@ fn an_attempt_above_the_policy_is_reported() {
 }
 
 #[test]
-fn a_repeated_attempt_needs_a_crash() {
+fn repeated_attempt_without_a_crash_is_reported() {
     let repeated = |it: &mut History| it.requests.push(request(30, 102, 3_000, 1, 200));
     assert_eq!(broken(repeated), ["duplicates ≤ in flight at a crash"]);
     let after_a_crash = |it: &mut History| {
@@ -191,14 +191,14 @@ fn a_repeated_attempt_needs_a_crash() {
 }
 
 #[test]
-fn an_attempt_after_the_ttl_is_reported() {
+fn attempt_after_the_ttl_is_reported() {
     let over_at = |at: Ms| move |it: &mut History| it.sent[0].deliveries[0].expires_at = Some(at);
     assert_eq!(broken(over_at(9_000)), ["no attempt starts after the TTL"]);
     assert_eq!(broken(over_at(9_001)), [""; 0]);
 }
 
 #[test]
-fn now_or_never_is_never_tried_twice() {
+fn second_attempt_of_now_or_never_is_reported() {
     let now_or_never = |it: &mut History| {
         it.sent[0].now_or_never = true;
         it.sent[0].deliveries[0].expires_at = Some(8_000);
@@ -207,13 +207,13 @@ fn now_or_never_is_never_tried_twice() {
 }
 
 #[test]
-fn an_attempt_before_its_time_is_reported() {
+fn attempt_before_deliver_at_is_reported() {
     assert_eq!(broken(|it| it.sent[0].deliver_at = Some(1_101)), ["nothing is sent before deliver_at"]);
     assert_eq!(broken(|it| it.sent[0].deliver_at = Some(1_100)), [""; 0]);
 }
 
 #[test]
-fn a_request_during_a_pause_is_reported() {
+fn request_during_a_pause_is_reported() {
     for (kind, id) in [(0, 0), (1, 1), (2, 101)] {
         let paused = |it: &mut History| it.asked.push(asked(What::Pause(kind, id), 8_000));
         assert_eq!(broken(paused), ["nothing is sent while paused"], "kind {kind}");
@@ -225,12 +225,12 @@ fn a_request_during_a_pause_is_reported() {
     }
     for (kind, id) in [(1, 2), (2, 102)] {
         let others = |it: &mut History| it.asked.push(asked(What::Pause(kind, id), 8_000));
-        assert_eq!(broken(others), [""; 0], "kind {kind} of somebody else");
+        assert_eq!(broken(others), [""; 0], "kind {kind} of another id");
     }
 }
 
 #[test]
-fn a_request_after_a_cut_is_reported() {
+fn request_after_a_cut_is_reported() {
     for cut in [What::Cancel(1), What::EndLane(101, 10)] {
         let late = |it: &mut History| it.asked.push(asked(cut, 8_000));
         assert_eq!(broken(late), ["nothing is sent after a cut was answered"], "{cut:?}");
@@ -241,8 +241,8 @@ fn a_request_after_a_cut_is_reported() {
 }
 
 #[test]
-fn a_request_after_an_erasure_is_reported() {
-    const PROMISE: &str = "nothing is sent of who was erased";
+fn request_after_an_erasure_is_reported() {
+    const PROMISE: &str = "nothing is sent about an erased subject";
     let about = |it: &mut History| it.sent[0].subject = Some(7);
     let erased = |whom: Option<u64>, at: Ms| {
         move |it: &mut History| {
@@ -251,37 +251,37 @@ fn a_request_after_an_erasure_is_reported() {
         }
     };
     assert_eq!(broken(erased(Some(7), 8_000)), [PROMISE]);
-    assert_eq!(broken(erased(None, 8_000)), [PROMISE], "everybody was");
-    assert_eq!(broken(erased(Some(8), 8_000)), [""; 0], "somebody else was");
-    assert_eq!(broken(erased(Some(7), 900)), [""; 0], "what came later is new");
+    assert_eq!(broken(erased(None, 8_000)), [PROMISE], "the whole tenant was erased");
+    assert_eq!(broken(erased(Some(8), 8_000)), [""; 0], "another subject was erased");
+    assert_eq!(broken(erased(Some(7), 900)), [""; 0], "a message after the erasure is new");
     let gone = |it: &mut History| {
         erased(Some(7), 9_500)(it);
         it.endings[0].state = "missing";
     };
-    assert_eq!(broken(gone), [""; 0], "it was erased when it had arrived");
+    assert_eq!(broken(gone), [""; 0], "it was erased after it had arrived");
     let others = |it: &mut History| {
         gone(it);
         it.endings[1].state = "missing";
     };
-    assert_eq!(broken(others), ["nothing accepted is lost"], "and only that");
+    assert_eq!(broken(others), ["nothing accepted is lost"], "a message about another subject is missing");
 }
 
 #[test]
-fn an_erasure_that_keeps_quiet_about_what_is_in_flight_is_reported() {
+fn erasure_that_does_not_report_messages_in_flight_is_reported() {
     let in_flight = |it: &mut History| {
         it.sent[0].subject = Some(7);
         it.asked.push(asked(What::Erase(Some(7)), 9_005));
     };
-    assert_eq!(broken(in_flight), ["an erasure says what may still arrive"]);
-    let told = |it: &mut History| {
+    assert_eq!(broken(in_flight), ["an erasure reports what may still arrive"]);
+    let reported = |it: &mut History| {
         in_flight(it);
         it.in_flight.insert(9_005, 1);
     };
-    assert_eq!(broken(told), [""; 0]);
+    assert_eq!(broken(reported), [""; 0]);
 }
 
 #[test]
-fn a_request_to_an_endpoint_that_is_gone_is_reported() {
+fn request_to_an_endpoint_that_is_gone_is_reported() {
     const PROMISE: &str = "nothing is sent to an endpoint that is gone";
     let gone = |it: &mut History| it.requests[0].status = Some(410);
     assert_eq!(broken(gone), [PROMISE]);
@@ -289,7 +289,7 @@ fn a_request_to_an_endpoint_that_is_gone_is_reported() {
         gone(it);
         it.crashes.push(Crash { at: 2_000, unsettled: vec![10] });
     };
-    assert_eq!(broken(crashed), [""; 0], "the answer died with the node");
+    assert_eq!(broken(crashed), [""; 0], "the answer was lost in a crash");
     let later_message = |called_at: Ms| {
         move |it: &mut History| {
             it.requests[3].status = Some(410);
@@ -299,15 +299,15 @@ fn a_request_to_an_endpoint_that_is_gone_is_reported() {
             it.endings.push(delivered(40, 1));
         }
     };
-    assert_eq!(broken(later_message(9_020)), [PROMISE], "its producer could not know yet");
-    assert_eq!(broken(later_message(609_020)), [""; 0], "it was made again");
+    assert_eq!(broken(later_message(9_020)), [PROMISE], "its producer may not know yet");
+    assert_eq!(broken(later_message(609_020)), [""; 0], "the endpoint may exist again");
 }
 
 #[test]
-fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
-    let told_to_wait = |wait: Ms| move |it: &mut History| it.requests[0].retry_after = Some(wait);
-    assert_eq!(broken(told_to_wait(8_000)), ["Retry-After is obeyed"]);
-    assert_eq!(broken(told_to_wait(7_890)), [""; 0]);
+fn retry_after_applies_to_the_delivery_and_its_lane() {
+    let with_retry_after = |wait: Ms| move |it: &mut History| it.requests[0].retry_after = Some(wait);
+    assert_eq!(broken(with_retry_after(8_000)), ["Retry-After is obeyed"]);
+    assert_eq!(broken(with_retry_after(7_890)), [""; 0]);
     let by_a_lane_mate = |it: &mut History| {
         it.requests[0].retry_after = Some(7_000);
         it.sent.push(sent(4, 101, 1_500));
@@ -319,12 +319,12 @@ fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
         by_a_lane_mate(it);
         it.crashes.push(Crash { at: 4_000, unsettled: Vec::new() });
     };
-    assert_eq!(broken(after_a_crash), [""; 0], "what the lane was told dies with the node");
+    assert_eq!(broken(after_a_crash), [""; 0], "the lane's hold is lost in a crash");
     let not_of_the_lane = |it: &mut History| {
         by_a_lane_mate(it);
         it.requests[0].asks_lane = false;
     };
-    assert_eq!(broken(not_of_the_lane), [""; 0], "the delivery alone was asked to wait");
+    assert_eq!(broken(not_of_the_lane), [""; 0], "the Retry-After was for one delivery alone");
     let nor_by_itself = |it: &mut History| {
         it.requests[0].retry_after = Some(8_000);
         it.requests[0].asks_lane = false;
@@ -333,7 +333,7 @@ fn a_retry_after_binds_the_delivery_and_its_lane_mates() {
 }
 
 #[test]
-fn a_crash_does_not_excuse_a_delivery_from_its_own_retry_after() {
+fn retry_after_of_a_delivery_survives_a_crash() {
     let crashed = |it: &mut History| {
         it.requests[0].retry_after = Some(8_000);
         it.crashes.push(Crash { at: 4_000, unsettled: Vec::new() });
@@ -342,7 +342,7 @@ fn a_crash_does_not_excuse_a_delivery_from_its_own_retry_after() {
 }
 
 #[test]
-fn a_strict_lane_keeps_its_order() {
+fn overtaking_in_a_strict_lane_is_reported() {
     let overtaken = |it: &mut History| {
         it.requests[1].status = Some(503);
         it.requests.push(request(20, 102, 4_000, 2, 200));
@@ -357,14 +357,14 @@ fn a_strict_lane_keeps_its_order() {
 }
 
 #[test]
-fn a_hold_that_is_over_must_end() {
+fn expired_hold_that_does_not_end_is_reported() {
     let stuck = |it: &mut History| it.looks = vec![look(2_000, 3_000), look(4_000, 3_000), look(94_001, 3_000)];
     assert_eq!(broken(stuck), ["every hold ends"]);
     let moved_on = |it: &mut History| it.looks = vec![look(4_000, 3_000), look(94_000, 95_500), look(95_001, 95_500)];
     assert_eq!(broken(moved_on), [""; 0]);
 }
 
-/// Message 4 takes the place of message 1.
+/// Message 4 supersedes message 1.
 fn replace(it: &mut History) {
     it.sent.push(sent(4, 101, 5_000));
     for index in [0, 3] {
@@ -375,13 +375,13 @@ fn replace(it: &mut History) {
 }
 
 #[test]
-fn a_superseded_delivery_is_not_sent() {
+fn request_of_a_superseded_delivery_is_reported() {
     assert_eq!(broken(replace), ["nothing is sent after its replacement was acknowledged"]);
     let spared = |it: &mut History| {
         replace(it);
         it.requests[3].left_at = 5_010;
     };
-    assert_eq!(broken(spared), [""; 0], "what left before the answer may arrive");
+    assert_eq!(broken(spared), [""; 0], "a request before the answer is allowed");
     let other_key = |it: &mut History| {
         replace(it);
         it.sent[3].collapse = Some(8);
@@ -390,7 +390,7 @@ fn a_superseded_delivery_is_not_sent() {
 }
 
 #[test]
-fn only_what_another_took_the_place_of_is_superseded() {
+fn superseded_delivery_without_a_newer_message_is_reported() {
     let ended = |it: &mut History| {
         replace(it);
         it.requests.remove(3);

@@ -1,8 +1,8 @@
-//! No tenant starves (G3): whoever has had little is served while others are.
+//! No tenant starves (G3): a tenant with little slot-time is served while others are.
 //!
-//! Slot-time is what is shared, so a tenant whose receivers were slow waits for the others to have as
-//! much; the check is about those who have had less. What is more urgent may go first: of five tenants with
-//! something of the lowest tier to send, each has one turn in a hundred while the tiers above are busy.
+//! Slot-time is what tenants share, so a tenant whose receivers were slow waits until the others have had as much; the
+//! check is about tenants that have had less. More urgent deliveries may go first: of five tenants with deliveries in
+//! the lowest tier, each gets one turn in a hundred while the tiers above are busy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use super::{Facts, Violation, violation};
 use crate::sim::history::{Look, Ms, Request};
 use crate::sim::plan::Happening;
 
-/// Requests of others, no more urgent, that may leave while a tenant waits for nothing but its turn.
+/// How many requests of other tenants, no more urgent, may leave while a tenant only waits for its turn.
 const OTHERS_FIRST: usize = 30;
 
-/// A request that takes longer says more of its receiver than of whose turn it was.
+/// The most slot-time that a request of another tenant counts for: a longer one is due to its receiver.
 const SLOT_TIME_MOST: Ms = 1_000;
 
-/// The others may each have as much slot-time as whoever waits, and this much more: what is under way
-/// at once is charged only when it has ended.
+/// Each other tenant may have as much slot-time as the waiting one, and all together this much more: slot-time of
+/// attempts under way is charged only when they end.
 const SLACK: Ms = 5_000;
 
 impl Facts<'_> {
-    pub(super) fn nobody_starves(&self, found: &mut Vec<Violation>) {
+    pub(super) fn no_tenant_starves(&self, found: &mut Vec<Violation>) {
         if self.plan.clock_jumps {
-            return; // what was due before a clock was set back is not, and may keep others behind it
+            return; // after the clock was set back, deliveries may be no longer due, and may delay those behind them
         }
         let slow: Vec<(Ms, Ms)> =
             self.plan.happenings.iter().filter_map(|(at, what)| store_is_slow(*at, what)).collect();
@@ -42,13 +42,13 @@ impl Facts<'_> {
         }
     }
 
-    /// Whether anything of a delivery's tenant was under way between two looks.
+    /// Whether the delivery's tenant had an attempt under way between two views.
     fn is_served(&self, first: &Look, last: &Look) -> bool {
         let mut mine = self.until(last).iter().filter(|it| self.is_mine(last, it));
         mine.any(|it| it.answered_at.is_some_and(|at| at >= first.at) || it.left_at > first.at)
     }
 
-    /// What others had meanwhile, if it was too much.
+    /// A description of the slot-time that others had between two views, if it was too much.
     fn passed_over(&self, first: &Look, last: &Look) -> Option<String> {
         let took = |it: &Request| it.answered_at.unwrap_or(last.at).min(last.at) - it.left_at;
         let began = self.history.crashes.iter().map(|crash| crash.at).take_while(|at| *at < last.at).last();
@@ -75,7 +75,7 @@ impl Facts<'_> {
         })
     }
 
-    /// Requests that had left at a look.
+    /// The requests that had left at the time of a view.
     fn until(&self, look: &Look) -> &[Request] {
         let requests = &self.history.requests;
         &requests[..requests.partition_point(|it| it.left_at <= look.at)]
@@ -87,7 +87,7 @@ impl Facts<'_> {
     }
 }
 
-/// Between which times what is behind the window may wait for the store instead.
+/// The time during which deliveries outside the window may wait for the store instead of their turn.
 fn store_is_slow(at: Ms, what: &Happening) -> Option<(Ms, Ms)> {
     let ms = |length: Duration| Ms::try_from(length.as_millis()).unwrap_or(Ms::MAX);
     match what {

@@ -1,9 +1,8 @@
-//! From a seed to destinations: whose they are, what they share, and how they behave.
+//! Draws destinations from a seed: their tenants, the hosts that they share, and their behaviour.
 //!
-//! A few lanes are hot and get most of the messages, so that breakers open and backlogs gather. Lanes
-//! share hosts, some across tenants, and a host's trouble is that of most lanes on it. One tenant is
-//! quiet: little to send, to receivers that are quick and well, so that nothing but others can keep
-//! it waiting.
+//! A few lanes are hot and get most of the messages, so that breakers open and backlogs grow. Lanes share hosts, some
+//! across tenants, and a host's behaviour is that of most lanes on it. One tenant is quiet: it has few messages, to
+//! receivers that are fast and healthy, so that only other tenants can delay it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +16,22 @@ use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
 use super::{BEGIN, LanePlan, Mode};
 use crate::sim::history::Ms;
 
-/// Presets that end within days, and how many attempts each allows (waits plus one).
+/// Presets that give up within days, with the attempts that each allows (waits plus one).
 const POLICIES: [(&str, u16); 7] =
     [("backend", 8), ("apns", 4), ("web-push", 6), ("gethook", 5), ("fixed", 5), ("exponential", 9), ("webhook", 9)];
 
-/// Behaviours of one receiver at most.
+/// The most behaviours of a receiver.
 const MODES_MAX: usize = 40;
 
-/// Whom a plan sends to.
+/// The destinations of a plan.
 pub(super) struct Destinations {
     pub(super) lanes: Vec<LanePlan>,
     hot: Vec<usize>,
-    /// Of a hundred messages, so many go to a hot lane.
+    /// The share of messages that go to a hot lane, in percent.
     heat: u32,
 }
 
-/// A scheme, host and port with its own troubles.
+/// An origin with a behaviour of its own.
 struct Host {
     origin: OriginId,
     modes: Vec<(Ms, Mode)>,
@@ -63,7 +62,7 @@ impl Destinations {
         Self { lanes, hot, heat: rng.u32(20..95) }
     }
 
-    /// Somebody to send to.
+    /// A random destination.
     pub(super) fn pick(&self, rng: &mut Rng) -> usize {
         if rng.u32(..100) < self.heat { self.hot[rng.usize(..self.hot.len())] } else { rng.usize(..self.lanes.len()) }
     }
@@ -71,7 +70,7 @@ impl Destinations {
 
 fn lane(rng: &mut Rng, id: u64, tenant: u64, own: Vec<(Ms, Mode)>, host: Option<&Host>) -> LanePlan {
     let (policy, max_attempts) = POLICIES[rng.usize(..POLICIES.len())];
-    // One in three on a host has troubles of its own instead of the host's.
+    // One lane in three on a host has a behaviour of its own instead of the host's.
     let modes = host.filter(|_| rng.u32(..3) > 0).map_or(own, |host| host.modes.clone());
     let rate = (rng.u32(..3) == 0).then(|| (rng.u32(1..=10), rng.u32(1..=6)));
     let policy_of_lane = Arc::new(Policy::preset(policy).expect("the list names presets"));
@@ -93,7 +92,7 @@ fn lane(rng: &mut Rng, id: u64, tenant: u64, own: Vec<(Ms, Mode)>, host: Option<
     LanePlan { settings: Arc::new(settings), max_attempts, window, modes, ttl, rate }
 }
 
-/// The quiet tenant's only lane: always well, and quick.
+/// The quiet tenant's only lane: always healthy and fast.
 fn quiet_lane(rng: &mut Rng, tenant: u64) -> LanePlan {
     let quick = vec![(Ms::MAX, Mode::Healthy(rng.u64(1..40)))];
     lane(rng, 1_000, tenant, quick, None)
@@ -102,7 +101,7 @@ fn quiet_lane(rng: &mut Rng, tenant: u64) -> LanePlan {
 /// How often a receiver changes its behaviour.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// Within a minute or two: troubles begin and end while messages come.
+    /// Within a minute or two, so that faults begin and end while messages come.
     Brisk,
     /// A few times in a run.
     Slow,

@@ -1,5 +1,5 @@
-//! Erasures in a world: the loop is told, then the store, then the loop again, then rows go step by step, as the
-//! engine's verb and its eraser do it. A crash may come anywhere between.
+//! Erasures in a world, with the steps that the engine's call and its eraser make: a command to the loop, the store,
+//! the command to the loop again, then the removal of rows in steps. A crash may come between any two of them.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use super::super::history::{Asked, Ms, What};
 use super::super::producer::{TENANT, subject_name};
 use super::{Ahead, World};
 
-/// Between two steps.
+/// The time between two steps.
 const STEP_EVERY: Ms = 200;
-/// Erasures that take turns.
+/// The most erasures whose rows are removed in one step.
 const TURNS_MAX: u32 = 8;
 
 impl World<'_> {
-    /// Somebody asks for the erasure of a subject, or of everybody.
+    /// Begins the erasure of a subject, or with `None` of the whole tenant.
     pub(super) fn erase(&mut self, whom: Option<u64>) {
         if self.node.is_none() {
             return;
@@ -55,7 +55,7 @@ impl World<'_> {
         }
     }
 
-    /// The loop is told once more; with its answer the caller has one.
+    /// Sends the command to the loop once more. Its answer is the caller's answer.
     pub(super) fn tell_of_erased(&mut self, asked: usize, whom: Option<u64>) {
         if self.crashes_here() {
             return;
@@ -65,8 +65,8 @@ impl World<'_> {
         self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
     }
 
-    /// Asks what must not be removed yet, if there is anything to remove. What is begun after this has to wait for its
-    /// own turn: the answer does not know of it.
+    /// Asks the loop which deliveries are under way and must not be removed yet, if there are unfinished erasures.
+    /// Erasures that begin later wait for the next answer.
     pub(super) fn look_under_way(&mut self) {
         self.erasures = self.disk.lock().unfinished_erasures(TURNS_MAX).iter().map(|erasure| erasure.number).collect();
         if !self.erasures.is_empty() {
@@ -91,7 +91,8 @@ impl World<'_> {
         }
     }
 
-    /// What is sent must be carried along, or be in the store; otherwise it was erased, and nothing leaves.
+    /// Whether the message of a send was erased: it is neither carried along nor in the store. Then no request leaves,
+    /// and the attempt ends with the cause `Erased`.
     pub(super) fn is_erased(&mut self, send: &Send) -> bool {
         let stored = || self.disk.message(send.start.message).now_or_never();
         if send.message.is_some() || !matches!(stored(), Some(Ok(None))) {

@@ -1,4 +1,4 @@
-//! The node of a world: steps of the loop, calls of the store, and dying anywhere in between.
+//! The node of a world: steps of the loop, store calls, and crashes at any point between them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::super::outsider;
 use super::super::plan::BEGIN;
 use super::{Ahead, FOLLOW_EVERY, World};
 
-/// A life of the node.
+/// One life of the node: from a start to the next crash.
 pub(super) struct Node {
     pub(super) dispatch: Dispatch,
     pub(super) session: Session,
@@ -29,14 +29,15 @@ impl World<'_> {
         self.node.as_ref().map_or(self.now, |node| node.anchor.at(elapsed(self.now)).as_millis())
     }
 
-    /// As the driver does: what an accept was answered for is known before anything is picked.
+    /// Steps the loop. As in the driver, arrivals come first, so that the loop knows every acknowledged message before
+    /// it picks the next send.
     pub(super) fn step(&mut self, event: Event) {
         if matches!(event, Event::Started(_)) || self.take_arrivals() {
             self.step_alone(event);
         }
     }
 
-    /// `false` when the node died of it.
+    /// Passes published arrivals to the loop. Returns `false` if the node crashed.
     pub(super) fn take_arrivals(&mut self) -> bool {
         let life = self.life;
         let arrivals = std::mem::take(&mut self.published);
@@ -60,7 +61,7 @@ impl World<'_> {
         self.set_wake();
     }
 
-    /// `false` when the node died doing it.
+    /// Carries out an effect. Returns `false` if the node crashed.
     fn carry_out(&mut self, effect: Effect) -> bool {
         let life = self.life;
         match effect {
@@ -119,7 +120,7 @@ impl World<'_> {
         let Some(node) = &self.node else { return };
         let session = node.session;
         let reply = if self.failing && !is_ordered(&call) && self.rng.u32(..3) == 0 {
-            // Half of the failures are only failures of the answer.
+            // Half of the failed calls take effect, and only their answer is lost.
             if self.rng.bool() {
                 self.perform(session, call.clone());
             }
@@ -135,7 +136,7 @@ impl World<'_> {
         }
     }
 
-    /// A store in memory answers at once, so the world decides when it is asked.
+    /// Performs a store call. The memory store answers at once; the delays are the world's.
     fn perform(&self, session: Session, call: Call) -> Reply {
         let answered = perform(&self.disk, session, call).now_or_never().expect("a store in memory answers at once");
         answered.expect("this node has the session")
@@ -207,13 +208,13 @@ impl World<'_> {
             self.after(FOLLOW_EVERY, Ahead::Follow(life));
         }
         self.step(Event::Started(Box::new(start)));
-        // What an earlier life was asked to erase.
+        // Continues erasures of an earlier life.
         self.after(1, Ahead::LookUnderWay(life));
     }
 }
 
-/// Pauses and resumes of one scope must not overtake each other: a store with one writer, which ends
-/// with a write that fails, sees to that. Everything else may.
+/// Whether a call must not overtake others of its kind: pauses and resumes of one scope. The real store guarantees
+/// their order with its single writer, which stops at a failed write. All other calls may overtake each other.
 fn is_ordered(call: &Call) -> bool {
     matches!(call, Call::Pause(..) | Call::Resume(..))
 }

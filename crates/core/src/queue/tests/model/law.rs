@@ -1,11 +1,11 @@
-//! What must be so: whatever the queue answers is checked against the rows, and after every step
-//! nothing may be left undone.
+//! The checks of the model: every result of the queue must be allowed for its rows, and after every step no
+//! work may be left undone.
 
 use super::*;
 use crate::delivery::Decision;
 
 impl Model {
-    /// Asks until there is nothing to do, and checks that there is nothing.
+    /// Calls `next` until it returns `None`, and checks that no work is left.
     pub(in crate::queue::tests) fn ask(&mut self) {
         loop {
             let roll = self.roll();
@@ -18,7 +18,7 @@ impl Model {
         }
         self.check_books();
         if let Some(row) = self.rows.iter().find(|row| self.has_work(row, self.now)) {
-            panic!("nothing to do, says the queue, but {:?}", row.delivery);
+            panic!("the queue returned no work, but there is {:?}", row.delivery);
         }
         self.check_wake();
         self.check_explained();
@@ -31,7 +31,7 @@ impl Model {
         let lane = index(start.lane);
         assert_eq!(row.at, At::Waits, "{id} is under way");
         assert!(self.in_flight() < self.limits.slots as usize, "no slot is free");
-        assert!(self.is_open(lane, self.now), "{id} was sent though something held its lane");
+        assert!(self.is_open(lane, self.now), "{id} was sent although its lane is held");
         assert!(is_due(&row.delivery, self.now) && !row.delivery.expiry.is_over(self.now), "{id} at the wrong time");
         assert_eq!(self.cut_of(&row.delivery), None, "{id} was cut");
         assert!(!row.delivery.receipt_kept, "{id} is known to have arrived");
@@ -43,7 +43,7 @@ impl Model {
             Order::NewestFirst => mates.map(|mate| mate.delivery.id).max(),
             Order::Fifo | Order::Strict => mates.map(|mate| mate.delivery.id).min(),
         };
-        assert_eq!(first, Some(id), "another one is first");
+        assert_eq!(first, Some(id), "another delivery comes first");
         let expected = Start {
             delivery: id,
             message: row.delivery.message,
@@ -59,7 +59,7 @@ impl Model {
         self.rows[at].at = At::InFlight;
     }
 
-    /// Every queue with something to send is served before the others were served too often.
+    /// Checks that no queue with deliveries to send is passed over too often.
     fn take_turn(&mut self, lane: usize, tier: Tier) {
         for other in 0..LANES {
             for of in Tier::ALL {
@@ -75,7 +75,7 @@ impl Model {
                 };
                 let all: u64 = WEIGHTS.iter().sum();
                 let most = (LANES as u64 + 1) * all / WEIGHTS[of.index()] + all;
-                assert!(*passed_over <= most, "lane {other} waits for its turn since {passed_over} picks");
+                assert!(*passed_over <= most, "lane {other} has been passed over {passed_over} times");
             }
         }
     }
@@ -97,14 +97,14 @@ impl Model {
         } else if row.delivery.expiry.is_over(self.now) {
             State::Expired { at: self.now }
         } else {
-            cut::ended(self.cut_of(&row.delivery).expect("something ended it"), self.now)
+            cut::ended(self.cut_of(&row.delivery).expect("a cut ended it"), self.now)
         };
         let (lane, tier) = (index(row.delivery.lane), row.delivery.tier);
         self.lanes[lane].passed_over[tier.index()] = 0;
         self.ended(at, record, end);
     }
 
-    /// One moved on by a decision, unless a cut ends it.
+    /// Applies a decision to a row, unless a cut ends it.
     pub(super) fn decided(&mut self, at: usize, decision: &Decision, record: Record) {
         let row = &mut self.rows[at];
         let before = row.delivery.attempts;
@@ -130,13 +130,13 @@ impl Model {
     fn moved(&mut self, at: usize, record: Record, state: State) {
         let row = &mut self.rows[at];
         row.delivery.state = state;
-        assert_eq!(record.delivery, row.delivery, "what is recorded is what was decided");
+        assert_eq!(record.delivery, row.delivery, "the record matches the decision");
         let lane = index(row.delivery.lane);
         let settings = &self.lanes[lane].settings;
         let strict = self.lanes[lane].known.is_some() && settings.order == Order::Strict;
         let pauses = strict && settings.on_dead == OnDead::Hold && matches!(state, State::Dead { .. });
         assert_eq!(record.place, if strict { Place::Spilled } else { Place::Delayed });
-        assert_eq!(record.pauses_lane, pauses, "a strict lane stops behind its dead head, if so set");
+        assert_eq!(record.pauses_lane, pauses, "a strict lane set to hold stops after a dead delivery");
         row.at = At::Recording(Box::new(record));
         if pauses {
             self.pause(Whom::Lane(lane), None);
@@ -154,13 +154,13 @@ impl Model {
             assert_eq!(self.queue.is_under_way(id), under_way, "{id} is {:?}", row.at);
             if row.at == At::Store && row.place == Place::Spilled {
                 let known = self.queue.is_spilling(row.durable.lane, row.durable.tier);
-                assert!(known, "{id} is behind the window and the queue forgot that there is something");
+                assert!(known, "{id} is behind the window, but its queue is not spilling");
             }
         }
         (0..LANES).for_each(|lane| self.notice_dropped(lane));
     }
 
-    /// Forgets a lane's settings if the queue has dropped the lane, which it may do only while the lane is idle.
+    /// Notes that the queue has dropped a lane, which it may do only while the lane is idle.
     pub(super) fn notice_dropped(&mut self, lane: usize) {
         if self.lanes[lane].known.is_some() && !self.queue.knows_lane(lane_id(lane)) {
             self.check_idle(lane);
@@ -168,13 +168,13 @@ impl Model {
         }
     }
 
-    /// The queue forgot a lane: nothing of it may matter any more.
+    /// Checks that a dropped lane had nothing to do.
     fn check_idle(&self, lane: usize) {
         let entry = &self.lanes[lane];
         let holds = entry.paused.iter().chain(&entry.holds).any(|hold| hold.holds(self.now));
         let has_rows = self.rows.iter().any(|row| index(row.durable.lane) == lane && row.at != At::Store);
         let paging = self.pages.iter().any(|page| index(page.wanted.lane) == lane);
-        assert!(!holds && !has_rows && !paging, "lane {lane} was forgotten while it had something to do");
+        assert!(!holds && !has_rows && !paging, "lane {lane} was dropped while it had work");
     }
 
     fn check_wake(&self) {
@@ -203,7 +203,7 @@ impl Model {
             let durable = &row.durable;
             let explained = self.queue.explain(self.now, durable.id, durable.lane, durable.state);
             match row.at {
-                At::Store => assert!(matches!(explained, Explained::Waits(_)), "nobody sends what is in the store"),
+                At::Store => assert!(matches!(explained, Explained::Waits(_)), "a row in the store is not being sent"),
                 At::InFlight | At::Recording(_) => assert_eq!(explained, Explained::UnderWay),
                 At::Waits => assert_eq!(explained, Explained::Waits(self.reason(&row.delivery))),
             }
@@ -233,7 +233,7 @@ impl Model {
         }
     }
 
-    /// Rows behind the window that there is room for, and nobody on the way to fetch them.
+    /// Checks that every row behind the window for which there is room is being fetched.
     pub(super) fn check_nothing_is_left_behind(&self) {
         if self.in_window() >= self.limits.window {
             return;
@@ -246,11 +246,11 @@ impl Model {
             let room = kept == 0 && self.pages.is_empty();
             let open = self.lanes[lane].known.is_some() && self.held(lane, self.now).is_none();
             let fetched = self.pages.iter().any(|page| page.wanted.lane == row.durable.lane);
-            assert!(!room || !open || fetched, "nobody fetches {}", row.durable.id);
+            assert!(!room || !open || fetched, "{} is not being fetched", row.durable.id);
         }
     }
 
-    /// Lets everything end, and checks that nothing of it stays in memory.
+    /// Lets every delivery end, and checks that the queue keeps nothing in memory.
     pub(in crate::queue::tests) fn wind_down(&mut self) {
         self.resume(Whom::All);
         (0..TENANTS).for_each(|tenant| self.resume(Whom::Tenant(tenant)));
@@ -274,7 +274,7 @@ impl Model {
             }
             self.advance(self.now + seconds(5));
         }
-        // The last one to end may have stopped its lane.
+        // The last delivery to end may have paused its lane.
         (0..LANES).for_each(|lane| self.resume(Whom::Lane(lane)));
         assert!(self.rows.is_empty(), "{} deliveries never end", self.rows.len());
         self.advance(self.now + seconds(1_000_000));

@@ -1,10 +1,10 @@
-//! The books under any order of events: lines and rings say the same, and no lane is lost.
+//! Invariants of the accounting under any order of events: lines and rings agree, and no lane is lost.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Something that happens. Numbers choose among what is there at the time.
+/// An event. Numbers choose among the attempts that exist at the time.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Join {
@@ -16,7 +16,7 @@ enum Op {
         room: Room,
         expected: Duration,
     },
-    /// One that was taken as a quick one has become slow.
+    /// A lane that was taken as a quick one has become slow.
     Slow,
     Pass,
     Land(usize, Duration),
@@ -52,7 +52,7 @@ fn an_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What happened, kept beside the books.
+/// The expected state: lanes that wait, and attempts in flight.
 #[derive(Default)]
 struct Seen {
     waits: Vec<(Tier, u32, Speed)>,
@@ -63,7 +63,7 @@ struct Seen {
 impl Seen {
     fn leaves(&mut self, taken: Taken) -> (Tier, u32, Speed) {
         let lane = self.waits.iter().position(|(tier, lane, _)| (*tier, *lane) == (taken.tier, taken.lane));
-        self.waits.swap_remove(lane.expect("only what waits is taken"))
+        self.waits.swap_remove(lane.expect("only waiting lanes are taken"))
     }
 }
 
@@ -79,11 +79,11 @@ fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
             let alone = turn.index.len() == 1;
             if let Some(taken) = turn.take(room, *now) {
                 let (.., speed) = seen.leaves(taken);
-                assert!(room.slow || speed == Speed::Quick, "slow ones have no room");
+                assert!(room.slow || speed == Speed::Quick, "a slow lane took a slot reserved for quick ones");
                 turn.sent(taken, expected, *now);
                 seen.under_way.push((taken, expected));
                 let holds = seen.under_way.iter().filter(|(flight, _)| flight.tenant == taken.tenant).count();
-                // Others may have left just now.
+                // The other tenants may just have been removed as inactive.
                 let cap = room.cap as usize;
                 assert!(alone || turn.index.len() == 1 || holds <= cap, "{holds} of {cap} slots");
             }
@@ -95,7 +95,7 @@ fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
                 seen.waits.push((tier, lane, Speed::Slow));
             }
         }
-        // Taken and barred: it leaves the ring.
+        // A lane is taken and turns out to be blocked: it leaves the ring.
         Op::Pass => {
             if let Some(taken) = turn.take(FREE, *now) {
                 seen.leaves(taken);
@@ -121,8 +121,7 @@ fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
     }
 }
 
-/// A tenant stands in a line if and only if it has a lane there and nothing keeps it back, at what it
-/// has had.
+/// Whether a tenant is in a line if and only if it has a lane there and is not blocked, with the slot-time it has used.
 fn lines_are_right(turn: &Turn) -> bool {
     let places = |tier: Tier, speed: Speed| {
         let tenants = (0..turn.tenants.bound()).filter_map(|index| Some((index, turn.tenants.get(index)?)));
@@ -136,7 +135,7 @@ fn lines_are_right(turn: &Turn) -> bool {
     })
 }
 
-/// Every attempt under way is counted for its tenant and its tier.
+/// Whether every attempt in flight is counted for its tenant and its tier.
 fn slots_are_right(turn: &Turn, seen: &Seen) -> bool {
     let count = |of: &dyn Fn(&Taken) -> bool| seen.under_way.iter().filter(|(taken, _)| of(taken)).count();
     let tiers = |tier: Tier| turn.tiers[tier.index()].in_flight as usize == count(&|taken| taken.tier == tier);
@@ -155,7 +154,7 @@ proptest! {
             happen(&mut turn, &mut seen, &mut now, op);
             prop_assert!(lines_are_right(&turn) && slots_are_right(&turn, &seen), "{turn:?}");
         }
-        // Everybody may send again: everything that waits is taken, and once.
+        // Without limits every waiting lane is taken, and exactly once.
         for (taken, expected) in std::mem::take(&mut seen.under_way) {
             turn.landed(taken, expected, expected);
         }

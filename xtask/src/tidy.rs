@@ -1,9 +1,9 @@
-//! The house rules that no compiler and no lint knows: which crate may know which, what only the
-//! connector may do, how a test is written, links that lead somewhere.
+//! The project's rules that no compiler and no lint checks: which crate may depend on which, what only the
+//! connector may do, how a test is written, and that links have targets.
 //!
-//! Each rule is a small function from a file to complaints, with a test that shows it something it
-//! must catch. A complaint names the place, what is wrong and what to do. To add a rule, write it
-//! beside its neighbours in `tidy/` and add it to [`RULES`].
+//! Each rule is a small function from a file to complaints, with a test of something that it
+//! must report. A complaint names the place, what is wrong and what to do. To add a rule, write it
+//! beside the others in `tidy/` and add it to [`RULES`].
 
 use std::path::Path;
 
@@ -13,6 +13,7 @@ mod arrows;
 mod indexes;
 mod links;
 mod modules;
+mod plain;
 mod purity;
 mod sockets;
 mod source;
@@ -22,7 +23,7 @@ mod wording;
 
 use source::{Complaint, SourceFile};
 
-/// Every rule that looks at one file at a time.
+/// Every rule. Each checks one file at a time.
 const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
     arrows::check_arrows,
     arrows::check_foreign_crates,
@@ -30,6 +31,9 @@ const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
     links::check_links,
     modules::check_module_docs,
     modules::check_no_mod_rs,
+    plain::check_doc_comments,
+    plain::check_names,
+    plain::check_words,
     purity::check_purity,
     purity::check_unsafe,
     sockets::check_sockets,

@@ -1,25 +1,24 @@
-//! What `ci` says at the end: the time each step took, the time each group of steps may take, what
-//! failed, and last the count.
+//! The report of `ci`: the time of each step, the time and budget of each group of steps, the failures, and the
+//! totals in the last line.
 //!
-//! A budget that is overrun is shown, not punished: how long a step takes depends on who else uses
-//! the machine.
+//! A step over its budget is shown and does not fail: its duration depends on the load of the machine.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
-/// Everything that ran.
+/// The result of all steps.
 pub(super) struct Report {
     steps: Vec<Step>,
     skipped_counts_as_failed: bool,
 }
 
-/// One step and how it went.
+/// The result of one step.
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) group: Group,
     pub(super) took: Duration,
-    /// What the step itself counted; nothing for a step that is no test run.
+    /// The tests that the step reported; zero for a step that is not a test run.
     pub(super) tally: Tally,
     pub(super) ended: Ended,
 }
@@ -27,19 +26,19 @@ pub(super) struct Step {
 /// How a step ended.
 pub(super) enum Ended {
     Passed,
-    /// With what to run to see it again, or what was wrong.
+    /// The command to repeat the step, or the error.
     Failed(String),
-    /// With what was missing.
+    /// What was missing.
     Skipped(String),
 }
 
 impl Report {
-    /// For a build machine, where nothing may be missing.
+    /// For a build machine: a skipped step counts as failed.
     pub(super) fn strict(steps: Vec<Step>) -> Self {
         Self { steps, skipped_counts_as_failed: true }
     }
 
-    /// For a laptop.
+    /// For a laptop: a skipped step does not count.
     pub(super) fn lenient(steps: Vec<Step>) -> Self {
         Self { steps, skipped_counts_as_failed: false }
     }
@@ -49,7 +48,7 @@ impl Report {
         self.steps.iter().map(|step| self.count(step).failed).sum()
     }
 
-    /// A step that counted no tests counts as one.
+    /// The tests of a step; a step that reported none counts as one.
     fn count(&self, step: &Step) -> Tally {
         let Tally { passed, failed } = step.tally;
         match step.ended {
@@ -97,7 +96,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Steps that share a budget: twenty-five minutes for a machine that starts with nothing.
+/// Steps that share a time budget: 20 minutes in all, on two cores without earlier builds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Group {
     Checks,
@@ -123,17 +122,17 @@ impl Group {
     const fn budget(self) -> Duration {
         let minutes = match self {
             Self::Checks => 1,
-            Self::Build => 9,
-            Self::Unit => 3,
+            Self::Build => 8,
+            Self::Unit => 2,
             // Half of it is the build of a copy with bugs planted in it.
             Self::Simulation => 5,
-            Self::Sockets => 5,
+            Self::Sockets => 4,
         };
         Duration::from_secs(60 * minutes)
     }
 }
 
-/// How many tests a program says it ran.
+/// How many tests a program reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) passed: u32,
@@ -141,7 +140,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Reads the summary line of nextest or of a test binary; every other line counts nothing.
+    /// Parses the summary line of nextest or of a test binary; every other line gives zero.
     pub(super) fn read(line: &str) -> Self {
         let counts = if line.trim_start().starts_with("Summary [") {
             line.split_once("run:").map(|(_, counts)| counts)
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_run_that_broke_before_it_counted_has_failed_once() {
+    fn a_test_run_that_failed_without_a_summary_counts_as_one_failure() {
         let broken = Report::lenient(vec![step("tests", Ended::Failed("cargo test".to_owned()))]);
         assert_eq!((broken.failed(), last_line(&broken)), (1, "0 passed, 1 failed".to_owned()));
     }

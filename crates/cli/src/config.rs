@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn the_bounds_in_the_settings_file_match_the_code() {
         let documented = [
-            format!("1s to {}. A\n", duration::write(ATTEMPT_TIMEOUT_MAX)),
+            format!("answer: 1s to {}. A shutdown", duration::write(ATTEMPT_TIMEOUT_MAX)),
             format!("up to {} s in all", STOP_WITHIN.as_secs()),
             format!("over all endpoints: 1 to {}.", slots_max()),
         ];

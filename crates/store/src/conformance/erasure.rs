@@ -288,12 +288,12 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S
     let tombstone = Endpoint { version: 1, ..theirs.tombstone() };
     case.same("deleted", found.as_deref(), Some(&tombstone));
     case.check(case.body(waits.message).await.is_some(), "a message that is not about them stays");
-    let cuts = case.reopen().await.cuts.into_iter().map(|cut| (cut.scope, cut.upto, cut.cause)).collect::<Vec<_>>();
-    let lane = Scope::Lane(theirs.lane);
-    case.same("its lane is cut, also after a restart", cuts, vec![(lane, Key::MAX, Cause::Erased)]);
     let again = Endpoint { id: endpoint_id(4), lane: lane_id(4), ..theirs };
     let put = case.store.put_endpoint(case.session(), again, Some(once), Act::at(NOW)).await;
     case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
+    let cuts = case.reopen().await.cuts.into_iter().map(|cut| (cut.scope, cut.upto, cut.cause)).collect::<Vec<_>>();
+    let lane = Scope::Lane(theirs.lane);
+    case.same("its lane is cut, also after a restart", cuts, vec![(lane, Key::MAX, Cause::Erased)]);
 }
 
 pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>) {

@@ -71,7 +71,7 @@ pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
 }
 
 /// Parses one of these words.
-pub(crate) fn one_of<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Result<T, String> {
+pub(crate) fn parse_word<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Result<T, String> {
     let written = text(raw)?;
     let found = words.iter().find(|(word, _)| *word == written);
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {

@@ -99,7 +99,7 @@ pub(crate) fn compact_number(compact: Compact) -> u8 {
 
 /// The compact variant in a column.
 pub(crate) fn stored_compact(number: i64) -> Result<Compact, StoreError> {
-    one_of("compact", number, &[Compact::None, Compact::Spare, Compact::InUse])
+    decode_listed("compact", number, &[Compact::None, Compact::Spare, Compact::InUse])
 }
 
 /// The number of a place. Queries write it out, so that the partial indexes are used.
@@ -113,7 +113,7 @@ pub(crate) fn place_number(place: Place) -> u8 {
 
 /// The place in a column.
 pub(crate) fn stored_place(number: i64) -> Result<Place, StoreError> {
-    one_of("place", number, &[Place::Ready, Place::Delayed, Place::Spilled])
+    decode_listed("place", number, &[Place::Ready, Place::Delayed, Place::Spilled])
 }
 
 /// The number of an order.
@@ -127,7 +127,7 @@ pub(crate) fn order_number(order: Order) -> u8 {
 
 /// The order in a column.
 pub(crate) fn stored_order(number: i64) -> Result<Order, StoreError> {
-    one_of("send_order", number, &[Order::Fifo, Order::NewestFirst, Order::Strict])
+    decode_listed("send_order", number, &[Order::Fifo, Order::NewestFirst, Order::Strict])
 }
 
 /// The number of what a strict lane does behind a dead head.
@@ -140,7 +140,7 @@ pub(crate) fn on_dead_number(on_dead: OnDead) -> u8 {
 
 /// What a strict lane does, in a column.
 pub(crate) fn stored_on_dead(number: i64) -> Result<OnDead, StoreError> {
-    one_of("on_dead", number, &[OnDead::Skip, OnDead::Hold])
+    decode_listed("on_dead", number, &[OnDead::Skip, OnDead::Hold])
 }
 
 /// The number of an endpoint's status.
@@ -156,7 +156,7 @@ pub(crate) fn status_number(status: EndpointStatus) -> u8 {
 /// The endpoint's status in a column.
 pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
     let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
-    one_of("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
+    decode_listed("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
 }
 
 /// The number of an act on a secret.
@@ -169,7 +169,7 @@ pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
 
 /// The act on a secret in a column.
 pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
-    one_of("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
+    decode_listed("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
 }
 
 /// The number of a change: made, changed or removed.
@@ -183,7 +183,7 @@ pub(crate) fn deed_number(deed: Deed) -> u8 {
 
 /// The change in a column: made, changed or removed.
 pub(crate) fn stored_deed(number: i64) -> Result<Deed, StoreError> {
-    one_of("what was done", number, &[Deed::Made, Deed::Changed, Deed::Removed])
+    decode_listed("what was done", number, &[Deed::Made, Deed::Changed, Deed::Removed])
 }
 
 /// The number of a document's kind.
@@ -197,7 +197,7 @@ pub(crate) fn document_number(kind: DocumentKind) -> u8 {
 
 /// The document's kind in a column.
 pub(crate) fn stored_document(number: i64) -> Result<DocumentKind, StoreError> {
-    one_of("a document's kind", number, &DocumentKind::ALL)
+    decode_listed("a document's kind", number, &DocumentKind::ALL)
 }
 
 /// The number of a tier.
@@ -211,7 +211,7 @@ pub(crate) fn tier_number(tier: Tier) -> u8 {
 
 /// The tier in a column.
 pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
-    one_of("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
+    decode_listed("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
 }
 
 /// The number of a counter.
@@ -230,7 +230,7 @@ pub(crate) fn counted_number(counted: Counted) -> u8 {
 /// The counter in a column.
 pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
     use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
-    one_of("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
+    decode_listed("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
 }
 
 /// The number of a phase of retention.
@@ -249,7 +249,7 @@ pub(crate) fn phase_number(phase: RetentionPhase) -> u8 {
 
 /// The phase of retention in a column.
 pub(crate) fn stored_phase(number: i64) -> Result<RetentionPhase, StoreError> {
-    one_of("a phase", number, &RetentionPhase::ALL)
+    decode_listed("a phase", number, &RetentionPhase::ALL)
 }
 
 /// The number of a job's state.
@@ -264,7 +264,7 @@ pub(crate) fn job_state_number(state: JobState) -> u8 {
 
 /// The job's state in a column.
 pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
-    one_of("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
+    decode_listed("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
 }
 
 /// The scope of a cut, as two columns.
@@ -412,10 +412,10 @@ pub(crate) fn cause_number(cause: Cause) -> u8 {
 
 /// The cause in a column.
 pub(crate) fn stored_cause(number: i64) -> Result<Cause, StoreError> {
-    one_of("cause", number, &CAUSES)
+    decode_listed("cause", number, &CAUSES)
 }
 
-pub(crate) fn one_of<T: Copy>(what: &'static str, number: i64, all: &[T]) -> Result<T, StoreError> {
+pub(crate) fn decode_listed<T: Copy>(what: &'static str, number: i64, all: &[T]) -> Result<T, StoreError> {
     let known = usize::try_from(number).ok().and_then(|number| all.get(number));
     known.copied().ok_or_else(|| damaged(what, number))
 }

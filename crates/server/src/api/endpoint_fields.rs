@@ -82,8 +82,8 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
     field!("ttl", |raw| value::ttl(raw).map(Some) => endpoint.ttl, None);
     field!("timeout", |raw| timeout(raw).map(Some) => endpoint.timeout, None);
     field!("max_in_flight", max_in_flight => endpoint.max_in_flight, MAX_IN_FLIGHT);
-    field!("order", |raw| value::one_of(raw, &ORDERS) => endpoint.order, Order::Fifo);
-    field!("on_dead", |raw| value::one_of(raw, &ON_DEAD) => endpoint.on_dead, OnDead::Skip);
+    field!("order", |raw| value::parse_word(raw, &ORDERS) => endpoint.order, Order::Fifo);
+    field!("on_dead", |raw| value::parse_word(raw, &ON_DEAD) => endpoint.on_dead, OnDead::Skip);
     field!("time_zone", |raw| value::text(raw).map(Some) => endpoint.time_zone, None);
     if had(fields, "status_overrides") {
         webhook.status_overrides = fields.texts("status_overrides").unwrap_or_default();
@@ -102,7 +102,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
 /// Parses how a new endpoint signs.
 pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
     let mut signing = fields.object("signing");
-    let scheme = signing.get("scheme", |raw| value::one_of(raw, &Scheme::ALL));
+    let scheme = signing.get("scheme", |raw| value::parse_word(raw, &Scheme::ALL));
     let secret = signing.get("secret", value::text);
     fields.absorb(signing);
     NewSigning { scheme, secret }

@@ -225,7 +225,7 @@ async fn target<S: Store, C: Clock>(
     visibility: Sees,
     mut fields: Object<'_>,
 ) -> Result<SpokenOf, Problem> {
-    let scope = fields.need("scope", |raw| value::one_of(raw, &SCOPES));
+    let scope = fields.need("scope", |raw| value::parse_word(raw, &SCOPES));
     let id = fields.get("id", value::text);
     let mut tenant = None;
     let mut origin = None;

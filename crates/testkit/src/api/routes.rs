@@ -72,7 +72,7 @@ pub(crate) async fn documented(line: &mut Line) -> io::Result<Vec<Route>> {
                 method: method.to_uppercase(),
                 path: path.clone(),
                 is_guarded: operation["security"].is_null(),
-                is_operators: description.contains("`operate`") && !description.contains("a tenant's own"),
+                is_operators: description.contains("`operate`") && !description.contains("for its own tenant"),
                 takes_body: content.is_some(),
                 lines: content.is_some_and(|content| content.contains_key("application/x-ndjson")),
             });

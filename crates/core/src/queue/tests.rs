@@ -5,6 +5,7 @@ mod model;
 mod receipts;
 mod room;
 mod settings_versions;
+mod shared_gates;
 mod stuck;
 mod turns;
 

@@ -58,7 +58,6 @@ pub enum State {
 
 /// A [`State`] without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "documented at `State`")]
 pub enum Phase {
     Queued,
     Dispatching,

@@ -28,7 +28,6 @@ const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 
 /// The kind of object that an id names. The numbers are part of every issued id: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are enough")]
 #[repr(u8)]
 pub enum Kind {
     Message = 1,

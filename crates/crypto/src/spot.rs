@@ -19,7 +19,6 @@ pub enum Whose {
 /// never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
-#[expect(missing_docs, reason = "the names are enough")]
 pub enum Field {
     MessageBody = 0x0101,
     MessageCompact = 0x0102,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use posthaste_core::queue::Limits;
+use posthaste_core::scheduler::Limits;
 use posthaste_crypto::master::KeyCheck;
 use posthaste_crypto::public_id::IdKey;
 use posthaste_engine::clock::{Clock, SystemClock};

@@ -45,7 +45,7 @@ impl Class {
 
 /// One row of the cause table.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct CauseEntry {
     /// The cause.
     pub cause: Cause,
     /// Its stable code.
@@ -67,8 +67,8 @@ macro_rules! causes {
 
         impl Cause {
             /// Every cause there is, in the order of the table.
-            pub const ALL: &'static [Entry] = &[
-                $(Entry { cause: Cause::$name, code: $code, class: Class::$class, meaning: $meaning },)*
+            pub const ALL: &'static [CauseEntry] = &[
+                $(CauseEntry { cause: Cause::$name, code: $code, class: Class::$class, meaning: $meaning },)*
             ];
         }
     };
@@ -132,7 +132,7 @@ causes! {
 
 impl Cause {
     /// The cause's row of the table.
-    pub const fn entry(self) -> &'static Entry {
+    pub const fn entry(self) -> &'static CauseEntry {
         &Self::ALL[self as usize]
     }
 

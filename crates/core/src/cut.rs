@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 
 /// Which deliveries a cut ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
+pub enum CutScope {
     /// Every delivery of one message.
     Message(MessageId),
     /// Every delivery of one lane.
@@ -26,7 +26,7 @@ pub enum Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Which deliveries it ends.
-    pub scope: Scope,
+    pub scope: CutScope,
     /// The highest id it covers.
     pub upto: Key,
     /// The cause of the ended deliveries.
@@ -53,7 +53,7 @@ pub enum EndpointChange {
 
 impl Cut {
     /// A cut that spares no delivery and ends no endpoint.
-    pub const fn new(scope: Scope, upto: Key, cause: Cause, at: Timestamp) -> Self {
+    pub const fn new(scope: CutScope, upto: Key, cause: Cause, at: Timestamp) -> Self {
         Self { scope, upto, cause, at, spared: Vec::new(), endpoint: None }
     }
 
@@ -86,41 +86,41 @@ pub const fn ended(cause: Cause, at: Timestamp) -> State {
     }
 }
 
-fn in_scope(scope: Scope, delivery: &Delivery) -> bool {
+fn in_scope(scope: CutScope, delivery: &Delivery) -> bool {
     match scope {
-        Scope::Message(message) => delivery.message == message,
-        Scope::Lane(lane) => delivery.lane == lane,
+        CutScope::Message(message) => delivery.message == message,
+        CutScope::Lane(lane) => delivery.lane == lane,
     }
 }
 
 /// The cuts in force.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
-    marks: IdMap<Scope, (Key, Cause)>,
+    marks: IdMap<CutScope, (Key, Cause)>,
 }
 
 impl Cuts {
     /// Puts a cut in force. With an earlier one of the same scope it is merged as by [`Cut::merge`].
-    pub fn put(&mut self, scope: Scope, upto: Key, cause: Cause) {
+    pub fn put(&mut self, scope: CutScope, upto: Key, cause: Cause) {
         let mark = self.marks.entry(scope).or_insert((upto, cause));
         *mark = (mark.0.max(upto), cause);
     }
 
     /// Removes a cut whose rows are swept up to `upto`, unless a later one has raised its watermark.
-    pub fn forget(&mut self, scope: Scope, upto: Key) {
+    pub fn forget(&mut self, scope: CutScope, upto: Key) {
         if self.marks.get(&scope).is_some_and(|mark| mark.0 <= upto) {
             self.marks.remove(&scope);
         }
     }
 
     /// Whether this scope's cut covers this delivery.
-    pub fn covers(&self, scope: Scope, delivery: &Delivery) -> bool {
+    pub fn covers(&self, scope: CutScope, delivery: &Delivery) -> bool {
         in_scope(scope, delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
     }
 
     /// The highest id that this lane's cut covers, if there is one.
     pub fn lane_watermark(&self, lane: LaneId) -> Option<Key> {
-        self.marks.get(&Scope::Lane(lane)).map(|(upto, _)| *upto)
+        self.marks.get(&CutScope::Lane(lane)).map(|(upto, _)| *upto)
     }
 
     /// The cause of the cut that covers this delivery, if there is one.
@@ -128,7 +128,7 @@ impl Cuts {
         if self.marks.is_empty() {
             return None;
         }
-        [Scope::Message(delivery.message), Scope::Lane(delivery.lane)]
+        [CutScope::Message(delivery.message), CutScope::Lane(delivery.lane)]
             .iter()
             .filter_map(|scope| self.marks.get(scope))
             .find(|(upto, _)| delivery.id.0 <= *upto)
@@ -145,7 +145,7 @@ mod tests {
 
     fn cut(upto: u64, cause: Cause, at: i64, spared: &[u64]) -> Cut {
         Cut {
-            scope: Scope::Lane(LANE),
+            scope: CutScope::Lane(LANE),
             upto: Key::from_raw(upto),
             cause,
             at: Timestamp::from_millis(at),

@@ -13,7 +13,7 @@ use crate::dice::Roll;
 use crate::hold::{Hold, Why};
 use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use crate::policy::Policy;
-use crate::queue::{OnDead, Place};
+use crate::scheduler::{OnDead, RowIndex};
 use crate::slice::{self, Tightness};
 use crate::state::State;
 use crate::tier::Tier;
@@ -245,7 +245,7 @@ pub struct Decision {
     /// The delivery's new state.
     pub state: State,
     /// Where its row is kept while it is pending.
-    pub place: Place,
+    pub place: RowIndex,
     /// Attempts made, this one included if it counts.
     pub attempts: u16,
     /// The new [`Delivery::previous_wait`].
@@ -276,7 +276,7 @@ impl Decision {
             is_recorded: false,
             state: delivery.state,
             // The rows of a strict lane stay indexed by their queue, also between attempts.
-            place: if strict.is_some() { Place::Spilled } else { Place::Delayed },
+            place: if strict.is_some() { RowIndex::Spilled } else { RowIndex::Delayed },
             attempts: delivery.attempts,
             previous_wait: delivery.previous_wait,
             limited_in_a_row: delivery.limited_in_a_row,

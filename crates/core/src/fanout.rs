@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::delivery::{Compact, Delivery, Expiry};
 use crate::id::{DeliveryId, EndpointId, MessageId};
 use crate::pattern::Pattern;
-use crate::queue::LaneSettings;
+use crate::scheduler::LaneSettings;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 

@@ -13,7 +13,7 @@ use crate::id::{CredentialId, OriginId, RegionId};
 /// Whether destinations are protected from overload. `Off` means naive retries, for comparison in simulations; a
 /// server always runs with `On`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Care {
+pub enum Protection {
     /// Breakers, paced recovery, adaptive concurrency, retry budgets, slices.
     #[default]
     On,

@@ -1,9 +1,9 @@
 //! The health of an endpoint (E4, E5): when its owner is warned, when it is disabled, when a
 //! disabled one is probed, and its score.
 //!
-//! The caller reports attempts and ends to a [`Health`] and asks for the next [`Step`], which it makes durable and
+//! The caller reports attempts and ends to a [`EndpointHealth`] and asks for the next [`HealthStep`], which it makes durable and
 //! reports to the owner. Invariants: a success clears all failures of an endpoint; an endpoint without recent attempts
-//! is not disabled; the size of a `Health` does not grow with traffic. [`Score`] is the readable summary.
+//! is not disabled; the size of a `EndpointHealth` does not grow with traffic. [`Score`] is the readable summary.
 
 mod day;
 mod latency;
@@ -17,7 +17,7 @@ use crate::cause::{Cause, Class};
 use crate::delivery::Verdict;
 use crate::dice::Roll;
 use crate::time::Timestamp;
-use day::Day;
+use day::DayCounts;
 use latency::Latency;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -53,19 +53,19 @@ const PROBE_SPREAD: u32 = 10;
 
 /// The health of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct EndpointHealth {
     phase: Phase,
-    /// A warned endpoint succeeded, and [`Step::Recovered`] has not been returned yet.
+    /// A warned endpoint succeeded, and [`HealthStep::Recovered`] has not been returned yet.
     owes_recovered: bool,
     last_tried_at: Option<Timestamp>,
     last_success_at: Option<Timestamp>,
     last_cause: Option<Cause>,
-    day: Day,
+    day: DayCounts,
     latency: Latency,
 }
 
 // There is one for each endpoint.
-const _: () = assert!(size_of::<Health>() <= 512);
+const _: () = assert!(size_of::<EndpointHealth>() <= 512);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -80,7 +80,7 @@ enum Phase {
 
 /// A change of an endpoint's health that the caller applies and reports to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HealthStep {
     /// Warn the owner: every attempt failed for an hour. Once in a failing period.
     Warn,
     /// Disable the endpoint: its deliveries wait.
@@ -110,9 +110,9 @@ impl Reason {
     }
 }
 
-/// The part of a [`Health`] that must survive a restart; [`Health::restored`] continues from it.
+/// The part of a [`EndpointHealth`] that must survive a restart; [`EndpointHealth::restored`] continues from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum EndpointStanding {
     /// The owner was not warned.
     Healthy,
     /// The owner was warned.
@@ -129,14 +129,14 @@ pub enum Standing {
     },
 }
 
-impl Health {
-    /// Continues after a restart. Failures that had not led to a [`Step`] are forgotten, so a warning may come up to
+impl EndpointHealth {
+    /// Continues after a restart. Failures that had not led to a [`HealthStep`] are forgotten, so a warning may come up to
     /// an hour later; no step comes earlier.
-    pub fn restored(standing: Standing, now: Timestamp, roll: Roll) -> Self {
+    pub fn restored(standing: EndpointStanding, now: Timestamp, roll: Roll) -> Self {
         let phase = match standing {
-            Standing::Healthy => Phase::Fine,
-            Standing::Failing { since } => Phase::Failing { since, warned: true },
-            Standing::Disabled { since, reason } => {
+            EndpointStanding::Healthy => Phase::Fine,
+            EndpointStanding::Failing { since } => Phase::Failing { since, warned: true },
+            EndpointStanding::Disabled { since, reason } => {
                 let probe_at = now + probe_wait(0, roll);
                 Phase::Disabled { since, reason, probe_at, failed_probes: 0 }
             }
@@ -181,20 +181,20 @@ impl Health {
 
     /// The next step that is due, where `waiting` deliveries wait for the endpoint. To be called until it returns
     /// `None`: steps come one at a time, in the order in which the owner is notified.
-    pub fn look(&mut self, now: Timestamp, waiting: u64, roll: Roll) -> Option<Step> {
+    pub fn look(&mut self, now: Timestamp, waiting: u64, roll: Roll) -> Option<HealthStep> {
         if std::mem::take(&mut self.owes_recovered) {
-            return Some(Step::Recovered);
+            return Some(HealthStep::Recovered);
         }
         let Phase::Failing { since, warned } = self.phase else { return None };
         if !warned {
             let due = now.since(since) >= WARN_AFTER;
             self.phase = Phase::Failing { since, warned: due };
-            return due.then_some(Step::Warn);
+            return due.then_some(HealthStep::Warn);
         }
         let reason = self.reason_to_disable(now, since, waiting)?;
         let probe_at = now + probe_wait(0, roll);
         self.phase = Phase::Disabled { since: now, reason, probe_at, failed_probes: 0 };
-        Some(Step::Disable(reason))
+        Some(HealthStep::Disable(reason))
     }
 
     fn reason_to_disable(&self, now: Timestamp, since: Timestamp, waiting: u64) -> Option<Reason> {
@@ -219,13 +219,13 @@ impl Health {
     }
 
     /// Notes the outcome of a probe. Ignored if the endpoint was enabled in the meantime.
-    pub fn probed(&mut self, now: Timestamp, roll: Roll, verdict: &Verdict) -> Option<Step> {
+    pub fn probed(&mut self, now: Timestamp, roll: Roll, verdict: &Verdict) -> Option<HealthStep> {
         let Phase::Disabled { since, reason, failed_probes, .. } = self.phase else { return None };
         let outcome = Outcome::of(verdict);
         if outcome == Some(Outcome::Taken) {
             self.enabled();
             self.note(now, Outcome::Taken, verdict.cause);
-            return Some(Step::Enable);
+            return Some(HealthStep::Enable);
         }
         let mut failed_probes = failed_probes;
         if outcome == Some(Outcome::Refused) {
@@ -244,11 +244,11 @@ impl Health {
     }
 
     /// The part of it that must survive a restart.
-    pub const fn standing(&self) -> Standing {
+    pub const fn standing(&self) -> EndpointStanding {
         match self.phase {
-            Phase::Fine | Phase::Failing { warned: false, .. } => Standing::Healthy,
-            Phase::Failing { since, warned: true } => Standing::Failing { since },
-            Phase::Disabled { since, reason, .. } => Standing::Disabled { since, reason },
+            Phase::Fine | Phase::Failing { warned: false, .. } => EndpointStanding::Healthy,
+            Phase::Failing { since, warned: true } => EndpointStanding::Failing { since },
+            Phase::Disabled { since, reason, .. } => EndpointStanding::Disabled { since, reason },
         }
     }
 

@@ -6,9 +6,9 @@ pub struct Pattern(String);
 
 /// The text of an invalid pattern or event type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPattern(pub String);
+pub struct BadEventPattern(pub String);
 
-impl std::fmt::Display for BadPattern {
+impl std::fmt::Display for BadEventPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0.strip_suffix(".*").unwrap_or(&self.0).len() > EVENT_TYPE_BYTES_MAX {
             return write!(f, "a pattern has at most {EVENT_TYPE_BYTES_MAX} characters before a last .*");
@@ -17,7 +17,7 @@ impl std::fmt::Display for BadPattern {
     }
 }
 
-impl std::error::Error for BadPattern {}
+impl std::error::Error for BadEventPattern {}
 
 /// The longest event type, in bytes. It is sent in a header.
 pub const EVENT_TYPE_BYTES_MAX: usize = 128;
@@ -32,9 +32,13 @@ pub fn is_event_type(text: &str) -> bool {
 
 impl Pattern {
     /// Parses an event type, one that ends in `.*`, or `*` alone.
-    pub fn parse(text: &str) -> Result<Self, BadPattern> {
+    pub fn parse(text: &str) -> Result<Self, BadEventPattern> {
         let stem = text.strip_suffix(".*").unwrap_or(text);
-        if text == "*" || is_event_type(stem) { Ok(Self(text.to_owned())) } else { Err(BadPattern(text.to_owned())) }
+        if text == "*" || is_event_type(stem) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(BadEventPattern(text.to_owned()))
+        }
     }
 
     /// Whether the pattern matches this event type.
@@ -65,7 +69,7 @@ mod tests {
     #[test]
     fn a_pattern_that_could_never_match_is_refused() {
         for text in ["", ".", "a..b", ".*", "a.*.b", "a*", "a b", "ä", "a.", "**", "*.a"] {
-            assert_eq!(Pattern::parse(text), Err(BadPattern(text.to_owned())));
+            assert_eq!(Pattern::parse(text), Err(BadEventPattern(text.to_owned())));
         }
     }
 }

@@ -36,7 +36,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::dice::Roll;
-use crate::flow::breaker::Rule;
+use crate::flow::breaker::BreakerRule;
 use crate::tier::Tier;
 
 use jitter::{Band, Jitter};
@@ -63,7 +63,7 @@ pub struct Policy {
     retry_after_max: Duration,
     /// By [`Tier::index`].
     tiers: [Variant; 3],
-    breaker: Rule,
+    breaker: BreakerRule,
     /// The latest start of the last retry, counted from birth; by [`Tier::index`].
     reach: [Duration; 3],
     /// Fields that were set and have no effect with this strategy or jitter; the preview lists them.
@@ -119,7 +119,7 @@ impl Policy {
     }
 
     /// When the endpoint's own breaker opens, and for how long.
-    pub fn breaker(&self) -> Rule {
+    pub fn breaker(&self) -> BreakerRule {
         self.breaker
     }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -191,7 +191,7 @@ impl Load {
 
     fn delivery(&mut self, message: MessageId, n: u64) -> NewDelivery {
         let lane = self.dice.u64(1..6);
-        let place = [Place::Ready, Place::Ready, Place::Spilled, Place::Delayed][self.dice.usize(..4)];
+        let place = [RowIndex::Ready, RowIndex::Ready, RowIndex::Spilled, RowIndex::Delayed][self.dice.usize(..4)];
         let id = DeliveryId(message.0.plus(n));
         let to = endpoint(lane);
         let delivery = Delivery::queued(id, message, to.id, to.lane, Tier::Promotional, NOW);
@@ -229,9 +229,9 @@ impl Load {
                 cause,
                 status: None,
             }),
-            record: Record {
+            record: DeliveryRecord {
                 attempts_before: before.attempts,
-                place: Place::Delayed,
+                place: RowIndex::Delayed,
                 shard: Shard::of(delivery.lane),
                 pauses_lane: false,
                 endpoint_change: None,
@@ -287,7 +287,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
         }),
         Op::Spill(deliveries) => store.spill(session, deliveries.clone()).await.map(|()| Answer::Done),
         Op::Fact(Fact::Cut(lane)) => {
-            let scope = Scope::Lane(*lane);
+            let scope = CutScope::Lane(*lane);
             let cut = Cut::new(scope, Key::from_raw(1), Cause::Cancelled, NOW);
             store.cut(session, cut, None).await.map(|_| Answer::Done)
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use posthaste_core::delivery::Expiry;
 use posthaste_core::fanout::{Audience, Fanout};
 use posthaste_core::id::{EndpointId, MessageId, TenantId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
@@ -279,7 +279,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             .map(|(to, index)| {
                 let delivery = fanout.delivery(index, &to.candidate());
                 let spilling = self.handle.is_spilling(to.lane.lane, new.tier);
-                let place = Place::for_new(to.lane.order, spilling, now, fanout.born());
+                let place = RowIndex::for_new(to.lane.order, spilling, now, fanout.born());
                 NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
             })
             .collect();

@@ -9,7 +9,7 @@ use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::policy::PolicyDefaults;
-use posthaste_core::queue::LaneSettings;
+use posthaste_core::scheduler::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointSelector, EndpointTarget, EndpointTls, Register, StoreError,

@@ -4,7 +4,7 @@
 //! It reads no clock, draws no random numbers and waits for nothing, so the simulator runs the same
 //! code as production. In production [`driver`] feeds it.
 //!
-//! The path of a delivery: [`Event::Arrived`] → `core::queue` picks it → [`Effect::Send`] →
+//! The path of a delivery: [`Event::Arrived`] → `core::scheduler` picks it → [`Effect::Send`] →
 //! [`Event::Finished`] → `core::delivery::settle` decides → [`Call::Settle`] → [`Reply::Settled`].
 //!
 //! Invariants: a delivery whose end was decided is not sent; a decision takes effect only once it is
@@ -29,13 +29,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange, Scope};
+use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
-use posthaste_core::flow::breaker::Standing;
+use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
-use posthaste_core::queue::{Explained, Limits, Pick, Place, Queue, Record, Recorded, Start};
+use posthaste_core::scheduler::{
+    AfterRecord, AttemptStart, DeliveryRecord, Explained, Limits, Pick, RowIndex, Scheduler,
+};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -95,7 +97,7 @@ pub enum Effect {
 #[derive(Clone, Debug)]
 pub struct Send {
     /// The delivery, its attempt number and where it goes.
-    pub start: Start,
+    pub start: AttemptStart,
     /// The message, when it is in memory; otherwise it is read from the store.
     pub message: Option<Arc<Message>>,
 }
@@ -121,7 +123,7 @@ pub struct Departure(u64);
 #[derive(Debug)]
 pub struct Dispatch {
     session: Session,
-    queue: Queue,
+    scheduler: Scheduler,
     /// Outcomes that wait to be written.
     unsettled: VecDeque<Settlement>,
     /// The batch of outcomes being written.
@@ -140,7 +142,7 @@ pub struct Dispatch {
     departures: Departure,
     /// How many pages are being read, by the last departure before each was requested.
     pages: BTreeMap<Departure, u32>,
-    to_spill: Vec<posthaste_core::queue::Shed>,
+    to_spill: Vec<posthaste_core::scheduler::Evicted>,
     /// Deliveries under way whose row has ended, because a newer delivery replaced them.
     superseded: IdSet<DeliveryId>,
     /// Callers that wait until a receipt is recorded.
@@ -160,7 +162,7 @@ impl Dispatch {
     pub fn new(limits: Limits, session: Session) -> Self {
         Self {
             session,
-            queue: Queue::new(limits),
+            scheduler: Scheduler::new(limits),
             unsettled: VecDeque::new(),
             settling: Vec::new(),
             riding: IdMap::default(),
@@ -213,7 +215,7 @@ impl Dispatch {
     pub fn wake_at(&self) -> Option<Timestamp> {
         // No timer for work that is not done during a shutdown, or while too many outcomes are
         // unwritten: the answer to a write wakes the loop.
-        let queue = self.queue.wake_at().filter(|_| self.may_pick());
+        let queue = self.scheduler.wake_at().filter(|_| self.may_pick());
         let late = self.late.look_at().filter(|_| !self.draining);
         let sweeps = self.sweeper.wake_at().filter(|_| !self.draining);
         let soft = self.remembered.look_at().filter(|_| !self.draining);
@@ -227,41 +229,41 @@ impl Dispatch {
     /// Whether the shutdown is complete: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
         let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.remembered.is_writing();
-        self.draining && self.queue.in_flight() == 0 && is_recorded
+        self.draining && self.scheduler.in_flight() == 0 && is_recorded
     }
 
     /// Whether new rows of this queue must be stored as spilled.
     pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
-        self.queue.is_spilling(lane, tier)
+        self.scheduler.is_spilling(lane, tier)
     }
 
     /// The queues that began or stopped spilling since the last call.
     pub fn take_spilling_changes(&mut self) -> Vec<(LaneId, Tier, bool)> {
-        self.queue.take_spilling_changes()
+        self.scheduler.take_spilling_changes()
     }
 
     /// Why a delivery waits; `lane` and `state` are those of its row.
     pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId, state: State) -> Explained {
-        self.queue.explain(now, delivery, lane, state)
+        self.scheduler.explain(now, delivery, lane, state)
     }
 
     /// The state of a lane's breaker.
-    pub fn standing(&self, now: Timestamp, lane: LaneId) -> Standing {
-        self.queue.standing(now, lane)
+    pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
+        self.scheduler.standing(now, lane)
     }
 
     /// How many state changes the table of states refused: anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
-        self.queue.refused_moves()
+        self.scheduler.refused_moves()
     }
 
     /// The figures for metrics.
     pub fn watched(&self, now: Timestamp) -> Watched {
         let mut counts = self.counts.clone();
-        counts.refused_moves = self.queue.refused_moves();
+        counts.refused_moves = self.scheduler.refused_moves();
         Watched {
             counts,
-            queue: self.queue.figures(now),
+            queue: self.scheduler.figures(now),
             unsettled: (self.unsettled.len() + self.settling.len()) as u64,
         }
     }
@@ -272,24 +274,24 @@ impl Dispatch {
         self.supersede(now, &arrival.superseded);
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
-        self.queue.seen(now, id);
+        self.scheduler.seen(now, id);
         // Settings that were changed after the accept read them are not taken: the store is read instead.
-        self.queue.set_lane(now, &arrival.new.lane);
+        self.scheduler.set_lane(now, &arrival.new.lane);
         match arrival.new.place {
-            Place::Ready => {
-                if self.admit_or_spill(now, arrival.new.delivery, Place::Ready) {
+            RowIndex::Ready => {
+                if self.admit_or_spill(now, arrival.new.delivery, RowIndex::Ready) {
                     self.ride(now, id, arrival.message);
                 }
                 self.ask_for(lane);
             }
             // A row that is in an index is only ever read from the store: a row that came in both
             // as an arrival and by a page could be sent twice.
-            Place::Delayed => {
+            RowIndex::Delayed => {
                 self.late.notice(delivery.state.due().unwrap_or(now), id);
-                self.queue.forget_idle_lane(lane, now);
+                self.scheduler.forget_idle_lane(lane, now);
             }
-            Place::Spilled => {
-                self.queue.spilled(lane, tier, id);
+            RowIndex::Spilled => {
+                self.scheduler.spilled(lane, tier, id);
                 self.ask_for(lane);
             }
         }
@@ -301,15 +303,15 @@ impl Dispatch {
         self.remembered.heard(verdict);
         self.counts.attempted(verdict.class, finished.took);
         let superseded = self.superseded.contains(&id);
-        let Some(record) = self.queue.settle(now, roll.fork(id.raw()), id, verdict, superseded) else {
+        let Some(record) = self.scheduler.settle(now, roll.fork(id.raw()), id, verdict, superseded) else {
             return self.put_back(now, id);
         };
         match record.endpoint_change {
             // In force in memory before the settlement makes it durable.
-            Some(EndpointChange::Disabled) => self.pauses.disable(&mut self.queue, record.delivery.lane),
+            Some(EndpointChange::Disabled) => self.pauses.disable(&mut self.scheduler, record.delivery.lane),
             // The cut also covers arrivals under way and rows that were not read since the start.
             Some(change @ (EndpointChange::Gone | EndpointChange::Deleted)) => {
-                let cut = Cut::new(Scope::Lane(record.delivery.lane), Key::MAX, Cause::EndpointGone, now);
+                let cut = Cut::new(CutScope::Lane(record.delivery.lane), Key::MAX, Cause::EndpointGone, now);
                 let endpoint = Some((record.delivery.endpoint, change));
                 self.cut(Cut { endpoint, ..cut }, None, None, effects);
             }
@@ -333,14 +335,14 @@ impl Dispatch {
             Reply::Paged(query, as_of, page) => self.paged(now, query, as_of, page, effects),
             Reply::Spilled(sheds) => {
                 for shed in sheds {
-                    self.queue.spilled(shed.lane, shed.tier, shed.delivery);
+                    self.scheduler.spilled(shed.lane, shed.tier, shed.delivery);
                     self.ask_for(shed.lane);
                 }
             }
             Reply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
             Reply::Cut { scope, ticket, ended, in_flight, .. } => {
                 self.sweeper.durable(scope, now);
-                self.queue.cut_recorded(scope);
+                self.scheduler.cut_recorded(scope);
                 if let Some(ticket) = ticket {
                     effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
                 }
@@ -353,7 +355,7 @@ impl Dispatch {
             Reply::Remembered => self.remembered.written(),
             Reply::Paused(ticket) | Reply::Reset(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
             Reply::Resumed(scope, pause, ticket) => {
-                self.pauses.resume(&mut self.queue, now, scope, pause);
+                self.pauses.resume(&mut self.scheduler, now, scope, pause);
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Reply::Failed(call) => {
@@ -370,26 +372,26 @@ impl Dispatch {
             self.pauses.written(id, effects);
             let superseded = self.superseded.remove(&id);
             let recorded = match result {
-                Settled::Done if !superseded => self.queue.recorded(now, id),
+                Settled::Done if !superseded => self.scheduler.recorded(now, id),
                 Settled::Done | Settled::Stale => {
                     self.stale(now, id, effects);
                     continue;
                 }
             };
             match recorded {
-                Recorded::Waits => continue,
-                Recorded::Again(record) => {
+                AfterRecord::Waits => continue,
+                AfterRecord::Again(record) => {
                     self.record(record, None, None);
                     continue;
                 }
-                Recorded::Left(due) => {
+                AfterRecord::Left(due) => {
                     self.depart(id);
                     self.late.notice(due, id);
                     // A receipt that came before the delivery was in the window is still to be recorded.
                     self.receipts_again(now, id, effects);
                     continue;
                 }
-                Recorded::Ended => self.depart(id),
+                AfterRecord::Ended => self.depart(id),
             }
             for ticket in self.receipts.remove(&id).unwrap_or_default() {
                 effects.push(Effect::Answer(ticket, Answer::Done));
@@ -400,7 +402,7 @@ impl Dispatch {
     /// The store refused a change. The row is read again: it has ended, or belongs to another session,
     /// or the change was made before and only its answer was lost.
     fn stale(&mut self, now: Timestamp, id: DeliveryId, effects: &mut Vec<Effect>) {
-        self.queue.refused(now, id);
+        self.scheduler.refused(now, id);
         self.depart(id);
         self.read(now, posthaste_store::Query::One(id), 1, effects);
     }
@@ -410,7 +412,7 @@ impl Dispatch {
     fn pump(&mut self, now: Timestamp, roll: Roll, effects: &mut Vec<Effect>) {
         self.repeat_failed_calls(now, effects);
         while self.may_pick() {
-            match self.queue.next(now, roll) {
+            match self.scheduler.next(now, roll) {
                 Some(Pick::Send(start)) => {
                     self.counts.sent(now.since(start.due));
                     let message = self.riding.get(&start.delivery).cloned();
@@ -452,7 +454,7 @@ impl Dispatch {
         }
     }
 
-    fn record(&mut self, record: Record, attempt: Option<Attempt>, excerpt: Option<Bytes>) {
+    fn record(&mut self, record: DeliveryRecord, attempt: Option<Attempt>, excerpt: Option<Bytes>) {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }
@@ -483,7 +485,7 @@ impl Dispatch {
     }
 
     fn pause(&mut self, pause: Pause) {
-        self.pauses.pause(&mut self.queue, pause);
+        self.pauses.pause(&mut self.scheduler, pause);
     }
 }
 

@@ -79,7 +79,7 @@ pub enum NotMade {
         /// The index in the list, from 0.
         index: usize,
         /// What is wrong with it.
-        bad: pattern::BadPattern,
+        bad: pattern::BadEventPattern,
     },
     /// There is no such policy.
     #[error("policy: {0}")]

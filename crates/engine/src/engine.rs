@@ -10,7 +10,7 @@ use posthaste_core::flow::SharedGate;
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId};
 use posthaste_core::policy::PolicyDefaults;
-use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Limits, Reset};
+use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Limits, Reset};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::fanout::Fanout;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Archive, Chunk, Directory, EndpointSelector, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, MatchedEndpoints,
@@ -206,7 +206,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     fn new_delivery(&self, delivery: Delivery, to: &Destination, now: Timestamp, due: Timestamp) -> NewDelivery {
         let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
-        let place = Place::for_new(to.lane.order, spilling, now, due);
+        let place = RowIndex::for_new(to.lane.order, spilling, now, due);
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Acceptance, Accepted, Act, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session,
@@ -65,7 +65,7 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         self.store.sweep(session, sweep, under_way).await
     }
 
-    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+    async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.store.uncut(session, scope, at).await
     }
 

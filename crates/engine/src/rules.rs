@@ -2,7 +2,7 @@
 //! tenant's own and the operator's, the policy of endpoints that name none, and when engagement messages may be sent.
 //!
 //! Invariant: rules carry the number of changes that were known when they were read. Lane settings made from older
-//! rules never replace those made from newer ones; `core::queue` compares the numbers.
+//! rules never replace those made from newer ones; `core::scheduler` compares the numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use posthaste_core::id::TenantId;
 use posthaste_core::id_map::IdMap;
 use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::policy::{DEFAULT_PRESET, PolicyDefaults, PolicySpec, UnknownPolicy};
-use posthaste_core::queue::LaneSettings;
+use posthaste_core::scheduler::LaneSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 

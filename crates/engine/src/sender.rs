@@ -14,7 +14,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::id_map::IdMap;
-use posthaste_core::queue::Start;
+use posthaste_core::scheduler::AttemptStart;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, Kind};
 use posthaste_store::{Archive, Directory, Message, Register, StoreError};
@@ -35,7 +35,7 @@ const RESULTS_AT_ONCE: usize = 256;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the store returned for a send whose endpoint or payload was not in memory.
-type Loaded = (Start, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
+type Loaded = (AttemptStart, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
 
 /// Makes attempts through the connector.
 pub struct AttemptSender<S, C> {
@@ -77,7 +77,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         }
     }
 
-    fn load(&self, start: Start, message: Option<Arc<Message>>) {
+    fn load(&self, start: AttemptStart, message: Option<Arc<Message>>) {
         let (store, destinations) = (Arc::clone(&self.store), Arc::clone(&self.destinations));
         self.loading.push(Box::pin(async move {
             let loaded = async {
@@ -108,7 +108,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         }
     }
 
-    fn request(&mut self, start: &Start, destination: Arc<Destination>, message: &Message, now: Timestamp) {
+    fn request(&mut self, start: &AttemptStart, destination: Arc<Destination>, message: &Message, now: Timestamp) {
         let Some(target) = destination.target.clone() else {
             return self.unsent(start.delivery, Cause::AddressRefused);
         };
@@ -282,7 +282,7 @@ mod tests {
             SystemClock::new(),
             attempt_timeout,
         );
-        let start = Start {
+        let start = AttemptStart {
             delivery: DeliveryId(Key::from_raw(2)),
             message: MessageId::from_raw(1),
             endpoint: EndpointId::from_raw(7),

@@ -162,7 +162,7 @@ mod tests {
     use bytes::Bytes;
     use posthaste_core::dice::Roll;
     use posthaste_core::id::{Key, MessageId, TenantId};
-    use posthaste_core::queue::Limits;
+    use posthaste_core::scheduler::Limits;
     use posthaste_core::time::Timestamp;
     use posthaste_store::journal::Entry;
     use posthaste_store::{Accepted, Act, Archive, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register};

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::queue::BreakerScope;
+use posthaste_core::scheduler::BreakerScope;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Condition, Pending, Store, StoreError, StoreState};

@@ -13,7 +13,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -101,17 +101,17 @@ impl Work {
         let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, EndpointId(lane.0), lane, Tier::Promotional, NOW);
         let settings = LaneSettings::new(lane, TenantId::from_raw(1), Arc::clone(&self.policy));
         let message = Message::new(id, TenantId::from_raw(1), NOW, Bytes::from_static(&[b'x'; 200]));
-        let new = NewDelivery { delivery, place: Place::Ready, lane: Arc::new(settings), collapse };
+        let new = NewDelivery { delivery, place: RowIndex::Ready, lane: Arc::new(settings), collapse };
         Accepted::new(message, vec![new])
     }
 
     async fn settle(&self, made: Vec<Delivery>) {
         let settlements = made.into_iter().map(|delivery| Settlement {
-            record: Record {
+            record: DeliveryRecord {
                 shard: Shard::of(delivery.lane),
                 delivery: Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..delivery },
                 attempts_before: 0,
-                place: Place::Delayed,
+                place: RowIndex::Delayed,
                 pauses_lane: false,
                 endpoint_change: None,
             },

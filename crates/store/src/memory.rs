@@ -23,11 +23,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Order, Place, Reset, SoftBreaker, Span};
+use posthaste_core::scheduler::{BreakerOf, IdRange, LaneSettings, Order, Reset, RowIndex, SoftBreaker};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -53,7 +53,7 @@ pub struct Memory {
     ended: BTreeMap<DeliveryId, Delivery>,
     attempts: BTreeMap<DeliveryId, Vec<Attempt>>,
     excerpts: BTreeMap<(DeliveryId, u16), Bytes>,
-    cuts: BTreeMap<Scope, Cut>,
+    cuts: BTreeMap<CutScope, Cut>,
     pauses: BTreeMap<PauseScope, Pause>,
     breakers: BTreeMap<BreakerOf, Soft>,
     endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
@@ -199,7 +199,7 @@ impl Memory {
         self.guard(session)?;
         for id in deliveries {
             if let Some(row) = self.remove(*id) {
-                self.put(Row { place: Place::Spilled, ..row });
+                self.put(Row { place: RowIndex::Spilled, ..row });
             }
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Memory {
             Query::Left { after, before } => self
                 .pending
                 .values()
-                .filter(|row| row.place == Place::Ready && row.delivery.id.0.writer() < before)
+                .filter(|row| row.place == RowIndex::Ready && row.delivery.id.0.writer() < before)
                 .map(|row| row.delivery.id)
                 .filter(|id| after.is_none_or(|after| *id > after))
                 .take(limit)
@@ -233,7 +233,7 @@ impl Memory {
         Page { more, looked, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
     }
 
-    fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: Span, limit: usize) -> Vec<DeliveryId> {
+    fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: IdRange, limit: usize) -> Vec<DeliveryId> {
         let queue = |tier| {
             // A span may end before it begins and then has no rows. `range` would panic on it.
             let below = span.below.max(span.from);
@@ -261,7 +261,7 @@ impl Memory {
         // The endpoint is changed already, so the stored cut must not repeat the change after a restart.
         let cut = Cut { endpoint: None, ..cut };
         self.note(happened);
-        if let Scope::Message(message) = cut.scope {
+        if let CutScope::Message(message) = cut.scope {
             self.jobs.end_fan_out(message);
         }
         let cut = self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
@@ -269,7 +269,7 @@ impl Memory {
     }
 
     /// See [`crate::Outbox::uncut`].
-    pub fn uncut(&mut self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+    pub fn uncut(&mut self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([Entry::Uncut { scope, at }]);
         self.cuts.remove(&scope);
@@ -358,12 +358,12 @@ impl Memory {
     fn put(&mut self, row: Row) {
         let id = row.delivery.id;
         match row.place {
-            Place::Ready => {}
-            Place::Delayed => {
+            RowIndex::Ready => {}
+            RowIndex::Delayed => {
                 let due = row.delivery.state.due().expect("a pending delivery has a due time");
                 self.delayed.insert((due, id));
             }
-            Place::Spilled => {
+            RowIndex::Spilled => {
                 self.spilled.insert((row.delivery.lane, row.delivery.tier, id));
             }
         }

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Compact, Expiry};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::id::{CredentialId, Key, LaneId, MessageId, OriginId, RegionId, TenantId};
-use posthaste_core::queue::{BreakerOf, OnDead, Order, Place};
+use posthaste_core::scheduler::{BreakerOf, OnDead, Order, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -103,17 +103,17 @@ pub(crate) fn stored_compact(number: i64) -> Result<Compact, StoreError> {
 }
 
 /// The number of a place. Queries write it out, so that the partial indexes are used.
-pub(crate) fn place_number(place: Place) -> u8 {
+pub(crate) fn place_number(place: RowIndex) -> u8 {
     match place {
-        Place::Ready => 0,
-        Place::Delayed => 1,
-        Place::Spilled => 2,
+        RowIndex::Ready => 0,
+        RowIndex::Delayed => 1,
+        RowIndex::Spilled => 2,
     }
 }
 
 /// The place in a column.
-pub(crate) fn stored_place(number: i64) -> Result<Place, StoreError> {
-    decode_listed("place", number, &[Place::Ready, Place::Delayed, Place::Spilled])
+pub(crate) fn stored_place(number: i64) -> Result<RowIndex, StoreError> {
+    decode_listed("place", number, &[RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled])
 }
 
 /// The number of an order.
@@ -268,19 +268,19 @@ pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
 }
 
 /// The scope of a cut, as two columns.
-pub(crate) fn scope_columns(scope: Scope) -> (u8, i64) {
+pub(crate) fn scope_columns(scope: CutScope) -> (u8, i64) {
     match scope {
-        Scope::Message(message) => (0, key(message.0)),
-        Scope::Lane(lane) => (1, key(lane.0)),
+        CutScope::Message(message) => (0, key(message.0)),
+        CutScope::Lane(lane) => (1, key(lane.0)),
     }
 }
 
 /// The scope of a cut, in two columns.
-pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<Scope, StoreError> {
+pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<CutScope, StoreError> {
     let scope = stored_key(scope)?;
     match kind {
-        0 => Ok(Scope::Message(MessageId(scope))),
-        1 => Ok(Scope::Lane(LaneId(scope))),
+        0 => Ok(CutScope::Message(MessageId(scope))),
+        1 => Ok(CutScope::Lane(LaneId(scope))),
         _ => Err(damaged("a cut's kind", kind)),
     }
 }

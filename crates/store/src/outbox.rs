@@ -4,9 +4,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
@@ -92,7 +92,7 @@ pub trait Outbox: Send + Sync + 'static {
     fn uncut(
         &self,
         session: Session,
-        scope: Scope,
+        scope: CutScope,
         at: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 

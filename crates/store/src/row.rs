@@ -22,7 +22,7 @@ use posthaste_core::cut::{Cut, EndpointChange};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId, WriterId};
-use posthaste_core::queue::{LaneSettings, Order, Place, Record, SoftBreaker, Span};
+use posthaste_core::scheduler::{DeliveryRecord, IdRange, LaneSettings, Order, RowIndex, SoftBreaker};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -164,7 +164,7 @@ pub struct NewDelivery {
     /// The delivery, queued.
     pub delivery: Delivery,
     /// The place its row is stored under.
-    pub place: Place,
+    pub place: RowIndex,
     /// The settings of its lane, included so that they need not be looked up again.
     pub lane: Arc<LaneSettings>,
     /// Waiting deliveries of its lane with the same key are superseded.
@@ -173,7 +173,7 @@ pub struct NewDelivery {
 
 impl NewDelivery {
     /// A delivery without a collapse key.
-    pub fn new(delivery: Delivery, place: Place, lane: Arc<LaneSettings>) -> Self {
+    pub fn new(delivery: Delivery, place: RowIndex, lane: Arc<LaneSettings>) -> Self {
         Self { delivery, place, lane, collapse: None }
     }
 }
@@ -195,7 +195,7 @@ pub struct Row {
     /// The delivery.
     pub delivery: Delivery,
     /// The place its row is stored under.
-    pub place: Place,
+    pub place: RowIndex,
     /// Whether it may be sent.
     pub token: Token,
 }
@@ -239,7 +239,7 @@ pub enum Query {
         /// Lowest id first, or highest.
         order: Order,
         /// The range of ids.
-        span: Span,
+        span: IdRange,
     },
     /// One row.
     One(DeliveryId),
@@ -265,7 +265,7 @@ pub const EXCERPT_BYTES_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The change.
-    pub record: Record,
+    pub record: DeliveryRecord,
     /// The epoch at which the caller owns the delivery's shard.
     pub epoch: u64,
     /// The attempt that led to the change, if one did.
@@ -384,7 +384,7 @@ pub struct Shown {
     /// The delivery. If a cut covers it or its TTL is over, its state already says so, even before the sweep.
     pub delivery: Delivery,
     /// The place its row is stored under; `None` if the delivery has ended.
-    pub place: Option<Place>,
+    pub place: Option<RowIndex>,
     /// All attempts, in the order in which they were made.
     pub attempts: Vec<Attempt>,
 }

@@ -81,9 +81,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
@@ -464,7 +464,7 @@ impl Outbox for Sqlite {
         Ok(found.swept(ended))
     }
 
-    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+    async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.change(session, Change::Uncut(scope, at)).await
     }
 

@@ -10,7 +10,7 @@ mod sequences;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use posthaste_core::flow::breaker::Rule;
+use posthaste_core::flow::breaker::BreakerRule;
 
 use self::model::Slip;
 use self::sequences::Reached;
@@ -95,9 +95,9 @@ fn first_difference(slip: Slip, sequences: u64) -> Option<(u64, String)> {
 fn receiver_figures() -> Vec<Figure> {
     let trips = |rule| (1..=5).map(|seed| receivers::false_trips(&rule, seed)).sum::<u64>();
     // The control: a rule that is known to open by chance, about 120 times a day.
-    let twitchy = Rule { share_milli: 50, in_a_row: 0, ..Rule::ENDPOINT };
+    let twitchy = BreakerRule { share_milli: 50, in_a_row: 0, ..BreakerRule::ENDPOINT };
     let mut figures = vec![
-        Figure::at_most("false_trips", trips(Rule::ENDPOINT) as f64, "in 5 days", 0.0),
+        Figure::at_most("false_trips", trips(BreakerRule::ENDPOINT) as f64, "in 5 days", 0.0),
         Figure::at_least("false_trips_of_a_twitchy_rule", trips(twitchy) as f64, "in 5 days", 500.0),
     ];
     for per_second in [20, 100] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{Shard, WriterId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
@@ -57,7 +57,7 @@ impl Busy {
         let store = Arc::new(Sqlite::open_folder(folder, master_key())?);
         let session = store.open(NOW).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
-        let mint = Arc::new(Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES));
+        let mint = Arc::new(Mint::new(session, 0..LANES, RowIndex::Ready).with_body(BODY_BYTES));
         let (works, _) = watch::channel(false);
         let settled = Arc::new(AtomicU64::new(0));
         let mut tasks = JoinSet::new();
@@ -145,7 +145,7 @@ pub(crate) fn hashing() -> Result<Duration, CannotRun> {
     /// Enough to make the cost of reading the clock negligible.
     const ROUNDS: u32 = 10;
     let session = Session { id: 1, writer: WriterId::new(1).expect("a small number"), epoch: 1 };
-    let mint = Mint::new(session, 0..LANES, Place::Ready).with_body(BODY_BYTES);
+    let mint = Mint::new(session, 0..LANES, RowIndex::Ready).with_body(BODY_BYTES);
     let lookup = LookupKey::from_bytes([1; 32]);
     let messages: Vec<Accepted> = (0..TIMES).map(|_| mint.message()).collect();
     let arrivals = messages.iter().flat_map(|accepted| {
@@ -178,10 +178,10 @@ fn delivered(session: Session, arrival: &Arrival) -> Settlement {
     delivery.attempts = 1;
     let took = Duration::from_millis(20);
     Settlement {
-        record: Record {
+        record: DeliveryRecord {
             delivery,
             attempts_before: 0,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             shard,
             pauses_lane: false,
             endpoint_change: None,

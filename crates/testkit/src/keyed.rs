@@ -16,7 +16,7 @@ use std::time::Duration;
 use posthaste_core::delivery::{Delivery, Verdict};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, Key, MessageId, TenantId};
-use posthaste_core::queue::{LaneSettings, Limits, Order, Place};
+use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::Command;
@@ -239,7 +239,7 @@ impl Producers {
             Tier::Promotional,
             now,
         );
-        let place = Place::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
+        let place = RowIndex::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         Accepted::new(message, vec![NewDelivery::new(delivery, place, lane)])
     }
 

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use posthaste_core::flow::Care;
+use posthaste_core::flow::Protection;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, Limits};
+use posthaste_core::scheduler::{LaneSettings, Limits};
 
 pub use receiver::Down;
 pub use tally::{Outcome, Second};
@@ -139,8 +139,13 @@ impl Sender {
     /// Bare retries: nothing but this policy decides when a message is sent.
     pub fn bare(policy: Policy) -> Self {
         let lane = LaneSettings { max_in_flight: u16::MAX, ..lane(policy) };
-        let limits =
-            Limits { slots: 1_000_000, per_queue: 1_000_000, window: 4_000_000, care: Care::Off, ..Limits::default() };
+        let limits = Limits {
+            slots: 1_000_000,
+            per_queue: 1_000_000,
+            window: 4_000_000,
+            protection: Protection::Off,
+            ..Limits::default()
+        };
         Self { lane: Arc::new(lane), limits }
     }
 }

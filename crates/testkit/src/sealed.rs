@@ -22,7 +22,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -191,7 +191,7 @@ impl Plant {
         let delivery =
             Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, endpoint.lane, Tier::Promotional, NOW);
         let lane = Arc::new(LaneSettings::new(endpoint.lane, endpoint.tenant, Arc::default()));
-        let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
+        let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, lane);
         let once = self.call(endpoint.tenant);
         let accepted = Accepted { idempotency: Some(once.clone()), ..Accepted::new(message, vec![new]) };
         let first = self.store.accept(self.session, vec![accepted.clone()]).await?;
@@ -208,11 +208,11 @@ impl Plant {
         delivery.state = State::Dead { at: NOW, cause: Cause::Unavailable };
         let took = Duration::from_millis(7);
         let attempt = Attempt { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
-        let record = Record {
+        let record = DeliveryRecord {
             shard: Shard::of(delivery.lane),
             delivery,
             attempts_before: 0,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             pauses_lane: false,
             endpoint_change: None,
         };

@@ -18,7 +18,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{self, StreamExt};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Act, Chunked, Directory, Document, DocumentKind, Endpoint, EndpointPut, Filed, Jobs, Outbox, Register, Session,
@@ -77,7 +77,7 @@ impl Shape {
 
     /// The mint that makes its rows, for the session that fills the store.
     pub fn mint(self, session: Session) -> Mint {
-        Mint::new(session, self.targets(), Place::Spilled).with_young(self.young().start)
+        Mint::new(session, self.targets(), RowIndex::Spilled).with_young(self.young().start)
     }
 
     /// The numbers of its [`YOUNG`] messages: the last fifth.
@@ -359,7 +359,7 @@ async fn while_arrivals_are_dropped<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste_core::queue::{Order, Span};
+    use posthaste_core::scheduler::{IdRange, Order};
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
     use posthaste_store::{JobQuery, Query};
@@ -375,7 +375,7 @@ mod tests {
             assert_eq!(start.spilled.len(), 3);
             let mut rows = 0;
             for (lane, tier) in start.spilled {
-                let query = Query::Spilled { lane, tier, order: Order::Fifo, span: Span::ALL };
+                let query = Query::Spilled { lane, tier, order: Order::Fifo, span: IdRange::ALL };
                 rows += store.page(query, 20_000, Timestamp::MAX).await.expect("a page").rows.len();
                 assert_eq!(tier, Tier::Promotional);
             }

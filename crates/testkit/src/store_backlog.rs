@@ -17,7 +17,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 use tokio::runtime::Runtime;
@@ -162,7 +162,7 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
         let store = Sqlite::open_folder(folder, master_key())?;
         runtime.block_on(async {
             let session = store.open(YOUNG).await?.session;
-            let mint = Mint::new(session, 0..LANES, Place::Ready);
+            let mint = Mint::new(session, 0..LANES, RowIndex::Ready);
             store.accept(session, vec![mint.message()]).await.map(drop)
         })?;
         let took = began.elapsed();

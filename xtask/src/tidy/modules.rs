@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn mod_rs_is_reported() {
-        check(check_no_mod_rs, "crates/core/src/queue/mod.rs", "//! Queues.\n", &[1]);
-        check(check_no_mod_rs, "crates/core/src/queue.rs", "//! Queues.\n", &[]);
+        check(check_no_mod_rs, "crates/core/src/scheduler/mod.rs", "//! Queues.\n", &[1]);
+        check(check_no_mod_rs, "crates/core/src/scheduler.rs", "//! Queues.\n", &[]);
     }
 }

@@ -48,7 +48,7 @@ mod tests {
     fn a_clock_or_a_random_map_in_the_core_is_reported() {
         check(check_purity, "crates/core/src/retry.rs", "fn now() {\n    std::time::SystemTime::now()\n}\n", &[2]);
         check(check_purity, "crates/core/src/retry.rs", "let lanes = HashMap::new();\n", &[1]);
-        check(check_purity, "crates/core/src/queue/lane.rs", "use std::{env, fs};\n", &[1]);
+        check(check_purity, "crates/core/src/scheduler/lane.rs", "use std::{env, fs};\n", &[1]);
     }
 
     #[test]

@@ -485,7 +485,7 @@ proptest! {
         prop_assert_eq!(decision.was_made, counted || verdict.class == Class::Credential);
         let is_dead = matches!(decision.state, State::Dead { .. });
         prop_assert_eq!(decision.pauses_lane, is_dead && given.strict == Some(OnDead::Hold) && !given.superseded);
-        prop_assert_eq!(decision.place == Place::Spilled, given.strict.is_some());
+        prop_assert_eq!(decision.place == RowIndex::Spilled, given.strict.is_some());
         prop_assert_eq!(decision.endpoint_change == Some(EndpointChange::Gone), verdict.prune);
         match decision.hold.map(|(scope, _)| scope) {
             Some(VerdictScope::Endpoint) => prop_assert!(false, "an endpoint verdict holds no other delivery"),

@@ -24,7 +24,7 @@ use crate::dice::Roll;
 use crate::id::EndpointId;
 use crate::time::{Timestamp, millis_up};
 
-use window::{Counted, Window};
+use window::{AnswerKind, Window};
 
 pub use signal::Signal;
 pub use window::{ENDPOINTS_MAX, WINDOW};
@@ -46,7 +46,7 @@ const FAILING_MILLI: u64 = 100;
 
 /// When a breaker opens, and for how long at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct BreakerRule {
     /// This many failures in a row open it, at any distance in time; 0 turns this off.
     pub in_a_row: u16,
     /// This share of failures among the window's successes and failures opens it, in thousandths.
@@ -60,7 +60,7 @@ pub struct Rule {
     pub open_for: Duration,
 }
 
-impl Rule {
+impl BreakerRule {
     /// For a single endpoint.
     pub const ENDPOINT: Self =
         Self { in_a_row: 10, share_milli: 500, volume: 20, endpoints: 1, open_for: Duration::from_secs(30) };
@@ -84,7 +84,7 @@ impl Rule {
 
 /// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum BreakerState {
     /// Every request may be sent.
     Closed,
     /// No request may be sent.
@@ -136,7 +136,7 @@ impl Pass {
 
 /// The answer to a request, as a breaker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct BreakerAnswer {
     /// The generation of the request's [`Pass`].
     pub generation: u32,
     /// The endpoint the request was sent to.
@@ -151,7 +151,7 @@ pub struct Answer {
 
 /// A transition that an answer caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum BreakerChange {
     /// From closed to open.
     Opened,
     /// From half-open to open: a probe failed.
@@ -162,7 +162,7 @@ pub enum Change {
 
 /// What opened a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenReason {
     /// Failures in a row.
     InARow(u16),
     /// The share of failures among successes and failures.
@@ -187,7 +187,7 @@ pub enum Opened {
     BeforeRestart,
 }
 
-impl fmt::Display for Opened {
+impl fmt::Display for OpenReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |milli: u16| match milli % 10 {
             0 => format!("{}%", milli / 10),
@@ -230,8 +230,8 @@ pub struct Breaker {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Closed { failed_in_a_row: u16 },
-    Open { why: Opened },
-    HalfOpen { why: Opened, successes: u8, probing: bool },
+    Open { why: OpenReason },
+    HalfOpen { why: OpenReason, successes: u8, probing: bool },
 }
 
 impl Default for Breaker {
@@ -256,27 +256,27 @@ impl Breaker {
     /// A breaker that was not closed when the process ended: half-open, also if its hold had not ended.
     pub fn restore(soft: Soft) -> Self {
         let mut breaker = Self { since: soft.since, hold_ms: whole_millis(soft.hold), ..Self::new() };
-        breaker.enter(State::HalfOpen { why: Opened::BeforeRestart, successes: 0, probing: false });
+        breaker.enter(State::HalfOpen { why: OpenReason::BeforeRestart, successes: 0, probing: false });
         breaker
     }
 
     /// Its state at `now`.
-    pub fn standing(&self, now: Timestamp) -> Standing {
+    pub fn standing(&self, now: Timestamp) -> BreakerState {
         match self.state {
-            State::Closed { .. } => Standing::Closed,
-            State::Open { .. } if self.hold_is_over(now) => Standing::HalfOpen { successes: 0, probing: false },
-            State::Open { .. } => Standing::Open { until: self.end_of_hold(), since: self.since },
-            State::HalfOpen { successes, probing, .. } => Standing::HalfOpen { successes, probing },
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { .. } if self.hold_is_over(now) => BreakerState::HalfOpen { successes: 0, probing: false },
+            State::Open { .. } => BreakerState::Open { until: self.end_of_hold(), since: self.since },
+            State::HalfOpen { successes, probing, .. } => BreakerState::HalfOpen { successes, probing },
         }
     }
 
     /// What it lets through now.
     pub fn lets_through(&self, now: Timestamp) -> LetsThrough {
         match self.standing(now) {
-            Standing::Closed => LetsThrough::All,
-            Standing::Open { until, .. } => LetsThrough::Nothing { until },
-            Standing::HalfOpen { probing: false, .. } => LetsThrough::Probe,
-            Standing::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
+            BreakerState::Closed => LetsThrough::All,
+            BreakerState::Open { until, .. } => LetsThrough::Nothing { until },
+            BreakerState::HalfOpen { probing: false, .. } => LetsThrough::Probe,
+            BreakerState::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
         }
     }
 
@@ -307,7 +307,13 @@ impl Breaker {
     }
 
     /// Counts an answer, and returns the transition it caused.
-    pub fn answered(&mut self, now: Timestamp, roll: Roll, rule: &Rule, answer: Answer) -> Option<Change> {
+    pub fn answered(
+        &mut self,
+        now: Timestamp,
+        roll: Roll,
+        rule: &BreakerRule,
+        answer: BreakerAnswer,
+    ) -> Option<BreakerChange> {
         if answer.generation != self.generation {
             return None;
         }
@@ -319,7 +325,7 @@ impl Breaker {
                 }
                 self.since = now;
                 self.open(now, self.next_hold(roll, rule, answer), why);
-                Some(Change::Opened)
+                Some(BreakerChange::Opened)
             }
             State::HalfOpen { why, successes, probing: true } => match answer.signal {
                 Signal::Neutral => {
@@ -332,12 +338,12 @@ impl Breaker {
                 }
                 Signal::Success => {
                     self.close(now);
-                    Some(Change::Closed)
+                    Some(BreakerChange::Closed)
                 }
                 Signal::Failure | Signal::Overload => {
                     let hold = self.next_hold(roll, rule, answer).max(answer.retry_after.unwrap_or_default());
                     self.open(now, hold, why);
-                    Some(Change::Reopened)
+                    Some(BreakerChange::Reopened)
                 }
             },
             State::Open { .. } | State::HalfOpen { .. } => None,
@@ -366,7 +372,7 @@ impl Breaker {
             self.since = now;
         }
         let hold = until.map_or(Duration::ZERO, |until| until.since(now));
-        self.open(now, hold, if until.is_some() { Opened::RetryAfter } else { Opened::Credential });
+        self.open(now, hold, if until.is_some() { OpenReason::RetryAfter } else { OpenReason::Credential });
         if until.is_none() {
             self.until = Timestamp::MAX;
         }
@@ -379,7 +385,7 @@ impl Breaker {
     }
 
     /// What opened it; `None` while it is closed.
-    pub fn reason(&self) -> Option<Opened> {
+    pub fn reason(&self) -> Option<OpenReason> {
         match self.state {
             State::Closed { .. } => None,
             State::Open { why } | State::HalfOpen { why, .. } => Some(why),
@@ -413,20 +419,26 @@ impl Breaker {
     }
 
     /// Counts an answer while the breaker is closed, and returns the reason if it opens.
-    fn count(&mut self, now: Timestamp, rule: &Rule, failed_in_a_row: u16, answer: Answer) -> Option<Opened> {
+    fn count(
+        &mut self,
+        now: Timestamp,
+        rule: &BreakerRule,
+        failed_in_a_row: u16,
+        answer: BreakerAnswer,
+    ) -> Option<OpenReason> {
         match answer.signal {
             Signal::Neutral => None,
             Signal::Success => {
-                self.window.count(now, Counted::Success, answer.endpoint);
+                self.window.count(now, AnswerKind::Success, answer.endpoint);
                 self.state = State::Closed { failed_in_a_row: 0 };
                 None
             }
             Signal::Failure => {
-                self.window.count(now, Counted::Failure, answer.endpoint);
+                self.window.count(now, AnswerKind::Failure, answer.endpoint);
                 let failed_in_a_row = if rule.in_a_row == 0 { 0 } else { failed_in_a_row.saturating_add(1) };
                 self.state = State::Closed { failed_in_a_row };
                 if rule.in_a_row > 0 && failed_in_a_row >= rule.in_a_row {
-                    return Some(Opened::InARow(failed_in_a_row));
+                    return Some(OpenReason::InARow(failed_in_a_row));
                 }
                 let seen = self.window.at(now);
                 let of = seen.successes + seen.failures;
@@ -434,22 +446,22 @@ impl Breaker {
                 let opens = share >= u64::from(rule.share_milli)
                     && of >= u64::from(rule.volume)
                     && self.window.endpoints_failed() >= rule.endpoints.min(ENDPOINTS_MAX);
-                opens.then(|| Opened::Share { milli: shown(share), of: shown(of) })
+                opens.then(|| OpenReason::Share { milli: shown(share), of: shown(of) })
             }
             Signal::Overload => {
-                self.window.count(now, Counted::Overload, answer.endpoint);
+                self.window.count(now, AnswerKind::Overload, answer.endpoint);
                 let seen = self.window.at(now);
                 let share = milli(seen.overloads, seen.answers());
                 let opens = share >= OVERLOADED_MILLI
                     && seen.overloads >= u64::from(rule.volume)
                     && self.window.endpoints_overloaded() >= rule.endpoints.min(ENDPOINTS_MAX);
-                opens.then(|| Opened::Overloaded { milli: shown(share), of: shown(seen.answers()) })
+                opens.then(|| OpenReason::Overloaded { milli: shown(share), of: shown(seen.answers()) })
             }
         }
     }
 
     /// The first hold by the rule, or one and a half times the last one; bounded after the roll.
-    fn next_hold(&self, roll: Roll, rule: &Rule, answer: Answer) -> Duration {
+    fn next_hold(&self, roll: Roll, rule: &BreakerRule, answer: BreakerAnswer) -> Duration {
         let wanted = match self.hold_ms {
             0 => {
                 let tenth = rule.open_for / 10;
@@ -460,7 +472,7 @@ impl Breaker {
         wanted.min(if answer.messages_wait { HOLD_MAX_WAITED } else { HOLD_MAX })
     }
 
-    fn open(&mut self, now: Timestamp, hold: Duration, why: Opened) {
+    fn open(&mut self, now: Timestamp, hold: Duration, why: OpenReason) {
         self.hold_ms = whole_millis(hold);
         self.until = now + Duration::from_millis(self.hold_ms.into());
         self.enter(State::Open { why });

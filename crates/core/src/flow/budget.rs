@@ -22,11 +22,11 @@ const AT_FIRST: u32 = 10;
 
 /// The retry budget of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct RetryBudget {
     saved: Bucket,
 }
 
-impl Budget {
+impl RetryBudget {
     /// The budget of a new destination.
     pub const fn new(now: Timestamp) -> Self {
         Self { saved: Bucket::holding(AT_FIRST, now) }
@@ -44,7 +44,7 @@ impl Budget {
     }
 
     /// When there is a retry if no first attempt earns it earlier; `None` if there is one now. After the
-    /// clock was set back, [`Budget::catch_up`] must be called first.
+    /// clock was set back, [`RetryBudget::catch_up`] must be called first.
     pub fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.saved.next_at(&TIME, now)
     }
@@ -65,13 +65,13 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    fn take_all(budget: &mut Budget, now: i64) -> usize {
+    fn take_all(budget: &mut RetryBudget, now: i64) -> usize {
         (0..).take_while(|_| budget.take(at(now)).is_ok()).count()
     }
 
     #[test]
     fn a_new_destination_has_ten_retries_and_then_one_a_second() {
-        let mut budget = Budget::new(at(0));
+        let mut budget = RetryBudget::new(at(0));
         assert_eq!(take_all(&mut budget, 0), 10);
         assert_eq!(budget.take(at(0)), Err(at(1_000)));
         assert_eq!(budget.next_at(at(400)), Some(at(1_000)));
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn five_first_attempts_earn_a_retry() {
-        let mut budget = Budget::new(at(0));
+        let mut budget = RetryBudget::new(at(0));
         take_all(&mut budget, 0);
         (0..4).for_each(|_| budget.first_try(at(0)));
         assert_eq!(budget.take(at(0)), Err(at(200)), "a fifth is missing, which is 200 ms");
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn at_most_sixty_retries_are_saved() {
-        let mut budget = Budget::new(at(0));
+        let mut budget = RetryBudget::new(at(0));
         (0..10_000).for_each(|_| budget.first_try(at(0)));
         assert_eq!(take_all(&mut budget.clone(), 0), 60);
         assert_eq!(take_all(&mut budget, i64::MAX), 60);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_adds_nothing_and_does_not_stop_the_budget() {
-        let mut budget = Budget::new(at(3_600_000));
+        let mut budget = RetryBudget::new(at(3_600_000));
         take_all(&mut budget, 3_600_000);
         assert_eq!(budget.take(at(500)), Err(at(1_500)));
         assert_eq!(take_all(&mut budget, 1_500), 1);
@@ -109,7 +109,7 @@ mod tests {
         fn retries_never_exceed_a_fifth_of_first_attempts_and_one_a_second(
             moments in prop::collection::vec((0..3_000i64, 0..40u32), 1..100),
         ) {
-            let mut budget = Budget::new(at(0));
+            let mut budget = RetryBudget::new(at(0));
             let (mut now, mut first_tries, mut retries) = (0, 0, 0);
             for (gap, tries) in moments {
                 now += gap;

@@ -52,7 +52,7 @@ pub struct Pace {
 
 /// What an answer means for the pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PaceAnswer {
     /// A success with normal latency.
     Well,
     /// A success with too high latency.
@@ -113,10 +113,10 @@ impl Pace {
     }
 
     /// Adapts the pace to an answer, at most once a second.
-    pub fn answered(&mut self, now: Timestamp, answer: Answer) {
+    pub fn answered(&mut self, now: Timestamp, answer: PaceAnswer) {
         let due = now.since(self.stepped) >= STEP || now < self.stepped;
         match answer {
-            Answer::TooMuch => {
+            PaceAnswer::TooMuch => {
                 self.needed = self.needed.max(now);
                 if due {
                     // Quick growth now ends below the rate that caused the overload.
@@ -124,8 +124,8 @@ impl Pace {
                     self.step_to((self.rate / 2).max(LEAST), now);
                 }
             }
-            Answer::Slowly if due => self.step_to(of(self.rate, EASE).max(LEAST), now),
-            Answer::Well if due => self.grow(now),
+            PaceAnswer::Slowly if due => self.step_to(of(self.rate, EASE).max(LEAST), now),
+            PaceAnswer::Well if due => self.grow(now),
             _ => {}
         }
     }
@@ -194,7 +194,7 @@ mod tests {
         let mut pace = Pace::recovering(NOW, 30_000);
         let mut rates = vec![pace.rate()];
         for second in 1..=12 {
-            pace.answered(NOW + seconds(second), Answer::Well);
+            pace.answered(NOW + seconds(second), PaceAnswer::Well);
             rates.push(pace.rate());
         }
         assert_eq!(rates[..5], [20_000, 26_000, 33_800, 43_940, 45_000]);
@@ -204,7 +204,7 @@ mod tests {
     /// The rate in each of `count` seconds with good answers.
     fn well_for(pace: &mut Pace, from: Timestamp, count: u64) -> Vec<u64> {
         let second = |second| {
-            pace.answered(from + seconds(second), Answer::Well);
+            pace.answered(from + seconds(second), PaceAnswer::Well);
             pace.rate()
         };
         (1..=count).map(second).collect()
@@ -216,7 +216,7 @@ mod tests {
         let mut sent: Vec<Timestamp> = Vec::new();
         for millis in 0..120_000 {
             let now = NOW + Duration::from_millis(millis);
-            pace.answered(now, Answer::Well);
+            pace.answered(now, PaceAnswer::Well);
             while pace.next_at(now).is_none() {
                 pace.take(now);
                 sent.push(now);
@@ -239,7 +239,7 @@ mod tests {
     fn a_slow_answer_restarts_the_two_minutes() {
         let mut pace = Pace::recovering(NOW, 30_000);
         well_for(&mut pace, NOW, 100);
-        pace.answered(NOW + seconds(101), Answer::Slowly);
+        pace.answered(NOW + seconds(101), PaceAnswer::Slowly);
         assert_eq!(well_for(&mut pace, NOW + seconds(101), 120).iter().max(), Some(&55_000));
     }
 
@@ -248,7 +248,7 @@ mod tests {
         let mut pace = Pace::slowed(NOW, 30_000);
         let mut rates = vec![pace.rate()];
         for half in 1..=12 {
-            pace.answered(NOW + Duration::from_millis(half * 500), Answer::TooMuch);
+            pace.answered(NOW + Duration::from_millis(half * 500), PaceAnswer::TooMuch);
             rates.push(pace.rate());
         }
         rates.dedup();
@@ -258,9 +258,9 @@ mod tests {
     #[test]
     fn the_pace_grows_only_by_good_answers() {
         let mut pace = Pace::recovering(NOW, 30_000);
-        pace.answered(NOW + seconds(100), Answer::Nothing);
+        pace.answered(NOW + seconds(100), PaceAnswer::Nothing);
         assert_eq!(pace.rate(), 20_000);
-        pace.answered(NOW + seconds(101), Answer::Slowly);
+        pace.answered(NOW + seconds(101), PaceAnswer::Slowly);
         assert_eq!(pace.rate(), 19_000);
     }
 

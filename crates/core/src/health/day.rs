@@ -11,7 +11,7 @@ const HOURS: usize = 25;
 
 /// The counts of one hour. They saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hour {
+pub(super) struct HourCounts {
     /// Attempts whose outcome concerns the endpoint.
     pub(super) tried: u32,
     /// Successful attempts.
@@ -33,15 +33,15 @@ pub(super) struct Total {
 
 /// A ring of hours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Day {
-    hours: [Hour; HOURS],
+pub(super) struct DayCounts {
+    hours: [HourCounts; HOURS],
     /// The latest hour, in hours since the epoch.
     latest: i64,
 }
 
-impl Day {
+impl DayCounts {
     /// The counts of the current hour.
-    pub(super) fn hour(&mut self, now: Timestamp) -> &mut Hour {
+    pub(super) fn hour(&mut self, now: Timestamp) -> &mut HourCounts {
         self.turn_to(now);
         &mut self.hours[place(self.latest)]
     }
@@ -67,7 +67,7 @@ impl Day {
         }
         while self.latest < hour {
             self.latest += 1;
-            self.hours[place(self.latest)] = Hour::default();
+            self.hours[place(self.latest)] = HourCounts::default();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Health, Phase, Standing};
+use super::{EndpointHealth, EndpointStanding, Phase};
 use crate::cause::Cause;
 use crate::time::Timestamp;
 
@@ -35,10 +35,10 @@ pub struct Score {
     /// When the endpoint is probed next; `None` if it is not disabled.
     pub probe_at: Option<Timestamp>,
     /// Whether the owner was warned, or the endpoint is disabled.
-    pub standing: Standing,
+    pub standing: EndpointStanding,
 }
 
-impl Health {
+impl EndpointHealth {
     /// The endpoint's score at `now`.
     pub fn score(&self, now: Timestamp) -> Score {
         let total = self.day.total(now);
@@ -67,9 +67,9 @@ impl Health {
 /// The rule of [`Score::points`].
 fn points(score: &Score) -> u8 {
     let most = match score.standing {
-        Standing::Healthy => 100,
-        Standing::Failing { .. } => 20,
-        Standing::Disabled { .. } => 0,
+        EndpointStanding::Healthy => 100,
+        EndpointStanding::Failing { .. } => 20,
+        EndpointStanding::Disabled { .. } => 0,
     };
     let percent = score.success_share_milli.unwrap_or(1_000) / 10;
     let for_trips = score.trips.saturating_mul(2).min(20);

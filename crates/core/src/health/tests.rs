@@ -14,13 +14,13 @@ const BAD_REQUEST: Verdict = Verdict::of(Cause::BadRequest);
 
 /// One endpoint, with a clock that the test sets.
 struct Story {
-    health: Health,
+    health: EndpointHealth,
     now: Timestamp,
 }
 
 impl Story {
     fn new() -> Self {
-        Self { health: Health::default(), now: START }
+        Self { health: EndpointHealth::default(), now: START }
     }
 
     /// An endpoint with a failed attempt every hour for this long, the last one now; due steps are taken.
@@ -56,18 +56,18 @@ impl Story {
         }
     }
 
-    fn probes(&mut self, verdict: &Verdict) -> Option<Step> {
+    fn probes(&mut self, verdict: &Verdict) -> Option<HealthStep> {
         self.health.probed(self.now, MIDDLE, verdict)
     }
 
     /// Every step due by now.
-    fn looks(&mut self, waiting: u64) -> Vec<Step> {
+    fn looks(&mut self, waiting: u64) -> Vec<HealthStep> {
         std::iter::from_fn(|| self.health.look(self.now, waiting, MIDDLE)).take(9).collect()
     }
 
     fn disabled() -> Self {
         let mut story = Self::failing_for(DAY);
-        assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
+        assert_eq!(story.looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
         story
     }
 }
@@ -80,16 +80,16 @@ fn an_owner_is_warned_after_an_hour_of_failures() {
     story.tries(&DOWN);
     story.pass(HOUR - Duration::from_millis(1));
     assert_eq!(story.looks(0), []);
-    assert_eq!(story.health.standing(), Standing::Healthy);
+    assert_eq!(story.health.standing(), EndpointStanding::Healthy);
     story.pass(Duration::from_millis(1));
-    assert_eq!(story.looks(0), [Step::Warn]);
-    assert_eq!(story.health.standing(), Standing::Failing { since: START });
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
+    assert_eq!(story.health.standing(), EndpointStanding::Failing { since: START });
 }
 
 #[test]
 fn a_failing_period_has_one_warning() {
     let mut story = Story::failing_for(HOUR);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
     story.pass(HOUR);
     story.tries(&DOWN);
     assert_eq!(story.looks(0), []);
@@ -120,7 +120,7 @@ fn a_success_in_between_begins_the_hour_anew() {
     story.pass(HOUR - SECOND);
     assert_eq!(story.looks(0), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
 }
 
 #[test]
@@ -138,10 +138,10 @@ fn our_own_faults_and_refused_credentials_are_not_counted() {
 #[test]
 fn the_first_success_after_a_warning_is_reported_once() {
     let mut story = Story::failing_for(HOUR);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
     story.tries(&OK);
-    assert_eq!(story.looks(0), [Step::Recovered]);
-    assert_eq!(story.health.standing(), Standing::Healthy);
+    assert_eq!(story.looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.health.standing(), EndpointStanding::Healthy);
     story.tries(&OK);
     assert_eq!(story.looks(0), []);
 }
@@ -157,11 +157,11 @@ fn a_success_without_a_warning_is_not_reported() {
 #[test]
 fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
     let mut story = Story::failing_for(HOUR);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
     story.tries(&OK);
     story.tries(&DOWN);
     story.pass(HOUR);
-    assert_eq!(story.looks(0), [Step::Recovered, Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Recovered, HealthStep::Warn]);
 }
 
 // Disabled after a day.
@@ -170,8 +170,8 @@ fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
 fn a_day_of_failures_disables_with_ten_waiting_not_with_nine() {
     let mut story = Story::failing_for(DAY);
     assert_eq!(story.looks(9), []);
-    assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
-    assert_eq!(story.health.standing(), Standing::Disabled { since: story.now, reason: Reason::DayOfHarm });
+    assert_eq!(story.looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.health.standing(), EndpointStanding::Disabled { since: story.now, reason: Reason::DayOfHarm });
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_day_of_failures_disables_with_ten_dead_not_with_nine() {
     story.ends(9, Cause::NotFound);
     assert_eq!(story.looks(0), []);
     story.ends(1, Cause::NotFound);
-    assert_eq!(story.looks(0), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn the_dead_and_the_waiting_are_counted_together() {
     let mut story = Story::failing_for(DAY);
     story.ends(4, Cause::Unavailable);
     assert_eq!(story.looks(5), []);
-    assert_eq!(story.looks(6), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(6), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -197,18 +197,18 @@ fn an_endpoint_is_not_disabled_a_second_before_a_day() {
     story.ends(100, Cause::NotFound);
     assert_eq!(story.looks(100), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(100), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
 fn a_success_in_between_begins_the_day_anew() {
     let mut story = Story::failing_for(DAY - SECOND);
     story.tries(&OK);
-    assert_eq!(story.looks(100), [Step::Recovered]);
+    assert_eq!(story.looks(100), [HealthStep::Recovered]);
     story.fail_for(DAY - SECOND);
     assert_eq!(story.looks(100), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(100), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn rejected_messages_do_not_count_towards_disabling() {
         story.pass(HOUR);
     }
     story.tries(&BAD_REQUEST);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_endpoint_without_attempts_for_a_day_is_not_disabled() {
     story.pass(DAY);
     assert_eq!(story.looks(1_000), [], "the last attempt is a day old");
     story.tries(&DOWN);
-    assert_eq!(story.looks(1_000), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn deaths_of_the_day_before_are_forgotten() {
     story.ends(9, Cause::NotFound);
     assert_eq!(story.looks(0), [], "nine today and nine the day before");
     story.ends(1, Cause::NotFound);
-    assert_eq!(story.looks(0), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn three_failures_in_a_week_do_not_disable_a_quiet_endpoint() {
         story.ends(1, Cause::ConnectRefused);
         story.pass(DAY * 2);
     }
-    assert_eq!(story.looks(3), [Step::Warn]);
+    assert_eq!(story.looks(3), [HealthStep::Warn]);
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_late_look_warns_before_it_disables() {
     story.tries(&DOWN);
     story.pass(DAY);
     story.tries(&DOWN);
-    assert_eq!(story.looks(10), [Step::Warn, Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(10), [HealthStep::Warn, HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 // Disabled after five days.
@@ -310,7 +310,7 @@ fn five_days_without_success_disable_any_endpoint() {
     story.pass(HOUR - SECOND);
     assert_eq!(story.looks(0), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn five_days_of_rejected_messages_disable_the_endpoint() {
     story.tries(&BAD_REQUEST);
     story.pass(DAY * 5);
     story.tries(&BAD_REQUEST);
-    assert_eq!(story.looks(0), [Step::Warn, Step::Disable(Reason::FiveDays)]);
+    assert_eq!(story.looks(0), [HealthStep::Warn, HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
@@ -327,16 +327,16 @@ fn five_days_without_a_recent_attempt_do_not_disable() {
     let mut story = Story::new();
     story.tries(&DOWN);
     story.pass(DAY * 6);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
     story.tries(&DOWN);
-    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
 fn a_success_in_between_begins_the_five_days_anew() {
     let mut story = Story::failing_for(DAY * 5 - SECOND);
     story.tries(&OK);
-    assert_eq!(story.looks(0), [Step::Recovered]);
+    assert_eq!(story.looks(0), [HealthStep::Recovered]);
     story.fail_for(DAY * 5 - SECOND);
     assert_eq!(story.looks(0), []);
 }
@@ -349,7 +349,7 @@ fn probe_waits_double_from_a_minute_to_an_hour() {
         let mut health = Story::failing_for(DAY).health;
         let mut now = START + DAY;
         assert_eq!(health.probe_at(), None);
-        assert_eq!(health.look(now, 10, roll), Some(Step::Disable(Reason::DayOfHarm)));
+        assert_eq!(health.look(now, 10, roll), Some(HealthStep::Disable(Reason::DayOfHarm)));
         for minutes in [1, 2, 4, 8, 16, 32].into_iter().chain([60; 300]) {
             let due = health.probe_at().expect("a disabled endpoint is probed");
             let wait = Duration::from_millis(minutes * 600 * percent);
@@ -369,8 +369,8 @@ fn a_probe_that_succeeds_enables_it() {
     let after = story.health.score(story.now);
     assert_eq!((after.tried, after.last_cause), (before.tried + 1, Some(Cause::BadGateway)), "a probe is an attempt");
     story.pass(MINUTE * 2);
-    assert_eq!(story.probes(&OK), Some(Step::Enable));
-    assert_eq!((story.health.standing(), story.health.probe_at()), (Standing::Healthy, None));
+    assert_eq!(story.probes(&OK), Some(HealthStep::Enable));
+    assert_eq!((story.health.standing(), story.health.probe_at()), (EndpointStanding::Healthy, None));
     assert_eq!(story.health.score(story.now).last_success_at, Some(story.now));
     assert_eq!(story.looks(100), [], "enabling needs no further step");
 }
@@ -409,20 +409,20 @@ fn enabling_by_the_owner_forgets_earlier_failures() {
     let mut story = Story::new();
     story.tries(&OK);
     story.fail_for(DAY);
-    assert_eq!(story.looks(10), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
     story.health.enabled();
     let score = story.health.score(story.now);
-    assert_eq!((score.standing, score.points, score.tried), (Standing::Healthy, 100, 0));
+    assert_eq!((score.standing, score.points, score.tried), (EndpointStanding::Healthy, 100, 0));
     assert_eq!((score.last_success_at, score.last_cause), (Some(START), Some(Cause::ConnectRefused)), "facts stay");
     story.pass(HOUR);
     story.fail_for(HOUR - SECOND);
     assert_eq!(story.looks(1_000), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(1_000), [Step::Warn]);
+    assert_eq!(story.looks(1_000), [HealthStep::Warn]);
     story.fail_for(DAY - HOUR - SECOND);
     assert_eq!(story.looks(1_000), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(1_000), [Step::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -441,16 +441,16 @@ fn a_probe_that_ends_after_enabling_is_ignored() {
 #[test]
 fn a_restart_keeps_the_clocks_of_a_failing_endpoint() {
     let mut story = Story::failing_for(DAY * 5 - HOUR);
-    story.health = Health::restored(story.health.standing(), story.now, MIDDLE);
+    story.health = EndpointHealth::restored(story.health.standing(), story.now, MIDDLE);
     story.pass(HOUR);
     assert_eq!(story.looks(10), [], "not tried since");
     story.tries(&DOWN);
-    assert_eq!(story.looks(0), [Step::Disable(Reason::FiveDays)]);
+    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 
     let mut story = Story::failing_for(HOUR * 2);
-    story.health = Health::restored(story.health.standing(), story.now, MIDDLE);
+    story.health = EndpointHealth::restored(story.health.standing(), story.now, MIDDLE);
     story.tries(&OK);
-    assert_eq!(story.looks(0), [Step::Recovered]);
+    assert_eq!(story.looks(0), [HealthStep::Recovered]);
 }
 
 #[test]
@@ -458,11 +458,11 @@ fn a_restart_keeps_a_disabled_endpoint_disabled_and_probes_it_soon() {
     let mut story = Story::disabled();
     let standing = story.health.standing();
     story.pass(HOUR * 5);
-    story.health = Health::restored(standing, story.now, MIDDLE);
+    story.health = EndpointHealth::restored(standing, story.now, MIDDLE);
     assert_eq!((story.health.standing(), story.looks(100)), (standing, vec![]));
     let wait = story.health.probe_at().expect("it is disabled").since(story.now);
     assert!(wait.abs_diff(MINUTE) <= Duration::from_millis(1), "{wait:?}");
-    assert_eq!(story.probes(&OK), Some(Step::Enable));
+    assert_eq!(story.probes(&OK), Some(HealthStep::Enable));
 }
 
 // The clock.
@@ -478,7 +478,7 @@ fn a_clock_set_back_neither_advances_nor_prevents_a_step() {
     story.pass(HOUR - SECOND);
     assert_eq!(story.looks(100), []);
     story.pass(SECOND);
-    assert_eq!(story.looks(100), [Step::Warn]);
+    assert_eq!(story.looks(100), [HealthStep::Warn]);
     assert_eq!(story.health.score(story.now).tried, 1, "counts from the far future are dropped");
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use super::spec::{BreakerSpec, PolicySpec};
-use crate::flow::breaker::Rule;
+use crate::flow::breaker::BreakerRule;
 
 /// Defaults that the server's settings give for fields of a policy. A field that they leave out keeps the built-in
 /// default.
@@ -18,9 +18,9 @@ pub struct PolicyDefaults {
 
 impl PolicyDefaults {
     /// When the breaker of an origin opens. No policy sets it, since one origin may have endpoints with many policies.
-    pub fn origin(&self) -> Rule {
+    pub fn origin(&self) -> BreakerRule {
         let defaults = Policy::build(&PolicySpec::default().or(self));
-        defaults.map_or(Rule::ORIGIN, |policy| policy.breaker().for_origin())
+        defaults.map_or(BreakerRule::ORIGIN, |policy| policy.breaker().for_origin())
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn server_defaults_apply_to_origin_breakers_except_failures_in_a_row() {
-        assert_eq!(PolicyDefaults::default().origin(), Rule::ORIGIN);
+        assert_eq!(PolicyDefaults::default().origin(), BreakerRule::ORIGIN);
         let breaker = BreakerSpec {
             failure_rate: Some(0.25),
             min_volume: Some(8),
@@ -69,6 +69,6 @@ mod tests {
         };
         let rule = PolicyDefaults { breaker, ..PolicyDefaults::default() }.origin();
         let open_for = Duration::from_secs(5);
-        assert_eq!(rule, Rule { share_milli: 250, volume: 8, open_for, ..Rule::ORIGIN });
+        assert_eq!(rule, BreakerRule { share_milli: 250, volume: 8, open_for, ..BreakerRule::ORIGIN });
     }
 }

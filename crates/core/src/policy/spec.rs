@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::flow::breaker::{HOLD_MAX, Rule};
+use crate::flow::breaker::{BreakerRule, HOLD_MAX};
 use crate::tier::Tier;
 use crate::time::human;
 
@@ -320,8 +320,8 @@ impl Reader<'_> {
         })
     }
 
-    fn breaker(&mut self) -> Rule {
-        let (spec, default) = (&self.spec.breaker, Rule::ENDPOINT);
+    fn breaker(&mut self) -> BreakerRule {
+        let (spec, default) = (&self.spec.breaker, BreakerRule::ENDPOINT);
         let share_milli = spec.failure_rate.map_or(default.share_milli, |written| self.failure_rate(written));
         let volume = spec.min_volume.map(|written| self.answers("breaker.min_volume", written).into());
         let in_a_row = spec.consecutive.map(|written| self.answers("breaker.consecutive", written));
@@ -331,7 +331,7 @@ impl Reader<'_> {
             let reason = format!("{} is not from {low} to {high}; it grows with each failed probe", human(open_for));
             self.complain("breaker.open_for", reason);
         }
-        Rule {
+        BreakerRule {
             share_milli,
             volume: volume.unwrap_or(default.volume),
             in_a_row: in_a_row.unwrap_or(default.in_a_row),
@@ -345,7 +345,7 @@ impl Reader<'_> {
         // Below a hundredth, the failures of a healthy endpoint would open it.
         if !(0.01..=1.0).contains(&written) {
             self.complain("breaker.failure_rate", format!("{written:?} is not from 0.01 to 1; 0.5 means 50%"));
-            return Rule::ENDPOINT.share_milli;
+            return BreakerRule::ENDPOINT.share_milli;
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 10 to 1000")]
         let milli = (written * 1e3).round() as u16;
@@ -492,15 +492,20 @@ mod tests {
     #[test]
     fn unset_breaker_fields_have_the_endpoint_defaults() {
         let rule = |breaker| Policy::build(&PolicySpec { breaker, ..PolicySpec::default() }).expect("valid").breaker();
-        assert_eq!(rule(BreakerSpec::default()), Rule::ENDPOINT);
+        assert_eq!(rule(BreakerSpec::default()), BreakerRule::ENDPOINT);
         let written = BreakerSpec {
             failure_rate: Some(0.255),
             min_volume: Some(10_000),
             consecutive: Some(1),
             open_for: Some(Duration::from_secs(300)),
         };
-        let expected =
-            Rule { in_a_row: 1, share_milli: 255, volume: 10_000, endpoints: 1, open_for: Duration::from_secs(300) };
+        let expected = BreakerRule {
+            in_a_row: 1,
+            share_milli: 255,
+            volume: 10_000,
+            endpoints: 1,
+            open_for: Duration::from_secs(300),
+        };
         assert_eq!(rule(written), expected);
         let share = |failure_rate| rule(BreakerSpec { failure_rate: Some(failure_rate), ..BreakerSpec::default() });
         assert_eq!((share(0.01).share_milli, share(1.0).share_milli), (10, 1_000));

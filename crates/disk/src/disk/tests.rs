@@ -7,7 +7,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -36,7 +36,7 @@ fn message(session: Session, n: u64) -> Accepted {
     let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
     let message =
         Message { correlation_id: Some(message.to_string()), ..Message::new(message, tenant, NOW, vec![b'x'; 20_000]) };
-    let deliveries = vec![NewDelivery::new(delivery, Place::Ready, lane)];
+    let deliveries = vec![NewDelivery::new(delivery, RowIndex::Ready, lane)];
     Accepted::new(message, deliveries)
 }
 
@@ -44,9 +44,9 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     let before = &accepted.deliveries[0].delivery;
     let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
     Settlement {
-        record: Record {
+        record: DeliveryRecord {
             attempts_before: 0,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             shard: Shard::of(before.lane),
             pauses_lane: false,
             endpoint_change: None,

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -74,7 +74,7 @@ pub(super) enum Came {
 pub(super) struct Chores {
     model: MemoryStore,
     messages: Vec<MessageId>,
-    cuts: Vec<Scope>,
+    cuts: Vec<CutScope>,
     doubt: Option<Chore>,
     done: u64,
 }
@@ -101,8 +101,8 @@ impl Chores {
             10 => self.replay(dice, mint).await.map(Chore::Replay),
             11 => self.next_lives(dice, mint).await.map(Chore::Spread),
             12 => {
-                let lane = Scope::Lane(LaneId::from_raw(dice.u64(LANES)));
-                let message = dice.choice(&self.messages).map(|message| Scope::Message(*message));
+                let lane = CutScope::Lane(LaneId::from_raw(dice.u64(LANES)));
+                let message = dice.choice(&self.messages).map(|message| CutScope::Message(*message));
                 let scope = message.filter(|_| dice.bool()).unwrap_or(lane);
                 let upto = mint(1);
                 Some(Chore::Cut(Cut::new(scope, upto, Cause::Cancelled, NOW)))
@@ -149,7 +149,7 @@ impl Chores {
                 ..new_delivery(dice, DeliveryId(mint(1)), &message, None).delivery
             };
             let lane = Arc::new(endpoint(old.lane.0.raw()).lane_settings());
-            let new = NewDelivery { delivery, place: Place::Ready, lane, collapse: None };
+            let new = NewDelivery { delivery, place: RowIndex::Ready, lane, collapse: None };
             deliveries.push(Spread { new, message, replays: Some(old.id) });
         }
         let mut skipped = Skips::default();
@@ -295,7 +295,7 @@ fn new_delivery(
 ) -> NewDelivery {
     let lane = dice.u64(LANES);
     let to = endpoint(lane);
-    let place = [Place::Ready, Place::Spilled, Place::Delayed][dice.usize(..3)];
+    let place = [RowIndex::Ready, RowIndex::Spilled, RowIndex::Delayed][dice.usize(..3)];
     let delivery = Delivery::queued(id, message.id, to.id, to.lane, Tier::Promotional, message.at);
     NewDelivery { delivery, place, lane: Arc::new(to.lane_settings()), collapse }
 }
@@ -334,9 +334,9 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
     Settlement {
         excerpt: None,
         attempt: Some(Attempt { number: delivery.attempts, at: NOW, took, cause, status: None }),
-        record: Record {
+        record: DeliveryRecord {
             attempts_before: delivery.attempts - 1,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             shard: Shard::of(delivery.lane),
             pauses_lane: false,
             endpoint_change: None,

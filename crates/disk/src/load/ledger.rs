@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_store::sqlite::Sqlite;
@@ -152,7 +152,7 @@ impl Ledger {
     pub(super) fn check_start(&self, start: &Start) -> Result<(), String> {
         for (fact, answer) in &self.facts {
             let found = match fact {
-                Fact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == Scope::Lane(*lane)),
+                Fact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == CutScope::Lane(*lane)),
                 Fact::Pause(lane) => start.pauses.iter().any(|pause| pause.scope == PauseScope::Lane(*lane)),
                 Fact::Endpoint(_) => continue,
             };

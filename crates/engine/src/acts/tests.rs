@@ -11,7 +11,7 @@ use bytes::Bytes;
 use posthaste_core::hold::Why;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
 use posthaste_core::policy::PolicySpec;
-use posthaste_core::queue::Explained;
+use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange, Scope};
+use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
+use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Act, By, Page, Pause, PauseScope, Query, Token};
@@ -138,11 +138,11 @@ impl Dispatch {
     pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::Cancel(message, by) => {
-                let cut = Cut::new(Scope::Message(message), Key::MAX, Cause::Cancelled, now);
+                let cut = Cut::new(CutScope::Message(message), Key::MAX, Cause::Cancelled, now);
                 self.cut(cut, by, Some(ticket), effects);
             }
             Command::EndLane(EndLane { lane, upto, cause, endpoint }, by) => {
-                let cut = Cut { endpoint, ..Cut::new(Scope::Lane(lane), upto, cause, now) };
+                let cut = Cut { endpoint, ..Cut::new(CutScope::Lane(lane), upto, cause, now) };
                 self.cut(cut, by, Some(ticket), effects);
             }
             // In force in memory before it is durable, so that nothing is sent in between.
@@ -170,8 +170,8 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Rules(tenant, number) => {
-                self.queue.tell_rules(now, tenant, number);
-                let lanes = self.queue.lanes_of(tenant);
+                self.scheduler.tell_rules(now, tenant, number);
+                let lanes = self.scheduler.lanes_of(tenant);
                 effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(Call::Lanes(some.to_vec()))));
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
@@ -183,20 +183,20 @@ impl Dispatch {
                 self.pauses.behind_outcomes(lane, Effect::Answer(ticket, Answer::Done), effects);
             }
             Command::IsEnding(lane) => {
-                let answer = if self.sweeper.is_ending(Scope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
+                let answer = if self.sweeper.is_ending(CutScope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
                 effects.push(Effect::Answer(ticket, answer));
             }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
                 let explained = self.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
                 let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
-                let pause = self.queue.paused_by(lane, now).filter(|_| is_paused);
+                let pause = self.scheduler.paused_by(lane, now).filter(|_| is_paused);
                 let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));
                 effects.push(Effect::Answer(ticket, Answer::Explained(explained, pause.cloned())));
             }
             Command::Hurry(delivery) => {
-                let answer = if self.queue.knows(delivery) {
-                    self.queue.hurry(now, delivery);
+                let answer = if self.scheduler.knows(delivery) {
+                    self.scheduler.hurry(now, delivery);
                     Answer::Done
                 } else if self.hurried.contains(&delivery) {
                     Answer::Done
@@ -209,12 +209,12 @@ impl Dispatch {
                 };
                 effects.push(Effect::Answer(ticket, answer));
             }
-            Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.queue.breakers(now)))),
+            Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.scheduler.breakers(now)))),
             Command::LanesThrough(gate) => {
-                effects.push(Effect::Answer(ticket, Answer::LanesThrough(self.queue.lanes_through(gate))));
+                effects.push(Effect::Answer(ticket, Answer::LanesThrough(self.scheduler.lanes_through(gate))));
             }
             Command::Tenant(settings) => {
-                self.queue.set_tenant(now, settings);
+                self.scheduler.set_tenant(now, settings);
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
@@ -233,7 +233,7 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, Answer::Done));
             }
             Command::Watch => effects.push(Effect::Answer(ticket, Answer::Watched(Box::new(self.watched(now))))),
-            Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.queue.under_way()))),
+            Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.scheduler.under_way()))),
         }
     }
 
@@ -248,23 +248,23 @@ impl Dispatch {
 
     /// Makes a cut in memory first, then in the store; the answer comes once both have it.
     pub(super) fn cut(&mut self, mut cut: Cut, by: Option<By>, ticket: Option<Ticket>, effects: &mut Vec<Effect>) {
-        cut.spared = self.queue.cut(cut.scope, cut.upto, cut.cause);
+        cut.spared = self.scheduler.cut(cut.scope, cut.upto, cut.cause);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
         effects.push(Effect::Store(Call::Cut(cut, by, ticket)));
     }
 
     fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {
-        if !self.queue.knows(delivery) {
+        if !self.scheduler.knows(delivery) {
             self.receipts.entry(delivery).or_default().push(ticket);
             self.read(now, Query::One(delivery), 1, effects);
             return;
         }
-        match self.queue.receipt(now, delivery) {
+        match self.scheduler.receipt(now, delivery) {
             Some(record) => {
                 self.receipts.entry(delivery).or_default().push(ticket);
                 self.record(record, None, None);
             }
-            None if self.queue.is_under_way(delivery) => self.receipts.entry(delivery).or_default().push(ticket),
+            None if self.scheduler.is_under_way(delivery) => self.receipts.entry(delivery).or_default().push(ticket),
             None => effects.push(Effect::Answer(ticket, Answer::Nothing)),
         }
     }
@@ -277,7 +277,7 @@ impl Dispatch {
     }
 
     fn paused(&self, lane: LaneId, now: Timestamp) -> Option<LanePaused> {
-        let hold = self.queue.pause_of_lane(lane, now)?;
+        let hold = self.scheduler.pause_of_lane(lane, now)?;
         Some(LanePaused { hold, said: self.pauses.in_force(PauseScope::Lane(lane), now).cloned() })
     }
 
@@ -306,11 +306,11 @@ impl Dispatch {
                 self.take_in(now, row, as_of);
             }
             if is_hurried {
-                self.queue.hurry(now, id);
+                self.scheduler.hurry(now, id);
             }
             return;
         }
-        if self.queue.knows(id) || self.is_older(id, as_of) {
+        if self.scheduler.knows(id) || self.is_older(id, as_of) {
             // Another page brought it into the window meanwhile, and it may have left again.
             return self.receipts_again(now, id, effects);
         }
@@ -319,10 +319,10 @@ impl Dispatch {
             self.quarantine(now, forged);
             return self.receipt_is_nothing(id, effects);
         }
-        let record = row.and_then(|row| self.queue.end_row(row.delivery, row.place, State::Delivered { at: now }));
+        let record = row.and_then(|row| self.scheduler.end_row(row.delivery, row.place, State::Delivered { at: now }));
         if let Some(record) = record {
             self.record(record, None, None);
-        } else if !self.queue.is_under_way(id) {
+        } else if !self.scheduler.is_under_way(id) {
             self.receipt_is_nothing(id, effects);
         }
     }

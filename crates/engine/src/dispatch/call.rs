@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, Shed, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, Evicted, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Act, By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
@@ -22,7 +22,7 @@ pub enum Call {
     /// requested.
     Page(Query, u32, Timestamp, Departure),
     /// Mark rows as spilled.
-    Spill(Vec<Shed>),
+    Spill(Vec<Evicted>),
     /// Look up lanes.
     Lanes(Vec<LaneId>),
     /// Make a cut durable, at the request of a caller with this key, and answer this ticket.
@@ -30,7 +30,7 @@ pub enum Call {
     /// Write outcomes for rows that have ended, except for these, which are under way.
     Sweep(Sweep, Vec<DeliveryId>),
     /// Delete a cut that has no rows left, at this time.
-    Uncut(Scope, Timestamp),
+    Uncut(CutScope, Timestamp),
     /// Record a pause that began at this time.
     Pause(Pause, Timestamp, Ticket),
     /// End this pause of a scope and those before it, with the act for the journal.
@@ -49,13 +49,13 @@ pub enum Reply {
     /// The rows as of this departure, or later.
     Paged(Query, Departure, Page),
     /// These rows are marked as spilled.
-    Spilled(Vec<Shed>),
+    Spilled(Vec<Evicted>),
     /// The lanes asked for, and the settings of those that exist.
     Lanes(Vec<LaneId>, Vec<Arc<LaneSettings>>),
     /// The cut is durable.
     Cut {
         /// What it covers.
-        scope: Scope,
+        scope: CutScope,
         /// The endpoint that ended with it.
         endpoint: Option<EndpointId>,
         /// The command to answer, if a caller asked for the cut.
@@ -123,6 +123,6 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Resu
     })
 }
 
-fn ids(sheds: &[Shed]) -> Vec<DeliveryId> {
+fn ids(sheds: &[Evicted]) -> Vec<DeliveryId> {
     sheds.iter().map(|shed| shed.delivery).collect()
 }

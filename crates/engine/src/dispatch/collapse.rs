@@ -13,7 +13,7 @@ impl Dispatch {
     /// The rows of these deliveries have ended.
     pub(super) fn supersede(&mut self, now: Timestamp, deliveries: &[DeliveryId]) {
         for id in deliveries {
-            if self.queue.is_under_way(*id) {
+            if self.scheduler.is_under_way(*id) {
                 // A settlement may have been stored before its row ended, and be answered after.
                 self.superseded.insert(*id);
             } else {
@@ -30,7 +30,7 @@ impl Dispatch {
     }
 
     fn drop_superseded(&mut self, now: Timestamp, id: DeliveryId) {
-        self.queue.refused(now, id);
+        self.scheduler.refused(now, id);
         // A page that is being read may still contain its row.
         self.depart(id);
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use posthaste_core::cause::{Cause, Class};
-use posthaste_core::queue::Figures;
+use posthaste_core::scheduler::SchedulerFigures;
 use posthaste_core::state::State;
 
 /// The loop's figures for metrics.
@@ -13,7 +13,7 @@ pub struct Watched {
     /// Counters since the start.
     pub counts: Counts,
     /// Gauges of what is in memory.
-    pub queue: Figures,
+    pub queue: SchedulerFigures,
     /// Outcomes that are decided and not yet durable.
     pub unsettled: u64,
 }

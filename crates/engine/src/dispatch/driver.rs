@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::id_map::IdSet;
-use posthaste_core::queue::Limits;
+use posthaste_core::scheduler::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Arrival, Outbox, Session, Start, StoreError};

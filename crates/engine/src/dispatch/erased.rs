@@ -45,6 +45,6 @@ impl Dispatch {
         });
         self.riding_bytes -= dropped;
         self.erased.add(now, tenant, subject);
-        self.queue.messages_in_flight()
+        self.scheduler.messages_in_flight()
     }
 }

@@ -4,7 +4,7 @@
 //! notice of a committed row at or before the cursor moves it back: no row is skipped.
 
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::HORIZON;
+use posthaste_core::scheduler::HORIZON;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query};
 

@@ -1,4 +1,4 @@
-//! The pauses in force, each with its note, and the number of the latest pause of each scope. The queue knows only
+//! The pauses in force, each with its note, and the number of the latest pause of each scope. The scheduler knows only
 //! that a scope is held.
 //!
 //! Invariant: when an outcome pauses its lane, outcome and pause are durable by the same commit. A pause or resume of
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{PausedBy, Queue};
+use posthaste_core::scheduler::{PausedBy, Scheduler};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Pause, PauseScope};
 
@@ -34,22 +34,22 @@ pub(super) struct Pauses {
 
 impl Pauses {
     /// Pauses a scope in memory.
-    pub(super) fn pause(&mut self, queue: &mut Queue, pause: Pause) {
+    pub(super) fn pause(&mut self, scheduler: &mut Scheduler, pause: Pause) {
         self.numbers.entry(pause.scope).or_insert(PauseNumber(0)).0 += 1;
         let hold = Hold { why: Why::Paused, until: pause.until };
         match pause.scope {
-            PauseScope::All => queue.pause_all(hold),
-            PauseScope::Tenant(tenant) => queue.pause_tenant(tenant, hold),
-            PauseScope::Lane(lane) => queue.pause_lane(lane, hold),
-            PauseScope::Origin(origin) => queue.pause_origin(origin, hold),
+            PauseScope::All => scheduler.pause_all(hold),
+            PauseScope::Tenant(tenant) => scheduler.pause_tenant(tenant, hold),
+            PauseScope::Lane(lane) => scheduler.pause_lane(lane, hold),
+            PauseScope::Origin(origin) => scheduler.pause_origin(origin, hold),
         }
         self.by_scope.insert(pause.scope, Arc::new(pause));
     }
 
     /// A receiver asked to be disabled: its lane is held before the store disables its endpoint.
-    pub(super) fn disable(&mut self, queue: &mut Queue, lane: LaneId) {
+    pub(super) fn disable(&mut self, scheduler: &mut Scheduler, lane: LaneId) {
         self.numbers.entry(PauseScope::Lane(lane)).or_insert(PauseNumber(0)).0 += 1;
-        queue.pause_lane(lane, Hold { why: Why::EndpointDisabled, until: None });
+        scheduler.pause_lane(lane, Hold { why: Why::EndpointDisabled, until: None });
     }
 
     /// The outcome of this delivery pauses its lane, and is to be written.
@@ -78,16 +78,16 @@ impl Pauses {
     }
 
     /// Ends a pause in memory, unless the scope was paused again since this number.
-    pub(super) fn resume(&mut self, queue: &mut Queue, now: Timestamp, scope: PauseScope, number: PauseNumber) {
+    pub(super) fn resume(&mut self, scheduler: &mut Scheduler, now: Timestamp, scope: PauseScope, number: PauseNumber) {
         if self.number(scope) != number {
             return;
         }
         self.by_scope.remove(&scope);
         match scope {
-            PauseScope::All => queue.resume_all(now),
-            PauseScope::Tenant(tenant) => queue.resume_tenant(tenant, now),
-            PauseScope::Lane(lane) => queue.resume_lane(lane, now),
-            PauseScope::Origin(origin) => queue.resume_origin(origin, now),
+            PauseScope::All => scheduler.resume_all(now),
+            PauseScope::Tenant(tenant) => scheduler.resume_tenant(tenant, now),
+            PauseScope::Lane(lane) => scheduler.resume_lane(lane, now),
+            PauseScope::Origin(origin) => scheduler.resume_origin(origin, now),
         }
     }
 

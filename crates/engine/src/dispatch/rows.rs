@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
-use posthaste_core::queue::{Admission, LaneSettings, PageWanted, Place, Shed, Span};
+use posthaste_core::scheduler::{Admission, Evicted, IdRange, LaneSettings, PageWanted, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -24,7 +24,7 @@ impl Dispatch {
     pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
         self.session = start.session;
         // Higher than every id of earlier sessions.
-        self.queue.seen(now, DeliveryId(Key::new(self.session.writer, 0)));
+        self.scheduler.seen(now, DeliveryId(Key::new(self.session.writer, 0)));
         for cut in &start.cuts {
             self.sweep_on(now, cut);
         }
@@ -32,7 +32,7 @@ impl Dispatch {
             self.pause(pause);
         }
         for (lane, tier) in start.spilled {
-            self.queue.spilled(lane, tier, DeliveryId::from_raw(0));
+            self.scheduler.spilled(lane, tier, DeliveryId::from_raw(0));
             self.ask_for(lane);
         }
         self.restore_breakers(now, start.breakers);
@@ -49,13 +49,13 @@ impl Dispatch {
         if let Some(query) = self.late.next(now) {
             self.read(now, query, late::PAGE, effects);
         }
-        while let Some(wanted) = self.queue.next_page(now) {
+        while let Some(wanted) = self.scheduler.next_page(now) {
             let PageWanted { lane, tier, order, span, .. } = wanted;
             let query = Query::Spilled { lane, tier, order, span };
             self.read(now, query, wanted.limit, effects);
         }
         self.sweep(now, effects);
-        self.to_spill.extend(self.queue.shed(now));
+        self.to_spill.extend(self.scheduler.evict(now));
         for index in 0..self.to_spill.len() {
             let id = self.to_spill[index].delivery;
             self.depart(id);
@@ -87,14 +87,14 @@ impl Dispatch {
             Query::Delayed { .. } => {
                 self.late.paged(now, &page);
                 for row in page.rows {
-                    if !self.queue.is_swept(&row.delivery) {
+                    if !self.scheduler.is_swept(&row.delivery) {
                         self.take_in(now, row, as_of);
                     }
                 }
             }
             Query::Spilled { lane, tier, span, .. } => {
                 let more = self.take_in_or_pass(now, lane, tier, span, as_of, page);
-                self.queue.paged(now, lane, tier, span, more);
+                self.scheduler.paged(now, lane, tier, span, more);
             }
             Query::One(id) => self.row_read(now, id, as_of, page, effects),
         }
@@ -108,15 +108,15 @@ impl Dispatch {
         now: Timestamp,
         lane: LaneId,
         tier: Tier,
-        span: Span,
+        span: IdRange,
         as_of: Departure,
         page: Page,
     ) -> bool {
         let (mut passed, mut last, mut stuck) = (false, None, false);
         for row in page.rows {
             let id = row.delivery.id;
-            let is_swept = self.queue.is_swept(&row.delivery);
-            if is_swept && !self.queue.may_pass(&row.delivery) {
+            let is_swept = self.scheduler.is_swept(&row.delivery);
+            if is_swept && !self.scheduler.may_pass(&row.delivery) {
                 stuck = true;
                 break;
             }
@@ -126,7 +126,7 @@ impl Dispatch {
             }
         }
         if let Some(last) = last.filter(|_| passed) {
-            self.queue.pass_over(lane, tier, span, last);
+            self.scheduler.pass_over(lane, tier, span, last);
         }
         page.more || stuck
     }
@@ -154,7 +154,7 @@ impl Dispatch {
     pub(super) fn take_in(&mut self, now: Timestamp, row: Row, as_of: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
         if self.is_older(id, as_of) {
-            if row.place == Place::Delayed {
+            if row.place == RowIndex::Delayed {
                 self.late.notice(row.delivery.state.due().unwrap_or(now), id);
             }
             return false;
@@ -163,16 +163,16 @@ impl Dispatch {
             self.quarantine(now, row);
             return true;
         }
-        if row.place != Place::Spilled {
+        if row.place != RowIndex::Spilled {
             self.admit_or_spill(now, row.delivery, row.place);
             self.ask_for(lane);
             return true;
         }
         let tier = row.delivery.tier;
-        let admission = self.queue.admit(now, row.delivery, row.place);
+        let admission = self.scheduler.admit(now, row.delivery, row.place);
         self.ask_for(lane);
         if admission == Admission::NoRoom {
-            self.queue.spilled(lane, tier, id);
+            self.scheduler.spilled(lane, tier, id);
         }
         admission != Admission::NoRoom
     }
@@ -180,9 +180,9 @@ impl Dispatch {
     /// A row that Posthaste did not write is never sent: the delivery ends as dead. If a delivery with this id is in
     /// the window already, it came there from a valid row and continues.
     pub(super) fn quarantine(&mut self, now: Timestamp, row: Row) {
-        if !self.queue.knows(row.delivery.id) {
+        if !self.scheduler.knows(row.delivery.id) {
             let end = State::Dead { at: now, cause: Cause::TokenRejected };
-            let record = self.queue.end_row(row.delivery, row.place, end);
+            let record = self.scheduler.end_row(row.delivery, row.place, end);
             record.into_iter().for_each(|record| self.record(record, None, None));
         }
     }
@@ -193,9 +193,9 @@ impl Dispatch {
     }
 
     /// Takes a delivery into the window, or spills it: a ready row is in no index and would not be found again.
-    pub(super) fn admit_or_spill(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> bool {
-        let shed = Shed { delivery: delivery.id, lane: delivery.lane, tier: delivery.tier };
-        match self.queue.admit(now, delivery, place) {
+    pub(super) fn admit_or_spill(&mut self, now: Timestamp, delivery: Delivery, place: RowIndex) -> bool {
+        let shed = Evicted { delivery: delivery.id, lane: delivery.lane, tier: delivery.tier };
+        match self.scheduler.admit(now, delivery, place) {
             Admission::Taken => true,
             Admission::Known => false,
             Admission::NoRoom => {
@@ -207,7 +207,7 @@ impl Dispatch {
 
     /// Reads a lane's settings, once.
     pub(super) fn ask_for(&mut self, lane: LaneId) {
-        if !self.queue.knows_lane(lane) && self.lanes_asked.insert(lane) {
+        if !self.scheduler.knows_lane(lane) && self.lanes_asked.insert(lane) {
             self.lanes_to_ask.push(lane);
         }
     }
@@ -220,15 +220,15 @@ impl Dispatch {
         effects: &mut Vec<Effect>,
     ) {
         for settings in found {
-            self.queue.tell_lane(now, settings);
-            self.queue.forget_idle_lane(settings.lane, now);
+            self.scheduler.tell_lane(now, settings);
+            self.scheduler.forget_idle_lane(settings.lane, now);
         }
         for lane in wanted {
             self.lanes_asked.remove(&lane);
             // A lane without settings has no endpoint: its deliveries end.
             if !found.iter().any(|settings| settings.lane == lane) {
-                self.cut(Cut::new(Scope::Lane(lane), Key::MAX, Cause::EndpointGone, now), None, None, effects);
-            } else if self.queue.lacks_settings(lane) {
+                self.cut(Cut::new(CutScope::Lane(lane), Key::MAX, Cause::EndpointGone, now), None, None, effects);
+            } else if self.scheduler.lacks_settings(lane) {
                 // The settings that were read are older than a change that was reported meanwhile.
                 self.ask_for(lane);
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Class;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::queue::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
 use super::call::Call;
@@ -55,11 +55,11 @@ impl Remembered {
 impl Dispatch {
     /// Takes over breakers that were not closed before the restart: each probes first.
     pub(super) fn restore_breakers(&mut self, now: Timestamp, breakers: Vec<SoftBreaker>) {
-        self.queue.restore_breakers(now, &breakers);
+        self.scheduler.restore_breakers(now, &breakers);
         for breaker in &breakers {
             if let BreakerOf::Lane(lane) = breaker.of {
                 // Its endpoint may be gone, and no delivery may ever come for it.
-                self.queue.forget_idle_lane(lane, now);
+                self.scheduler.forget_idle_lane(lane, now);
             }
         }
         self.remembered.breakers = breakers;
@@ -68,13 +68,13 @@ impl Dispatch {
     /// Resets a breaker; `false` when it is closed.
     pub(super) fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
         self.remembered.is_stale = true;
-        self.queue.reset(now, of, how)
+        self.scheduler.reset(now, of, how)
     }
 
     /// Stores the breakers that are not closed, if that is due and they have changed.
     pub(super) fn remember(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         // The last write of a shutdown does not wait for its time.
-        let is_due = now >= self.remembered.look_at || (self.draining && self.queue.in_flight() == 0);
+        let is_due = now >= self.remembered.look_at || (self.draining && self.scheduler.in_flight() == 0);
         // A breaker whose lane sends nothing any more is evicted without a notice, so stored breakers are compared too.
         let may_differ = self.remembered.is_stale || !self.remembered.breakers.is_empty();
         if self.remembered.is_writing || !is_due || !may_differ {
@@ -82,7 +82,7 @@ impl Dispatch {
         }
         self.remembered.is_stale = false;
         self.remembered.look_at = now + REMEMBER_EVERY;
-        let breakers = self.queue.soft_breakers();
+        let breakers = self.scheduler.soft_breakers();
         if breakers != self.remembered.breakers {
             self.remembered.is_writing = true;
             self.remembered.breakers.clone_from(&breakers);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::id::{DeliveryId, Key};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Sweep, SweptRows};
@@ -37,7 +37,7 @@ const MESSAGE_CUT_KEPT: Duration = Duration::from_secs(60);
 /// The cuts that are not deleted yet, and the progress of sweeping.
 #[derive(Debug, Default)]
 pub(super) struct Sweeper {
-    cuts: BTreeMap<Scope, Made>,
+    cuts: BTreeMap<CutScope, Made>,
     roll: Option<Roll>,
     /// When the next regular roll is due.
     roll_at: Option<Timestamp>,
@@ -45,7 +45,7 @@ pub(super) struct Sweeper {
     asked_at: Option<Timestamp>,
     rest_until: Option<Timestamp>,
     /// The cut that was swept last.
-    last: Option<Scope>,
+    last: Option<CutScope>,
     /// Whether the roll had its turn since.
     rolled: bool,
 }
@@ -65,16 +65,16 @@ impl Made {
     /// When a cut without rows may be deleted. A lane's cut is kept for as long as an accept that
     /// was under way when it was made could still become durable. A message's cut covers rows that
     /// are durable already, but their arrival may still be on its way to the loop.
-    fn forget_at(&self, scope: Scope) -> Timestamp {
+    fn forget_at(&self, scope: CutScope) -> Timestamp {
         match scope {
-            Scope::Lane(_) => self.since + LANE_CUT_KEPT,
-            Scope::Message(_) => self.since + MESSAGE_CUT_KEPT,
+            CutScope::Lane(_) => self.since + LANE_CUT_KEPT,
+            CutScope::Message(_) => self.since + MESSAGE_CUT_KEPT,
         }
     }
 
-    fn look_from(&mut self, scope: Scope, at: Timestamp) {
+    fn look_from(&mut self, scope: CutScope, at: Timestamp) {
         self.look_at = Some(at);
-        self.roll_from = matches!(scope, Scope::Lane(_)).then_some(at);
+        self.roll_from = matches!(scope, CutScope::Lane(_)).then_some(at);
     }
 }
 
@@ -94,18 +94,18 @@ impl Sweeper {
     }
 
     /// A cut is in force in memory and on its way to the store.
-    pub(super) fn cut(&mut self, scope: Scope, upto: Key, since: Timestamp) {
+    pub(super) fn cut(&mut self, scope: CutScope, upto: Key, since: Timestamp) {
         let upto = self.cuts.get(&scope).map_or(upto, |before| before.upto.max(upto));
         self.cuts.insert(scope, Made { upto, since, look_at: None, roll_from: None });
     }
 
     /// Whether a cut of this scope is in force.
-    pub(super) fn is_ending(&self, scope: Scope) -> bool {
+    pub(super) fn is_ending(&self, scope: CutScope) -> bool {
         self.cuts.contains_key(&scope)
     }
 
     /// The cut is in the store: its rows can be looked for.
-    pub(super) fn durable(&mut self, scope: Scope, now: Timestamp) {
+    pub(super) fn durable(&mut self, scope: CutScope, now: Timestamp) {
         if let Some(made) = self.cuts.get_mut(&scope) {
             made.look_from(scope, now);
         }
@@ -150,15 +150,15 @@ impl Sweeper {
         }
     }
 
-    fn next_scope(&self, now: Timestamp) -> Option<Scope> {
-        let is_due = |(_, made): &(&Scope, &Made)| made.look_at.is_some_and(|at| at <= now);
+    fn next_scope(&self, now: Timestamp) -> Option<CutScope> {
+        let is_due = |(_, made): &(&CutScope, &Made)| made.look_at.is_some_and(|at| at <= now);
         let behind = self.cuts.range((self.last.map_or(Unbounded, Excluded), Unbounded));
         let found = behind.clone().find(is_due).or_else(|| self.cuts.iter().find(is_due));
         found.map(|(scope, _)| *scope)
     }
 
     /// A call has ended: returns the cuts that have no rows any more.
-    fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, others: bool) -> Vec<Scope> {
+    fn swept(&mut self, now: Timestamp, sweep: Sweep, swept: &SweptRows, others: bool) -> Vec<CutScope> {
         let asked_at = self.asked_at.take().unwrap_or(now);
         let took = now.since(asked_at).max(Duration::from_millis(1));
         self.rest_until = others.then(|| now + took * OTHERS);
@@ -168,12 +168,12 @@ impl Sweeper {
         }
     }
 
-    fn looked(&mut self, now: Timestamp, asked_at: Timestamp, scope: Scope, swept: &SweptRows) -> Vec<Scope> {
+    fn looked(&mut self, now: Timestamp, asked_at: Timestamp, scope: CutScope, swept: &SweptRows) -> Vec<CutScope> {
         let Some(made) = self.cuts.get_mut(&scope) else { return Vec::new() };
         let forget_at = made.forget_at(scope);
         if !swept.ended.is_empty() || swept.stopped_at.is_some() {
             made.look_at = Some(now);
-        } else if let Scope::Lane(_) = scope {
+        } else if let CutScope::Lane(_) = scope {
             // The roll finds the remaining rows.
             made.look_at = None;
         } else if swept.spared > 0 {
@@ -186,7 +186,7 @@ impl Sweeper {
         Vec::new()
     }
 
-    fn rolled(&mut self, now: Timestamp, swept: &SweptRows) -> Vec<Scope> {
+    fn rolled(&mut self, now: Timestamp, swept: &SweptRows) -> Vec<CutScope> {
         let Some(roll) = &mut self.roll else { return Vec::new() };
         roll.left |= swept.spared > 0;
         if swept.stopped_at.is_some() {
@@ -217,8 +217,8 @@ impl Sweeper {
 impl Dispatch {
     /// Takes over a cut of an earlier session.
     pub(super) fn sweep_on(&mut self, now: Timestamp, cut: &posthaste_core::cut::Cut) {
-        self.queue.cut(cut.scope, cut.upto, cut.cause);
-        self.queue.cut_recorded(cut.scope);
+        self.scheduler.cut(cut.scope, cut.upto, cut.cause);
+        self.scheduler.cut_recorded(cut.scope);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
         self.sweeper.durable(cut.scope, now);
     }
@@ -226,14 +226,14 @@ impl Dispatch {
     /// Makes the next call of a sweep, if it is due.
     pub(super) fn sweep(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if let Some(sweep) = self.sweeper.next(now) {
-            effects.push(Effect::Store(Call::Sweep(sweep, self.queue.under_way())));
+            effects.push(Effect::Store(Call::Sweep(sweep, self.scheduler.under_way())));
         }
     }
 
     /// The store has ended these deliveries without a decision of the loop.
     pub(super) fn ended_elsewhere(&mut self, now: Timestamp, ended: &[DeliveryId]) {
         for id in ended {
-            self.queue.ended_elsewhere(now, *id);
+            self.scheduler.ended_elsewhere(now, *id);
             self.depart(*id);
         }
     }
@@ -243,17 +243,17 @@ impl Dispatch {
         self.ended_elsewhere(now, &swept.ended);
         // Queues that passed over rows of a cut read on at the pace of the sweep.
         match sweep {
-            Sweep::Cut(_) if swept.ended.is_empty() && swept.stopped_at.is_none() => self.queue.all_read_on(),
-            _ => self.queue.read_on(),
+            Sweep::Cut(_) if swept.ended.is_empty() && swept.stopped_at.is_none() => self.scheduler.all_read_on(),
+            _ => self.scheduler.read_on(),
         }
-        let others = self.queue.in_flight() > 0 || !self.unsettled.is_empty() || !self.settling.is_empty();
+        let others = self.scheduler.in_flight() > 0 || !self.unsettled.is_empty() || !self.settling.is_empty();
         for scope in self.sweeper.swept(now, sweep, swept, others) {
-            let waiting = self.queue.end_covered(now, scope);
+            let waiting = self.scheduler.end_covered(now, scope);
             if !waiting.is_empty() {
                 waiting.into_iter().for_each(|record| self.record(record, None, None));
                 self.sweeper.durable(scope, now + LOOK_AGAIN);
             } else if let Some(made) = self.sweeper.cuts.remove(&scope) {
-                self.queue.forget_cut(scope, made.upto);
+                self.scheduler.forget_cut(scope, made.upto);
                 effects.push(Effect::Store(Call::Uncut(scope, now)));
             }
         }

@@ -2,11 +2,11 @@
 
 use futures_util::FutureExt;
 use posthaste_core::cause::Class;
-use posthaste_core::flow::breaker::{Opened, Soft};
+use posthaste_core::flow::breaker::{OpenReason, Soft};
 use posthaste_core::hold::{Hold, Why};
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
 use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
 
 use rig::Rig;
@@ -314,7 +314,7 @@ fn receipt_is_recorded_when_its_delivery_settles_while_its_row_is_read() {
     assert_eq!(rig.sent, [id], "an attempt before the restart was not recorded, so it is made again");
     rig.step(13, finished(id, Cause::Ok));
     rig.first_call(14);
-    assert!(!rig.dispatch.queue.knows(id), "it awaits its receipt outside the window");
+    assert!(!rig.dispatch.scheduler.knows(id), "it awaits its receipt outside the window");
     assert_eq!(rig.answered, [], "nothing is recorded of the receipt");
     rig.calls.push_front(read);
     rig.first_call(15);
@@ -331,7 +331,7 @@ fn breaker_open_before_a_restart_sends_one_probe_first() {
     rig.break_lane(10, 10, &lane);
     rig.sleep_until(6_000);
     let mut rig = rig.restart(7_000);
-    assert!(matches!(rig.dispatch.standing(at(7_000), lane.lane), Standing::HalfOpen { .. }));
+    assert!(matches!(rig.dispatch.standing(at(7_000), lane.lane), BreakerState::HalfOpen { .. }));
     for seq in [10, 20, 30, 40, 50] {
         rig.send_at(7_001, seq, &lane);
     }
@@ -339,7 +339,7 @@ fn breaker_open_before_a_restart_sends_one_probe_first() {
         assert_eq!(rig.sent.len(), probe + 1, "one goes at a time");
         rig.step(7_002, finished(rig.sent[probe], Cause::Ok));
     }
-    assert_eq!(rig.dispatch.standing(at(7_002), lane.lane), Standing::Closed);
+    assert_eq!(rig.dispatch.standing(at(7_002), lane.lane), BreakerState::Closed);
 }
 
 #[test]
@@ -433,10 +433,10 @@ fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
     rig.every_call(11);
     let before = rig.sent.len();
     rig.ask(12, 3, Command::Breakers);
-    let [BreakerShown { standing: Standing::Open { since, .. }, opened, .. }] = shown(&rig)[..] else {
+    let [BreakerShown { standing: BreakerState::Open { since, .. }, opened, .. }] = shown(&rig)[..] else {
         panic!("it is open")
     };
-    assert_eq!((since, opened), (at(10), Some(Opened::InARow(10))));
+    assert_eq!((since, opened), (at(10), Some(OpenReason::InARow(10))));
 
     rig.ask(13, 4, Command::Reset(of, Reset::Probe, None));
     assert_eq!(rig.answered.last().map(|(ticket, _)| *ticket), Some(Ticket(3)), "the journal has it first");
@@ -444,7 +444,7 @@ fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
     assert_eq!(rig.answered.last(), Some(&(Ticket(4), Answer::Done)));
     assert_eq!(rig.sent.len(), before + 1, "a probe goes before the end of the hold, alone");
     rig.ask(14, 5, Command::Reset(of, Reset::Force, None));
-    assert_eq!(rig.dispatch.standing(at(14), lane.lane), Standing::Closed);
+    assert_eq!(rig.dispatch.standing(at(14), lane.lane), BreakerState::Closed);
     rig.ask(15, 6, Command::Breakers);
     assert_eq!(shown(&rig), []);
 }

@@ -9,7 +9,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::dice::Roll;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{Key, LaneId, Shard, TenantId};
-use posthaste_core::queue::{Limits, Record};
+use posthaste_core::scheduler::{DeliveryRecord, Limits};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
@@ -163,8 +163,8 @@ impl Process {
         let lane = lane_of(endpoint);
         let id = DeliveryId(self.mint.keys(1));
         let delivery = Delivery::queued(id, message.id, endpoint, lane, Tier::Promotional, Timestamp::from_millis(0));
-        let settings = posthaste_core::queue::LaneSettings::new(lane, TENANT, Arc::default());
-        let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
+        let settings = posthaste_core::scheduler::LaneSettings::new(lane, TENANT, Arc::default());
+        let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
         let accepted = Accepted::new(message, vec![new]);
         _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
         delivery
@@ -458,10 +458,10 @@ fn lane_of(endpoint: EndpointId) -> LaneId {
 async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
     let delivery = process.accept_for(endpoint, process.message()).await;
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
-    let record = Record {
+    let record = DeliveryRecord {
         delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },
         attempts_before: 0,
-        place: Place::Delayed,
+        place: RowIndex::Delayed,
         shard: Shard::of(delivery.lane),
         pauses_lane: false,
         endpoint_change: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::hold::Why;
 use posthaste_core::id::{DeliveryId, MessageId};
-use posthaste_core::queue::Explained;
+use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::accept::{NewMessage, NotAccepted, Outcome};

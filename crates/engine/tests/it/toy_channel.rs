@@ -12,7 +12,7 @@ use bytes::Bytes;
 use posthaste_channels::{Answer, Channel, Fields, Outgoing, Request, Unsendable};
 use posthaste_core::delivery::VerdictScope;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, TenantId};
-use posthaste_core::queue::Explained;
+use posthaste_core::scheduler::Explained;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::flow::SharedGate;
-use posthaste_core::flow::breaker::Standing;
+use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
-use posthaste_core::queue::{BreakerOf, BreakerShown, Reset};
+use posthaste_core::scheduler::{BreakerOf, BreakerShown, Reset};
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
@@ -178,9 +178,9 @@ struct Shown {
 impl Shown {
     fn of(breaker: &BreakerShown) -> Self {
         let (state, since, until) = match breaker.standing {
-            Standing::Closed => ("closed", None, None),
-            Standing::Open { until, since } => ("open", Some(since), until),
-            Standing::HalfOpen { .. } => ("half_open", None, None),
+            BreakerState::Closed => ("closed", None, None),
+            BreakerState::Open { until, since } => ("open", Some(since), until),
+            BreakerState::HalfOpen { .. } => ("half_open", None, None),
         };
         Self {
             id: String::new(),

@@ -10,7 +10,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::policy::told_nearest;
-use posthaste_core::queue::Explained;
+use posthaste_core::scheduler::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::Scope;

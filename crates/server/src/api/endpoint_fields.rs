@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::queue::{OnDead, Order};
+use posthaste_core::scheduler::{OnDead, Order};
 use posthaste_crypto::signature::{Scheme, Secret};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::NewSigning;

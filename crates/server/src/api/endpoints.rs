@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
-use posthaste_core::queue::OnDead;
+use posthaste_core::scheduler::OnDead;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::accept::{NotAccepted, Once, Outcome};
 use posthaste_engine::clock::Clock;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_core::delivery::{Compact, Expiry};
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, MessageId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 
 use super::fixture::{Case, Draft, NOW, after};
@@ -45,7 +45,7 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
 
 pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Case<S>) {
     let expiries = [Expiry::Never, Expiry::At(after(5)), Expiry::NowOrNever(after(6))];
-    let places = [Place::Ready, Place::Delayed, Place::Spilled];
+    let places = [RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled];
     let compacts = [Compact::None, Compact::Spare, Compact::InUse];
     for (index, tier) in Tier::ALL.into_iter().enumerate() {
         let draft = Draft {

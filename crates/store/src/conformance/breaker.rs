@@ -5,7 +5,7 @@ use std::time::Duration;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{CredentialId, OriginId, RegionId};
-use posthaste_core::queue::{BreakerOf, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, SoftBreaker};
 
 use super::fixture::{Case, after, lane_id};
 use crate::Store;

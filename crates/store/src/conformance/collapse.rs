@@ -1,10 +1,10 @@
 //! Collapse keys: the newer delivery supersedes the one that waits.
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Delivery, Expiry};
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
@@ -91,7 +91,7 @@ pub(super) async fn ended_delivery_is_not_superseded<S: Store>(case: &Case<S>) {
     case.settle_done(case.attempted(&delivered, State::Delivered { at: after(1) }, Cause::Ok)).await;
     let expired = case.accept_one(Draft { expiry: Expiry::At(NOW), ..Draft::to(1).under(2) }).await.id;
     let cut = case.accept_one(Draft::to(2).under(3)).await.id;
-    case.cut(Scope::Lane(lane_id(2)), cut.0, Cause::Cancelled, &[]).await;
+    case.cut(CutScope::Lane(lane_id(2)), cut.0, Cause::Cancelled, &[]).await;
     for draft in [Draft::to(1).under(1), Draft::to(1).under(2), Draft::to(2).under(3)] {
         case.accept_one(draft).await;
     }
@@ -109,7 +109,7 @@ pub(super) async fn delivery_that_was_put_back_can_still_be_superseded<S: Store>
     case.settle_done(case.settlement(&first, put_back)).await;
     case.done("spill", case.store.spill(case.session(), vec![first.id]).await);
     let row = case.pending(first.id).await.map(|row| row.place);
-    case.same("it is spilled", row, Some(Place::Spilled));
+    case.same("it is spilled", row, Some(RowIndex::Spilled));
     case.accept_one(Draft::to(1).under(5)).await;
     case.same("superseded", case.state(first.id).await, SUPERSEDED);
 }

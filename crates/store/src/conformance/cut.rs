@@ -1,7 +1,7 @@
 //! Cuts: one row ends all deliveries of its scope up to an id.
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::Key;
 use posthaste_core::state::State;
 
@@ -20,7 +20,7 @@ pub(super) async fn lane_cut_ends_deliveries_up_to_its_id<S: Store>(case: &Case<
     let other = case.accept_one(Draft::to(2)).await.id;
     let spilled = case.accept_one(Draft::to(1).spilled()).await.id;
     let later = case.accept_one(Draft::to(1)).await.id;
-    let ended = case.cut(Scope::Lane(lane_id(1)), spilled.0, Cause::Cancelled, &[]).await;
+    let ended = case.cut(CutScope::Lane(lane_id(1)), spilled.0, Cause::Cancelled, &[]).await;
     case.same("how many it ended", ended, 3);
     for id in [ready, delayed, spilled] {
         case.same("ended at once", case.state(id).await, cancelled());
@@ -35,7 +35,7 @@ pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &Case<S
     let before = case.accept(&[Draft::to(1), Draft::to(2)]).await;
     let message = case.message(&[Draft::to(1), Draft::to(2), Draft::to(3).spilled()]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
-    let scope = Scope::Message(message.message.id);
+    let scope = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
     let behind = case.accept(&[Draft::to(1), Draft::to(2)]).await;
     case.same("how many it ended", case.cut(scope, behind[1].0, Cause::Cancelled, &[]).await, 3);
@@ -50,7 +50,7 @@ pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &Case<S
 pub(super) async fn deliveries_in_flight_are_spared_until_the_next_start<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1)).await;
     let flying = case.accept_one(Draft::to(1)).await;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     let ended = case.cut(scope, flying.id.0, Cause::Cancelled, &[flying.id]).await;
     case.same("how many it ended", ended, 1);
     case.same("the waiting delivery", case.state(waiting.id).await, cancelled());
@@ -64,12 +64,12 @@ pub(super) async fn spared_delivery_that_ended_does_not_lower_the_count<S: Store
     let message = case.message(&[Draft::to(1), Draft::to(2)]);
     let flying = message.deliveries[0].delivery.clone();
     let upto = message.deliveries[1].delivery.id.0;
-    let message_s = Scope::Message(message.message.id);
+    let message_s = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
     case.accept_one(Draft::to(1)).await;
     let last = case.accept_one(Draft::to(1)).await;
     case.settle_done(case.attempted(&flying, State::Delivered { at: NOW }, Cause::Ok)).await;
-    for (scope, upto, expected) in [(message_s, upto, 1), (Scope::Lane(lane_id(1)), last.id.0, 2)] {
+    for (scope, upto, expected) in [(message_s, upto, 1), (CutScope::Lane(lane_id(1)), last.id.0, 2)] {
         let ended = case.cut(scope, upto, Cause::Cancelled, &[flying.id]).await;
         case.same("how many it ended", ended, expected);
     }
@@ -79,7 +79,7 @@ pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: 
     let first = case.accept_one(Draft::to(1)).await.id;
     let second = case.accept_one(Draft::to(1)).await.id;
     let third = case.accept_one(Draft::to(1)).await.id;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared, endpoint: None };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
     let further = case.store.cut(case.session(), unsubscribed(second.0, after(8), vec![second]), None).await;
@@ -97,7 +97,7 @@ pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: 
 
 pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1)).await;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, waiting.id.0, Cause::Cancelled, &[]).await;
     case.cut(scope, waiting.id.0, Cause::EndpointGone, &[]).await;
     let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
@@ -106,7 +106,7 @@ pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: 
 
 pub(super) async fn removed_cut_ends_nothing<S: Store>(case: &Case<S>) {
     let delivery = case.accept_one(Draft::to(1)).await;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, delivery.id.0, Cause::Cancelled, &[]).await;
     case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
     case.same("it waits again", case.state(delivery.id).await, delivery.state);
@@ -122,9 +122,9 @@ pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S
         case.done("endpoints", case.store.endpoints(endpoint(n).tenant).await);
     }
     let waiting = case.accept_one(Draft::to(1)).await;
-    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
-    case.cut(Scope::Lane(lane_id(2)), waiting.id.0, Cause::Cancelled, &[]).await;
-    case.cut(Scope::Lane(lane_id(3)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(2)), waiting.id.0, Cause::Cancelled, &[]).await;
+    case.cut(CutScope::Lane(lane_id(3)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let dead = State::Dead { at: after(7), cause: Cause::EndpointGone };
     case.same("the waiting delivery", case.state(waiting.id).await, dead);
     for (n, status) in [(1, EndpointStatus::Gone), (2, EndpointStatus::Active)] {
@@ -138,11 +138,11 @@ pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S
 
 pub(super) async fn cuts_are_known_at_the_start<S: Store>(case: &Case<S>) {
     let message = case.message(&[Draft::to(2)]);
-    let scopes = [Scope::Lane(lane_id(5)), Scope::Message(message.message.id), Scope::Lane(lane_id(4))];
+    let scopes = [CutScope::Lane(lane_id(5)), CutScope::Message(message.message.id), CutScope::Lane(lane_id(4))];
     for scope in scopes {
         case.cut(scope, Key::from_raw(99), Cause::Unsubscribed, &[]).await;
     }
-    let found: Vec<Scope> = case.reopen().await.cuts.iter().map(|cut| cut.scope).collect();
+    let found: Vec<CutScope> = case.reopen().await.cuts.iter().map(|cut| cut.scope).collect();
     let mut expected = scopes.to_vec();
     expected.sort_unstable();
     case.same("the cuts", found, expected);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{EndpointChange, Scope};
+use posthaste_core::cut::{CutScope, EndpointChange};
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order};
+use posthaste_core::scheduler::{LaneSettings, OnDead, Order};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook};
@@ -81,7 +81,7 @@ pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &Ca
     case.same("a version too high", put(Endpoint { version: 3, ..endpoint(1) }).await, EndpointPut::Stale);
     let found = case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
     case.same("nothing was written", found.map(|found| (found.version, found.max_in_flight)), Some((1, 3)));
-    case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
     case.same("gone since", put(Endpoint { version: 2, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(Endpoint { version: 3, ..endpoint(1) }).await;
 }
@@ -163,7 +163,7 @@ pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S:
         case.put_endpoint(endpoint(n)).await;
         case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
     }
-    case.cut(Scope::Lane(lane_id(12)), endpoint(12).id.0, Cause::EndpointDeleted, &[]).await;
+    case.cut(CutScope::Lane(lane_id(12)), endpoint(12).id.0, Cause::EndpointDeleted, &[]).await;
     let list = async |tenant, order, after: Option<u64>, limit| {
         let after = after.map(endpoint_id);
         let found = case.done("list", case.store.list_endpoints(tenant, order, after, limit).await);
@@ -204,7 +204,7 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
     case.put_endpoint(deleted.clone()).await;
     case.put_endpoint(endpoint(2)).await;
     let waiting = case.accept_one(Draft::to(1)).await;
-    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointDeleted, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointDeleted, &[]).await;
     let cancelled = State::Cancelled { at: after(7), cause: Cause::EndpointDeleted };
     case.same("what waited for it", case.state(waiting.id).await, cancelled);
     let left = case.done("endpoint", case.store.endpoint(deleted.id).await);
@@ -223,7 +223,7 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
     let again = Endpoint { version: 2, ..deleted };
     let put = case.done("put", case.store.put_endpoint(case.session(), again, None, Act::at(NOW)).await);
     case.same("it cannot be changed", put, EndpointPut::Stale);
-    case.cut(Scope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let left = case.done("endpoint", case.store.endpoint(expected.id).await);
     case.same("nor turned into anything else", left.as_deref(), Some(&expected));
     case.put_endpoint(Endpoint { uid: Some("endpoint-1".to_owned()), ..endpoint(3) }).await;

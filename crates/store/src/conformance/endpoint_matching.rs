@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{EndpointChange, Scope};
+use posthaste_core::cut::{CutScope, EndpointChange};
 use posthaste_core::id::TenantId;
 use posthaste_core::state::State;
 
@@ -105,7 +105,7 @@ pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &
     case.same("no subject any more", case.matching(&["bob"], &[]).await, vec![]);
     case.same("no tags any more", case.matching(&[], &["a", "b", "c"]).await, vec![]);
     case.put_endpoint(Endpoint { version: 3, ..tagged(1, Some("ann"), &["a"]) }).await;
-    case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
     case.same("gone, and still its subject's", case.matching(&["ann"], &["a"]).await, vec![1]);
     case.put_endpoint(Endpoint { tenant: STRANGER, version: 5, ..tagged(1, Some("ann"), &["a"]) }).await;
     case.same("another tenant's now", case.matching(&["ann"], &[]).await, vec![]);
@@ -122,7 +122,7 @@ pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: St
     }
     case.put_endpoint(tagged(4, Some("bob"), &["a"])).await;
     case.matching(&["ann"], &[]).await;
-    case.cut(Scope::Lane(lane_id(2)), endpoint(2).id.0, Cause::EndpointDeleted, &[]).await;
+    case.cut(CutScope::Lane(lane_id(2)), endpoint(2).id.0, Cause::EndpointDeleted, &[]).await;
     case.same("deleted", case.matching(&["ann"], &[]).await, vec![1, 3]);
     case.same("nor by its tag", case.matching(&[], &["a"]).await, vec![1, 3, 4]);
     let erase = Erase { tenant, whom: Whom::Subject("ann".to_owned()), at: after(1), by: None };
@@ -150,11 +150,11 @@ pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &Case<S>)
     let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
     settlement.record.endpoint_change = Some(EndpointChange::Disabled);
     case.settle(settlement).await;
-    case.cut(Scope::Lane(lane_id(3)), endpoint(3).id.0, Cause::EndpointGone, &[]).await;
+    case.cut(CutScope::Lane(lane_id(3)), endpoint(3).id.0, Cause::EndpointGone, &[]).await;
     let disabled = EndpointStatus::Disabled(crate::row::DisabledBy::Receiver);
     let expected = vec![(1, 0, active), (3, 2, EndpointStatus::Gone), (7, 1, disabled)];
     case.same("gone and disabled", case.statuses_listed(own).await, expected);
-    case.cut(Scope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointDeleted, &[]).await;
+    case.cut(CutScope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointDeleted, &[]).await;
     case.put_endpoint(Endpoint { tenant: STRANGER, version: 2, ..endpoint(7) }).await;
     case.same("deleted and moved", case.statuses_listed(own).await, vec![(3, 2, EndpointStatus::Gone)]);
     case.same("its new tenant's", case.statuses_listed(STRANGER).await, vec![(7, 2, active), (20, 0, active)]);

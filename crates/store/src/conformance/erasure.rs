@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
@@ -292,14 +292,14 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S
     let put = case.store.put_endpoint(case.session(), again, Some(once), Act::at(NOW)).await;
     case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
     let cuts = case.reopen().await.cuts.into_iter().map(|cut| (cut.scope, cut.upto, cut.cause)).collect::<Vec<_>>();
-    let lane = Scope::Lane(theirs.lane);
+    let lane = CutScope::Lane(theirs.lane);
     case.same("its lane is cut, also after a restart", cuts, vec![(lane, Key::MAX, Cause::Erased)]);
 }
 
 pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(endpoint(5)).await;
-    case.cut(Scope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
+    case.cut(CutScope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
     let other = crate::row::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) };
     case.put_endpoint(other.clone()).await;
     let policy = Document {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange, Scope};
+use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, OnDead, Order, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -41,7 +41,7 @@ pub(super) struct Case<S> {
 pub(super) struct Draft {
     pub(super) lane: LaneId,
     pub(super) tier: Tier,
-    pub(super) place: Place,
+    pub(super) place: RowIndex,
     pub(super) due: Timestamp,
     pub(super) expiry: Expiry,
     pub(super) ack_within: Option<Duration>,
@@ -55,7 +55,7 @@ impl Draft {
         Self {
             lane: lane_id(lane),
             tier: Tier::Promotional,
-            place: Place::Ready,
+            place: RowIndex::Ready,
             due: NOW,
             expiry: Expiry::Never,
             ack_within: None,
@@ -65,11 +65,11 @@ impl Draft {
     }
 
     pub(super) fn spilled(self) -> Self {
-        Self { place: Place::Spilled, ..self }
+        Self { place: RowIndex::Spilled, ..self }
     }
 
     pub(super) fn delayed(self, due: Timestamp) -> Self {
-        Self { place: Place::Delayed, due, ..self }
+        Self { place: RowIndex::Delayed, due, ..self }
     }
 }
 
@@ -145,8 +145,8 @@ pub(super) fn webhook(n: u64) -> WebhookTarget {
 }
 
 /// The endpoint that a cut with this scope and cause ends.
-pub(super) fn ended(scope: Scope, cause: Cause) -> Option<(EndpointId, EndpointChange)> {
-    let Scope::Lane(lane) = scope else { return None };
+pub(super) fn ended(scope: CutScope, cause: Cause) -> Option<(EndpointId, EndpointChange)> {
+    let CutScope::Lane(lane) = scope else { return None };
     let change = match cause {
         Cause::EndpointGone => EndpointChange::Gone,
         Cause::EndpointDeleted => EndpointChange::Deleted,
@@ -243,10 +243,10 @@ impl<S: Store> Case<S> {
     pub(super) fn settlement(&self, before: &Delivery, next: Delivery) -> Settlement {
         let shard = Shard::of(next.lane);
         Settlement {
-            record: Record {
+            record: DeliveryRecord {
                 delivery: next,
                 attempts_before: before.attempts,
-                place: Place::Delayed,
+                place: RowIndex::Delayed,
                 shard,
                 pauses_lane: false,
                 endpoint_change: None,
@@ -267,7 +267,7 @@ impl<S: Store> Case<S> {
         self.same("the settlement takes effect", self.settle(settlement).await, Settled::Done);
     }
 
-    pub(super) async fn cut(&self, scope: Scope, upto: Key, cause: Cause, spared: &[DeliveryId]) -> u64 {
+    pub(super) async fn cut(&self, scope: CutScope, upto: Key, cause: Cause, spared: &[DeliveryId]) -> u64 {
         let cut = Cut { scope, upto, cause, at: after(7), spared: spared.to_vec(), endpoint: ended(scope, cause) };
         self.done("cut", self.store.cut(self.session(), cut, None).await)
     }

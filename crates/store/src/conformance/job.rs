@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -204,7 +204,7 @@ pub(super) async fn cut_ends_a_fan_out_and_its_deliveries<S: Store>(case: &Case<
     let chunk = case.chunk(&message, JobCursor::START, 3, &[1, 2, 3]);
     case.same("made", case.spread(&chunk).await, Chunked::Done(3));
     let ids = new_ids(&chunk);
-    let scope = Scope::Message(message.id);
+    let scope = CutScope::Message(message.id);
     let everything = Key::from_raw(u64::MAX >> 1);
     case.same("ended", case.cut(scope, everything, Cause::Cancelled, &ids[..1]).await, 2);
     case.same("its job", case.job(chunk.job).await.state, JobState::Cancelled);
@@ -360,7 +360,7 @@ pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &
     case.same("both could be", chunk.deliveries.len(), 2);
     let filter = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..DeadLetterFilter::of(TENANT) };
     _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter, Act::at(NOW)).await);
-    case.cut(Scope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    case.cut(CutScope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
     let mut skipped = Skips::of(Skip::Purged, 1);
     skipped.add(Skip::Cancelled, 1);
@@ -378,7 +378,7 @@ pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &Case<S>) {
     let now = case.done("spread", case.store.spread(start.session, chunk.clone()).await);
     case.same("the new session continues at the same cursor", now, Chunked::Done(1));
     let row = case.pending(new_ids(&chunk)[0]).await;
-    case.same("ready", row.map(|row| row.place), Some(Place::Ready));
+    case.same("ready", row.map(|row| row.place), Some(RowIndex::Ready));
 }
 
 pub(super) async fn endpoints_of_a_tenant_are_read_in_pages<S: Store>(case: &Case<S>) {

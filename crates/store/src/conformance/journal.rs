@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{JobId, Key, TenantId};
-use posthaste_core::queue::{BreakerOf, Reset};
+use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
@@ -113,7 +113,7 @@ pub(super) async fn changes_are_in_the_journal_with_their_api_key<S: Store>(case
     case.done("resume", case.store.resume(case.session(), scope, act(4, bob)).await);
     let (of, how) = (BreakerOf::Lane(lane_id(1)), Reset::Force);
     case.done("reset", case.store.reset(case.session(), of, how, act(5, ann)).await);
-    let (gone, upto, cause) = (Scope::Lane(lane_id(1)), Key::from_raw(99), Cause::EndpointDeleted);
+    let (gone, upto, cause) = (CutScope::Lane(lane_id(1)), Key::from_raw(99), Cause::EndpointDeleted);
     let cut = Cut { scope: gone, upto, cause, at: after(6), spared: Vec::new(), endpoint: ended(gone, cause) };
     case.done("cut", case.store.cut(case.session(), cut, bob).await);
     case.done("uncut", case.store.uncut(case.session(), gone, after(7)).await);

@@ -2,7 +2,7 @@
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, WriterId};
-use posthaste_core::queue::{Order, Span};
+use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -81,7 +81,7 @@ pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &C
 
 pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
     let queue = backlog(case).await;
-    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
+    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     let first = case.page(query, 2).await;
     case.same("the first ones", (ids(&first), first.more), (queue[..2].to_vec(), true));
@@ -91,7 +91,7 @@ pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &C
     let mut queue = backlog(case).await;
     queue.reverse();
     let query =
-        Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::NewestFirst, span: Span::ALL };
+        Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::NewestFirst, span: IdRange::ALL };
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     case.same("the first ones", case.ids(query, 2).await, queue[..2].to_vec());
 }
@@ -103,7 +103,7 @@ pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &C
         case.accept_one(Draft { tier, ..Draft::to(2).spilled() }).await;
     }
     for tier in Tier::ALL {
-        let query = Query::Spilled { lane: lane_id(1), tier, order: Order::Strict, span: Span::ALL };
+        let query = Query::Spilled { lane: lane_id(1), tier, order: Order::Strict, span: IdRange::ALL };
         case.same("the queue, by id", case.ids(query, MANY).await, queue.clone());
         let first = case.page(query, 3).await;
         case.same("the first ones", (ids(&first), first.more), (queue[..3].to_vec(), true));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
@@ -179,7 +179,7 @@ pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Cas
     std::sync::Arc::make_mut(&mut others.message).tenant = TenantId::from_raw(8);
     case.done("accept", case.store.accept(case.session(), vec![others]).await);
     let cut = case.accept_event("invoice.paid", &[Draft::to(1)]).await.message;
-    case.cut(Scope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    case.cut(CutScope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     let fans_out = case.fan_out().await;
     case.same("two of them", missing(case, all).await, vec![old.id, undelivered.id]);
     case.same("later", missing(case, Missing { since: Some(after(1)), ..all }).await, vec![]);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Delivery, Expiry};
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::state::State;
@@ -100,7 +100,7 @@ pub(super) async fn delivery_pending_for_a_month_is_given_up<S: Store>(case: &Ca
     let sent = case.accept_one(Draft { ack_within: Some(Duration::from_secs(1)), ..Draft::to(4) }).await;
     let awaits = State::AwaitingAck { until: days(40) };
     case.settle_done(case.attempted(&sent, awaits, Cause::Ok)).await;
-    case.cut(Scope::Lane(lane_id(2)), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
+    case.cut(CutScope::Lane(lane_id(2)), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.retain(days(29)).await;
     case.check(case.pending(waiting.id).await.is_some(), "a month is not over");
     let give_up =

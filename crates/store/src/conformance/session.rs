@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::WriterId;
-use posthaste_core::queue::{BreakerOf, Place, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, Reset, RowIndex, SoftBreaker};
 use posthaste_core::state::State;
 
 use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
@@ -48,7 +48,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("settle", store.settle(older, vec![ended]).await.map(|_| ()));
     fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await.map(drop));
     fenced("spill", store.spill(older, vec![delivery.id]).await);
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     let cut =
         Cut { scope, upto: delivery.id.0, cause: Cause::EndpointGone, at: NOW, spared: Vec::new(), endpoint: None };
     fenced("cut", store.cut(older, cut, None).await.map(|_| ()));
@@ -63,7 +63,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None, Act::at(NOW)).await.map(drop));
 
     let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
-    case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), Place::Ready));
+    case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), RowIndex::Ready));
     let shown = case.shown(delivery.id, NOW).await;
     case.check(shown.attempts.is_empty(), "a fenced session leaves no attempt");
     case.same("its state is unchanged", shown.delivery.state, delivery.state);

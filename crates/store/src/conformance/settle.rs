@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{Order, Place, Span};
+use posthaste_core::scheduler::{IdRange, Order, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -193,7 +193,7 @@ pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &Ca
 
 pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &Case<S>) {
     let mut delivery = case.accept_one(Draft::to(1)).await;
-    for place in [Place::Delayed, Place::Spilled, Place::Delayed, Place::Ready, Place::Spilled] {
+    for place in [RowIndex::Delayed, RowIndex::Spilled, RowIndex::Delayed, RowIndex::Ready, RowIndex::Spilled] {
         let due = after(i64::from(delivery.attempts) * 10);
         let mut settlement = case.attempted(&delivery, State::Retry { due, cause: Cause::Unknown }, Cause::Unknown);
         settlement.record.place = place;
@@ -211,7 +211,7 @@ pub(super) async fn spilled_rows_are_read_by_queue<S: Store>(case: &Case<S>) {
     let unknown = DeliveryId::from_raw(77);
     let spilled = vec![ready.id, unknown, delayed.id, ended.id, ready.id];
     case.done("spill", case.store.spill(case.session(), spilled).await);
-    let queue = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
+    let queue = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
     case.same("the queue", case.ids(queue, MANY).await, vec![ready.id, delayed.id]);
     let late = case.page(Query::Delayed { after: None, until: after(9) }, MANY).await;
     case.check(late.rows.is_empty(), "a spilled row is not delayed any more");
@@ -243,14 +243,14 @@ pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>
 }
 
 /// Checks that a row is found by the query for its place, and by no other.
-async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: Place, due: Timestamp) {
+async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: RowIndex, due: Timestamp) {
     let next = case.session().writer.number() + 1;
     let before = posthaste_core::id::WriterId::new(next).expect("a small number");
     let lane: LaneId = lane_id(1);
     let places = [
-        (Place::Ready, Query::Left { after: None, before }),
-        (Place::Delayed, Query::Delayed { after: None, until: after(1_000) }),
-        (Place::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL }),
+        (RowIndex::Ready, Query::Left { after: None, before }),
+        (RowIndex::Delayed, Query::Delayed { after: None, until: after(1_000) }),
+        (RowIndex::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL }),
     ];
     for (queried, query) in places {
         let found = case.page(query, MANY).await.rows;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Expiry;
 use posthaste_core::id::{DeliveryId, Key, TenantId};
 use posthaste_core::state::State;
@@ -39,7 +39,7 @@ pub(super) async fn rows_of_a_lane_are_swept_in_any_place<S: Store>(case: &Case<
     }
     let spared = case.accept_one(Draft::to(1).spilled()).await.id;
     let later = case.accept_one(Draft::to(1).spilled()).await.id;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     case.same("nothing without a cut", case.sweep(Sweep::Cut(scope), &[]).await, SweptRows::default());
     case.cut(scope, spared.0, Cause::Cancelled, &[spared]).await;
     let spilled = case.sweep(Sweep::Cut(scope), &[spared]).await;
@@ -66,7 +66,7 @@ pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &Case
     let before = case.accept(&[Draft::to(1)]).await;
     let message = case.message(&[Draft::to(1), Draft::to(2).spilled(), Draft::to(3).delayed(after(9))]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
-    let scope = Scope::Message(message.message.id);
+    let scope = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
     let behind = case.accept(&[Draft::to(1)]).await;
     case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
@@ -83,7 +83,7 @@ pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &Case
 pub(super) async fn deliveries_in_flight_are_not_swept<S: Store>(case: &Case<S>) {
     let over = case.accept_one(Draft { expiry: Expiry::At(after(5)), ..Draft::to(1) }).await;
     let cut = case.accept_one(Draft::to(2).spilled()).await;
-    let scope = Scope::Lane(lane_id(2));
+    let scope = CutScope::Lane(lane_id(2));
     case.cut(scope, cut.id.0, Cause::Cancelled, &[]).await;
     let under_way = [over.id, cut.id];
     for sweep in [Sweep::Cut(scope), Sweep::Roll { after: None, now: after(9) }] {
@@ -117,8 +117,8 @@ pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &Case<S>) {
 
 pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &Case<S>) {
     let many = SWEEP_ENDS_MAX as usize + 100;
-    let (own, lane) = (case.message(&vec![Draft::to(1); many]), Scope::Lane(lane_id(2)));
-    let message = Scope::Message(own.message.id);
+    let (own, lane) = (case.message(&vec![Draft::to(1); many]), CutScope::Lane(lane_id(2)));
+    let message = CutScope::Message(own.message.id);
     let other = case.message(&vec![Draft::to(2).spilled(); many]);
     case.done("accept", case.store.accept(case.session(), vec![own, other]).await);
     case.accept_one(Draft::to(3)).await;
@@ -139,7 +139,7 @@ pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &C
 
 pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, Key::MAX, Cause::EndpointGone, &[]).await;
     case.same("it has ended", case.sweep(Sweep::Cut(scope), &[]).await.ended, vec![waiting.id]);
     let filter = DeadLetterFilter::of(TenantId::from_raw(9));
@@ -150,7 +150,7 @@ pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: 
 
 pub(super) async fn a_fenced_sweep_ends_nothing<S: Store>(case: &Case<S>) {
     let waiting = case.accept_one(Draft::to(1).spilled()).await;
-    let scope = Scope::Lane(lane_id(1));
+    let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
     let older = case.session();
     case.reopen().await;

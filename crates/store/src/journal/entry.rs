@@ -7,10 +7,10 @@ mod kind;
 mod wire;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, Reset};
+use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -93,7 +93,7 @@ pub enum Entry {
     /// A cut was put in force.
     Cut {
         /// The message or lane whose deliveries it ends.
-        scope: Scope,
+        scope: CutScope,
         /// The highest id it covers.
         upto: Key,
         /// The cause its deliveries end with.
@@ -106,7 +106,7 @@ pub enum Entry {
     /// A cut was removed: all its rows are swept.
     Uncut {
         /// The message or lane whose deliveries it ended.
-        scope: Scope,
+        scope: CutScope,
         /// The time at which it was removed.
         at: Timestamp,
     },

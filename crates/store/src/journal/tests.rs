@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, TenantId};
-use posthaste_core::queue::{BreakerOf, Reset};
+use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::master::MasterKeyId;
@@ -66,20 +66,20 @@ fn every_kind() -> Vec<Entry> {
         ended(State::Expired { at: at(3) }, None),
         ended(State::Cancelled { at: Timestamp::from_millis(-5), cause: Cause::Superseded }, Some(attempt(9, None))),
         Entry::Cut {
-            scope: Scope::Message(MessageId::from_raw(7)),
+            scope: CutScope::Message(MessageId::from_raw(7)),
             upto: Key::from_raw(9),
             cause: Cause::Ok,
             at: at(4),
             by: None,
         },
         Entry::Cut {
-            scope: Scope::Lane(lane),
+            scope: CutScope::Lane(lane),
             upto: Key::from_raw(9),
             cause: Cause::Cancelled,
             at: at(4),
             by: operator,
         },
-        Entry::Uncut { scope: Scope::Lane(lane), at: at(4) },
+        Entry::Uncut { scope: CutScope::Lane(lane), at: at(4) },
         Entry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
         Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: operator },
         Entry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
@@ -282,7 +282,7 @@ fn truncated_entries_do_not_affect_the_root() {
 #[test]
 fn row_time_never_goes_back() {
     let later = vec![Entry::Cut {
-        scope: Scope::Lane(LaneId::from_raw(1)),
+        scope: CutScope::Lane(LaneId::from_raw(1)),
         upto: Key::from_raw(1),
         cause: Cause::Ok,
         at: at(9),

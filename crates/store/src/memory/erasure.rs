@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
@@ -122,7 +122,7 @@ impl Memory {
             } else {
                 // A tombstone stays: deliveries of other subjects' messages get their tenant from the endpoint.
                 self.turn_endpoint(*id, EndpointStatus::Deleted, Act::at(erase.at));
-                let cut = Cut::new(Scope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
+                let cut = Cut::new(CutScope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
                 self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
             }
             self.pauses.remove(&PauseScope::Lane(*lane));

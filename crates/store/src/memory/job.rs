@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry as Missed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
@@ -266,7 +266,7 @@ impl Memory {
             && missing.has_time(message.at)
             && !fans_out
             && !self.jobs.missed.contains_key(&(message.id, endpoint))
-            && !self.cuts.contains_key(&Scope::Message(message.id))
+            && !self.cuts.contains_key(&CutScope::Message(message.id))
             && !self.pending.values().any(|row| is_its(&row.delivery))
             && !self.ended.values().any(is_its)
     }
@@ -290,7 +290,7 @@ impl Memory {
         if matches!(kind, JobKind::FanOut(_)) {
             return None;
         }
-        if self.cuts.contains_key(&Scope::Message(message)) {
+        if self.cuts.contains_key(&CutScope::Message(message)) {
             return Some(Skip::Cancelled);
         }
         let Some(old) = spread.replays else {

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
 use posthaste_crypto::master::MasterKey;
@@ -101,7 +101,7 @@ impl Outbox for MemoryStore {
         self.lock().sweep(session, sweep, &under_way)
     }
 
-    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+    async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.lock().uncut(session, scope, at)
     }
 

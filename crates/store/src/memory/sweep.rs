@@ -2,9 +2,9 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 
 use super::Memory;
@@ -47,15 +47,15 @@ impl Memory {
     /// The rows that a sweep reads, in its order.
     fn looked_at(&self, sweep: Sweep) -> Box<dyn Iterator<Item = &Row> + '_> {
         match sweep {
-            Sweep::Cut(Scope::Message(message)) => {
-                let upto = self.cuts.get(&Scope::Message(message)).map(|cut| cut.upto);
+            Sweep::Cut(CutScope::Message(message)) => {
+                let upto = self.cuts.get(&CutScope::Message(message)).map(|cut| cut.upto);
                 let mine = move |row: &&Row| {
                     row.delivery.message == message && upto.is_some_and(|upto| row.delivery.id.0 <= upto)
                 };
                 Box::new(self.pending.values().filter(mine))
             }
-            Sweep::Cut(Scope::Lane(lane)) => {
-                let upto = self.cuts.get(&Scope::Lane(lane)).map(|cut| cut.upto);
+            Sweep::Cut(CutScope::Lane(lane)) => {
+                let upto = self.cuts.get(&CutScope::Lane(lane)).map(|cut| cut.upto);
                 let spilled =
                     self.spilled.iter().filter(move |(of, _, id)| *of == lane && upto.is_some_and(|upto| id.0 <= upto));
                 Box::new(spilled.map(|(_, _, id)| &self.pending[id]))
@@ -70,7 +70,7 @@ impl Memory {
     /// The final state of a row whose delivery has ended, and whether the sweep must skip it because its cut spared it.
     fn end_of(&self, sweep: Sweep, row: &Row) -> Option<(State, bool)> {
         let delivery = &row.delivery;
-        let by_cut = |scope: Scope| {
+        let by_cut = |scope: CutScope| {
             let cut = self.cuts.get(&scope)?;
             let all = Cut { spared: Vec::new(), ..cut.clone() };
             let is_left = cut.spared.contains(&delivery.id) && sweep.leaves_spared(cut);
@@ -78,10 +78,10 @@ impl Memory {
         };
         match sweep {
             Sweep::Cut(scope) => {
-                let found = matches!(scope, Scope::Message(_)) || row.place == Place::Spilled;
+                let found = matches!(scope, CutScope::Message(_)) || row.place == RowIndex::Spilled;
                 by_cut(scope).filter(|_| found)
             }
-            Sweep::Roll { now, .. } => by_cut(Scope::Lane(delivery.lane)).or_else(|| {
+            Sweep::Roll { now, .. } => by_cut(CutScope::Lane(delivery.lane)).or_else(|| {
                 let sent = matches!(delivery.state, State::AwaitingAck { .. });
                 let at = delivery.expiry.at().filter(|at| now >= *at && !sent)?;
                 Some((State::Expired { at }, false))

@@ -7,7 +7,7 @@ use posthaste_core::cut::EndpointChange;
 use posthaste_core::flow::bucket::Rate;
 use posthaste_core::id::{EndpointId, LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
+use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
 use posthaste_core::time::Timestamp;
 
 use super::idempotency::{Before, FirstAnswer};

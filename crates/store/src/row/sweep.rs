@@ -1,6 +1,6 @@
 //! Sweeps: the end of deliveries that will not be sent, because a cut covers them or their TTL is over.
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
 
@@ -14,7 +14,7 @@ pub const SWEEP_ENDS_MAX: u32 = 500;
 pub enum Sweep {
     /// The rows a cut covers that a key or an index finds: all deliveries of a message, or the spilled deliveries of a
     /// lane.
-    Cut(Scope),
+    Cut(CutScope),
     /// All rows that a lane's cut covers or whose TTL is over, in any place. Scans the pending rows by id, a
     /// part per call. The TTL does not apply to a delivery that was sent and waits for its receipt.
     Roll {
@@ -34,8 +34,8 @@ impl Sweep {
     /// that was requested after the cut.
     pub(crate) fn leaves_spared(&self, cut: &Cut) -> bool {
         match self {
-            Self::Cut(Scope::Message(_)) => false,
-            Self::Cut(Scope::Lane(_)) => true,
+            Self::Cut(CutScope::Message(_)) => false,
+            Self::Cut(CutScope::Lane(_)) => true,
             Self::Roll { now, .. } => cut.at >= *now,
         }
     }

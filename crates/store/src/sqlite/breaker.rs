@@ -1,7 +1,7 @@
 //! Breakers that are not closed, kept for the next start: one row each.
 
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::queue::SoftBreaker;
+use posthaste_core::scheduler::SoftBreaker;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 

@@ -1,6 +1,6 @@
 //! Cuts in force: one row each, however many deliveries they end.
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
@@ -20,7 +20,7 @@ pub(super) fn put(conn: &Connection, cut: &Cut) -> Result<Option<Turned>, StoreE
         }
         None => write(conn, cut).map_err(&doing)?,
     }
-    if let Scope::Message(message) = cut.scope {
+    if let CutScope::Message(message) = cut.scope {
         job::end_fan_out(conn, message)?;
     }
     let Some((endpoint, change)) = cut.endpoint else { return Ok(None) };
@@ -39,7 +39,7 @@ fn write(conn: &Connection, cut: &Cut) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(super) fn remove(conn: &Connection, scope: Scope) -> rusqlite::Result<()> {
+pub(super) fn remove(conn: &Connection, scope: CutScope) -> rusqlite::Result<()> {
     let columns = scope_columns(scope);
     conn.prepare_cached("DELETE FROM cut WHERE kind = ?1 AND scope = ?2")?.execute(columns)?;
     conn.prepare_cached("DELETE FROM spared WHERE kind = ?1 AND scope = ?2")?.execute(columns)?;
@@ -60,7 +60,7 @@ pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
 }
 
 /// The cut of this scope, if there is one, without the deliveries it spared.
-pub(super) fn find(conn: &Connection, scope: Scope) -> Result<Option<Cut>, StoreError> {
+pub(super) fn find(conn: &Connection, scope: CutScope) -> Result<Option<Cut>, StoreError> {
     let doing = failed("read a cut");
     let mut sql = conn
         .prepare_cached("SELECT kind, scope, upto, cause, at_ms FROM cut WHERE kind = ?1 AND scope = ?2")

@@ -91,7 +91,7 @@ mod tests {
     use posthaste_core::delivery::Delivery;
     use posthaste_core::id::{EndpointId, Key, LaneId, Shard};
     use posthaste_core::policy::Policy;
-    use posthaste_core::queue::{LaneSettings, Place, Record};
+    use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
     use posthaste_core::state::State;
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
@@ -110,16 +110,16 @@ mod tests {
             Delivery::queued(DeliveryId(id.0.plus(1)), id, EndpointId::from_raw(4), lane, Tier::Promotional, NOW);
         let lane = Arc::new(LaneSettings::new(lane, tenant, Arc::new(Policy::default())));
         let message = Message { subject: Some(n.to_string()), ..Message::new(id, tenant, NOW, "a body") };
-        Accepted::new(message, vec![NewDelivery::new(delivery, Place::Ready, lane)])
+        Accepted::new(message, vec![NewDelivery::new(delivery, RowIndex::Ready, lane)])
     }
 
     fn refused(session: Session, accepted: &Accepted) -> Settlement {
         let before = &accepted.deliveries[0].delivery;
         let state = State::Dead { at: NOW, cause: Cause::BadRequest };
         Settlement {
-            record: Record {
+            record: DeliveryRecord {
                 attempts_before: 0,
-                place: Place::Delayed,
+                place: RowIndex::Delayed,
                 shard: Shard::of(before.lane),
                 pauses_lane: false,
                 endpoint_change: None,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::WriterId;
 use rusqlite::{Connection, Statement};
 
@@ -200,7 +200,7 @@ impl<'c> Group<'c> {
             self.turned(turned, Act { at: cut.at, by });
         }
         // For a lane, a reader counts: the count scans every pending row, and all writes would wait for it.
-        if let Scope::Message(_) = cut.scope {
+        if let CutScope::Message(_) = cut.scope {
             *ended = Some(page::count_ended(self.conn, cut.scope)?);
         }
         Ok(())

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
@@ -305,7 +305,7 @@ pub(super) fn spread(
         let delivery = &spread.new.delivery;
         let skip = match (spread.replays, &job.kind) {
             (None, JobKind::FanOut(_)) => None,
-            _ if cut::find(conn, Scope::Message(delivery.message))?.is_some() => Some(Skip::Cancelled),
+            _ if cut::find(conn, CutScope::Message(delivery.message))?.is_some() => Some(Skip::Cancelled),
             (Some(old), _) => match look.at(old)? {
                 Replayable::Not(why) => Some(why),
                 _ => link(conn, chunk, old, delivery.id).map(|()| None).map_err(&doing)?,

@@ -8,7 +8,7 @@
 //! transaction; the mark is raised only in a transaction that has read every row it passes.
 
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use rusqlite::{Connection, Statement};
 
 use super::column::{key, place_number};
@@ -66,9 +66,9 @@ impl<'c> Low<'c> {
         }
     }
 
-    fn wrote(&mut self, id: DeliveryId, place: Place) {
+    fn wrote(&mut self, id: DeliveryId, place: RowIndex) {
         self.written += 1;
-        if place == Place::Ready {
+        if place == RowIndex::Ready {
             self.mark = self.mark.min(key(id.0));
         }
     }
@@ -94,7 +94,7 @@ impl<'c> Low<'c> {
         let mut rows = self.read.raw_query();
         while let Some(row) = rows.next()? {
             let (id, place): (i64, u8) = (row.get(0)?, row.get(1)?);
-            if place == place_number(Place::Ready) {
+            if place == place_number(RowIndex::Ready) {
                 self.mark = id;
                 break;
             }
@@ -121,7 +121,7 @@ mod tests {
 
     use posthaste_core::delivery::Delivery;
     use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId, WriterId};
-    use posthaste_core::queue::LaneSettings;
+    use posthaste_core::scheduler::LaneSettings;
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
     use tempfile::TempDir;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     /// Accepts one row for each of these numbers, with one commit.
-    async fn accept(store: &Sqlite, session: Session, place: Place, numbers: impl Iterator<Item = u64>) {
+    async fn accept(store: &Sqlite, session: Session, place: RowIndex, numbers: impl Iterator<Item = u64>) {
         let (tenant, lane) = (TenantId::from_raw(9), LaneId::from_raw(5));
         let settings = Arc::new(LaneSettings::new(lane, tenant, Arc::default()));
         let messages = numbers.map(|number| {
@@ -186,9 +186,9 @@ mod tests {
         let killed = folder();
         let (store, session) = open(&killed).await;
         for batch in 0..30 {
-            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+            accept(&store, session, RowIndex::Spilled, batch * 100..(batch + 1) * 100).await;
         }
-        accept(&store, session, Place::Ready, 3_000..3_003).await;
+        accept(&store, session, RowIndex::Ready, 3_000..3_003).await;
         let (ready, looked) = found(&left_by(&killed)).await;
         assert_eq!(ready, [3_000, 3_001, 3_002]);
         assert!(looked as usize <= 2 * EVERY, "it read {looked} of 3,003 rows");
@@ -198,9 +198,9 @@ mod tests {
     async fn a_mark_that_lags_behind_hides_no_ready_row() {
         let killed = folder();
         let (store, session) = open(&killed).await;
-        accept(&store, session, Place::Ready, [1, 3].into_iter()).await;
+        accept(&store, session, RowIndex::Ready, [1, 3].into_iter()).await;
         for batch in 1..10 {
-            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+            accept(&store, session, RowIndex::Spilled, batch * 100..(batch + 1) * 100).await;
         }
         // The first row is ready all the while, so the mark stays at it.
         let (ready, looked) = found(&left_by(&killed)).await;
@@ -209,7 +209,7 @@ mod tests {
         let spilled = [1, 3].map(|number| DeliveryId(Key::new(session.writer, 2 * number + 1)));
         store.spill(session, spilled.to_vec()).await.expect("they are spilled");
         for batch in 10..20 {
-            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+            accept(&store, session, RowIndex::Spilled, batch * 100..(batch + 1) * 100).await;
         }
         let (ready, looked) = found(&left_by(&killed)).await;
         assert_eq!(ready, [0; 0]);
@@ -221,10 +221,10 @@ mod tests {
         let killed = folder();
         let (store, session) = open(&killed).await;
         for batch in 1..10 {
-            accept(&store, session, Place::Spilled, batch * 100..(batch + 1) * 100).await;
+            accept(&store, session, RowIndex::Spilled, batch * 100..(batch + 1) * 100).await;
         }
         // Its id was minted before those, its accept was slower.
-        accept(&store, session, Place::Ready, [7].into_iter()).await;
+        accept(&store, session, RowIndex::Ready, [7].into_iter()).await;
         let (ready, _) = found(&left_by(&killed)).await;
         assert_eq!(ready, [7]);
     }

@@ -4,9 +4,9 @@
 //! crash left behind are in no index: they are found by a scan of every row from the low-water mark on (see `low`), a
 //! bounded part at a time.
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
-use posthaste_core::queue::{Order, Span};
+use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
@@ -92,7 +92,7 @@ pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, S
 }
 
 /// How many pending deliveries a cut ends, without those it spared.
-pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreError> {
+pub(super) fn count_ended(conn: &Connection, scope: CutScope) -> Result<u64, StoreError> {
     let Some(cut) = cut::find(conn, scope)? else { return Ok(0) };
     let count = |sql: &str, of: Key| -> Result<u64, StoreError> {
         let count: i64 = conn
@@ -102,9 +102,9 @@ pub(super) fn count_ended(conn: &Connection, scope: Scope) -> Result<u64, StoreE
         Ok(count.unsigned_abs())
     };
     match scope {
-        Scope::Message(MessageId(message)) => Ok(count(COUNT_MESSAGE, message)? + count(COUNT_CHUNKS, message)?),
+        CutScope::Message(MessageId(message)) => Ok(count(COUNT_MESSAGE, message)? + count(COUNT_CHUNKS, message)?),
         // The counts derived from the journal give the number of pending deliveries without reading them.
-        Scope::Lane(lane) => {
+        CutScope::Lane(lane) => {
             let waiting = derived::waiting(conn, lane)?.total();
             Ok(waiting.saturating_sub(count(LEFT_BY_CUT, lane.0)?))
         }
@@ -172,7 +172,7 @@ fn spilled(
     conn: &Connection,
     check: Option<&Check<'_>>,
     (lane, tier, order): (LaneId, Tier, Order),
-    span: Span,
+    span: IdRange,
     limit: u32,
 ) -> Result<Vec<Row>, StoreError> {
     let (from, below) = (key(span.from.0), key(span.below.0));

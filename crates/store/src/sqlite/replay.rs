@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
@@ -188,7 +188,7 @@ impl<'a> Look<'a> {
                 continue;
             }
             budget.looks += WHOLE_LOOKS;
-            if had.has(id)? || cut::find(self.conn, Scope::Message(id))?.is_some() {
+            if had.has(id)? || cut::find(self.conn, CutScope::Message(id))?.is_some() {
                 continue;
             }
             if let Some(message) = vault.open_listed(self.conn, (tenant, id), &get::<Vec<u8>>(row, 3)?)? {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
@@ -116,7 +116,7 @@ pub(super) enum Asker {
 /// A change that is answered with success or an error only.
 pub(super) enum Change {
     Spill(Vec<DeliveryId>),
-    Uncut(Scope, Timestamp),
+    Uncut(CutScope, Timestamp),
     Pause(Pause, Timestamp),
     Resume(PauseScope, Act),
     Remember(Vec<SoftBreaker>),

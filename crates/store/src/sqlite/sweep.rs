@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId, MessageId};
 use posthaste_core::state::State;
@@ -48,7 +48,7 @@ pub(super) struct Found {
 /// Why a row is to be ended.
 #[derive(Clone, Copy, Debug)]
 enum Why {
-    Cut(Scope),
+    Cut(CutScope),
     /// The TTL was over at this time.
     Over(Timestamp),
 }
@@ -98,11 +98,11 @@ fn covered(conn: &Connection, cut: &Cut, under_way: &BTreeSet<DeliveryId>) -> Re
     // Read one row more than can be ended, to learn whether any is left; spared rows are passed over and come on top.
     let limit = SWEEP_ENDS_MAX.saturating_add(1).saturating_add(u32::try_from(under_way.len()).unwrap_or(u32::MAX));
     let is_full = match cut.scope {
-        Scope::Message(MessageId(message)) => {
+        CutScope::Message(MessageId(message)) => {
             let range = (key(message), key(cut.upto), limit);
             full(ids(conn, OF_MESSAGE, range)?) || full(ids(conn, OF_CHUNKS, range)?)
         }
-        Scope::Lane(LaneId(lane)) => {
+        CutScope::Lane(LaneId(lane)) => {
             let mut is_full = false;
             for tier in Tier::ALL {
                 let tier = tier_number(tier);
@@ -127,8 +127,8 @@ fn roll(
     let cuts: BTreeMap<i64, Cut> = cut::all(conn)?
         .into_iter()
         .filter_map(|cut| match cut.scope {
-            Scope::Lane(lane) => Some((key(lane.0), cut)),
-            Scope::Message(_) => None,
+            CutScope::Lane(lane) => Some((key(lane.0), cut)),
+            CutScope::Message(_) => None,
         })
         .collect();
     for cut in cuts.values() {
@@ -181,7 +181,7 @@ pub(super) fn end(
 ) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("sweep deliveries");
     let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
-    let mut cuts: BTreeMap<Scope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
+    let mut cuts: BTreeMap<CutScope, Option<(Cut, BTreeSet<DeliveryId>)>> = BTreeMap::new();
     let mut ended = Vec::with_capacity(found.rows.len());
     for (id, why) in &found.rows {
         let Some(row) = page::one(conn, *id)? else { continue };

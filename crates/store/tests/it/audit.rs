@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -54,17 +54,17 @@ impl Filled {
         let lane = Arc::new(endpoint.lane_settings());
         let mut delivery =
             Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, lane.lane, Tier::Promotional, at);
-        let new = NewDelivery::new(delivery.clone(), Place::Ready, lane);
+        let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, lane);
         _ = self.store.put_endpoint(self.session, endpoint, None, Act::at(at)).await.expect("the store takes it");
         let message = Message::new(id, tenant, at, "{}");
         let accepted = vec![Accepted::new(message, vec![new])];
         _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
         (delivery.state, delivery.attempts) = (State::Delivered { at }, 1);
-        let record = Record {
+        let record = DeliveryRecord {
             shard: Shard::of(delivery.lane),
             delivery,
             attempts_before: 0,
-            place: Place::Ready,
+            place: RowIndex::Ready,
             pauses_lane: false,
             endpoint_change: None,
         };

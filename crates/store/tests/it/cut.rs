@@ -1,7 +1,7 @@
 //! Cuts in a store whose reads fail.
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{Key, LaneId};
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
@@ -18,7 +18,7 @@ async fn cut_whose_rows_cannot_be_counted_is_in_force() {
     store.catch_up().await.expect("the follower catches up");
     let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
     conn.execute_batch("DROP TABLE queue_count").expect("it is there");
-    let scope = Scope::Lane(LaneId::from_raw(3));
+    let scope = CutScope::Lane(LaneId::from_raw(3));
     let cut =
         Cut { scope, upto: Key::from_raw(1), cause: Cause::Unsubscribed, at: NOW, spared: Vec::new(), endpoint: None };
     assert_eq!(store.cut(session, cut, None).await.expect("it is in force"), 0);

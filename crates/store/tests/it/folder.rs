@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -39,7 +39,7 @@ async fn everything_is_found_again_after_a_restart() {
     store.spill(session, vec![id(&waiting)]).await.expect("it is spilled");
     let pause = Pause::new(PauseScope::Tenant(TenantId::from_raw(9)), Some(NOW));
     store.pause(session, pause.clone(), NOW).await.expect("a pause is recorded");
-    let scope = Scope::Lane(LaneId::from_raw(99));
+    let scope = CutScope::Lane(LaneId::from_raw(99));
     let cut =
         Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new(), endpoint: None };
     store.cut(session, cut.clone(), None).await.expect("a cut is put in force");
@@ -68,7 +68,7 @@ async fn everything_is_found_again_after_a_restart() {
     assert_eq!(found, Some(policy));
     assert_eq!(store.message(waiting.message.id).await.expect("a read"), Some(waiting.message.clone()));
     let row = store.page(Query::One(id(&waiting)), 1, NOW).await.expect("a read").rows.remove(0);
-    assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), Place::Spilled));
+    assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), RowIndex::Spilled));
     let shown = store.delivery(id(&ended), NOW).await.expect("a read").expect("it is known");
     assert_eq!(shown.delivery.state, State::Delivered { at: NOW });
     assert_eq!(shown.attempts.len(), 1);
@@ -257,7 +257,7 @@ pub(super) fn message(session: Session, seq: u64) -> Accepted {
         ..Message::new(message, TenantId::from_raw(9), NOW, "{}")
     };
     let lane = Arc::new(endpoint(5).lane_settings());
-    let new = NewDelivery::new(delivery, Place::Ready, lane);
+    let new = NewDelivery::new(delivery, RowIndex::Ready, lane);
     Accepted::new(message, vec![new])
 }
 
@@ -269,10 +269,10 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     let before = &accepted.deliveries[0].delivery;
     let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
     Settlement {
-        record: Record {
+        record: DeliveryRecord {
             delivery,
             attempts_before: 0,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             shard: Shard::of(before.lane),
             pauses_lane: false,
             endpoint_change: None,

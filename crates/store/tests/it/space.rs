@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -53,7 +53,7 @@ impl Filled {
                     correlation_id: Some(id.to_string()),
                     ..Message::new(id, TenantId::from_raw(1), at, vec![7; 4096])
                 };
-                let new = NewDelivery::new(delivery, Place::Spilled, Arc::clone(&lane));
+                let new = NewDelivery::new(delivery, RowIndex::Spilled, Arc::clone(&lane));
                 Accepted::new(message, vec![new])
             });
             let batch = batch.collect();
@@ -73,10 +73,10 @@ impl Filled {
                 let state = if n % 2 == 0 { State::Delivered { at } } else { dead };
                 let attempt = Attempt { number: 1, at, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) };
                 Settlement {
-                    record: Record {
+                    record: DeliveryRecord {
                         delivery: Delivery { state, attempts: 1, ..delivery },
                         attempts_before: 0,
-                        place: Place::Ready,
+                        place: RowIndex::Ready,
                         shard: Shard::of(LANE),
                         pauses_lane: false,
                         endpoint_change: None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{RETRY_TOKEN_TTL, Sqlite, Tokens};
@@ -52,7 +52,7 @@ impl Tampered {
         delivery.last_cause = Some(Cause::Unavailable);
         delivery.previous_wait = Some(Duration::from_secs(60));
         settlement.record.attempts_before = before;
-        settlement.record.place = Place::Delayed;
+        settlement.record.place = RowIndex::Delayed;
         let took = Duration::from_millis(20);
         let number = before + 1;
         settlement.attempt = Some(Attempt { number, at: NOW, took, cause: Cause::Unavailable, status: Some(503) });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
@@ -75,13 +75,13 @@ impl World {
         let folder = tempfile::Builder::new().prefix("audit-").tempdir_in(shelf()?)?;
         let store = Sqlite::open_folder(folder.path(), master_key())?;
         let mut session = store.open(THEN).await?.session;
-        let mut mint = Mint::new(session, 0..LANES, Place::Ready);
+        let mut mint = Mint::new(session, 0..LANES, RowIndex::Ready);
         let mut exported = String::new();
         for number in 0..MESSAGES {
             let at = Timestamp::from_millis(THEN.as_millis() + number * EVERY_MS);
             if number == MESSAGES / 3 {
                 session = store.open(at).await?.session;
-                mint = Mint::new(session, 0..LANES, Place::Ready);
+                mint = Mint::new(session, 0..LANES, RowIndex::Ready);
             }
             add_message(&store, session, &mint, number, at).await?;
             if number % SIGNED_EVERY == 0 || number == EXPORTED {
@@ -167,11 +167,11 @@ async fn settled(
     let cause = if matches!(state, State::Delivered { .. }) { Cause::Ok } else { Cause::Unavailable };
     let attempt = Attempt { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
     let next = Delivery { state, attempts: number, ..before.clone() };
-    let record = Record {
+    let record = DeliveryRecord {
         shard: Shard::of(next.lane),
         delivery: next.clone(),
         attempts_before: before.attempts,
-        place: Place::Delayed,
+        place: RowIndex::Delayed,
         pauses_lane: false,
         endpoint_change: None,
     };

@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Change, LetsThrough, Opened, Pass, Rule, Signal, Soft, Standing};
+use posthaste_core::flow::breaker::{
+    BreakerAnswer, BreakerChange, BreakerRule, BreakerState, LetsThrough, OpenReason, Pass, Signal, Soft,
+};
 use posthaste_core::{EndpointId, Roll, Timestamp};
 
 /// A mistake of the model, to show that the comparison detects it.
@@ -30,7 +32,7 @@ impl Slip {
 }
 
 pub(super) struct Model {
-    rule: Rule,
+    rule: BreakerRule,
     slip: Slip,
     phase: Phase,
     generation: u32,
@@ -44,8 +46,8 @@ pub(super) struct Model {
 #[derive(Clone, Copy)]
 enum Phase {
     Closed { failed_in_a_row: u32, at: Option<Timestamp> },
-    Open { since: Timestamp, until: Option<Timestamp>, why: Opened },
-    HalfOpen { since: Timestamp, why: Opened, successes: u8, probing: bool },
+    Open { since: Timestamp, until: Option<Timestamp>, why: OpenReason },
+    HalfOpen { since: Timestamp, why: OpenReason, successes: u8, probing: bool },
 }
 
 /// An answer in the window.
@@ -63,34 +65,34 @@ impl Kept {
 }
 
 impl Model {
-    pub(super) fn new(rule: Rule, slip: Slip) -> Self {
+    pub(super) fn new(rule: BreakerRule, slip: Slip) -> Self {
         let phase = Phase::Closed { failed_in_a_row: 0, at: None };
         Self { rule, slip, phase, generation: 1, last_hold: None, window: Vec::new(), began: 0 }
     }
 
-    pub(super) fn restore(rule: Rule, slip: Slip, soft: Soft) -> Self {
-        let phase = Phase::HalfOpen { since: soft.since, why: Opened::BeforeRestart, successes: 0, probing: false };
+    pub(super) fn restore(rule: BreakerRule, slip: Slip, soft: Soft) -> Self {
+        let phase = Phase::HalfOpen { since: soft.since, why: OpenReason::BeforeRestart, successes: 0, probing: false };
         let last_hold = Some(soft.hold).filter(|hold| !hold.is_zero());
         Self { phase, generation: 2, last_hold, ..Self::new(rule, slip) }
     }
 
-    pub(super) fn standing(&self, now: Timestamp) -> Standing {
+    pub(super) fn standing(&self, now: Timestamp) -> BreakerState {
         match self.phase {
-            Phase::Closed { .. } => Standing::Closed,
+            Phase::Closed { .. } => BreakerState::Closed,
             Phase::Open { until: Some(until), .. } if self.is_over(until, now) => {
-                Standing::HalfOpen { successes: 0, probing: false }
+                BreakerState::HalfOpen { successes: 0, probing: false }
             }
-            Phase::Open { since, until, .. } => Standing::Open { until, since },
-            Phase::HalfOpen { successes, probing, .. } => Standing::HalfOpen { successes, probing },
+            Phase::Open { since, until, .. } => BreakerState::Open { until, since },
+            Phase::HalfOpen { successes, probing, .. } => BreakerState::HalfOpen { successes, probing },
         }
     }
 
     pub(super) fn lets_through(&self, now: Timestamp) -> LetsThrough {
         match self.standing(now) {
-            Standing::Closed => LetsThrough::All,
-            Standing::Open { until, .. } => LetsThrough::Nothing { until },
-            Standing::HalfOpen { probing: false, .. } => LetsThrough::Probe,
-            Standing::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
+            BreakerState::Closed => LetsThrough::All,
+            BreakerState::Open { until, .. } => LetsThrough::Nothing { until },
+            BreakerState::HalfOpen { probing: false, .. } => LetsThrough::Probe,
+            BreakerState::HalfOpen { probing: true, .. } => LetsThrough::Nothing { until: None },
         }
     }
 
@@ -115,7 +117,7 @@ impl Model {
         }
     }
 
-    pub(super) fn answered(&mut self, now: Timestamp, roll: Roll, answer: Answer) -> Option<Change> {
+    pub(super) fn answered(&mut self, now: Timestamp, roll: Roll, answer: BreakerAnswer) -> Option<BreakerChange> {
         if answer.generation != self.generation && self.slip != Slip::LateAnswersCount {
             return None;
         }
@@ -129,7 +131,7 @@ impl Model {
                 }
                 let hold = self.hold(roll, answer.messages_wait);
                 self.open(now, now, hold, why);
-                Some(Change::Opened)
+                Some(BreakerChange::Opened)
             }
             Phase::HalfOpen { since, why, successes, probing: true } => {
                 self.set_probing(false);
@@ -137,7 +139,7 @@ impl Model {
                     (Signal::Neutral, _) => None,
                     (Signal::Success, 2) => {
                         self.close(now);
-                        Some(Change::Closed)
+                        Some(BreakerChange::Closed)
                     }
                     (Signal::Success, _) => {
                         self.phase = Phase::HalfOpen { since, why, successes: successes + 1, probing: false };
@@ -146,7 +148,7 @@ impl Model {
                     (Signal::Failure | Signal::Overload, _) => {
                         let hold = self.hold(roll, answer.messages_wait);
                         self.open(now, since, hold.max(answer.retry_after.unwrap_or(hold)), why);
-                        Some(Change::Reopened)
+                        Some(BreakerChange::Reopened)
                     }
                 }
             }
@@ -171,7 +173,7 @@ impl Model {
             Phase::Open { since, .. } | Phase::HalfOpen { since, .. } => since,
         };
         self.last_hold = until.map(|until| until.since(now)).filter(|hold| !hold.is_zero());
-        let why = if until.is_some() { Opened::RetryAfter } else { Opened::Credential };
+        let why = if until.is_some() { OpenReason::RetryAfter } else { OpenReason::Credential };
         self.turn(Phase::Open { since, until: until.map(|until| until.max(now)), why });
     }
 
@@ -184,7 +186,7 @@ impl Model {
         }
     }
 
-    pub(super) fn reason(&self) -> Option<Opened> {
+    pub(super) fn reason(&self) -> Option<OpenReason> {
         match self.phase {
             Phase::Closed { .. } => None,
             Phase::Open { why, .. } | Phase::HalfOpen { why, .. } => Some(why),
@@ -215,8 +217,14 @@ impl Model {
     }
 
     /// Counts an answer to a closed breaker. Returns the reason if it opens.
-    fn count(&mut self, now: Timestamp, failed_in_a_row: u32, at: Option<Timestamp>, answer: Answer) -> Option<Opened> {
-        let Answer { signal, endpoint, .. } = answer;
+    fn count(
+        &mut self,
+        now: Timestamp,
+        failed_in_a_row: u32,
+        at: Option<Timestamp>,
+        answer: BreakerAnswer,
+    ) -> Option<OpenReason> {
+        let BreakerAnswer { signal, endpoint, .. } = answer;
         let failed_in_a_row = match signal {
             Signal::Neutral => return None,
             Signal::Success => 0,
@@ -242,17 +250,17 @@ impl Model {
         let in_a_row = u32::from(self.rule.in_a_row);
         match signal {
             Signal::Failure if in_a_row > 0 && failed_in_a_row >= in_a_row => {
-                Some(Opened::InARow(short(failed_in_a_row)))
+                Some(OpenReason::InARow(short(failed_in_a_row)))
             }
             Signal::Failure
                 if judged >= volume
                     && failures * 1_000 >= u64::from(self.rule.share_milli) * judged
                     && endpoints(Signal::Failure) =>
             {
-                Some(Opened::Share { milli: short(failures * 1_000 / judged), of: short(judged) })
+                Some(OpenReason::Share { milli: short(failures * 1_000 / judged), of: short(judged) })
             }
             Signal::Overload if overloads >= volume && overloads * 10 >= all * 9 && endpoints(Signal::Overload) => {
-                Some(Opened::Overloaded { milli: short(overloads * 1_000 / all), of: short(all) })
+                Some(OpenReason::Overloaded { milli: short(overloads * 1_000 / all), of: short(all) })
             }
             _ => None,
         }
@@ -287,7 +295,7 @@ impl Model {
         }
     }
 
-    fn open(&mut self, now: Timestamp, since: Timestamp, hold: Duration, why: Opened) {
+    fn open(&mut self, now: Timestamp, since: Timestamp, hold: Duration, why: OpenReason) {
         let until = now + hold;
         // The real length, after rounding to whole milliseconds.
         self.last_hold = Some(until.since(now));

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Rule, Signal};
+use posthaste_core::flow::breaker::{Breaker, BreakerAnswer, BreakerChange, BreakerRule, LetsThrough, Signal};
 use posthaste_core::{EndpointId, Roll, Timestamp};
 
 const DAY_MS: i64 = 86_400_000;
 
 /// How often a breaker opens in a day of 5 answers per second, of which 2 % are failures.
-pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
+pub(super) fn false_trips(rule: &BreakerRule, seed: u64) -> u64 {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut breaker = Breaker::new();
     let mut trips = 0;
@@ -21,7 +21,7 @@ pub(super) fn false_trips(rule: &Rule, seed: u64) -> u64 {
         let generation = breaker.start(now).generation;
         let signal = if dice.u8(..100) < 2 { Signal::Failure } else { Signal::Success };
         let change = breaker.answered(now, Roll(dice.u64(..)), rule, answer(generation, signal));
-        trips += u64::from(change == Some(Change::Opened));
+        trips += u64::from(change == Some(BreakerChange::Opened));
     }
     trips
 }
@@ -62,8 +62,8 @@ pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
         }
         for (_, generation, signal) in under_way.extract_if(.., |(at, ..)| *at <= ms) {
             waiting += u64::from(signal == Signal::Failure);
-            let change = breaker.answered(now, Roll(dice.u64(..)), &Rule::ENDPOINT, answer(generation, signal));
-            if change == Some(Change::Closed) {
+            let change = breaker.answered(now, Roll(dice.u64(..)), &BreakerRule::ENDPOINT, answer(generation, signal));
+            if change == Some(BreakerChange::Closed) {
                 (pace, allowance) = (f64::from(per_second) / 2.0, 0.0);
             }
         }
@@ -93,6 +93,6 @@ pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
     Flapping { share: sent as f64 / offered as f64, silence }
 }
 
-fn answer(generation: u32, signal: Signal) -> Answer {
-    Answer { generation, endpoint: EndpointId::from_raw(1), signal, messages_wait: true, retry_after: None }
+fn answer(generation: u32, signal: Signal) -> BreakerAnswer {
+    BreakerAnswer { generation, endpoint: EndpointId::from_raw(1), signal, messages_wait: true, retry_after: None }
 }

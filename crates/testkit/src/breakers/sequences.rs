@@ -4,7 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use posthaste_core::flow::breaker::{Answer, Breaker, Change, LetsThrough, Opened, Pass, Rule, Signal};
+use posthaste_core::flow::breaker::{
+    Breaker, BreakerAnswer, BreakerChange, BreakerRule, LetsThrough, OpenReason, Pass, Signal,
+};
 use posthaste_core::{EndpointId, Roll, Timestamp};
 
 use super::model::{Model, Slip};
@@ -87,7 +89,7 @@ enum Event {
 /// The breaker, its model, and the requests under way at both.
 struct Pair {
     dice: fastrand::Rng,
-    rule: Rule,
+    rule: BreakerRule,
     slip: Slip,
     breaker: Breaker,
     model: Model,
@@ -186,7 +188,7 @@ impl Pair {
     fn answer(&mut self, mostly: Signal) -> Result<(), String> {
         let generation = self.any_under_way()?.generation;
         let dice = &mut self.dice;
-        let answer = Answer {
+        let answer = BreakerAnswer {
             generation,
             endpoint: EndpointId::from_raw(dice.u64(1..=self.endpoints)),
             signal: if dice.u8(..8) == 0 { any_signal(dice) } else { mostly },
@@ -198,11 +200,11 @@ impl Pair {
         let change = self.breaker.answered(self.now, roll, &self.rule, answer);
         same("answered", change, self.model.answered(self.now, roll, answer))?;
         match (change, self.breaker.reason()) {
-            (Some(Change::Opened), Some(Opened::InARow(_))) => self.reached.opened_in_a_row += 1,
-            (Some(Change::Opened), Some(Opened::Share { .. })) => self.reached.opened_by_share += 1,
-            (Some(Change::Opened), _) => self.reached.opened_by_overload += 1,
-            (Some(Change::Reopened), _) => self.reached.reopened += 1,
-            (Some(Change::Closed), _) => self.reached.closed += 1,
+            (Some(BreakerChange::Opened), Some(OpenReason::InARow(_))) => self.reached.opened_in_a_row += 1,
+            (Some(BreakerChange::Opened), Some(OpenReason::Share { .. })) => self.reached.opened_by_share += 1,
+            (Some(BreakerChange::Opened), _) => self.reached.opened_by_overload += 1,
+            (Some(BreakerChange::Reopened), _) => self.reached.reopened += 1,
+            (Some(BreakerChange::Closed), _) => self.reached.closed += 1,
             (None, _) => {}
         }
         Ok(())
@@ -247,12 +249,12 @@ fn same<T: Copy + PartialEq + Debug>(what: &str, breaker: T, model: T) -> Result
 }
 
 /// A real rule, or a random one with smaller limits, which reaches more transitions within a short sequence.
-fn any_rule(dice: &mut fastrand::Rng) -> Rule {
+fn any_rule(dice: &mut fastrand::Rng) -> BreakerRule {
     match dice.u8(..64) {
-        0..16 => Rule::ENDPOINT,
-        16..24 => Rule::ORIGIN,
-        24 => Rule::REGION,
-        _ => Rule {
+        0..16 => BreakerRule::ENDPOINT,
+        16..24 => BreakerRule::ORIGIN,
+        24 => BreakerRule::REGION,
+        _ => BreakerRule {
             in_a_row: dice.u16(0..=6),
             share_milli: dice.u16(1..=1_000),
             volume: dice.u32(1..=8),

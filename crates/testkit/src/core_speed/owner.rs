@@ -11,7 +11,9 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{Admission, LaneSettings, Limits, Order, PageWanted, Pick, Place, Queue, Record, Recorded};
+use posthaste_core::scheduler::{
+    Admission, AfterRecord, DeliveryRecord, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex, Scheduler,
+};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -36,11 +38,11 @@ const IDLE_TURNS_MAX: u32 = 1_000;
 
 /// A scheduler with its store and its attempts in flight.
 pub(super) struct Owner {
-    queue: Queue,
+    queue: Scheduler,
     settings: Vec<Arc<LaneSettings>>,
     rows: Rows,
     in_flight: VecDeque<DeliveryId>,
-    records: Vec<Record>,
+    records: Vec<DeliveryRecord>,
     wanted: Vec<PageWanted>,
     turns: u32,
     /// How many deliveries are to end, and how many have ended.
@@ -50,7 +52,7 @@ pub(super) struct Owner {
     replaced: u64,
     /// How many deliveries of each lane have ended.
     ended_of: Vec<u32>,
-    before_next: fn(&Queue),
+    before_next: fn(&Scheduler),
 }
 
 impl Owner {
@@ -81,7 +83,7 @@ impl Owner {
     fn new() -> Self {
         let policy = Arc::new(Policy::default());
         Self {
-            queue: Queue::new(Limits::default()),
+            queue: Scheduler::new(Limits::default()),
             settings: (0..LANES).map(|lane| Arc::new(settings(lane_id(lane), &policy))).collect(),
             rows: Rows::of(LANES),
             in_flight: VecDeque::new(),
@@ -149,8 +151,8 @@ impl Owner {
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
         self.queue.seen(now, id);
         self.queue.set_lane(now, &self.settings[index(lane)]);
-        let place = Place::for_new(Order::Fifo, self.queue.is_spilling(lane, tier), now, delivery.born);
-        let stays_behind = place == Place::Spilled || self.queue.admit(now, delivery, place) == Admission::NoRoom;
+        let place = RowIndex::for_new(Order::Fifo, self.queue.is_spilling(lane, tier), now, delivery.born);
+        let stays_behind = place == RowIndex::Spilled || self.queue.admit(now, delivery, place) == Admission::NoRoom;
         if stays_behind {
             self.queue.spilled(lane, tier, id);
         }
@@ -163,7 +165,7 @@ impl Owner {
             let mut more = false;
             for row in rows.by_ref().take(limit as usize) {
                 let id = row.id;
-                if self.queue.admit(now, row, Place::Spilled) == Admission::NoRoom {
+                if self.queue.admit(now, row, RowIndex::Spilled) == Admission::NoRoom {
                     self.queue.spilled(lane, tier, id);
                     more = true;
                 }
@@ -189,13 +191,13 @@ impl Owner {
         for record in std::mem::take(&mut self.records) {
             self.rows.written(&record.delivery);
             match self.queue.recorded(now, record.delivery.id) {
-                Recorded::Ended => {
+                AfterRecord::Ended => {
                     self.ended += 1;
                     self.ended_of[index(record.delivery.lane)] += 1;
                 }
-                Recorded::Again(again) => self.records.push(again),
+                AfterRecord::Again(again) => self.records.push(again),
                 // After a second failure the wait is long: the row stays in the store, and this run does not read it.
-                Recorded::Waits | Recorded::Left(_) => {}
+                AfterRecord::Waits | AfterRecord::Left(_) => {}
             }
         }
     }

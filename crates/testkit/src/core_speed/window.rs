@@ -6,7 +6,7 @@ use std::time::Duration;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{Admission, Limits, Place, Queue};
+use posthaste_core::scheduler::{Admission, Limits, RowIndex, Scheduler};
 use posthaste_core::time::Timestamp;
 
 use super::gauge;
@@ -66,8 +66,8 @@ impl Kept {
         Ok(after.saturating_sub(before) as f64 / limits.window as f64)
     }
 
-    fn full(self, limits: Limits) -> Queue {
-        let mut queue = Queue::new(limits);
+    fn full(self, limits: Limits) -> Scheduler {
+        let mut queue = Scheduler::new(limits);
         let policy = Arc::new(Policy::default());
         for number in 0..limits.window {
             let (lane, due) = match self {
@@ -83,7 +83,7 @@ impl Kept {
             let raw = number as u64 + 1;
             let (id, message) = (DeliveryId::from_raw(raw), MessageId::from_raw(raw));
             let delivery = Delivery::queued(id, message, EndpointId(lane.0), lane, tier_of(number, 0), due);
-            let place = if due > NOW { Place::Delayed } else { Place::Ready };
+            let place = if due > NOW { RowIndex::Delayed } else { RowIndex::Ready };
             assert_eq!(queue.admit(NOW, delivery, place), Admission::Taken, "there is room for {number}");
         }
         queue

@@ -11,7 +11,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::queue::{Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -194,8 +194,8 @@ impl World {
             let endpoint = self.endpoints[tenant_place(person)][1];
             let lane = lane_of(endpoint);
             let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint, lane, Tier::Promotional, then);
-            let settings = posthaste_core::queue::LaneSettings::new(lane, person.tenant, Arc::default());
-            let new = NewDelivery::new(delivery.clone(), Place::Ready, Arc::new(settings));
+            let settings = posthaste_core::scheduler::LaneSettings::new(lane, person.tenant, Arc::default());
+            let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
             _ = store.accept(session, vec![Accepted::new(message, vec![new])]).await?;
             store.arrivals().await;
             let answer = body(person, 200);
@@ -490,11 +490,11 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) 
     delivery.state = State::Dead { at, cause: Cause::NotFound };
     let took = Duration::from_millis(7);
     let attempt = Attempt { number: 1, at, took, cause: Cause::NotFound, status: Some(404) };
-    let record = Record {
+    let record = DeliveryRecord {
         shard: Shard::of(delivery.lane),
         delivery,
         attempts_before: 0,
-        place: Place::Delayed,
+        place: RowIndex::Delayed,
         pauses_lane: false,
         endpoint_change: None,
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use posthaste_core::tier::Tier;
 
 use super::plain::{Plain, Rule};
-use super::scheduler::{Posthaste, Scheduler};
+use super::scheduler::{FairScheduler, Posthaste};
 use super::world::{Got, Load, Receiver, Source, play};
 use super::{Part, SLOTS, in_millis, jain, millis, seconds};
 use crate::prove::{Figure, Options};
@@ -66,7 +66,7 @@ fn lane(tenant: u64) -> std::ops::Range<u64> {
 }
 
 /// Runs one message for each small tenant, until shortly after the last attempt must have begun.
-fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn Scheduler) -> [Figure; 2] {
+fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn FairScheduler) -> [Figure; 2] {
     let bound = bound(heavy_takes);
     let got = play(&beside(heavy_takes, small), scheduler, COME..COME + bound + SMALL_TAKES);
     let longest = got[1..].iter().map(Got::longest_wait).max().unwrap_or(Duration::MAX);

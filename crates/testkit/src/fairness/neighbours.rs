@@ -7,11 +7,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_core::queue::Limits;
+use posthaste_core::scheduler::Limits;
 use posthaste_core::tier::Tier;
 
 use super::plain::{Plain, Rule};
-use super::scheduler::{Posthaste, Scheduler};
+use super::scheduler::{FairScheduler, Posthaste};
 use super::world::{Got, Load, Receiver, Source, play, quantile};
 use super::{Part, SLOTS, in_millis, millis, seconds};
 use crate::prove::{Figure, Options};
@@ -64,7 +64,7 @@ pub(super) fn run(options: &Options) -> Part {
 
 /// Posthaste as it ships. The noisy tenants' endpoints have no limit of attempts in flight, so that only fairness
 /// limits them.
-fn posthaste() -> impl Scheduler {
+fn posthaste() -> impl FairScheduler {
     Posthaste::new(SLOTS).max_in_flight(NOISY, u16::MAX).max_in_flight(NOISY_TOO, u16::MAX)
 }
 

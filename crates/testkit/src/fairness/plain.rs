@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use posthaste_core::delivery::Verdict;
 use posthaste_core::time::Timestamp;
 
-use super::scheduler::{Job, Scheduler};
+use super::scheduler::{FairScheduler, Job};
 
 /// The order in which a plain scheduler serves messages.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Plain {
     }
 }
 
-impl Scheduler for Plain {
+impl FairScheduler for Plain {
     fn arrive(&mut self, _: Timestamp, job: Job) {
         self.waiting.entry(self.queue_of(&job)).or_default().push_back(job.id);
     }

@@ -10,8 +10,9 @@ use posthaste_core::delivery::{Delivery, Verdict};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{
-    Admission, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, Place, Queue, Record, Recorded, TenantSettings,
+use posthaste_core::scheduler::{
+    Admission, AfterRecord, DeliveryRecord, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex,
+    Scheduler, TenantSettings,
 };
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -31,7 +32,7 @@ pub(super) struct Job {
 }
 
 /// Decides which job is sent when.
-pub(super) trait Scheduler {
+pub(super) trait FairScheduler {
     /// Adds a job that is due.
     fn arrive(&mut self, now: Timestamp, job: Job);
     /// The next job to send now. Called until it returns `None`.
@@ -44,7 +45,7 @@ pub(super) trait Scheduler {
 
 /// The core's scheduler. Rows that it leaves in the store are kept here as job numbers.
 pub(super) struct Posthaste {
-    queue: Queue,
+    queue: Scheduler,
     policy: Arc<Policy>,
     /// Limits of attempts in flight of tenants' endpoints, where not the default.
     max_in_flight: BTreeMap<u64, u16>,
@@ -64,7 +65,7 @@ impl Posthaste {
 
     pub(super) fn with(limits: Limits) -> Self {
         Self {
-            queue: Queue::new(limits),
+            queue: Scheduler::new(limits),
             policy: Arc::new(Policy::default()),
             max_in_flight: BTreeMap::new(),
             jobs: Vec::new(),
@@ -98,7 +99,7 @@ impl Posthaste {
         }
     }
 
-    fn admit(&mut self, now: Timestamp, delivery: Delivery, place: Place) -> Admission {
+    fn admit(&mut self, now: Timestamp, delivery: Delivery, place: RowIndex) -> Admission {
         let job = self.jobs[number(delivery.id)];
         self.know_lane(now, &job);
         let admission = self.queue.admit(now, delivery, place);
@@ -120,9 +121,9 @@ impl Posthaste {
             && entry.key().0 <= now + HORIZON / 2
         {
             let delivery = entry.remove();
-            admitted |= self.admit(now, delivery, Place::Delayed) == Admission::Taken;
+            admitted |= self.admit(now, delivery, RowIndex::Delayed) == Admission::Taken;
         }
-        for shed in self.queue.shed(now) {
+        for shed in self.queue.evict(now) {
             let job = self.jobs[number(shed.delivery)];
             self.spill(&job);
         }
@@ -148,14 +149,14 @@ impl Posthaste {
         rows.truncate(limit);
         let mut admitted = false;
         for id in rows {
-            admitted |= self.admit(now, delivery(&self.jobs[id]), Place::Spilled) == Admission::Taken;
+            admitted |= self.admit(now, delivery(&self.jobs[id]), RowIndex::Spilled) == Admission::Taken;
         }
         self.queue.paged(now, wanted.lane, wanted.tier, wanted.span, more);
         admitted
     }
 
     /// Records a change, which is durable at once here.
-    fn record(&mut self, now: Timestamp, record: Record) {
+    fn record(&mut self, now: Timestamp, record: DeliveryRecord) {
         let mut record = record;
         loop {
             let id = number(record.delivery.id);
@@ -165,26 +166,26 @@ impl Posthaste {
                 rows.remove(&id);
             }
             match self.queue.recorded(now, record.delivery.id) {
-                Recorded::Again(again) => record = again,
-                Recorded::Left(due) => {
+                AfterRecord::Again(again) => record = again,
+                AfterRecord::Left(due) => {
                     self.later.insert((due, id), record.delivery);
                     return;
                 }
-                Recorded::Ended | Recorded::Waits => return,
+                AfterRecord::Ended | AfterRecord::Waits => return,
             }
         }
     }
 }
 
-impl Scheduler for Posthaste {
+impl FairScheduler for Posthaste {
     fn arrive(&mut self, now: Timestamp, job: Job) {
         assert_eq!(job.id, self.jobs.len(), "jobs come in the order of their numbers");
         self.jobs.push(job);
         let id = delivery_id(job.id);
         self.queue.seen(now, id);
         let is_spilling = self.queue.is_spilling(LaneId::from_raw(job.lane), job.tier);
-        match Place::for_new(Order::Fifo, is_spilling, now, job.due) {
-            Place::Spilled => {
+        match RowIndex::for_new(Order::Fifo, is_spilling, now, job.due) {
+            RowIndex::Spilled => {
                 self.know_lane(now, &job);
                 self.spill(&job);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::tier::Tier;
 
 use super::plain::{Plain, Rule};
-use super::scheduler::{Posthaste, Scheduler};
+use super::scheduler::{FairScheduler, Posthaste};
 use super::world::{Got, Load, Receiver, Source, play};
 use super::{Part, in_millis, millis, seconds};
 use crate::prove::{Figure, Options};
@@ -101,7 +101,7 @@ const CAMPAIGN_ENDPOINTS: u64 = 5_000;
 
 /// One tenant's urgent messages need two fifths of the slots; four others have sent campaigns to so many endpoints that
 /// the last messages wait for minutes. The measurement begins when the campaigns have aged.
-fn campaign(scheduler: &mut dyn Scheduler) -> Vec<Got> {
+fn campaign(scheduler: &mut dyn FairScheduler) -> Vec<Got> {
     let takes = Receiver::well(millis(250));
     let urgent = Source {
         tenant: 1,

@@ -11,7 +11,7 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::scheduler::{Job, Scheduler};
+use super::scheduler::{FairScheduler, Job};
 
 /// The first moment on the scheduler's clock.
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_790_000_000_000);
@@ -109,7 +109,7 @@ pub(super) fn quantile(mut waits: Vec<Duration>, share: f64) -> Duration {
 
 /// Runs the sources against a scheduler until the end of the range `measured`; only that range counts. Returns one
 /// result for each source.
-pub(super) fn play(sources: &[Source], scheduler: &mut dyn Scheduler, measured: Range<Duration>) -> Vec<Got> {
+pub(super) fn play(sources: &[Source], scheduler: &mut dyn FairScheduler, measured: Range<Duration>) -> Vec<Got> {
     let ends = BEGIN + measured.end;
     let mut world = World::new(sources, scheduler, measured);
     while world.now < ends {
@@ -122,7 +122,7 @@ pub(super) fn play(sources: &[Source], scheduler: &mut dyn Scheduler, measured: 
 struct World<'a> {
     now: Timestamp,
     sources: &'a [Source],
-    scheduler: &'a mut dyn Scheduler,
+    scheduler: &'a mut dyn FairScheduler,
     measured: Range<Timestamp>,
     /// Every job, by number.
     jobs: Vec<Known>,
@@ -147,7 +147,7 @@ struct Known {
 }
 
 impl<'a> World<'a> {
-    fn new(sources: &'a [Source], scheduler: &'a mut dyn Scheduler, measured: Range<Duration>) -> Self {
+    fn new(sources: &'a [Source], scheduler: &'a mut dyn FairScheduler, measured: Range<Duration>) -> Self {
         let seeds = 1..=u64::try_from(sources.len()).expect("fits");
         let mut world = Self {
             now: BEGIN,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::{LookupKey, digest};
 use posthaste_engine::clock::{Clock, SystemClock};
@@ -129,7 +129,7 @@ impl Caller {
             at: now,
         };
         let message = Message::new(id, lane.tenant, now, body);
-        let new = NewDelivery::new(delivery, Place::Ready, lane);
+        let new = NewDelivery::new(delivery, RowIndex::Ready, lane);
         let idempotency = Some(once).filter(|_| self.with == Keys::Kept);
         Accepted { idempotency, ..Accepted::new(message, vec![new]) }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{LaneId, TenantId};
-use posthaste_core::queue::{Limits, Order, Place, Span};
+use posthaste_core::scheduler::{IdRange, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
@@ -100,7 +100,7 @@ impl World {
             Driver::new(Limits::default(), start, Arc::clone(&store), transport, SystemClock::new(), dice);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         running.spawn(driver.run(stop.clone()));
-        let mint = Arc::new(Mint::new(session, OTHERS, Place::Ready));
+        let mint = Arc::new(Mint::new(session, OTHERS, RowIndex::Ready));
         let world = Self { store, session, lanes, handle, counts, mint, running, stop, _folder: folder };
         world.for_all_lanes(|scope| Command::Pause(Pause::new(scope, None))).await?;
         Ok(world)
@@ -189,7 +189,7 @@ impl World {
     pub(super) async fn waits_until_swept(&self) -> Result<Duration, CannotRun> {
         let swept = async || {
             for lane in self.lanes.iter().copied() {
-                let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Strict, span: Span::ALL };
+                let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Strict, span: IdRange::ALL };
                 if !self.store.page(query, 1, Timestamp::MAX).await?.rows.is_empty() {
                     return Ok(false);
                 }

@@ -11,9 +11,9 @@ use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::dice::Roll;
-use posthaste_core::flow::breaker::Standing;
+use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId};
-use posthaste_core::queue::{LaneSettings, Place, Start};
+use posthaste_core::scheduler::{AttemptStart, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -61,7 +61,7 @@ struct World {
     /// Events from the store for the loop, in order.
     store_events: VecDeque<(Timestamp, Event)>,
     /// Requests that leave in this millisecond.
-    leaving: Vec<Start>,
+    leaving: Vec<AttemptStart>,
     /// Requests under way, by their end and then by the order in which they left.
     answers: BTreeMap<(Timestamp, u64), Finished>,
     requests: u64,
@@ -163,7 +163,7 @@ impl World {
             self.now,
         );
         let spilling = self.dispatch.is_spilling(self.lane.lane, TIER);
-        let place = Place::for_new(self.lane.order, spilling, self.now, self.now);
+        let place = RowIndex::for_new(self.lane.order, spilling, self.now, self.now);
         let message = Message::new(id, self.lane.tenant, self.now, "{}");
         let new = NewDelivery::new(delivery, place, Arc::clone(&self.lane));
         Accepted::new(message, vec![new])
@@ -188,7 +188,7 @@ impl World {
         let now = self.elapsed();
         if now >= self.recovers
             && !self.tally.has_seen_breaker_close()
-            && self.dispatch.standing(self.now, self.lane.lane) == Standing::Closed
+            && self.dispatch.standing(self.now, self.lane.lane) == BreakerState::Closed
         {
             self.tally.breaker_closed(now);
         }

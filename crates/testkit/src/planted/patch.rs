@@ -1,7 +1,7 @@
 //! A patch: places in the sources, each given by its exact text, with their replacements.
 //!
 //! ```text
-//! file crates/core/src/queue.rs
+//! file crates/core/src/scheduler.rs
 //! --- find
 //! …
 //! --- put

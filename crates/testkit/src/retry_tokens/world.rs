@@ -9,7 +9,7 @@ use std::time::Duration;
 use posthaste_core::delivery::Expiry;
 use posthaste_core::dice::Roll;
 use posthaste_core::id::DeliveryId;
-use posthaste_core::queue::{Limits, Place};
+use posthaste_core::scheduler::{Limits, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
@@ -66,7 +66,7 @@ impl Filled {
         let store = Sqlite::open_folder(folder.path(), master_key())?;
         let session = store.open(now).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
-        let mint = Mint::new(session, 0..LANES, Place::Ready);
+        let mint = Mint::new(session, 0..LANES, RowIndex::Ready);
         // Deliveries before the first victims, because some attacks use a neighbouring row.
         let mut late = Self::fill(&store, session, &mint, 2, |_, _| {}).await?;
         let mut victims = Vec::new();
@@ -76,7 +76,7 @@ impl Filled {
             let ids = Self::fill(&store, session, &mint, count, |place, delivery| match deed {
                 "due" => {
                     delivery.state = State::Queued { due: now + DAY };
-                    *place = Place::Delayed;
+                    *place = RowIndex::Delayed;
                 }
                 "expiry" => delivery.expiry = Expiry::At(now + DAY),
                 _ => {}
@@ -84,7 +84,7 @@ impl Filled {
             victims.push(Victims { deed, ids: ids.await? });
         }
         late.extend(Self::fill(&store, session, &mint, size.late / 2, |_, _| {}).await?);
-        late.extend(Self::fill(&store, session, &mint, size.late / 2, |place, _| *place = Place::Spilled).await?);
+        late.extend(Self::fill(&store, session, &mint, size.late / 2, |place, _| *place = RowIndex::Spilled).await?);
         store.close().await;
         Ok(Self { folder, now, victims, late })
     }
@@ -94,7 +94,7 @@ impl Filled {
         session: posthaste_store::Session,
         mint: &Mint,
         count: u64,
-        change: impl Fn(&mut Place, &mut posthaste_core::delivery::Delivery),
+        change: impl Fn(&mut RowIndex, &mut posthaste_core::delivery::Delivery),
     ) -> Result<Vec<DeliveryId>, CannotRun> {
         let mut ids = Vec::new();
         for _ in 0..count {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId, WriterId};
-use posthaste_core::queue::{LaneSettings, Place, Record};
+use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -110,7 +110,7 @@ pub struct Mint {
     session: Session,
     next: AtomicU64,
     lanes: Vec<Arc<LaneSettings>>,
-    place: Place,
+    place: RowIndex,
     body: Bytes,
     correlation_id: Option<String>,
     /// The first number whose message is accepted at [`YOUNG`].
@@ -119,7 +119,7 @@ pub struct Mint {
 
 impl Mint {
     /// A mint of messages to these [`Target`]s, with their rows at this place.
-    pub fn new(session: Session, targets: impl IntoIterator<Item = u64>, place: Place) -> Self {
+    pub fn new(session: Session, targets: impl IntoIterator<Item = u64>, place: RowIndex) -> Self {
         let lanes = targets.into_iter().map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
         let body = Bytes::from(vec![b'x'; BODY_BYTES]);
         let correlation_id = Some("order-2026-11-16-000099".to_owned());
@@ -173,10 +173,10 @@ impl Mint {
         delivery.last_cause = is_young.then_some(cause);
         delivery.attempts = 1;
         let attempt = Attempt { number: 1, at, took: Duration::from_millis(20), cause, status: None };
-        let record = Record {
+        let record = DeliveryRecord {
             delivery,
             attempts_before: 0,
-            place: Place::Delayed,
+            place: RowIndex::Delayed,
             shard,
             pauses_lane: false,
             endpoint_change: None,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::AddAssign;
 
-use posthaste_core::queue::Order;
+use posthaste_core::scheduler::Order;
 
 use super::history::{Ending, History, Look, Ms, Request, Sent, SentDelivery, What};
 use super::plan::{LanePlan, Plan};

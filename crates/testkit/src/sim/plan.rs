@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::queue::{LaneSettings, Limits};
+use posthaste_core::scheduler::{LaneSettings, Limits};
 use posthaste_core::tier::Tier;
 
 use super::history::Ms;

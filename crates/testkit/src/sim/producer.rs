@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::id::{LaneId, MessageId, TenantId};
-use posthaste_core::queue::Place;
+use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
@@ -49,7 +49,7 @@ pub(super) fn compose(
         };
         let delivery = fanout.delivery(index as u64, &to);
         let spilling = is_spilling(lane.settings.lane, message.tier);
-        let place = Place::for_new(lane.settings.order, spilling, now, fanout.born());
+        let place = RowIndex::for_new(lane.settings.order, spilling, now, fanout.born());
         let ttl = message.ttl.or(lane.ttl);
         remembered.push(SentDelivery {
             id: delivery.id.raw(),

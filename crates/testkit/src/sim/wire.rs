@@ -7,7 +7,7 @@ use fastrand::Rng;
 use posthaste_core::cause::Cause;
 use posthaste_core::classify;
 use posthaste_core::delivery::{Verdict, VerdictScope};
-use posthaste_core::queue::Start;
+use posthaste_core::scheduler::AttemptStart;
 
 use super::history::{Ms, Request};
 use super::plan::{LanePlan, Mode, Plan};
@@ -70,7 +70,7 @@ impl Wire {
 
     /// Makes an attempt at `now`. The time by the node's clock is `stamped`, and the highest attempt of the delivery's
     /// history is `recorded`.
-    pub fn send(&mut self, now: Ms, stamped: Ms, start: &Start, recorded: u16) -> Fate {
+    pub fn send(&mut self, now: Ms, stamped: Ms, start: &AttemptStart, recorded: u16) -> Fate {
         if now < self.healed_at && self.rng.u32(..1_000) < self.not_started_milli {
             self.not_started += 1;
             let verdict = Verdict::of(Cause::NotStarted);

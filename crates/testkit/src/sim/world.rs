@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
-use posthaste_core::queue::Explained;
+use posthaste_core::scheduler::Explained;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Call, Event, Finished, Reply, Ticket};
 use posthaste_store::{Accepted, Arrival, MemoryStore};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, JobId, Key};
-use posthaste_core::queue::{Order, Place, Span};
+use posthaste_core::scheduler::{IdRange, Order, RowIndex};
 use posthaste_core::state::Phase;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -105,7 +105,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     store.catch_up().await?;
     derived(&store, &mut pages, PAGES).await?;
     let session = store.open(YOUNG).await?.session;
-    seeder::fill(&store, session, &Mint::new(session, 0..super::LANES, Place::Spilled), TAIL).await?;
+    seeder::fill(&store, session, &Mint::new(session, 0..super::LANES, RowIndex::Spilled), TAIL).await?;
     derived(&store, &mut pages, 1).await?;
     pages.print();
     store.close().await;
@@ -116,7 +116,7 @@ async fn pending(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<
     for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
         for lane in 1..10 {
             let lane = Target(lane).lane();
-            let query = Query::Spilled { lane, tier: Tier::Promotional, order, span: Span::ALL };
+            let query = Query::Spilled { lane, tier: Tier::Promotional, order, span: IdRange::ALL };
             pages.read("spilled", || store.page(query, ROWS, Timestamp::MAX)).await?;
         }
     }
@@ -174,7 +174,7 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
 }
 
 async fn deliveries(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
-    let mint = Mint::new(session, (0..10).map(|n| 10 * n), Place::Spilled);
+    let mint = Mint::new(session, (0..10).map(|n| 10 * n), RowIndex::Spilled);
     let campaign = mint.campaign();
     store.accept(session, vec![campaign.clone()]).await?;
     for n in 0..CHUNKS {

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange, Scope};
+use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key};
-use posthaste_core::queue::{Order, Place, Span};
+use posthaste_core::scheduler::{IdRange, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
@@ -87,7 +87,7 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
 async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usize, CannotRun> {
     let mut swept = 0;
     for target in ended {
-        let scope = Scope::Lane(target.lane());
+        let scope = CutScope::Lane(target.lane());
         let endpoint = Some((target.id(), EndpointChange::Gone));
         let cut = Cut { scope, upto: Key::MAX, cause: Cause::EndpointGone, at: YOUNG, spared: Vec::new(), endpoint };
         store.cut(session, cut, None).await?;
@@ -128,7 +128,7 @@ async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
             }
         }
         let lane = Target(target.0 + 1).lane();
-        let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: Span::ALL };
+        let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
         listed += store.page(query, ROWS, YOUNG).await?.rows.len();
     }
     Ok(listed)
@@ -178,7 +178,7 @@ async fn next_lives(
         let id = DeliveryId(Key::new(session.writer, *first));
         let delivery = Delivery::queued(id, old.message, old.endpoint, old.lane, old.tier, YOUNG);
         let lane = Arc::new(Target::of(old.lane).endpoint().lane_settings());
-        let new = NewDelivery::new(delivery, Place::Spilled, lane);
+        let new = NewDelivery::new(delivery, RowIndex::Spilled, lane);
         deliveries.push(Spread { new, message, replays: Some(old.id) });
     }
     Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: Skips::default(), last: page.last })

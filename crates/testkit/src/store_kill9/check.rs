@@ -6,7 +6,7 @@ use std::path::Path;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::queue::{Order, Span};
+use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
@@ -104,7 +104,7 @@ async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>,
         }
     }
     for (lane, tier) in &start.spilled {
-        let query = Query::Spilled { lane: *lane, tier: *tier, order: Order::Fifo, span: Span::ALL };
+        let query = Query::Spilled { lane: *lane, tier: *tier, order: Order::Fifo, span: IdRange::ALL };
         found.extend(store.page(query, u32::MAX >> 1, Timestamp::MAX).await?.rows.iter().map(|row| row.delivery.id));
     }
     Ok(found)

@@ -15,7 +15,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Delivery, Verdict};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::queue::{LaneSettings, Limits, Order, Place};
+use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::{Driver, Handle};
@@ -191,7 +191,7 @@ impl Door {
             Tier::Promotional,
             now,
         );
-        let place = Place::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
+        let place = RowIndex::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         let mut body = token.to_be_bytes().to_vec();
         body.resize(BODY_BYTES, b'x');
         let message = Message::new(id, lane.tenant, now, body);

@@ -12,7 +12,7 @@ const MIDDLE: Roll = Roll(u64::MAX / 2);
 /// A breaker with a clock of its own.
 struct Bench {
     breaker: Breaker,
-    rule: Rule,
+    rule: BreakerRule,
     now: Timestamp,
     roll: Roll,
     endpoint: u64,
@@ -21,7 +21,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(rule: Rule) -> Self {
+    fn new(rule: BreakerRule) -> Self {
         Self {
             breaker: Breaker::new(),
             rule,
@@ -35,9 +35,9 @@ impl Bench {
 
     /// A breaker that ten failures in a row have opened.
     fn opened() -> Self {
-        let mut bench = Self::new(Rule::ENDPOINT);
+        let mut bench = Self::new(BreakerRule::ENDPOINT);
         bench.answers(9, Signal::Failure);
-        assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
+        assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
         bench
     }
 
@@ -58,8 +58,8 @@ impl Bench {
         self.breaker.start(self.now).generation
     }
 
-    fn answer(&mut self, generation: u32, signal: Signal) -> Option<Change> {
-        let answer = Answer {
+    fn answer(&mut self, generation: u32, signal: Signal) -> Option<BreakerChange> {
+        let answer = BreakerAnswer {
             generation,
             endpoint: EndpointId::from_raw(self.endpoint),
             signal,
@@ -69,7 +69,7 @@ impl Bench {
         self.breaker.answered(self.now, self.roll, &self.rule, answer)
     }
 
-    fn send(&mut self, signal: Signal) -> Option<Change> {
+    fn send(&mut self, signal: Signal) -> Option<BreakerChange> {
         let generation = self.start();
         self.answer(generation, signal)
     }
@@ -83,7 +83,7 @@ impl Bench {
         self
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> BreakerState {
         self.breaker.standing(self.now)
     }
 
@@ -91,29 +91,29 @@ impl Bench {
     #[track_caller]
     fn left(&self) -> Duration {
         match self.standing() {
-            Standing::Open { until: Some(until), .. } => until.since(self.now),
+            BreakerState::Open { until: Some(until), .. } => until.since(self.now),
             standing => panic!("not open with an end: {standing:?}"),
         }
     }
 }
 
-const HALF_OPEN: Standing = Standing::HalfOpen { successes: 0, probing: false };
+const HALF_OPEN: BreakerState = BreakerState::HalfOpen { successes: 0, probing: false };
 
 #[test]
 fn the_whole_table_of_transitions() {
     use Signal::{Failure, Neutral, Overload, Success};
-    let half = |successes| Standing::HalfOpen { successes, probing: false };
+    let half = |successes| BreakerState::HalfOpen { successes, probing: false };
     let mut bench = Bench::opened();
     let since = bench.now;
-    let open = |bench: &Bench, seconds| Standing::Open { until: Some(bench.now + SECOND * seconds), since };
+    let open = |bench: &Bench, seconds| BreakerState::Open { until: Some(bench.now + SECOND * seconds), since };
     assert_eq!(bench.standing(), open(&bench, 30));
     // The probe's signal, the transition it causes, and the successes counted after it (`None`: open).
     let probes = [
         (Success, None, Some(1)),
-        (Failure, Some(Change::Reopened), None),
+        (Failure, Some(BreakerChange::Reopened), None),
         (Success, None, Some(1)),
         (Success, None, Some(2)),
-        (Overload, Some(Change::Reopened), None),
+        (Overload, Some(BreakerChange::Reopened), None),
         (Neutral, None, Some(0)),
         (Success, None, Some(1)),
         (Neutral, None, Some(1)),
@@ -131,44 +131,44 @@ fn the_whole_table_of_transitions() {
         };
         assert_eq!(bench.standing(), expected, "{signal:?}");
     }
-    assert_eq!(bench.send(Success), Some(Change::Closed));
-    assert_eq!((bench.standing(), bench.breaker.lets_through(bench.now)), (Standing::Closed, LetsThrough::All));
+    assert_eq!(bench.send(Success), Some(BreakerChange::Closed));
+    assert_eq!((bench.standing(), bench.breaker.lets_through(bench.now)), (BreakerState::Closed, LetsThrough::All));
 }
 
 #[test]
 fn ten_failures_in_a_row_open_an_endpoint_at_any_distance() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(1, Signal::Success);
     for _ in 0..9 {
         bench.wait(SECOND * 3_600).answers(1, Signal::Failure);
     }
     bench.answers(5, Signal::Neutral).answers(5, Signal::Overload);
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
-    assert_eq!(bench.breaker.reason(), Some(Opened::InARow(10)));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
+    assert_eq!(bench.breaker.reason(), Some(OpenReason::InARow(10)));
 }
 
 #[test]
 fn half_of_twenty_opens_and_a_success_never_does() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(9, Signal::Success).answers(1, Signal::Failure);
     bench.answers(1, Signal::Success);
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
     let why = bench.breaker.reason().expect("it is open");
-    assert_eq!(why, Opened::Share { milli: 523, of: 21 });
+    assert_eq!(why, OpenReason::Share { milli: 523, of: 21 });
     assert_eq!(why.to_string(), "52.3% of 21 answers were failures");
 }
 
 #[test]
 fn below_the_share_or_the_volume_it_stays_closed() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     // 9 of 29 at most, then 18 of 38.
     bench.answers(9, Signal::Failure).answers(20, Signal::Success).answers(9, Signal::Failure);
-    assert_eq!(bench.standing(), Standing::Closed);
+    assert_eq!(bench.standing(), BreakerState::Closed);
 }
 
 #[test]
 fn answers_older_than_the_window_do_not_count() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(9, Signal::Success);
     bench.wait(SECOND * 29);
     assert_eq!(bench.breaker.window.at(bench.now).answers(), 18);
@@ -179,42 +179,42 @@ fn answers_older_than_the_window_do_not_count() {
 
 #[test]
 fn overload_opens_only_at_nine_tenths_of_enough_answers() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(19, Signal::Overload);
-    assert_eq!(bench.send(Signal::Overload), Some(Change::Opened));
+    assert_eq!(bench.send(Signal::Overload), Some(BreakerChange::Opened));
     let why = bench.breaker.reason().expect("it is open");
     assert_eq!(why.to_string(), "100% of 20 answers were 429 or 503");
 
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(3, Signal::Success).answers(26, Signal::Overload);
-    assert_eq!(bench.send(Signal::Overload), Some(Change::Opened), "27 of 30");
+    assert_eq!(bench.send(Signal::Overload), Some(BreakerChange::Opened), "27 of 30");
 
-    let mut region = Bench::new(Rule { endpoints: 1, ..Rule::REGION });
+    let mut region = Bench::new(BreakerRule { endpoints: 1, ..BreakerRule::REGION });
     region.answers(199, Signal::Overload);
-    assert_eq!(region.send(Signal::Overload), Some(Change::Opened));
+    assert_eq!(region.send(Signal::Overload), Some(BreakerChange::Opened));
 }
 
 #[test]
 fn overload_is_neither_success_nor_failure_for_the_share() {
-    let mut bench = Bench::new(Rule { in_a_row: 0, ..Rule::ENDPOINT });
+    let mut bench = Bench::new(BreakerRule { in_a_row: 0, ..BreakerRule::ENDPOINT });
     bench.answers(19, Signal::Overload).answers(19, Signal::Failure);
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
-    assert_eq!(bench.breaker.reason(), Some(Opened::Share { milli: 1_000, of: 20 }));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
+    assert_eq!(bench.breaker.reason(), Some(OpenReason::Share { milli: 1_000, of: 20 }));
 }
 
 #[test]
 fn failures_of_a_single_endpoint_do_not_open_an_origin() {
     for signal in [Signal::Failure, Signal::Overload] {
-        let mut bench = Bench::new(Rule::ORIGIN);
+        let mut bench = Bench::new(BreakerRule::ORIGIN);
         bench.answers(1_000, signal);
         bench.endpoint = 2;
-        assert_eq!(bench.send(signal), Some(Change::Opened), "{signal:?}");
+        assert_eq!(bench.send(signal), Some(BreakerChange::Opened), "{signal:?}");
     }
 }
 
 #[test]
 fn overload_of_another_endpoint_does_not_count_as_its_failure() {
-    let mut bench = Bench::new(Rule::ORIGIN);
+    let mut bench = Bench::new(BreakerRule::ORIGIN);
     bench.endpoint = 2;
     bench.answers(1, Signal::Overload);
     bench.endpoint = 1;
@@ -223,7 +223,7 @@ fn overload_of_another_endpoint_does_not_count_as_its_failure() {
 
 #[test]
 fn a_region_opens_at_a_small_share_of_failures_from_five_endpoints() {
-    let mut bench = Bench::new(Rule::REGION);
+    let mut bench = Bench::new(BreakerRule::REGION);
     bench.answers(195, Signal::Success);
     for endpoint in [1, 2, 3, 4, 4, 3, 2, 1, 1] {
         bench.endpoint = endpoint;
@@ -231,38 +231,38 @@ fn a_region_opens_at_a_small_share_of_failures_from_five_endpoints() {
     }
     bench.endpoint = 5;
     assert_eq!(bench.send(Signal::Failure), None, "10 of 205 are 4.8%");
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened), "11 of 206 are 5.3%");
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened), "11 of 206 are 5.3%");
 }
 
 #[test]
 fn an_endpoint_that_failed_before_the_window_is_not_counted() {
-    let mut bench = Bench::new(Rule::ORIGIN);
+    let mut bench = Bench::new(BreakerRule::ORIGIN);
     bench.answers(30, Signal::Failure);
     bench.wait(SECOND * 30);
     bench.endpoint = 2;
     bench.answers(30, Signal::Failure);
     bench.wait(SECOND * 29);
     bench.endpoint = 1;
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened), "both within 30 s");
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened), "both within 30 s");
 }
 
 #[test]
 fn a_late_answer_from_before_a_transition_changes_nothing() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     let closed = bench.start();
     bench.answers(9, Signal::Failure);
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
     let open = bench.standing();
     assert_eq!((bench.answer(closed, Signal::Success), bench.standing()), (None, open));
     bench.wait_for_the_hold();
     let old_probe = bench.start();
     assert_eq!(bench.answer(closed, Signal::Failure), None);
-    assert_eq!(bench.standing(), Standing::HalfOpen { successes: 0, probing: true });
+    assert_eq!(bench.standing(), BreakerState::HalfOpen { successes: 0, probing: true });
     bench.breaker.reset();
     let probe = bench.start();
     assert_eq!((bench.answer(old_probe, Signal::Failure), bench.answer(probe, Signal::Success)), (None, None));
     bench.answers(1, Signal::Success);
-    assert_eq!(bench.send(Signal::Success), Some(Change::Closed));
+    assert_eq!(bench.send(Signal::Success), Some(BreakerChange::Closed));
     for late in [closed, old_probe, probe] {
         for _ in 0..10 {
             assert_eq!(bench.answer(late, Signal::Failure), None);
@@ -295,14 +295,14 @@ fn requests_sent_past_an_open_breaker_are_not_counted() {
     let probe = bench.start();
     assert_eq!(bench.send(Signal::Failure), None);
     bench.breaker.put_back(Pass::UNCOUNTED.generation);
-    assert_eq!(bench.standing(), Standing::HalfOpen { successes: 0, probing: true });
-    assert_eq!(bench.answer(probe, Signal::Failure), Some(Change::Reopened));
+    assert_eq!(bench.standing(), BreakerState::HalfOpen { successes: 0, probing: true });
+    assert_eq!(bench.answer(probe, Signal::Failure), Some(BreakerChange::Reopened));
 }
 
 #[test]
 fn a_hold_is_spread_by_a_tenth_and_then_bounded() {
     let held = |open_for: u64, roll, messages_wait| {
-        let rule = Rule { in_a_row: 1, open_for: Duration::from_secs(open_for), ..Rule::ENDPOINT };
+        let rule = BreakerRule { in_a_row: 1, open_for: Duration::from_secs(open_for), ..BreakerRule::ENDPOINT };
         let mut bench = Bench { roll: Roll(roll), messages_wait, ..Bench::new(rule) };
         bench.send(Signal::Failure);
         bench.left().as_secs()
@@ -344,9 +344,9 @@ fn a_hold_continues_to_grow_after_a_minute_or_less_and_starts_anew_later() {
         let mut bench = Bench::opened();
         bench.wait_for_the_hold();
         bench.answers(2, Signal::Success);
-        assert_eq!(bench.send(Signal::Success), Some(Change::Closed));
+        assert_eq!(bench.send(Signal::Success), Some(BreakerChange::Closed));
         bench.wait(SECOND * well_for).answers(9, Signal::Failure);
-        assert_eq!(bench.send(Signal::Failure), Some(Change::Opened));
+        assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
         assert_eq!(bench.left(), SECOND * hold, "after {well_for} s");
     }
 }
@@ -356,28 +356,28 @@ fn a_reset_probes_first_and_force_closes_at_once() {
     let mut bench = Bench::opened();
     bench.breaker.reset();
     assert_eq!((bench.standing(), bench.breaker.lets_through(bench.now)), (HALF_OPEN, LetsThrough::Probe));
-    assert_eq!(bench.breaker.reason(), Some(Opened::InARow(10)));
+    assert_eq!(bench.breaker.reason(), Some(OpenReason::InARow(10)));
     bench.breaker.force_close(bench.now);
-    assert_eq!((bench.standing(), bench.breaker.reason()), (Standing::Closed, None));
+    assert_eq!((bench.standing(), bench.breaker.reason()), (BreakerState::Closed, None));
     bench.breaker.reset();
-    assert_eq!(bench.standing(), Standing::Closed, "there is nothing to reset");
+    assert_eq!(bench.standing(), BreakerState::Closed, "there is nothing to reset");
 }
 
 #[test]
 fn a_breaker_tripped_without_an_end_stays_open_until_it_is_reset() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     let since = bench.now;
     bench.breaker.trip(bench.now, None);
     bench.wait(Duration::from_secs(86_400 * 365));
-    assert_eq!(bench.standing(), Standing::Open { until: None, since });
+    assert_eq!(bench.standing(), BreakerState::Open { until: None, since });
     assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None });
     bench.breaker.reset();
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Reopened));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Reopened));
     assert_eq!(bench.left(), SECOND * 30, "a first hold of its own");
 
     let until = bench.now + SECOND * 600;
     bench.breaker.trip(bench.now, Some(until));
-    assert_eq!(bench.standing(), Standing::Open { until: Some(until), since });
+    assert_eq!(bench.standing(), BreakerState::Open { until: Some(until), since });
     bench.wait(SECOND * 600);
     assert_eq!(bench.standing(), HALF_OPEN);
 }
@@ -389,9 +389,9 @@ fn a_restored_breaker_is_half_open() {
     let soft = bench.breaker.soft().expect("it is open");
     assert_eq!(soft, Soft { since: Timestamp::from_millis(1_000_000), hold: SECOND * 45 });
     bench.breaker = Breaker::restore(soft);
-    assert_eq!((bench.standing(), bench.breaker.reason()), (HALF_OPEN, Some(Opened::BeforeRestart)));
+    assert_eq!((bench.standing(), bench.breaker.reason()), (HALF_OPEN, Some(OpenReason::BeforeRestart)));
     assert_eq!(bench.answer(Pass::FIRST.generation, Signal::Failure), None, "sent before the breaker existed");
-    assert_eq!(bench.send(Signal::Failure), Some(Change::Reopened));
+    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Reopened));
     assert_eq!(bench.left(), SECOND * 60);
     bench.breaker.force_close(bench.now);
     assert_eq!(bench.breaker.soft(), None);
@@ -399,7 +399,7 @@ fn a_restored_breaker_is_half_open() {
 
 #[test]
 fn successes_are_averaged_over_whole_seconds() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     assert_eq!(bench.breaker.successes_per_second(bench.now), 0);
     bench.answers(7, Signal::Success);
     assert_eq!(bench.breaker.successes_per_second(bench.now), 7_000, "no whole second yet");
@@ -417,7 +417,7 @@ fn successes_are_averaged_over_whole_seconds() {
 
 #[test]
 fn a_destination_is_failing_from_five_failures_and_a_tenth_on() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(2, Signal::Failure).answers(2, Signal::Overload);
     assert!(!bench.breaker.is_failing(bench.now));
     bench.answers(1, Signal::Failure);
@@ -432,7 +432,7 @@ fn a_destination_is_failing_from_five_failures_and_a_tenth_on() {
 
 #[test]
 fn a_breaker_is_as_new_once_window_row_and_hold_are_empty() {
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     assert!(bench.breaker.is_as_new(bench.now));
     bench.answers(1, Signal::Neutral);
     assert!(bench.breaker.is_as_new(bench.now));
@@ -456,17 +456,17 @@ fn a_breaker_is_as_new_once_window_row_and_hold_are_empty() {
 #[test]
 fn a_clock_set_back_does_not_lengthen_a_hold() {
     let year = Duration::from_secs(86_400 * 365);
-    let mut bench = Bench::new(Rule::ENDPOINT);
+    let mut bench = Bench::new(BreakerRule::ENDPOINT);
     let real = bench.now;
     bench.wait(year).answers(9, Signal::Failure);
     bench.send(Signal::Failure);
-    assert!(matches!(bench.standing(), Standing::Open { .. }));
+    assert!(matches!(bench.standing(), BreakerState::Open { .. }));
     bench.now = bench.now - SECOND * 20;
-    assert!(matches!(bench.standing(), Standing::Open { .. }), "a small step back only lengthens the hold");
+    assert!(matches!(bench.standing(), BreakerState::Open { .. }), "a small step back only lengthens the hold");
     bench.now = real;
     assert_eq!(bench.standing(), HALF_OPEN, "it does not hold for a year");
 
-    let mut bench = Bench::new(Rule { in_a_row: 0, ..Rule::ENDPOINT });
+    let mut bench = Bench::new(BreakerRule { in_a_row: 0, ..BreakerRule::ENDPOINT });
     bench.wait(year).answers(19, Signal::Failure);
     bench.now = bench.now - SECOND * 30;
     assert_eq!(bench.breaker.window.at(bench.now).failures, 19, "as if no time had passed");
@@ -477,13 +477,13 @@ fn a_clock_set_back_does_not_lengthen_a_hold() {
 
 #[test]
 fn counts_of_a_second_saturate() {
-    let mut bench = Bench::new(Rule::ORIGIN);
+    let mut bench = Bench::new(BreakerRule::ORIGIN);
     bench.answers(70_000, Signal::Success).answers(66_000, Signal::Failure);
     let seen = bench.breaker.window.at(bench.now);
     assert_eq!((seen.successes, seen.failures), (65_535, 65_535));
     bench.endpoint = 2;
     bench.send(Signal::Failure);
-    assert_eq!(bench.breaker.reason(), Some(Opened::Share { milli: 500, of: 65_535 }));
+    assert_eq!(bench.breaker.reason(), Some(OpenReason::Share { milli: 500, of: 65_535 }));
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn generations_wrap_around_without_zero() {
     let pass = bench.breaker.start(bench.now);
     assert_eq!(pass, Pass { generation: 1, probe: true });
     assert_eq!(bench.send(Signal::Success), None, "0 is no generation of a breaker");
-    assert_eq!(bench.standing(), Standing::HalfOpen { successes: 0, probing: true });
+    assert_eq!(bench.standing(), BreakerState::HalfOpen { successes: 0, probing: true });
 }
 
 #[test]
@@ -507,16 +507,16 @@ fn a_breaker_is_small() {
 enum Call {
     Start,
     PutBack(u32),
-    Answered(u32, Signal, Rule, bool, Option<Duration>),
+    Answered(u32, Signal, BreakerRule, bool, Option<Duration>),
     Reset,
     ForceClose,
     Trip(Option<i64>),
     Restore(i64, Duration),
 }
 
-fn any_rule() -> impl Strategy<Value = Rule> {
+fn any_rule() -> impl Strategy<Value = BreakerRule> {
     let counts = (0_u16..4, any::<u16>(), prop_oneof![0_u32..5, any::<u32>()], any::<u8>());
-    (counts, any_duration()).prop_map(|((in_a_row, share_milli, volume, endpoints), open_for)| Rule {
+    (counts, any_duration()).prop_map(|((in_a_row, share_milli, volume, endpoints), open_for)| BreakerRule {
         in_a_row,
         share_milli,
         volume,
@@ -565,11 +565,11 @@ proptest! {
                 Call::PutBack(generation) => breaker.put_back(generation),
                 Call::Answered(generation, signal, rule, messages_wait, retry_after) => {
                     let endpoint = EndpointId::from_raw(u64::from(generation % 7));
-                    let answer = Answer { generation, endpoint, signal, messages_wait, retry_after };
+                    let answer = BreakerAnswer { generation, endpoint, signal, messages_wait, retry_after };
                     let before = breaker.generation;
                     let change = breaker.answered(now, roll, &rule, answer);
                     prop_assert_eq!(change.is_some(), breaker.generation != before);
-                    if change == Some(Change::Opened) && messages_wait {
+                    if change == Some(BreakerChange::Opened) && messages_wait {
                         prop_assert!(breaker.until.since(now) <= HOLD_MAX_WAITED);
                     }
                 }
@@ -580,7 +580,7 @@ proptest! {
                     breaker = Breaker::restore(Soft { since: Timestamp::from_millis(since), hold });
                 }
             }
-            let closed = breaker.standing(now) == Standing::Closed;
+            let closed = breaker.standing(now) == BreakerState::Closed;
             prop_assert_eq!(closed, breaker.lets_through(now) == LetsThrough::All);
             prop_assert_eq!(closed, breaker.soft().is_none() && breaker.reason().is_none());
             prop_assert!(closed || !breaker.is_as_new(now));

@@ -18,13 +18,13 @@ const SECONDS: u8 = 30;
 
 /// What is counted; also the index in a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Counted {
+pub(super) enum AnswerKind {
     Success,
     Failure,
     Overload,
 }
 
-/// Counts of one second, by [`Counted`]. They saturate: further answers of that second are not counted.
+/// Counts of one second, by [`AnswerKind`]. They saturate: further answers of that second are not counted.
 type Bucket = [u16; 3];
 
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ pub(super) struct Window {
 
 /// The counts of a window at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct WindowCounts {
     pub(super) successes: u64,
     pub(super) failures: u64,
     pub(super) overloads: u64,
@@ -52,7 +52,7 @@ pub(super) struct Seen {
     pub(super) seconds: u8,
 }
 
-impl Seen {
+impl WindowCounts {
     pub(super) fn answers(&self) -> u64 {
         self.successes + self.failures + self.overloads
     }
@@ -60,7 +60,7 @@ impl Seen {
 
 impl Window {
     /// Counts one answer.
-    pub(super) fn count(&mut self, now: Timestamp, what: Counted, endpoint: EndpointId) {
+    pub(super) fn count(&mut self, now: Timestamp, what: AnswerKind, endpoint: EndpointId) {
         self.advance(now);
         let slot = slot(self.newest);
         let count = &mut self.buckets[usize::from(slot)][what as usize];
@@ -69,21 +69,21 @@ impl Window {
             self.sums[what as usize] += 1;
         }
         match what {
-            Counted::Success => {}
-            Counted::Failure => self.failed.note(endpoint, slot),
-            Counted::Overload => self.overloaded.note(endpoint, slot),
+            AnswerKind::Success => {}
+            AnswerKind::Failure => self.failed.note(endpoint, slot),
+            AnswerKind::Overload => self.overloaded.note(endpoint, slot),
         }
     }
 
     /// The counts at `now`.
-    pub(super) fn at(&self, now: Timestamp) -> Seen {
+    pub(super) fn at(&self, now: Timestamp) -> WindowCounts {
         let steps = self.steps(now);
         let mut sums = self.sums;
         self.leaving(steps).for_each(|bucket| subtract(&mut sums, self.buckets[bucket]));
         let [successes, failures, overloads] = sums.map(u64::from);
         let this_second = if steps == 0 { self.buckets[usize::from(slot(self.newest))][0] } else { 0 };
         let seconds = (self.filled + steps).min(SECONDS);
-        Seen { successes, failures, overloads, successes_this_second: this_second.into(), seconds }
+        WindowCounts { successes, failures, overloads, successes_this_second: this_second.into(), seconds }
     }
 
     /// How many endpoints had a failure within the window, as of the last answer.

@@ -1,4 +1,4 @@
-//! Invariants for any history: a `Health` decides as a slow model does, and no clock makes it panic.
+//! Invariants for any history: a `EndpointHealth` decides as a slow model does, and no clock makes it panic.
 
 use proptest::prelude::*;
 
@@ -51,10 +51,10 @@ impl Model {
         self.tries.push((now, success));
     }
 
-    fn look(&mut self, now: Timestamp, waiting: u64) -> Option<Step> {
+    fn look(&mut self, now: Timestamp, waiting: u64) -> Option<HealthStep> {
         if self.recovered {
             self.recovered = false;
-            return Some(Step::Recovered);
+            return Some(HealthStep::Recovered);
         }
         if self.disabled {
             return None;
@@ -64,7 +64,7 @@ impl Model {
         let longer_than = |hours: i64| now.as_millis() - since.as_millis() >= hours * 3_600_000;
         if !self.warned {
             self.warned = longer_than(1);
-            return self.warned.then_some(Step::Warn);
+            return self.warned.then_some(HealthStep::Warn);
         }
         let hour = |at: Timestamp| at.as_millis() / 3_600_000;
         let lost = self.ends.iter().filter(|at| hour(now) - hour(**at) <= 24).count() as u64;
@@ -75,7 +75,7 @@ impl Model {
             _ => return None,
         };
         self.disabled = tried;
-        tried.then_some(Step::Disable(reason))
+        tried.then_some(HealthStep::Disable(reason))
     }
 
     fn enable(&mut self) {
@@ -89,7 +89,7 @@ proptest! {
     fn every_history_leads_to_the_steps_of_a_slow_model(
         history in prop::collection::vec((0_u64..8 * 3_600, any_event()), 1..120),
     ) {
-        let (mut health, mut model, mut now) = (Health::default(), Model::default(), START);
+        let (mut health, mut model, mut now) = (EndpointHealth::default(), Model::default(), START);
         for (passed, happens) in history {
             now = now + Duration::from_secs(passed);
             match happens {
@@ -108,7 +108,7 @@ proptest! {
                 }
                 Happens::Probe(verdict) if model.disabled => {
                     let step = health.probed(now, MIDDLE, &verdict);
-                    prop_assert_eq!(step, (verdict == OK).then_some(Step::Enable));
+                    prop_assert_eq!(step, (verdict == OK).then_some(HealthStep::Enable));
                     if verdict == OK {
                         model.enable();
                     }
@@ -129,7 +129,7 @@ proptest! {
     fn no_clock_causes_a_panic_or_a_score_out_of_bounds(
         history in prop::collection::vec((any::<i64>(), any::<u64>(), any_event()), 1..60),
     ) {
-        let mut health = Health::default();
+        let mut health = EndpointHealth::default();
         for (at, random, happens) in history {
             let (now, roll) = (Timestamp::from_millis(at), Roll(random));
             match happens {

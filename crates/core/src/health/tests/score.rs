@@ -15,7 +15,7 @@ fn a_score_covers_the_last_day() {
     assert_eq!((score.success_share_milli, score.tried, score.trips), (Some(999), 1_000, 1));
     assert_eq!(score.last_cause, Some(Cause::ConnectRefused));
     assert_eq!((score.last_success_at, score.failing_since), (Some(START), Some(story.now)));
-    assert_eq!((score.standing, score.probe_at), (Standing::Healthy, None));
+    assert_eq!((score.standing, score.probe_at), (EndpointStanding::Healthy, None));
     let (p50, p99) = (score.latency_p50.expect("answers"), score.latency_p99.expect("answers"));
     assert!(Duration::from_millis(32) <= p50 && p50 <= p99 && p99 <= Duration::from_millis(64), "{p50:?} {p99:?}");
 
@@ -57,7 +57,7 @@ fn points_follow_the_documented_rule() {
     assert_eq!(points(&story), 99 - 20 - 10, "slow answers cost ten");
     story.tries(&DOWN);
     story.pass(HOUR);
-    assert_eq!(story.looks(0), [Step::Warn]);
+    assert_eq!(story.looks(0), [HealthStep::Warn]);
     assert_eq!(points(&story), 20, "at most twenty while failing");
     assert_eq!(points(&Story::disabled()), 0, "nothing when disabled");
 }

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use futures_util::FutureExt;
 use posthaste_core::fanout::{Candidate, Fanout};
-use posthaste_core::flow::breaker::Rule;
+use posthaste_core::flow::breaker::BreakerRule;
 use posthaste_core::id::{EndpointId, Key, MessageId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, SoftBreaker};
 use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
 
 use super::super::call::perform;
@@ -147,7 +147,7 @@ impl Rig {
         let endpoint = EndpointId(lane.lane.0.plus(70));
         let to = Candidate { endpoint, lane, event_types: &[], subject: None, tags: &[], ttl: None };
         let delivery = fanout.delivery(0, &to);
-        let place = Place::for_new(lane.order, false, at(0), at(0));
+        let place = RowIndex::for_new(lane.order, false, at(0), at(0));
         let message = Message::new(id, lane.tenant, at(0), Bytes::new());
         let deliveries = vec![NewDelivery { delivery, place, lane: Arc::clone(lane), collapse }];
         let accepted = vec![Accepted::new(message, deliveries)];
@@ -165,14 +165,14 @@ impl Rig {
 
     /// Messages from `seq` on fail one after the other until the lane's breaker opens.
     pub(super) fn break_lane(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
-        for n in 0..u64::from(Rule::ENDPOINT.in_a_row) {
-            assert_eq!(self.dispatch.standing(at(ms), lane.lane), Standing::Closed);
+        for n in 0..u64::from(BreakerRule::ENDPOINT.in_a_row) {
+            assert_eq!(self.dispatch.standing(at(ms), lane.lane), BreakerState::Closed);
             let before = self.sent.len();
             self.send_at(ms, seq + 10 * n, lane);
             assert_eq!(self.sent.len(), before + 1, "a closed breaker holds nothing");
             self.step(ms, finished(self.sent[before], Cause::InternalError));
         }
-        assert!(matches!(self.dispatch.standing(at(ms), lane.lane), Standing::Open { .. }));
+        assert!(matches!(self.dispatch.standing(at(ms), lane.lane), BreakerState::Open { .. }));
     }
 
     /// The breakers that the next start would find not closed. Ends the session.

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::{BreakerOf, Reset};
+use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State as Life;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind as IdKind;
@@ -143,10 +143,10 @@ fn end(state: &Life) -> String {
 }
 
 /// The scope of a cut.
-fn cut(scope: Scope) -> About {
+fn cut(scope: CutScope) -> About {
     match scope {
-        Scope::Message(message) => About { message: Some(message), ..About::default() },
-        Scope::Lane(lane) => About::lane(lane),
+        CutScope::Message(message) => About { message: Some(message), ..About::default() },
+        CutScope::Lane(lane) => About::lane(lane),
     }
 }
 

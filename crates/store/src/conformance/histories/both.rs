@@ -7,7 +7,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::Cut;
 use posthaste_core::delivery::{Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::queue::{Order, Place};
+use posthaste_core::scheduler::{Order, RowIndex};
 use posthaste_core::tier::Tier;
 use tempfile::TempDir;
 
@@ -326,7 +326,7 @@ impl Both {
         let draft = Draft {
             lane,
             tier: Tier::Promotional,
-            place: Place::Ready,
+            place: RowIndex::Ready,
             due: 0,
             expiry: Expiry::Never,
             acks: false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use posthaste_core::id::{LaneId, TenantId, WriterId};
-use posthaste_core::queue::{Order, Span};
+use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::tier::Tier;
 
 use super::super::fixture::endpoint_id;
@@ -43,8 +43,12 @@ impl Both {
         for lane in (0..LANES).map(LaneId::from_raw) {
             for tier in Tier::ALL {
                 for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
-                    let middle = middle.unwrap_or(Span::ALL.from);
-                    for span in [Span::ALL, Span { from: middle, ..Span::ALL }, Span { below: middle, ..Span::ALL }] {
+                    let middle = middle.unwrap_or(IdRange::ALL.from);
+                    for span in [
+                        IdRange::ALL,
+                        IdRange { from: middle, ..IdRange::ALL },
+                        IdRange { below: middle, ..IdRange::ALL },
+                    ] {
                         self.compare_pages(Query::Spilled { lane, tier, order, span }).await;
                     }
                 }

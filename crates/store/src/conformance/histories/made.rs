@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
-use posthaste_core::queue::{OnDead, Order, Record};
+use posthaste_core::scheduler::{DeliveryRecord, OnDead, Order};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -68,7 +68,7 @@ pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) ->
     }
     let took = Duration::from_micros(777);
     Settlement {
-        record: Record {
+        record: DeliveryRecord {
             attempts_before: row.attempts + outcome.attempts_off,
             place: outcome.place,
             shard: Shard::of(row.lane),
@@ -98,8 +98,8 @@ pub(super) fn dead_letters(filter: usize) -> DeadLetterFilter {
     }
 }
 
-pub(super) fn scope(lane: bool, delivery: &Delivery) -> Scope {
-    if lane { Scope::Lane(delivery.lane) } else { Scope::Message(delivery.message) }
+pub(super) fn scope(lane: bool, delivery: &Delivery) -> CutScope {
+    if lane { CutScope::Lane(delivery.lane) } else { CutScope::Message(delivery.message) }
 }
 
 pub(super) fn pause_scope(kind: u8, of: u64) -> PauseScope {

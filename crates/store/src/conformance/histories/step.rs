@@ -7,7 +7,7 @@ use posthaste_core::delivery::Expiry;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{CredentialId, LaneId, OriginId, RegionId};
-use posthaste_core::queue::{BreakerOf, Order, Place, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, Order, RowIndex, SoftBreaker};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use proptest::prelude::*;
@@ -113,7 +113,7 @@ pub(super) struct Call {
 pub(super) struct Draft {
     pub(super) lane: u64,
     pub(super) tier: Tier,
-    pub(super) place: Place,
+    pub(super) place: RowIndex,
     pub(super) due: i64,
     pub(super) expiry: Expiry,
     pub(super) acks: bool,
@@ -125,7 +125,7 @@ pub(super) struct Outcome {
     pub(super) of: usize,
     pub(super) end: End,
     pub(super) due: i64,
-    pub(super) place: Place,
+    pub(super) place: RowIndex,
     /// Added to the number of attempts, to make the settlement stale.
     pub(super) attempts_off: u16,
     /// Subtracted from the epoch, to make the settlement stale.
@@ -242,8 +242,8 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     )
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    prop::sample::select(vec![Place::Ready, Place::Delayed, Place::Spilled])
+fn place() -> impl Strategy<Value = RowIndex> {
+    prop::sample::select(vec![RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled])
 }
 
 fn order() -> impl Strategy<Value = Order> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use posthaste_core::cut::Scope;
+use posthaste_core::cut::CutScope;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::queue::Reset;
+use posthaste_core::scheduler::Reset;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
@@ -372,12 +372,12 @@ fn kept(rest: &mut Unpack<'_>) -> Result<Option<Duration>, StoreError> {
     Ok(Some(rest.number()?).filter(|millis| *millis > 0).map(Duration::from_millis))
 }
 
-fn pack_scope(bytes: &mut Vec<u8>, scope: Scope) {
+fn pack_scope(bytes: &mut Vec<u8>, scope: CutScope) {
     let (kind, of) = number::scope_columns(scope);
     numbers(bytes, &[kind.into(), of.cast_unsigned()]);
 }
 
-fn scope(rest: &mut Unpack<'_>) -> Result<Scope, StoreError> {
+fn scope(rest: &mut Unpack<'_>) -> Result<CutScope, StoreError> {
     number::stored_scope(rest.small()?, rest.small()?)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange, Scope};
+use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 
 use super::kept::KEPT_MAX;
 use super::*;
@@ -140,7 +140,7 @@ async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
     assert_eq!(indexed(&store).await, (3, 5, 5), "a tag counts once");
     put(named(1, 1, "ann", &["b", "c", "d"])).await;
     assert_eq!(indexed(&store).await, (3, 6, 6));
-    let (id, lane) = (EndpointId::from_raw(3), Scope::Lane(LaneId::from_raw(73)));
+    let (id, lane) = (EndpointId::from_raw(3), CutScope::Lane(LaneId::from_raw(73)));
     let cut =
         Cut { endpoint: Some((id, EndpointChange::Deleted)), ..Cut::new(lane, id.0, Cause::EndpointDeleted, NOW) };
     store.cut(session, cut, None).await.expect("it is deleted");

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
 use posthaste_core::state::State;
@@ -102,7 +102,7 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
                 // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
                 // killed before the dispatch loop makes a cut of its own.
                 endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
-                cut::put(conn, &Cut::new(Scope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at))?;
+                cut::put(conn, &Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at))?;
             }
             pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
             lanes.push(lane);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cut::{Cut, Scope};
+use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::queue::{BreakerOf, LaneSettings, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
     Acceptance, Accepted, Act, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled,
@@ -84,7 +84,7 @@ impl Outbox for Slow {
         self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
     }
 
-    async fn uncut(&self, session: Session, scope: Scope, at: Timestamp) -> Result<(), StoreError> {
+    async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.slowly(|memory| memory.uncut(session, scope, at)).await
     }
 

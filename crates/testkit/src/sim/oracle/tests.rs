@@ -14,7 +14,7 @@ fn plan() -> Plan {
         .zip(1_u64..)
         .map(|(order, number)| {
             let mut lane = template.clone();
-            let mut settings = posthaste_core::queue::LaneSettings::clone(&lane.settings);
+            let mut settings = posthaste_core::scheduler::LaneSettings::clone(&lane.settings);
             settings.lane = posthaste_core::id::LaneId::from_raw(100 + number);
             settings.tenant = posthaste_core::id::TenantId::from_raw(number);
             settings.order = order;

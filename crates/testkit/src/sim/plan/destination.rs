@@ -11,7 +11,7 @@ use fastrand::Rng;
 use posthaste_core::flow::bucket::Rate;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::queue::{LaneSettings, OnDead, Order, Special};
+use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
 
 use super::{BEGIN, LanePlan, Mode};
 use crate::sim::history::Ms;

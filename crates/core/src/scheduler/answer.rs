@@ -1,0 +1,307 @@
+//! Applies an answer to the gates its attempt passed: breakers open and close, concurrency and pace are adapted, and a
+//! destination that has recovered gets its backlog at a limited pace (E1, E2, F2).
+//!
+//! Invariant: only attempts that were made count. The gates themselves are in `flow`.
+
+use std::sync::Arc;
+
+use super::drain::Drain;
+use super::flight::Flight;
+use super::lane::LaneSettings;
+use super::shared::Heard;
+use super::{BreakerScope, Scheduler, Stage};
+use crate::cause::{Cause, Class};
+use crate::delivery::Verdict;
+use crate::dice::Roll;
+use crate::flow::breaker::{BreakerAnswer, BreakerChange, BreakerState, Signal};
+use crate::flow::pace::{self, Pace};
+use crate::flow::{Protection, SharedGate};
+use crate::id::{DeliveryId, LaneId};
+use crate::state::State;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// The rate, in thousandths a second, that is assumed of a destination that answers 429 or 503 before its own rate is
+/// known. It is slowed down to half of this.
+const UNKNOWN_RATE: u64 = 10_000;
+
+impl Scheduler {
+    /// Reports the outcome of an attempt to every gate that it passed.
+    pub(super) fn answered(&mut self, index: u32, flight: &Flight, verdict: &Verdict, now: Timestamp, roll: Roll) {
+        let Some(settings) = self.lane_ref(index).settings.clone() else { return };
+        let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
+        let heard = Heard {
+            signal: Signal::of(verdict),
+            credential_refused: verdict.class == Class::Credential,
+            resolver: resolver_signal(verdict),
+            messages_wait: self.lane_ref(index).has_work(),
+            retry_after,
+            roll,
+        };
+        if self.lane_ref(index).destination.as_ref().is_some_and(|destination| destination.is_protected()) {
+            self.answered_own(
+                index,
+                flight,
+                verdict,
+                &settings,
+                Heard { signal: Signal::for_endpoint(verdict), ..heard },
+                now,
+            );
+        }
+        if self.limits.protection == Protection::Off {
+            return;
+        }
+        for gate in self.answered_shared(&settings, flight, &heard, now) {
+            self.shared_recovered(gate, now);
+        }
+    }
+
+    fn answered_own(
+        &mut self,
+        index: u32,
+        flight: &Flight,
+        verdict: &Verdict,
+        settings: &Arc<LaneSettings>,
+        heard: Heard,
+        now: Timestamp,
+    ) {
+        let lane = self.lane_mut(index);
+        let in_flight = lane.in_flight + 1;
+        let Some(destination) = lane.destination.as_mut() else { return };
+        let took = now.since(flight.started);
+        let pace_answer = match heard.signal {
+            Signal::Success => {
+                destination.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
+                if destination.concurrency.latency_holds() { pace::PaceAnswer::Well } else { pace::PaceAnswer::Slowly }
+            }
+            Signal::Overload => {
+                destination.concurrency.overloaded(now);
+                pace::PaceAnswer::TooMuch
+            }
+            Signal::Failure if is_timeout(verdict.cause) => {
+                destination.concurrency.timed_out(now, took);
+                pace::PaceAnswer::Nothing
+            }
+            Signal::Failure | Signal::Neutral => {
+                destination.concurrency.failed(now, took);
+                pace::PaceAnswer::Nothing
+            }
+        };
+        let took_lately = destination.breaker.successes_per_second(now);
+        if heard.signal == Signal::Success && destination.pace.is_none() && !destination.is_troubled(now) {
+            destination.healthy = took_lately;
+        }
+        match &mut destination.pace {
+            Some(pace) => pace.answered(now, pace_answer),
+            // While the breaker is not closed, it limits the rate by itself.
+            None if pace_answer == pace::PaceAnswer::TooMuch
+                && destination.breaker.standing(now) == BreakerState::Closed =>
+            {
+                destination.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
+            }
+            None => {}
+        }
+        let answer = BreakerAnswer {
+            generation: flight.generation,
+            endpoint: flight.endpoint,
+            signal: heard.signal,
+            messages_wait: heard.messages_wait,
+            retry_after: heard.retry_after,
+        };
+        match destination.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
+            Some(change @ (BreakerChange::Opened | BreakerChange::Reopened)) => {
+                self.trips[BreakerScope::Endpoint as usize] += u64::from(change == BreakerChange::Opened);
+                self.opened(index, now);
+            }
+            Some(BreakerChange::Closed) => self.recovered(index, now),
+            None => self.tidy_destination(index, now),
+        }
+    }
+
+    /// Handles the opening of a lane's breaker: pace and drain end until it closes.
+    fn opened(&mut self, index: u32, now: Timestamp) {
+        self.restock(index, now);
+        let lane = self.lane_mut(index);
+        let id = lane.id;
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.pace = None;
+        let until = match destination.breaker.standing(now) {
+            BreakerState::Open { until, .. } => until,
+            _ => None,
+        };
+        self.troubled.insert(id);
+        self.evicted_in_vain = None;
+        if let Some(at) = until {
+            self.wake_lane(index, at, now);
+        }
+    }
+
+    /// Starts the recovery of a lane's destination: waiting retries become due, and a pace limits the rate.
+    pub(super) fn recovered(&mut self, index: u32, now: Timestamp) {
+        let drain = Drain::new(now, self.id_timeline.next(), |at| self.id_timeline.since(at));
+        let lane = self.lane_mut(index);
+        let (id, strict) = (lane.id, lane.is_strict());
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.pace = Some(Pace::recovering(now, destination.healthy));
+        let retries = std::mem::take(&mut destination.retries);
+        if !strict {
+            lane.begin_drain(drain);
+        }
+        self.tell_spilling(index, before);
+        self.troubled.remove(&id);
+        self.sort_ready(index);
+        for retry in retries {
+            self.make_due(retry, now);
+        }
+        self.stand_in_line(index);
+        self.enqueue_tiers(index, now);
+        self.tidy_destination(index, now);
+    }
+
+    /// Handles the closing of a shared gate's breaker: each lane behind it recovers at its own pace.
+    pub(super) fn shared_recovered(&mut self, gate: SharedGate, now: Timestamp) {
+        for lane in self.parked_at(gate) {
+            let Some(index) = self.lane_index.get(&lane).copied() else { continue };
+            let is_healthy = self.lane_ref(index).destination.as_ref().is_some_and(|destination| {
+                destination.breaker.standing(now) == BreakerState::Closed && destination.pace.is_none()
+            });
+            if is_healthy {
+                if let Some(destination) = self.lane_mut(index).destination.as_mut() {
+                    destination.healthy = destination.healthy.max(destination.breaker.successes_per_second(now));
+                }
+                self.recovered(index, now);
+            }
+        }
+        self.enqueue_parked(gate, now);
+    }
+
+    /// Ends what is no longer needed: a pace that held nothing back, an empty drain, and the budget of a destination
+    /// that has stopped failing.
+    pub(super) fn tidy_destination(&mut self, index: u32, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        if lane.drain().is_some_and(Drain::is_empty) {
+            lane.end_drain();
+        }
+        let drains = lane.drain().is_some();
+        let Some(destination) = lane.destination.as_mut() else { return };
+        if !drains && destination.pace.as_ref().is_some_and(|pace| pace.is_over(now)) {
+            destination.pace = None;
+        }
+        let postpones = destination.postponed.iter().any(|heap| !heap.is_empty());
+        if postpones && !destination.breaker.is_failing(now) {
+            self.take_back_postponed(index);
+            self.enqueue_tiers(index, now);
+        }
+    }
+
+    /// Ends a lane's drain and puts its postponed retries back into its queues.
+    fn restock(&mut self, index: u32, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        lane.end_drain();
+        self.tell_spilling(index, before);
+        self.take_back_postponed(index);
+        self.enqueue_tiers(index, now);
+    }
+
+    fn take_back_postponed(&mut self, index: u32) {
+        let lane = self.lane_mut(index);
+        for tier in Tier::ALL {
+            lane.take_back_postponed(tier);
+        }
+        self.sort_ready(index);
+    }
+
+    /// Moves the ready deliveries into the parts they belong to.
+    fn sort_ready(&mut self, index: u32) {
+        for tier in Tier::ALL {
+            for id in self.lane_mut(index).take_ready(tier) {
+                let Some(item) = self.items.get(&id) else { continue };
+                let part = self.lane_ref(index).part(item.delivery.born);
+                self.lane_mut(index).push(tier, part, id);
+            }
+        }
+    }
+
+    /// Makes a waiting retry due now.
+    fn make_due(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        if let State::Retry { due, cause } = item.delivery.state
+            && due > now
+        {
+            item.delivery.state = State::Retry { due: now, cause };
+            self.due(id, now);
+        }
+    }
+
+    /// Makes a waiting delivery due now, at its owner's request. Gates and holds of its lane still apply; a wait that
+    /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
+    pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
+        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        let due_now = match item.delivery.state {
+            State::Queued { due } if due > now => State::Queued { due: now },
+            State::Retry { due, cause } if due > now => State::Retry { due: now, cause },
+            _ => return,
+        };
+        item.delivery.state = due_now;
+        self.due(id, now);
+    }
+
+    /// Takes a retry from the budget of the lane's destination, where it applies; `false` if the budget is spent.
+    pub(super) fn may_retry(&mut self, index: u32, now: Timestamp) -> bool {
+        let lane = self.lane_mut(index);
+        let drains = lane.drain().is_some();
+        let strict = lane.is_strict();
+        let Some(destination) = lane.destination.as_mut() else { return true };
+        let applies = !strict
+            && !drains
+            && destination.breaker.standing(now) == BreakerState::Closed
+            && destination.breaker.is_failing(now);
+        !applies || destination.budget.take(now).is_ok()
+    }
+
+    /// Keeps a retry over the budget aside until the budget allows it.
+    pub(super) fn postpone(&mut self, index: u32, tier: Tier, id: DeliveryId, now: Timestamp) {
+        let lane = self.lane_mut(index);
+        let rank = lane.ranked(id);
+        let Some(destination) = lane.destination.as_mut() else { return };
+        destination.postponed[tier.index()].push(rank);
+        if let Some(at) = destination.budget.next_at(now) {
+            self.wake_lane(index, at, now);
+        }
+    }
+
+    /// Notes which queues started or stopped spilling because the lane was divided differently.
+    pub(super) fn tell_spilling(&mut self, index: u32, before: [bool; 3]) {
+        let lane = self.lane_ref(index);
+        let id = lane.id;
+        for tier in Tier::ALL {
+            let spilling = self.lane_ref(index).is_spilling(tier);
+            if spilling != before[tier.index()] {
+                self.spilling_changes.push((id, tier, spilling));
+            }
+        }
+    }
+
+    /// The state of a lane's own breaker.
+    pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
+        let destination = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
+        destination.map_or(BreakerState::Closed, |destination| destination.breaker.standing(now))
+    }
+}
+
+/// The signal for the DNS resolver's gate. An attempt over a kept connection needs no resolver and counts as a success,
+/// since such attempts need not be held.
+fn resolver_signal(verdict: &Verdict) -> Signal {
+    match verdict.class {
+        Class::Ours | Class::Decided => Signal::Neutral,
+        _ if verdict.cause == Cause::DnsFailed => Signal::Failure,
+        _ => Signal::Success,
+    }
+}
+
+/// Whether the attempt timed out, which may be a sign of overload.
+fn is_timeout(cause: Cause) -> bool {
+    matches!(cause, Cause::Unknown | Cause::ConnectTimeout | Cause::GatewayTimeout | Cause::RequestTimeout)
+}

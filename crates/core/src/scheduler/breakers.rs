@@ -1,0 +1,164 @@
+//! Breakers as an operator sees and resets them (E3), and their part that survives a restart.
+//!
+//! Invariant: after a restart a breaker that was not closed is half-open.
+
+use super::Scheduler;
+use super::destination::DestinationState;
+use crate::flow::Protection;
+use crate::flow::SharedGate;
+use crate::flow::breaker::{Breaker, BreakerState, OpenReason, Soft};
+use crate::flow::pace;
+use crate::id::{LaneId, TenantId};
+use crate::scheduler::TenantSettings;
+use crate::time::Timestamp;
+
+/// What a breaker belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BreakerOf {
+    /// A lane: the breaker of an endpoint.
+    Lane(LaneId),
+    /// A gate that lanes share.
+    Shared(SharedGate),
+}
+
+/// A breaker that is not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerShown {
+    /// The lane or the shared gate it belongs to.
+    pub of: BreakerOf,
+    /// Whether it is open or half-open, and since when.
+    pub standing: BreakerState,
+    /// What opened it.
+    pub opened: Option<OpenReason>,
+    /// How much of the window it holds: deliveries of a lane, or lanes at a shared gate.
+    pub holds: usize,
+}
+
+/// The part of a breaker that is kept over a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftBreaker {
+    /// The lane or the shared gate it belongs to.
+    pub of: BreakerOf,
+    /// When it opened, and its last hold.
+    pub soft: Soft,
+}
+
+/// The progress of a recovery (E2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// The rate of sends, in thousandths a second.
+    pub rate_milli: u64,
+    /// When the backlog will be drained at this rate; `None` if it never will be.
+    pub drained_at: Option<Timestamp>,
+}
+
+/// How an operator resets a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// Become half-open: probes are sent, and it closes when they succeed.
+    Probe,
+    /// Close at once.
+    Force,
+}
+
+impl Scheduler {
+    /// Sets an operator's settings for a tenant.
+    pub fn set_tenant(&mut self, now: Timestamp, settings: TenantSettings) {
+        self.turn.set(settings, now);
+    }
+
+    /// Every breaker that is not closed, lanes first.
+    pub fn breakers(&self, now: Timestamp) -> Vec<BreakerShown> {
+        let shown = |of, breaker: &Breaker, holds| BreakerShown {
+            of,
+            standing: breaker.standing(now),
+            opened: breaker.reason(),
+            holds,
+        };
+        let lanes = self.troubled.iter().filter_map(|lane| {
+            let entry = self.lane_ref(*self.lane_index.get(lane)?);
+            let kept = entry.kept.iter().sum::<u32>() as usize;
+            Some(shown(BreakerOf::Lane(*lane), &entry.destination.as_ref()?.breaker, kept))
+        });
+        let shared = self.shared_gates().filter_map(|(gate, parked)| {
+            let breaker = self.shared_breaker(gate)?;
+            Some(shown(BreakerOf::Shared(gate), breaker, parked))
+        });
+        lanes.chain(shared).filter(|shown| shown.standing != BreakerState::Closed).collect()
+    }
+
+    /// The lanes in memory that share a gate, each with its tenant.
+    pub fn lanes_through(&self, gate: SharedGate) -> Vec<(LaneId, TenantId)> {
+        let settings = self.lane_index.values().filter_map(|index| self.lane_ref(*index).settings.as_ref());
+        let through = settings.filter(|settings| settings.shared().contains(&Some(gate)));
+        let mut lanes: Vec<(LaneId, TenantId)> = through.map(|settings| (settings.lane, settings.tenant)).collect();
+        // Sorted, since the order of a map must not influence a simulation.
+        lanes.sort_unstable();
+        lanes
+    }
+
+    /// Resets a breaker; `false` if it does not exist or is closed.
+    pub fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
+        let breaker = match of {
+            BreakerOf::Lane(lane) => self.lane_index.get(&lane).copied().and_then(|index| {
+                self.lane_mut(index).destination.as_mut().map(|destination| &mut destination.breaker)
+            }),
+            BreakerOf::Shared(gate) => self.shared_breaker_mut(gate),
+        };
+        let Some(breaker) = breaker.filter(|breaker| breaker.standing(now) != BreakerState::Closed) else {
+            return false;
+        };
+        match how {
+            Reset::Probe => breaker.reset(),
+            Reset::Force => breaker.force_close(now),
+        }
+        match (of, how) {
+            (BreakerOf::Lane(lane), Reset::Force) => self.recovered(self.lane_index[&lane], now),
+            (BreakerOf::Lane(lane), Reset::Probe) => self.enqueue_tiers(self.lane_index[&lane], now),
+            (BreakerOf::Shared(gate), Reset::Force) => self.shared_recovered(gate, now),
+            (BreakerOf::Shared(gate), Reset::Probe) => self.enqueue_parked(gate, now),
+        }
+        true
+    }
+
+    /// The breakers that are not closed, for the next start.
+    pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
+        let lanes = self.troubled.iter().filter_map(|lane| {
+            let destination = self.lane_ref(*self.lane_index.get(lane)?).destination.as_ref()?;
+            Some(SoftBreaker { of: BreakerOf::Lane(*lane), soft: destination.breaker.soft()? })
+        });
+        let shared = self.shared_gates().filter_map(|(gate, _)| {
+            Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: self.shared_breaker(gate)?.soft()? })
+        });
+        lanes.chain(shared).collect()
+    }
+
+    /// Restores breakers that were not closed before a restart, as half-open.
+    pub fn restore_breakers(&mut self, now: Timestamp, breakers: &[SoftBreaker]) {
+        if self.limits.protection == Protection::Off {
+            return;
+        }
+        for SoftBreaker { of, soft } in breakers {
+            match of {
+                BreakerOf::Lane(lane) => {
+                    let index = self.lane(*lane);
+                    self.troubled.insert(*lane);
+                    let destination = self
+                        .lane_mut(index)
+                        .destination
+                        .get_or_insert_with(|| Box::new(DestinationState::unlimited(now)));
+                    destination.breaker = Breaker::restore(*soft);
+                }
+                BreakerOf::Shared(gate) => self.restore_shared(*gate, *soft, now),
+            }
+        }
+    }
+
+    /// The progress of a lane's recovery with `waiting` deliveries to send; `None` if it is not recovering.
+    pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
+        let destination = self.lane_ref(*self.lane_index.get(&lane)?).destination.as_ref()?;
+        let rate_milli = destination.pace.as_ref()?.rate();
+        let drained_at = pace::forecast(now, waiting, rate_milli, destination.healthy);
+        Some(Recovery { rate_milli, drained_at })
+    }
+}

@@ -1,0 +1,174 @@
+//! The flow-control state of one destination: its breaker, limits, budget and drain. It is created with the first
+//! attempt and dropped some time after the last one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::blocked_by::{LaneBlock, UnblockedBy};
+use super::drain::Drain;
+use super::flight::Flight;
+use super::lane::LaneSettings;
+use super::ready::{Rank, Ready};
+use crate::flow::Protection;
+use crate::flow::breaker::{Breaker, BreakerState, LetsThrough, Pass};
+use crate::flow::bucket::Bucket;
+use crate::flow::budget::RetryBudget;
+use crate::flow::concurrency::Concurrency;
+use crate::flow::pace::Pace;
+use crate::hold::{Hold, Why};
+use crate::id::DeliveryId;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// How long a healthy destination is kept after its last attempt, with its concurrency limit and rate.
+const KEPT_WELL: Duration = Duration::from_secs(60);
+/// How long a destination is kept after its last attempt if its breaker is not closed or has counted failures.
+const KEPT_FAILING: Duration = Duration::from_secs(3_600);
+
+/// The most retries kept in the window so that a recovery can make them due at once.
+const RETRIES_MAX: usize = 256;
+
+/// The flow-control state of a destination.
+#[derive(Debug)]
+pub(super) struct DestinationState {
+    protection: Protection,
+    pub(super) breaker: Breaker,
+    pub(super) concurrency: Concurrency,
+    pub(super) budget: RetryBudget,
+    pub(super) bucket: Option<Bucket>,
+    pub(super) pace: Option<Pace>,
+    /// The rate of successes when it was last healthy, in thousandths a second.
+    pub(super) healthy: u64,
+    /// When the last attempt started.
+    pub(super) used: Timestamp,
+    /// Retries that wait in the window: a recovery makes them due at once.
+    pub(super) retries: BTreeSet<DeliveryId>,
+    /// Retries over the budget, by tier.
+    pub(super) postponed: [Ready; 3],
+    pub(super) drain: Option<Box<Drain>>,
+}
+
+impl DestinationState {
+    pub(super) fn new(settings: &LaneSettings, protection: Protection, now: Timestamp) -> Self {
+        Self { protection, bucket: settings.rate().map(|rate| Bucket::full(rate, now)), ..Self::unlimited(now) }
+    }
+
+    /// A destination without a rate limit, for a lane whose settings are not known.
+    pub(super) fn unlimited(now: Timestamp) -> Self {
+        Self {
+            protection: Protection::On,
+            breaker: Breaker::default(),
+            concurrency: Concurrency::default(),
+            budget: RetryBudget::new(now),
+            bucket: None,
+            pace: None,
+            healthy: 0,
+            used: now,
+            retries: BTreeSet::new(),
+            postponed: Default::default(),
+            drain: None,
+        }
+    }
+
+    /// Whether the destination is protected, not only rate-limited.
+    pub(super) fn is_protected(&self) -> bool {
+        self.protection == Protection::On
+    }
+
+    /// The most attempts in flight, where the lane's settings allow `most`.
+    pub(super) fn in_flight_max(&self, most: u16) -> u16 {
+        if self.is_protected() { self.concurrency.limit(most) } else { most }
+    }
+
+    /// What blocks the destination's lane from sending now.
+    pub(super) fn blocked_by(&self, settings: &LaneSettings, now: Timestamp) -> Option<LaneBlock> {
+        match self.breaker.lets_through(now) {
+            LetsThrough::Nothing { until: Some(at) } => return Some(LaneBlock::until(Why::BreakerOpen, at)),
+            LetsThrough::Nothing { until: None } => {
+                return Some(LaneBlock {
+                    hold: Hold { why: Why::BreakerOpen, until: None },
+                    unblocked_by: UnblockedBy::AttemptEnd,
+                });
+            }
+            LetsThrough::All | LetsThrough::Probe => {}
+        }
+        let limited = match (settings.rate(), &self.bucket) {
+            (Some(rate), Some(bucket)) => bucket.next_at(rate, now),
+            _ => None,
+        };
+        let paced = self.pace.as_ref().and_then(|pace| pace.next_at(now));
+        limited.max(paced).map(|at| LaneBlock::until(Why::RateLimit, at))
+    }
+
+    /// Notes the start of an attempt, which takes its tokens.
+    pub(super) fn start(&mut self, settings: &LaneSettings, first_try: bool, now: Timestamp) -> Pass {
+        self.used = now;
+        if let Some(rate) = settings.rate() {
+            let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now));
+            // `blocked_by` was checked before: there is a token.
+            let _ = bucket.take(rate, now);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.take(now);
+        }
+        if first_try {
+            self.budget.first_try(now);
+        }
+        self.breaker.start(now)
+    }
+
+    /// After the clock was set back: buckets continue from the new time.
+    pub(super) fn catch_up(&mut self, settings: Option<&LaneSettings>, now: Timestamp) {
+        if let (Some(rate), Some(bucket)) = (settings.and_then(LaneSettings::rate), &mut self.bucket) {
+            bucket.catch_up(rate, now);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.catch_up(now);
+        }
+        self.budget.catch_up(now);
+    }
+
+    /// Gives back the tokens of an attempt that was not made.
+    pub(super) fn put_back(&mut self, settings: &LaneSettings, flight: &Flight) {
+        if let (Some(rate), Some(bucket)) = (settings.rate(), &mut self.bucket) {
+            bucket.give_back(rate, flight.started);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.give_back(flight.started);
+        }
+        self.breaker.put_back(flight.generation);
+    }
+
+    /// Whether the breaker is not closed, or many recent answers were failures.
+    pub(super) fn is_troubled(&self, now: Timestamp) -> bool {
+        self.breaker.standing(now) != BreakerState::Closed || self.breaker.is_failing(now)
+    }
+
+    /// Whether a retry is waiting for the budget.
+    pub(super) fn is_postponed(&self, tier: Tier, rank: Rank) -> bool {
+        self.postponed[tier.index()].contains(rank)
+    }
+
+    /// Notes a waiting retry for a recovery; `false` if there is no room.
+    pub(super) fn keep_retry(&mut self, id: DeliveryId) -> bool {
+        let room = self.retries.len() < RETRIES_MAX;
+        room && self.retries.insert(id)
+    }
+
+    /// Whether the destination may be dropped.
+    pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
+        let quiet = now.since(self.used);
+        let owes = match (settings.and_then(LaneSettings::rate), &self.bucket) {
+            (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
+            _ => false,
+        };
+        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
+        quiet >= kept && !owes && self.drain.is_none()
+    }
+
+    /// When to check [`Self::is_over`] again.
+    pub(super) fn over_at(&self, now: Timestamp) -> Timestamp {
+        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
+        (self.used + kept).max(now + Duration::from_secs(1))
+    }
+}

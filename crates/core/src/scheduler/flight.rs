@@ -1,0 +1,146 @@
+//! Attempts in flight: what starting one takes, and what is given back when it ends or was not made
+//! after all.
+//!
+//! Invariant: a slot that was taken is freed exactly once. Tokens, the charge to the tenant's share and a probe are
+//! given back only if no request was sent.
+
+use std::time::Duration;
+
+use super::destination::DestinationState;
+use super::record::move_to;
+use super::shared::Passed;
+use super::turn::TakenTurn;
+use super::{Scheduler, Stage};
+use crate::delivery::Compact;
+use crate::flow::Protection;
+use crate::flow::breaker::Pass;
+use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use crate::state::State;
+use crate::time::Timestamp;
+
+/// The expected duration of an attempt at a destination without measurements.
+const EXPECTED: Duration = Duration::from_millis(100);
+
+/// One attempt to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptStart {
+    /// The delivery to send.
+    pub delivery: DeliveryId,
+    /// The message it delivers.
+    pub message: MessageId,
+    /// The endpoint to send to.
+    pub endpoint: EndpointId,
+    /// The lane it waited in.
+    pub lane: LaneId,
+    /// The number of the attempt; the first is 1.
+    pub attempt: u16,
+    /// When the delivery was due.
+    pub due: Timestamp,
+    /// Whether to send the compact payload.
+    pub compact: bool,
+    /// Whether it is the probe of a breaker: it gets a shorter timeout.
+    pub probe: bool,
+}
+
+/// An attempt in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) delivery: DeliveryId,
+    pub(super) endpoint: EndpointId,
+    taken: TakenTurn,
+    pub(super) started: Timestamp,
+    expected: Duration,
+    slow: bool,
+    /// The generation of its lane's breaker at the start.
+    pub(super) generation: u32,
+    /// The shared gates it passed: its lane may have other gates when it ends.
+    pub(super) shared: Passed,
+}
+
+impl Scheduler {
+    /// Takes the slot and tokens of an attempt; the delivery is then in flight.
+    pub(super) fn start(&mut self, id: DeliveryId, taken: TakenTurn, now: Timestamp) -> AttemptStart {
+        let endpoint = self.items[&id].delivery.endpoint;
+        let (pass, expected, slow) = self.start_own(id, taken.lane, now);
+        let settings = self.lane_ref(taken.lane).settings.clone();
+        let shared = settings.map_or([None; 4], |settings| self.start_shared(&settings, now));
+        self.turn.sent(taken, expected, now);
+        self.slow_in_flight += u32::from(slow);
+        let number = self.in_flight.insert(Flight {
+            delivery: id,
+            endpoint,
+            taken,
+            started: now,
+            expected,
+            slow,
+            generation: pass.generation,
+            shared,
+        });
+        let refused = &mut self.refused_moves;
+        let item = self.items.get_mut(&id).expect("picked from the window");
+        let due = item.delivery.state.due().unwrap_or(now);
+        move_to(&mut item.delivery, State::Dispatching, refused);
+        item.stage = Stage::InFlight;
+        item.number = number;
+        let delivery = &item.delivery;
+        AttemptStart {
+            delivery: id,
+            message: delivery.message,
+            endpoint: delivery.endpoint,
+            lane: delivery.lane,
+            attempt: delivery.attempts.saturating_add(1),
+            due,
+            compact: delivery.compact == Compact::InUse,
+            probe: pass.probe || shared.iter().flatten().any(|(_, pass)| pass.probe),
+        }
+    }
+
+    /// Takes a slot of the lane and passes its own gates. Returns the expected duration as well, and whether the
+    /// destination is slow.
+    fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
+        let first_try = self.items[&id].delivery.attempts == 0;
+        let protection = self.limits.protection;
+        let lane = self.lane_mut(index);
+        lane.in_flight += 1;
+        let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
+        if lane.destination.is_none() && (protection == Protection::On || settings.rate().is_some()) {
+            lane.destination = Some(Box::new(DestinationState::new(settings, protection, now)));
+        }
+        let Some(destination) = lane.destination.as_mut() else { return (Pass::FIRST, EXPECTED, false) };
+        destination.retries.remove(&id);
+        let pass = destination.start(settings, first_try, now);
+        (pass, destination.concurrency.latency(), destination.concurrency.is_slow())
+    }
+
+    /// Frees the slots of an attempt that has ended.
+    pub(super) fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
+        let flight = self.free_slot(id)?;
+        self.turn.landed(flight.taken, flight.expected, now.since(flight.started));
+        Some(flight)
+    }
+
+    /// Frees the slots of an attempt that was not made after all, and gives back what it took.
+    pub(super) fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
+        let Some(flight) = self.free_slot(id) else { return };
+        self.turn.put_back(flight.taken, flight.expected, flight.started);
+        let index = self.items[&id].lane;
+        let lane = self.lane_mut(index);
+        if let Some(settings) = lane.settings.clone() {
+            if let Some(destination) = &mut lane.destination {
+                destination.put_back(&settings, &flight);
+            }
+            self.put_back_shared(&flight, now);
+        }
+        self.enqueue_tiers(index, now);
+    }
+
+    fn free_slot(&mut self, id: DeliveryId) -> Option<Flight> {
+        let item = &self.items[&id];
+        let (number, index) = (item.number, item.lane);
+        let flight = self.in_flight.remove(number).filter(|flight| flight.delivery == id)?;
+        let lane = self.lane_mut(index);
+        lane.in_flight = lane.in_flight.saturating_sub(1);
+        self.slow_in_flight -= u32::from(flight.slow);
+        Some(flight)
+    }
+}

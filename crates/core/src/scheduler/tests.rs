@@ -1,0 +1,483 @@
+//! A comparison of the queue with a slow model, and tests of single rules.
+
+mod gates;
+mod model;
+mod receipts;
+mod room;
+mod settings_versions;
+mod shared_gates;
+mod stuck;
+mod turns;
+
+use proptest::prelude::*;
+
+use super::timer::ASK_AGAIN;
+use super::*;
+use crate::cut::{self, CutScope};
+use crate::delivery::{Compact, Delivery, Expiry};
+use crate::flow::Protection;
+use crate::id::{Key, MessageId};
+use crate::policy::{JitterSpec, Policy, PolicySpec};
+use crate::{Cause, Why};
+use model::{LANES, SchedulerModel};
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+const LANE: LaneId = LaneId::from_raw(7);
+const ENDPOINT: EndpointId = EndpointId::from_raw(70);
+const ROLL: Roll = Roll(1);
+const ROW: DeliveryId = DeliveryId::from_raw(1);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Due now, without a TTL.
+fn delivery(id: u64) -> Delivery {
+    Delivery::queued(DeliveryId::from_raw(id), MessageId::from_raw(id), ENDPOINT, LANE, Tier::Promotional, NOW)
+}
+
+/// A delivery to the only endpoint of this lane.
+fn delivery_in(lane: LaneId, id: u64) -> Delivery {
+    Delivery { lane, endpoint: EndpointId::from_raw(lane.raw() * 10), ..delivery(id) }
+}
+
+/// At most four attempts in flight, retries after two seconds.
+fn settings(lane: LaneId, order: Order) -> LaneSettings {
+    let policy = PolicySpec {
+        strategy: Some("fixed".to_owned()),
+        base: Some(seconds(2)),
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        ..PolicySpec::default()
+    };
+    let policy = Arc::new(Policy::build(&policy).expect("a valid policy"));
+    LaneSettings { order, max_in_flight: 4, ..LaneSettings::new(lane, TenantId::from_raw(lane.raw() % 2), policy) }
+}
+
+fn asking(wait: Duration) -> Verdict {
+    Verdict { status: Some(503), retry_after: Some(wait), ..Verdict::of(Cause::Unavailable) }
+}
+
+// --- comparison with the model ---
+
+/// A call or an event. Numbers choose among the rows that exist at the time.
+#[derive(Clone, Debug)]
+enum Op {
+    Arrive { lane: usize, tier: Tier, due_in: Duration, ttl: Option<Duration>, ack: bool, known: bool },
+    Settle(usize, Verdict),
+    PutBack(usize, Duration),
+    Recorded(usize),
+    Refused(usize),
+    Receipt(usize),
+    EndRow(usize),
+    Cancel(usize),
+    CutLane(usize),
+    Sweep,
+    Pause(Whom, Option<Duration>),
+    Resume(Whom),
+    Set { lane: usize, order: Order, on_dead: OnDead, max_in_flight: u16 },
+    Wait(Duration),
+    Page,
+    Paged(usize),
+    Evicted,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Whom {
+    All,
+    Tenant(usize),
+    Lane(usize),
+}
+
+fn a_wait() -> impl Strategy<Value = Duration> {
+    prop::sample::select(vec![0, 1, 400, 1_000, 2_000, 7_000, 31_000]).prop_map(Duration::from_millis)
+}
+
+fn a_tier() -> impl Strategy<Value = Tier> {
+    prop::sample::select(Tier::ALL.to_vec())
+}
+
+fn an_arrival() -> impl Strategy<Value = Op> {
+    let due_in = prop_oneof![5 => Just(Duration::ZERO), 1 => a_wait()];
+    let ttl = prop_oneof![4 => Just(None), 1 => a_wait().prop_map(Some)];
+    let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.9));
+    (0..LANES, a_tier(), due_in, ttl, flags).prop_map(|(lane, tier, due_in, ttl, (ack, known))| Op::Arrive {
+        lane,
+        tier,
+        due_in,
+        ttl,
+        ack,
+        known,
+    })
+}
+
+fn a_verdict() -> impl Strategy<Value = Verdict> {
+    let cause = prop::sample::select(vec![
+        Cause::InternalError,
+        Cause::DnsNotFound,
+        Cause::NotFound,
+        Cause::PayloadTooLarge,
+        Cause::StoreUnavailable,
+    ]);
+    prop_oneof![
+        6 => Just(Verdict::of(Cause::Ok)),
+        4 => cause.prop_map(Verdict::of),
+        2 => a_wait().prop_map(asking),
+        1 => Just(Verdict::of(Cause::Gone)),
+    ]
+}
+
+fn pause_target() -> impl Strategy<Value = Whom> {
+    prop_oneof![Just(Whom::All), (0..2_usize).prop_map(Whom::Tenant), (0..LANES).prop_map(Whom::Lane)]
+}
+
+fn new_settings() -> impl Strategy<Value = Op> {
+    let order = prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict]);
+    let on_dead = prop::sample::select(vec![OnDead::Skip, OnDead::Hold]);
+    (0..LANES, order, on_dead, 1..4_u16).prop_map(|(lane, order, on_dead, max_in_flight)| Op::Set {
+        lane,
+        order,
+        on_dead,
+        max_in_flight,
+    })
+}
+
+fn an_op() -> impl Strategy<Value = Op> {
+    let nth = || 0..64_usize;
+    prop_oneof![
+        30 => an_arrival(),
+        20 => (nth(), a_verdict()).prop_map(|(nth, verdict)| Op::Settle(nth, verdict)),
+        3 => (nth(), a_wait()).prop_map(|(nth, after)| Op::PutBack(nth, after)),
+        24 => nth().prop_map(Op::Recorded),
+        1 => nth().prop_map(Op::Refused),
+        4 => nth().prop_map(Op::Receipt),
+        3 => nth().prop_map(Op::EndRow),
+        2 => nth().prop_map(Op::Cancel),
+        1 => (0..LANES).prop_map(Op::CutLane),
+        3 => Just(Op::Sweep),
+        3 => (pause_target(), prop::option::weighted(0.7, a_wait())).prop_map(|(whom, lasts)| Op::Pause(whom, lasts)),
+        4 => pause_target().prop_map(Op::Resume),
+        4 => new_settings(),
+        12 => a_wait().prop_map(Op::Wait),
+        8 => Just(Op::Page),
+        8 => nth().prop_map(Op::Paged),
+        3 => Just(Op::Evicted),
+    ]
+}
+
+fn some_limits() -> impl Strategy<Value = Limits> {
+    (1..6_u32, 1..6_u32, 4..24_usize).prop_map(|(slots, per_queue, window)| Limits {
+        slots,
+        per_queue,
+        window,
+        protection: Protection::Off,
+        ..Limits::default()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_follows_the_slow_model_and_leaves_no_work_undone(
+        limits in some_limits(),
+        steps in prop::collection::vec((an_op(), prop::bool::weighted(0.8)), 1..200),
+    ) {
+        let mut model = SchedulerModel::new(limits);
+        for (op, then_ask) in &steps {
+            model.step(op);
+            if *then_ask {
+                model.ask();
+            }
+        }
+        model.wind_down();
+    }
+}
+
+// --- single rules ---
+
+/// A queue that knows one lane.
+fn queue(order: Order) -> Scheduler {
+    with_limits(order, Limits::default())
+}
+
+fn with_limits(order: Order, limits: Limits) -> Scheduler {
+    let mut queue = Scheduler::new(limits);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, order)));
+    queue
+}
+
+fn admit(queue: &mut Scheduler, delivery: &Delivery) -> Admission {
+    queue.admit(NOW, delivery.clone(), RowIndex::Ready)
+}
+
+/// What is sent now; `None` when there is nothing to send or to record.
+fn send(queue: &mut Scheduler, now: Timestamp) -> Option<u64> {
+    match queue.next(now, ROLL)? {
+        Pick::Send(start) => Some(start.delivery.raw()),
+        Pick::Record(record) => panic!("{record:?} instead of a send"),
+    }
+}
+
+fn settle(queue: &mut Scheduler, now: Timestamp, id: u64, verdict: &Verdict) -> DeliveryRecord {
+    queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).expect("it is in flight")
+}
+
+#[test]
+fn a_change_of_spilling_is_reported_once() {
+    let mut queue = queue(Order::Fifo);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, IdRange::ALL, false);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, false)]);
+    assert_eq!(queue.take_spilling_changes(), []);
+}
+
+#[test]
+fn a_strict_lane_with_all_rows_in_memory_stops_spilling_in_every_tier() {
+    let mut queue = queue(Order::Strict);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, IdRange::ALL, false);
+    assert!(queue.take_spilling_changes().contains(&(LANE, Tier::Engagement, false)));
+}
+
+#[test]
+fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
+    let mut queue = queue(Order::Strict);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    let old = queue.next_page(NOW).expect("the head is behind the window");
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    queue.paged(NOW, LANE, old.tier, IdRange::ALL, false);
+    let tiers: Vec<Tier> = std::iter::from_fn(|| queue.next_page(NOW)).map(|wanted| wanted.tier).collect();
+    assert_eq!(tiers, Tier::ALL, "a page of the old order does not count for the new queues");
+}
+
+#[test]
+fn a_strict_lane_continues_after_a_cut_only_once_it_is_durable() {
+    let covered = delivery(1);
+    for (order, waits) in [(Order::Strict, true), (Order::Fifo, false)] {
+        for scope in [CutScope::Lane(LANE), CutScope::Message(covered.message)] {
+            let mut queue = queue(order);
+            queue.spilled(LANE, Tier::Promotional, ROW);
+            // Made twice before either is durable.
+            queue.cut(scope, Key::from_raw(1), Cause::Cancelled);
+            queue.cut(scope, Key::from_raw(1), Cause::Cancelled);
+            assert_eq!(queue.may_pass(&covered), !waits, "{order:?} {scope:?}");
+            queue.cut_recorded(scope);
+            assert_eq!(queue.next_page(NOW).is_none(), waits, "{order:?} {scope:?}");
+            queue.cut_recorded(scope);
+            assert!(queue.may_pass(&covered), "{order:?} {scope:?}");
+            assert_eq!(queue.next_page(NOW).is_some(), waits, "{order:?} {scope:?}: it is read on, once");
+        }
+    }
+}
+
+#[test]
+fn rows_covered_by_a_cut_are_not_paged_in() {
+    let mut queue = queue(Order::Fifo);
+    let upto = Key::from_raw(100);
+    queue.cut(CutScope::Lane(LANE), upto, Cause::Unsubscribed);
+    queue.cut_recorded(CutScope::Lane(LANE));
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    let wanted = queue.next_page(NOW).expect("later rows may be behind the window");
+    assert_eq!(wanted.span, IdRange { from: DeliveryId(upto.plus(1)), ..IdRange::ALL });
+    queue.paged(NOW, LANE, wanted.tier, wanted.span, false);
+    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    queue.cut(CutScope::Lane(LANE), IdRange::ALL.below.0, Cause::Unsubscribed);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(queue.next_page(NOW), None, "no row can be above this cut");
+    assert!(!queue.is_spilling(LANE, Tier::Engagement), "no row waits behind the window");
+}
+
+/// Pages the queue until it rests, with pages full of rows that a cut covers. Returns the first id of each page.
+fn passed_over(queue: &mut Scheduler, upto: u64) -> Vec<u64> {
+    let pages = std::iter::from_fn(|| {
+        let wanted = queue.next_page(NOW)?;
+        queue.pass_over(LANE, wanted.tier, wanted.span, DeliveryId::from_raw(upto));
+        queue.paged(NOW, LANE, wanted.tier, wanted.span, true);
+        Some(wanted.span.from.raw())
+    });
+    pages.take(10).collect()
+}
+
+#[test]
+fn paging_past_rows_of_a_cut_continues_at_the_pace_of_the_sweep() {
+    let mut queue = queue(Order::Fifo);
+    queue.spilled(LANE, Tier::Engagement, ROW);
+    assert_eq!(passed_over(&mut queue, 100), [0]);
+    queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(500));
+    assert_eq!(passed_over(&mut queue, 200), [], "it rests although another row was spilled");
+    queue.read_on();
+    assert_eq!(passed_over(&mut queue, 200), [101]);
+    queue.spilled(LANE, Tier::Engagement, DeliveryId::from_raw(150));
+    assert_eq!(passed_over(&mut queue, 200), [0], "a row that became durable late is not lost");
+    queue.all_read_on();
+    let wanted = queue.next_page(NOW).expect("rows are behind the window");
+    queue.paged(NOW, LANE, wanted.tier, wanted.span, false);
+    assert!(!queue.is_spilling(LANE, Tier::Engagement));
+}
+
+#[test]
+fn putting_a_delivery_back_spends_no_attempt() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    for _ in 0..20 {
+        let Some(Pick::Send(start)) = queue.next(NOW, ROLL) else { panic!("it is due") };
+        assert_eq!(start.attempt, 1);
+        queue.put_back(NOW, start.delivery, NOW);
+    }
+    assert_eq!((queue.in_flight(), queue.len()), (0, 1));
+}
+
+#[test]
+fn our_own_fault_does_not_hide_why_the_receiver_failed() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &Delivery { attempts: 1, last_cause: Some(Cause::DnsNotFound), ..delivery(1) });
+    send(&mut queue, NOW);
+    let own_fault = Verdict::of(Cause::StoreUnavailable);
+    assert_eq!(queue.settle(NOW, ROLL, DeliveryId::from_raw(1), &own_fault, false), None, "no attempt was spent");
+    let later = NOW + seconds(2);
+    send(&mut queue, later);
+    let record = settle(&mut queue, later, 1, &Verdict::of(Cause::DnsNotFound));
+    assert_eq!((record.attempts_before, record.delivery.last_cause), (1, Some(Cause::DnsNotFound)));
+}
+
+#[test]
+fn a_dead_delivery_pauses_only_a_strict_lane_set_to_hold() {
+    for (order, on_dead, pauses) in
+        [(Order::Strict, OnDead::Hold, true), (Order::Strict, OnDead::Skip, false), (Order::Fifo, OnDead::Hold, false)]
+    {
+        let mut queue = Scheduler::new(Limits::default());
+        queue.set_lane(NOW, &Arc::new(LaneSettings { on_dead, ..settings(LANE, order) }));
+        queue.admit(NOW, delivery(1), RowIndex::Spilled);
+        send(&mut queue, NOW);
+        let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::NotFound));
+        assert_eq!(record.pauses_lane, pauses, "{order:?} {on_dead:?}");
+    }
+}
+
+#[test]
+fn the_longer_of_two_retry_afters_holds_the_lane() {
+    for (first, second) in [(60, 10), (10, 60)] {
+        let mut queue = queue(Order::Fifo);
+        for id in 1..=3 {
+            admit(&mut queue, &delivery(id));
+        }
+        assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), Some(2)));
+        queue.put_back(NOW, DeliveryId::from_raw(1), NOW);
+        send(&mut queue, NOW);
+        settle(&mut queue, NOW, 1, &asking(seconds(first)));
+        settle(&mut queue, NOW, 2, &asking(seconds(second)));
+        assert_eq!(send(&mut queue, NOW + seconds(59)), None, "{first} then {second}");
+        assert_eq!(send(&mut queue, NOW + seconds(67)), Some(3), "a tenth longer at most");
+    }
+}
+
+#[test]
+fn a_wait_for_retry_after_is_explained_as_such() {
+    let mut queue = queue(Order::Fifo);
+    admit(&mut queue, &delivery(1));
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    let record = settle(&mut queue, NOW, 1, &asking(seconds(3_600)));
+    queue.recorded(NOW, record.delivery.id);
+    let why = |due| {
+        let state = State::Retry { due, cause: Cause::Unavailable };
+        let Explained::Waits(hold) = queue.explain(NOW, DeliveryId::from_raw(9), LANE, state) else {
+            panic!("it waits")
+        };
+        assert!(hold.until.is_some_and(|until| until >= due), "{hold:?}");
+        hold.why
+    };
+    assert_eq!(why(NOW), Why::RetryAfter, "it is due, and its lane is held");
+    assert_eq!(why(NOW + seconds(5)), Why::RetryAfter, "it will be due before its lane is free");
+    assert_eq!(why(NOW + seconds(7_200)), Why::Backoff, "by then its lane is free");
+}
+
+#[test]
+fn a_delivery_is_admitted_only_once() {
+    let mut queue = queue(Order::Fifo);
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Taken);
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known);
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known, "it is in flight");
+    assert_eq!(send(&mut queue, NOW), None);
+    settle(&mut queue, NOW, 1, &Verdict::of(Cause::InternalError));
+    assert_eq!(admit(&mut queue, &delivery(1)), Admission::Known, "its outcome is being written");
+}
+
+#[test]
+fn tiers_are_sent_by_weight_as_long_as_all_have_work() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, per_queue: 1_000, ..Limits::default() });
+    for id in 0..1_000 {
+        for tier in Tier::ALL {
+            admit(&mut queue, &Delivery { tier, ..delivery(id * 3 + tier.index() as u64) });
+        }
+    }
+    let mut sent = [0; 3];
+    for _ in 0..1_050 {
+        let id = send(&mut queue, NOW).expect("there is work in every tier");
+        sent[usize::try_from(id % 3).expect("below 3")] += 1;
+        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(sent, [795, 199, 56], "16 : 4 : 1, and the lowest tier has its twentieth");
+}
+
+#[test]
+fn deliveries_that_ended_in_the_queue_cost_their_lane_no_turn() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
+    let other = LaneId::from_raw(8);
+    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
+    for id in 1..=20 {
+        admit(&mut queue, &delivery(id));
+        admit(&mut queue, &Delivery { lane: other, ..delivery(100 + id) });
+    }
+    for id in 1..=19 {
+        let ended = State::Cancelled { at: NOW, cause: Cause::Cancelled };
+        queue.end_row(delivery(id), RowIndex::Ready, ended).expect("it waits");
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(send(&mut queue, NOW), Some(20));
+}
+
+#[test]
+fn a_hold_that_has_ended_does_not_return_when_the_clock_is_set_back() {
+    let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
+    for id in 1..=2 {
+        admit(&mut queue, &delivery(id));
+    }
+    assert_eq!(send(&mut queue, NOW), Some(1));
+    queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    queue.pause_all(Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    queue.pause_tenant(TenantId::from_raw(1), Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
+    assert_eq!(send(&mut queue, NOW + seconds(5)), None, "no slot is free");
+    settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    assert_eq!(send(&mut queue, NOW), Some(2), "no timer would end the holds again");
+}
+
+#[test]
+fn a_lane_is_dropped_after_its_pause() {
+    let mut queue = Scheduler::new(Limits::default());
+    queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(1)) });
+    queue.pause_lane(LaneId::from_raw(8), Hold { why: Why::Paused, until: None });
+    queue.next(NOW + seconds(1), ROLL);
+    queue.resume_lane(LaneId::from_raw(8), NOW + seconds(1));
+    assert!(queue.lane_index.is_empty(), "{queue:?}");
+}
+
+#[test]
+fn timers_of_long_ttls_are_removed_after_their_deliveries_ended() {
+    let mut queue = queue(Order::Fifo);
+    for id in 1..=50_000 {
+        admit(&mut queue, &Delivery { expiry: Expiry::At(NOW + seconds(86_400)), ..delivery(id) });
+        send(&mut queue, NOW);
+        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+        queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    }
+    assert!(queue.timers.len() < 5_000, "{} timers of ended deliveries", queue.timers.len());
+}

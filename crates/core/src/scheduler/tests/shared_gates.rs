@@ -1,0 +1,278 @@
+//! Tests of the gates that lanes share: breakers of origins, regions, credentials and resolvers, and paused origins.
+
+use super::gates::{OK, REFUSED, at, exchange, set};
+use super::*;
+use crate::flow::SharedGate;
+use crate::flow::breaker::{BreakerRule, BreakerState};
+use crate::id::{CredentialId, OriginId, RegionId, TenantId};
+
+#[test]
+fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
+    let mut queue = Scheduler::new(Limits::default());
+    let lanes: Vec<LaneId> = (1..=3).map(LaneId::from_raw).collect();
+    for lane in &lanes {
+        set(
+            &mut queue,
+            LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(*lane, Order::Fifo) },
+        );
+    }
+    for id in 0..60 {
+        admit(&mut queue, &delivery_in(lanes[usize::try_from(id % 2).expect("0 or 1")], id));
+    }
+    // Every other answer is good: no lane fails ten times in a row.
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        let verdict = if answered % 2 == 0 && answered > 2 { OK } else { REFUSED };
+        settle(&mut queue, NOW, id, &verdict);
+    }
+    assert!((20..=24).contains(&answered), "{answered}");
+    let third = delivery_in(lanes[2], 1_000);
+    assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third lane has the same host");
+    queue.spilled(lanes[2], third.tier, third.id);
+    set(
+        &mut queue,
+        LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(lanes[2], Order::Fifo) },
+    );
+    let Explained::Waits(hold) = queue.explain(NOW, DeliveryId::from_raw(1_000), lanes[2], State::Queued { due: NOW })
+    else {
+        panic!("it waits")
+    };
+    assert_eq!(hold.why, Why::BreakerOpen);
+    let until = hold.until.expect("until a probe");
+    assert!(send(&mut queue, until).is_some());
+    assert_eq!(send(&mut queue, until), None, "one probe for all of them");
+}
+
+/// How many attempts a lane of one provider makes before the provider's breaker opens; `None` if it stays closed.
+/// The deliveries go to this many endpoints in turn, and every fourth attempt fails.
+fn attempts_before_region_opens(endpoints: u64) -> Option<u32> {
+    let provider = RegionId::from_raw(9);
+    let mut queue = Scheduler::new(Limits::default());
+    let special = Special { region: Some(provider), ..Special::default() };
+    set(&mut queue, LaneSettings { max_in_flight: 1, ..settings(LANE, Order::Fifo).with(special) });
+    for (id, attempts) in (0..400).zip(1..) {
+        admit(&mut queue, &Delivery { endpoint: EndpointId::from_raw(1 + id % endpoints), ..delivery(id) });
+        let sent = send(&mut queue, NOW)?;
+        settle(&mut queue, NOW, sent, if id % 4 == 0 { &REFUSED } else { &OK });
+        if queue.breakers(NOW).iter().any(|breaker| breaker.of == BreakerOf::Shared(SharedGate::Region(provider))) {
+            return Some(attempts);
+        }
+    }
+    None
+}
+
+#[test]
+fn region_breaker_counts_failing_endpoints_of_one_shared_lane() {
+    // A region's share applies from 200 answers within the window on.
+    assert_eq!(attempts_before_region_opens(20 * 4 + 1), Some(201));
+    assert_eq!(attempts_before_region_opens(1), None, "one failing endpoint does not count against its provider");
+}
+
+#[test]
+fn an_origin_breaker_follows_the_operator_s_share_volume_and_time() {
+    let open_for = seconds(5);
+    let origin = BreakerRule { share_milli: 250, volume: 8, open_for, ..BreakerRule::ORIGIN };
+    let mut queue = Scheduler::new(Limits { origin, ..Limits::default() });
+    let there = OriginId::of("https://example.com");
+    for id in 0..40 {
+        let lane = LaneId::from_raw(1 + id % 2);
+        set(&mut queue, LaneSettings { origin: Some(there), ..settings(lane, Order::Fifo) });
+        admit(&mut queue, &delivery_in(lane, id));
+    }
+    // The first of each lane fails, and every third one from then on.
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        let verdict = if answered <= 2 || answered % 3 == 0 { REFUSED } else { OK };
+        settle(&mut queue, NOW, id, &verdict);
+    }
+    assert!((8..=12).contains(&answered), "{answered}");
+    let breakers = queue.breakers(NOW);
+    let BreakerState::Open { until: Some(until), .. } = breakers[0].standing else { panic!("{breakers:?}") };
+    assert_eq!((breakers.len(), breakers[0].of), (1, BreakerOf::Shared(SharedGate::Origin(there))), "{breakers:?}");
+    let through = |origin: &str| queue.lanes_through(SharedGate::Origin(OriginId::of(origin)));
+    let lanes: Vec<LaneId> = through("https://example.com").iter().map(|(lane, _)| *lane).collect();
+    assert_eq!(lanes, [LaneId::from_raw(1), LaneId::from_raw(2)]);
+    assert!(through("https://elsewhere.example.com").is_empty());
+    let ends = NOW + open_for - open_for / 10..=NOW + open_for + open_for / 10;
+    assert!(ends.contains(&until), "{until}");
+}
+
+#[test]
+fn a_paused_origin_holds_all_its_lanes_until_the_pause_ends() {
+    let mut queue = Scheduler::new(Limits::default());
+    let (there, elsewhere) = (OriginId::of("https://example.com:443"), OriginId::of("https://example.com:8443"));
+    for (lane, origin) in [(1, there), (2, there), (3, elsewhere)] {
+        let lane = LaneId::from_raw(lane);
+        set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
+        admit(&mut queue, &delivery_in(lane, lane.raw()));
+    }
+    let until = at(60);
+    queue.pause_origin(there, Hold { why: Why::Paused, until: Some(until) });
+    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(3), None), "the other origin is not held");
+    let lane = LaneId::from_raw(1);
+    let explained = queue.explain(NOW, DeliveryId::from_raw(1), lane, State::Queued { due: NOW });
+    assert_eq!(explained, Explained::Waits(Hold { why: Why::Paused, until: Some(until) }));
+    assert_eq!(queue.paused_by(lane, NOW), Some(PausedBy::Origin(there)));
+    assert_eq!(queue.figures(NOW).paused_origins, 1);
+    // An endpoint that is moved to another origin is no longer held.
+    set(&mut queue, LaneSettings { origin: Some(elsewhere), version: 1, ..settings(lane, Order::Fifo) });
+    assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), None));
+    assert_eq!(send(&mut queue, until), Some(2), "the pause has ended");
+    assert_eq!((queue.paused_by(LaneId::from_raw(2), until), queue.figures(until).paused_origins), (None, 0));
+}
+
+#[test]
+fn a_resumed_origin_is_sent_to_again() {
+    let mut queue = queue(Order::Fifo);
+    let there = OriginId::of("https://example.com:443");
+    set(&mut queue, LaneSettings { origin: Some(there), ..settings(LANE, Order::Fifo) });
+    admit(&mut queue, &delivery(1));
+    queue.pause_origin(there, Hold { why: Why::Paused, until: None });
+    assert_eq!(send(&mut queue, NOW), None);
+    queue.resume_origin(there, at(1));
+    assert_eq!(send(&mut queue, at(1)), Some(1));
+}
+
+#[test]
+fn a_refused_credential_holds_all_its_lanes_until_it_is_replaced() {
+    let mut queue = Scheduler::new(Limits::default());
+    let credential = CredentialId::from_raw(9);
+    for lane in 1..=2 {
+        let lane = LaneId::from_raw(lane);
+        set(
+            &mut queue,
+            settings(lane, Order::Fifo).with(Special { credential: Some(credential), ..Special::default() }),
+        );
+        admit(&mut queue, &delivery_in(lane, lane.raw()));
+    }
+    let first = send(&mut queue, NOW).expect("both may be sent");
+    assert!(
+        queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected), false).is_none()
+    );
+    assert_eq!(send(&mut queue, at(86_400)), None, "no further attempt is made with it");
+    assert_eq!(queue.breakers(at(1)).len(), 1);
+    queue.replaced(at(86_400), credential);
+    let mut sent = exchange(&mut queue, at(86_400), &OK, 10);
+    sent.sort_unstable();
+    assert_eq!(sent, [1, 2]);
+}
+
+#[test]
+fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
+    let credential = CredentialId::from_raw(9);
+    let mut queue = Scheduler::new(Limits::default());
+    let settings_of = |lane: LaneId| {
+        let special = Special { credential: Some(credential).filter(|_| lane.raw() < 3), ..Special::default() };
+        settings(lane, Order::Fifo).with(special)
+    };
+    for lane in [1, 2, 3] {
+        set(&mut queue, settings_of(LaneId::from_raw(lane)));
+    }
+    admit(&mut queue, &delivery_in(LaneId::from_raw(1), 10));
+    let first = send(&mut queue, NOW).expect("nothing holds it");
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    settle(&mut queue, NOW, first, &asked);
+    let explained = |queue: &Scheduler, id, lane| {
+        queue.explain(NOW, DeliveryId::from_raw(id), LaneId::from_raw(lane), State::Queued { due: NOW })
+    };
+    for lane in [1, 2] {
+        let row = delivery_in(LaneId::from_raw(lane), 20 + lane);
+        assert_eq!(admit(&mut queue, &row), Admission::NoRoom, "lane {lane} waits behind the credential");
+        queue.spilled(row.lane, row.tier, row.id);
+        set(&mut queue, settings_of(row.lane));
+        let Explained::Waits(hold) = explained(&queue, 20 + lane, lane) else { panic!("it waits") };
+        assert_eq!(hold.why, Why::Credential);
+        assert!(hold.until.is_some_and(|until| until >= NOW + seconds(60)), "{hold:?}");
+    }
+    admit(&mut queue, &delivery_in(LaneId::from_raw(3), 30));
+    assert_eq!(send(&mut queue, NOW), Some(30), "a lane without the credential is not held");
+}
+
+#[test]
+fn later_retry_after_never_shortens_the_hold_of_a_credential() {
+    let with_credential = Special { credential: Some(CredentialId::from_raw(9)), ..Special::default() };
+    let asked = |wait| Verdict { scope: VerdictScope::Credential, ..asking(seconds(wait)) };
+    let refused = Verdict::of(Cause::CredentialRejected);
+    for (first, second) in [(refused, asked(5)), (asked(600), asked(5))] {
+        let mut queue = Scheduler::new(Limits::default());
+        set(&mut queue, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        for id in [1, 2] {
+            admit(&mut queue, &delivery(id));
+        }
+        let flights = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|sent| sent.expect("nothing holds them"));
+        for (id, verdict) in flights.iter().zip([first, second]) {
+            queue.settle(NOW, ROLL, DeliveryId::from_raw(*id), &verdict, false);
+        }
+        assert_eq!(send(&mut queue, at(300)), None, "{first:?} holds for longer than {second:?}");
+    }
+}
+
+#[test]
+fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential_held() {
+    let credential = CredentialId::from_raw(9);
+    let with_credential = Special { credential: Some(credential), ..Special::default() };
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    for (verdict, goes_on) in [(asked, true), (Verdict::of(Cause::CredentialRejected), false)] {
+        let mut before = Scheduler::new(Limits::default());
+        set(&mut before, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        admit(&mut before, &delivery(1));
+        send(&mut before, NOW).expect("nothing holds it");
+        before.settle(NOW, ROLL, DeliveryId::from_raw(1), &verdict, false);
+
+        let mut after = Scheduler::new(Limits::default());
+        after.restore_breakers(NOW, &before.soft_breakers());
+        set(&mut after, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        admit(&mut after, &delivery(1));
+        assert_eq!(send(&mut after, at(120)).is_some(), goes_on, "{verdict:?}");
+    }
+}
+
+/// A queue with this many lanes, each with a host of its own, of this many tenants in turn, and this many messages in
+/// each lane. Those of lane 3 have the ids from 300 on.
+fn with_tenants(lanes: u64, tenants: u64, messages: u64) -> Scheduler {
+    let mut queue = Scheduler::new(Limits::default());
+    for number in 1..=lanes {
+        let lane = LaneId::from_raw(number);
+        let origin = Some(OriginId::of(&format!("https://host-{number}.example.com")));
+        let tenant = TenantId::from_raw(1 + number % tenants);
+        set(&mut queue, LaneSettings { origin, tenant, ..settings(lane, Order::Fifo) });
+        for id in 0..messages {
+            admit(&mut queue, &delivery_in(lane, number * 100 + id));
+        }
+    }
+    queue
+}
+
+#[test]
+fn a_resolver_that_fails_for_many_hosts_holds_every_lane() {
+    let no_names = Verdict::of(Cause::DnsFailed);
+    for tenants in [1, 2] {
+        let mut queue = with_tenants(10, tenants, 6);
+        let tried = exchange(&mut queue, NOW, &no_names, 100);
+        assert_eq!(tried.len(), 20, "with {tenants} tenants");
+        let lane = LaneId::from_raw(7);
+        let held = queue.explain(at(1), DeliveryId::from_raw(705), lane, State::Queued { due: NOW });
+        assert!(matches!(held, Explained::Waits(Hold { why: Why::BreakerOpen, until: Some(_) })), "{held:?}");
+        assert!(exchange(&mut queue, at(26), &OK, 100).is_empty());
+        // Probes show that the resolver works again, and every delivery is sent.
+        let sent: usize = (27..240).map(|second| exchange(&mut queue, at(second), &OK, 100).len()).sum();
+        assert_eq!(sent, 60);
+    }
+}
+
+#[test]
+fn broken_names_of_one_tenant_do_not_hold_the_others() {
+    let no_names = Verdict::of(Cause::DnsFailed);
+    // Lanes with an even number belong to the first tenant, whose names fail; the other tenant's names work.
+    let mut queue = with_tenants(20, 2, 10);
+    let mut well = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        let fails = (id / 100) % 2 == 0;
+        well += usize::from(!fails);
+        settle(&mut queue, NOW, id, if fails { &no_names } else { &OK });
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!(well, 100);
+}

@@ -1,0 +1,202 @@
+//! No waiting delivery is forgotten: a held lane is always checked again, also if its gate, its settings or its budget
+//! change meanwhile. Each test is a regression test of a way to wait for ever.
+
+use super::gates::{OK, REFUSED, at, exchange, set};
+use super::*;
+use crate::flow::SharedGate;
+use crate::flow::breaker::BreakerState;
+use crate::id::{CredentialId, OriginId};
+
+const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
+const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
+
+/// Wakes the queue whenever it asks for it, and settles every attempt with this verdict. Returns the deliveries sent,
+/// and how often the queue was woken.
+fn run(queue: &mut Scheduler, from: Timestamp, end: Timestamp, verdict: &Verdict) -> (Vec<u64>, usize) {
+    let (mut sent, mut wakes, mut now) = (Vec::new(), 0, from);
+    loop {
+        sent.extend(exchange(queue, now, verdict, 100_000));
+        match queue.wake_at() {
+            Some(wake) if wake <= end => {
+                now = now.max(wake);
+                wakes += 1;
+            }
+            _ => return (sent, wakes),
+        }
+    }
+}
+
+fn every(wait: u64, attempts: Option<u64>) -> Arc<Policy> {
+    let spec = PolicySpec {
+        strategy: Some("fixed".to_owned()),
+        base: Some(seconds(wait)),
+        cap: Some(seconds(wait.max(60))),
+        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        max_attempts: attempts,
+        ..PolicySpec::default()
+    };
+    Arc::new(Policy::build(&spec).expect("a valid policy"))
+}
+
+/// Two lanes of one host, 60 deliveries, and answers that open the host's breaker and no lane's.
+fn broken_host() -> (Scheduler, LaneSettings) {
+    let mut queue = Scheduler::new(Limits::default());
+    let third = LaneSettings {
+        origin: Some(OriginId::of("https://example.com")),
+        ..settings(LaneId::from_raw(3), Order::Fifo)
+    };
+    for lane in 1..=3 {
+        set(&mut queue, LaneSettings { lane: LaneId::from_raw(lane), ..third.clone() });
+    }
+    for id in 0..60 {
+        admit(&mut queue, &delivery_in(LaneId::from_raw(1 + id % 2), id));
+    }
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        let verdict = if answered % 2 == 0 && answered > 2 { OK } else { REFUSED };
+        settle(&mut queue, NOW, id, &verdict);
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    (queue, third)
+}
+
+/// A lane of which two of five attempts fail: too few for the breaker to open, enough for the retry budget to apply.
+fn failing() -> Scheduler {
+    let mut queue = queue(Order::Fifo);
+    for id in 1..=200 {
+        admit(&mut queue, &delivery(id));
+    }
+    let mut answered = 0;
+    while let Some(id) = send(&mut queue, NOW) {
+        answered += 1;
+        settle(&mut queue, NOW, id, if answered % 5 < 2 { &REFUSED } else { &OK });
+        queue.recorded(NOW, DeliveryId::from_raw(id));
+    }
+    assert_eq!((queue.standing(NOW, LANE), queue.len()), (BreakerState::Closed, 80));
+    queue
+}
+
+fn with_credential(lane: LaneId) -> LaneSettings {
+    settings(lane, Order::Fifo).with(Special { credential: Some(CREDENTIAL), ..Special::default() })
+}
+
+#[test]
+fn rows_behind_the_window_are_read_once_their_host_has_recovered() {
+    let (mut queue, third) = broken_host();
+    let row = delivery_in(third.lane, 1_000);
+    assert_eq!(admit(&mut queue, &row), Admission::NoRoom);
+    queue.spilled(row.lane, row.tier, row.id);
+    set(&mut queue, third);
+    assert_eq!(queue.next_page(NOW), None, "its host is held");
+    run(&mut queue, NOW, at(7_200), &OK);
+    assert!(queue.breakers(at(7_200)).is_empty());
+    assert!(queue.next_page(at(7_200)).is_some());
+}
+
+#[test]
+fn rows_behind_the_window_are_read_once_their_credential_is_replaced() {
+    let mut queue = Scheduler::new(Limits::default());
+    let (one, two) = (LaneId::from_raw(1), LaneId::from_raw(2));
+    set(&mut queue, with_credential(one));
+    admit(&mut queue, &Delivery { lane: one, ..delivery(1) });
+    assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1), [1]);
+    queue.spilled(two, Tier::Promotional, DeliveryId::from_raw(2));
+    set(&mut queue, with_credential(two));
+    assert_eq!(queue.next_page(at(1)), None);
+    queue.replaced(at(2), CREDENTIAL);
+    assert_eq!(run(&mut queue, at(2), at(3_600), &OK).0, [1]);
+    assert!(queue.next_page(at(3_600)).is_some());
+}
+
+#[test]
+fn every_retry_over_the_budget_is_sent_in_the_end() {
+    let mut queue = failing();
+    let (sent, _) = run(&mut queue, at(2), at(86_400), &OK);
+    assert_eq!((sent.len(), queue.len()), (80, 0));
+}
+
+#[test]
+fn retries_over_the_budget_survive_a_change_of_order() {
+    let mut queue = failing();
+    exchange(&mut queue, at(3), &OK, 100);
+    assert!(!queue.is_empty(), "some are postponed");
+    queue.set_lane(at(3), &Arc::new(settings(LANE, Order::NewestFirst)));
+    run(&mut queue, at(3), at(86_400), &OK);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_probe_is_counted_although_its_endpoint_moved_to_another_host() {
+    let (mut queue, third) = broken_host();
+    let probe = send(&mut queue, at(40)).expect("a probe");
+    let elsewhere = Some(OriginId::of("https://elsewhere.example.com"));
+    let moved = LaneSettings { lane: LaneId::from_raw(1 + probe % 2), origin: elsewhere, ..third };
+    queue.set_lane(at(40), &Arc::new(moved));
+    settle(&mut queue, at(41), probe, &OK);
+    queue.recorded(at(41), DeliveryId::from_raw(probe));
+    run(&mut queue, at(41), at(86_400), &OK);
+    assert!(queue.is_empty(), "{:?}", queue.breakers(at(86_400)));
+}
+
+#[test]
+fn retries_that_wait_do_not_keep_fresh_messages_out() {
+    let mut queue = queue(Order::Fifo);
+    set(&mut queue, LaneSettings { policy: every(1_800, None), ..settings(LANE, Order::Fifo) });
+    for id in 1..=2_000 {
+        assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken, "{} in the window", queue.len());
+        if let Some(sent) = send(&mut queue, NOW) {
+            settle(&mut queue, NOW, sent, if id % 5 < 2 { &REFUSED } else { &OK });
+            queue.recorded(NOW, DeliveryId::from_raw(sent));
+        }
+    }
+}
+
+#[test]
+fn a_recovery_with_nothing_left_to_send_is_dropped_and_sets_no_timers() {
+    let mut queue = queue(Order::Fifo);
+    set(&mut queue, LaneSettings { policy: every(2, Some(1)), ..settings(LANE, Order::Fifo) });
+    for id in 1..=13 {
+        admit(&mut queue, &delivery(id));
+    }
+    assert_eq!(exchange(&mut queue, NOW, &REFUSED, 10).len(), 10);
+    let (sent, wakes) = run(&mut queue, NOW, at(86_400), &OK);
+    assert_eq!((sent.len(), queue.len()), (3, 0));
+    assert!(!queue.knows_lane(LANE) && wakes < 20, "{wakes} wakes in a day");
+}
+
+#[test]
+fn a_credential_that_an_operator_resets_is_probed_and_sends_again() {
+    let mut queue = Scheduler::new(Limits::default());
+    for lane in (1..=2).map(LaneId::from_raw) {
+        set(&mut queue, with_credential(lane));
+        for n in 0..5 {
+            admit(&mut queue, &delivery_in(lane, lane.raw() * 10 + n));
+        }
+    }
+    assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1).len(), 1);
+    assert!(queue.reset(at(1), BreakerOf::Shared(SharedGate::Credential(CREDENTIAL)), Reset::Probe));
+    assert_eq!(run(&mut queue, at(1), at(86_400), &OK).0.len(), 10);
+}
+
+#[test]
+fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
+    let mut queue = queue(Order::Fifo);
+    set(&mut queue, with_credential(LANE));
+    for id in 1..=5 {
+        admit(&mut queue, &delivery(id));
+    }
+    let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both are due")));
+    queue.settle(at(1), ROLL, both[0], &REJECTED, false);
+    queue.replaced(at(2), CREDENTIAL);
+    queue.settle(at(3), ROLL, both[1], &REJECTED, false);
+    assert_eq!(run(&mut queue, at(3), at(86_400), &OK).0.len(), 5);
+}
+
+#[test]
+fn without_gates_a_refused_credential_still_holds_its_lane() {
+    let mut queue = Scheduler::new(Limits { protection: Protection::Off, ..Limits::default() });
+    set(&mut queue, with_credential(LANE));
+    admit(&mut queue, &delivery(1));
+    assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1_000).len(), 1);
+}

@@ -11,19 +11,19 @@ use http::HeaderMap;
 use http::header::HeaderName;
 use posthaste_core::{Timestamp, Verdict};
 
-use crate::Request;
+use crate::ChannelRequest;
 
 /// The protocol of one endpoint. The dispatch loop calls both functions: they must not block, and read neither a clock
 /// nor the network.
 pub trait Channel: fmt::Debug + Send + Sync {
     /// Builds the request of one attempt. On an error nothing is sent, and the attempt fails with the cause
     /// `unsendable`.
-    fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsendable>;
+    fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<ChannelRequest, Unsendable>;
 
     /// Judges an answer: its cause, its scope (the endpoint, its lane, its credential), the least wait before
     /// the next attempt, and whether the endpoint no longer exists. Not called if no answer came: the connector's
     /// errors mean the same in every channel.
-    fn judge(&self, answer: &Answer<'_>, now: Timestamp) -> Verdict;
+    fn judge(&self, answer: &ResponseView<'_>, now: Timestamp) -> Verdict;
 }
 
 /// The input of [`Channel::request`]. It has no `Debug`, since it holds the payload.
@@ -47,7 +47,7 @@ pub struct Outgoing<'a> {
 
 /// The input of [`Channel::judge`].
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct ResponseView<'a> {
     /// The status code, also one outside HTTP's range.
     pub status: u16,
     /// The answer's headers.

@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use channel::{Answer, Channel, Outgoing, Unsendable};
+pub use channel::{Channel, Outgoing, ResponseView, Unsendable};
 pub use custom_headers::{BadHeader, CustomHeaders};
 pub use fields::{BadField, Fields};
 
 /// The POST request of one attempt. The connector adds the target and the `Content-Length`.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct ChannelRequest {
     /// Headers built for this attempt.
     pub ours: Fields,
     /// The endpoint's custom headers, shared by its requests. They may be credentials.

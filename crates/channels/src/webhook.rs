@@ -12,7 +12,7 @@ use posthaste_crypto::Secret;
 
 use crate::custom_headers::CustomHeaders;
 use crate::fields::Fields;
-use crate::{Answer, Channel, Outgoing, Request, Unsendable, retry_after};
+use crate::{Channel, ChannelRequest, Outgoing, ResponseView, Unsendable, retry_after};
 
 /// The message's id: the same on every attempt.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -59,11 +59,11 @@ impl WebhookChannel {
 }
 
 impl Channel for WebhookChannel {
-    fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<Request, Unsendable> {
+    fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<ChannelRequest, Unsendable> {
         request(&self.live_secrets(now), &self.headers, outgoing, now)
     }
 
-    fn judge(&self, answer: &Answer<'_>, now: Timestamp) -> Verdict {
+    fn judge(&self, answer: &ResponseView<'_>, now: Timestamp) -> Verdict {
         judge(answer, &self.overrides, now)
     }
 }
@@ -74,7 +74,7 @@ fn request(
     headers: &CustomHeaders,
     outgoing: &Outgoing<'_>,
     now: Timestamp,
-) -> Result<Request, Unsendable> {
+) -> Result<ChannelRequest, Unsendable> {
     let delivery = || outgoing.delivery.to_owned();
     if secrets.is_empty() {
         return Err(Unsendable::Unsigned { delivery: delivery() });
@@ -101,11 +101,11 @@ fn request(
             return Err(Unsendable::Value { delivery: delivery(), header });
         }
     }
-    Ok(Request { ours, own: headers.fields().clone(), body: outgoing.body.clone() })
+    Ok(ChannelRequest { ours, own: headers.fields().clone(), body: outgoing.body.clone() })
 }
 
 /// The verdict on an answer. Overrides change the class; the cause still names the status that came.
-fn judge(answer: &Answer<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
+fn judge(answer: &ResponseView<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
     // An invalid or past `Retry-After` counts as a wait of zero. Only a 429 without any doubles the backoff.
     let asked_wait = || {
         let mut values = answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes).peekable();
@@ -173,11 +173,11 @@ mod tests {
         }
     }
 
-    fn made(outgoing: &Outgoing<'_>) -> Request {
+    fn made(outgoing: &Outgoing<'_>) -> ChannelRequest {
         made_with(&NO_HEADERS, outgoing)
     }
 
-    fn made_with(headers: &CustomHeaders, outgoing: &Outgoing<'_>) -> Request {
+    fn made_with(headers: &CustomHeaders, outgoing: &Outgoing<'_>) -> ChannelRequest {
         request(&*SECRETS, headers, outgoing, NOW).expect("a valid attempt")
     }
 
@@ -186,15 +186,15 @@ mod tests {
     }
 
     /// Every header, ours first.
-    fn fields_of(request: &Request) -> Vec<(&str, &str)> {
+    fn fields_of(request: &ChannelRequest) -> Vec<(&str, &str)> {
         request.ours.iter().chain(request.own.iter()).collect()
     }
 
-    fn field<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
+    fn field<'a>(request: &'a ChannelRequest, name: &HeaderName) -> Option<&'a str> {
         fields_of(request).into_iter().find_map(|(other, value)| (name == other).then_some(value))
     }
 
-    fn check_signature(request: &Request) {
+    fn check_signature(request: &ChannelRequest) {
         let names = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
         let [id, timestamp, signature] = names.map(|name| field(request, &name).expect("every request has it"));
         let received = Received { id, timestamp, signature, body: &request.body };
@@ -259,7 +259,7 @@ mod tests {
         for (status, class) in overrides {
             table.add(status, class).expect("a valid override");
         }
-        judge(&Answer { status, headers: &headers, excerpt: b"" }, &table, NOW)
+        judge(&ResponseView { status, headers: &headers, excerpt: b"" }, &table, NOW)
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
             headers.append(ASKS, HeaderValue::from_static(asks));
             let mut table = Overrides::default();
             overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
-            let verdict = judge(&Answer { status, headers: &headers, excerpt: b"" }, &table, NOW);
+            let verdict = judge(&ResponseView { status, headers: &headers, excerpt: b"" }, &table, NOW);
             (verdict.class, verdict.cause)
         };
         assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));

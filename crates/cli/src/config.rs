@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_engine::connector::{self, Roots};
-use posthaste_engine::master_key::Source;
+use posthaste_engine::master_key::MasterKeySource;
 use posthaste_engine::target::{HostPattern, TargetRules};
 use posthaste_server::duration;
 use posthaste_server::run::ATTEMPT_TIMEOUT_MAX;
@@ -46,7 +46,7 @@ pub(crate) struct Config {
     pub(crate) attempt_timeout: Duration,
     pub(crate) slots: u32,
     pub(crate) targets: TargetRules,
-    pub(crate) master_key: Source,
+    pub(crate) master_key: MasterKeySource,
     pub(crate) roots: RootsFrom,
     pub(crate) retention: Retention,
     pub(crate) defaults: PolicyDefaults,

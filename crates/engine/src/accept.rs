@@ -20,9 +20,9 @@ use posthaste_store::{
 use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
 use crate::clock::Clock;
-use crate::destination::Destination;
+use crate::endpoint_cache::CachedEndpoint;
 use crate::engine::Engine;
-use crate::pending::{Looked, Room};
+use crate::pending::{Looked, QuotaReservation};
 
 /// Panic message: without an answer of the store a message is neither accepted nor refused.
 const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked to accept";
@@ -56,7 +56,7 @@ pub struct NewMessage {
     /// The earliest time of the first attempt.
     pub deliver_at: Option<Timestamp>,
     /// The endpoints to send it to; when empty, the endpoints of its audience that want its event type.
-    pub endpoints: Vec<Named>,
+    pub endpoints: Vec<EndpointRef>,
     /// Its audience, metadata and the like.
     pub details: Details,
     /// A smaller variant of the payload, for receivers that refuse its size.
@@ -64,7 +64,7 @@ pub struct NewMessage {
     /// It replaces the deliveries that wait for the same endpoint under the same key.
     pub collapse_key: Option<String>,
     /// The producer's idempotency key, if any.
-    pub once: Option<Once<Promise>>,
+    pub once: Option<Once<AcceptedMessage>>,
     /// The quota of pending deliveries of its tenant; at this many the message is refused.
     pub pending_max: Option<u64>,
 }
@@ -93,7 +93,7 @@ impl NewMessage {
 
 /// An endpoint as a producer names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum EndpointRef {
     /// By its id.
     Id(EndpointId),
     /// By the uid that its owner gave it.
@@ -113,16 +113,16 @@ pub struct Once<P> {
 
 /// The result of accepting a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AcceptOutcome {
     /// It is new, and durable.
-    Promised(Promise),
+    Promised(AcceptedMessage),
     /// It was accepted before under the same idempotency key: the first answer.
     Replayed(FirstAnswer),
 }
 
 /// What the producer of an accepted message is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Promise {
+pub struct AcceptedMessage {
     /// The message's id.
     pub message: MessageId,
     /// Its public id, `msg_…`.
@@ -182,7 +182,7 @@ impl From<StoreError> for NotAccepted {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Makes a message and its deliveries durable.
-    pub async fn accept(&self, new: NewMessage) -> Result<Outcome, NotAccepted> {
+    pub async fn accept(&self, new: NewMessage) -> Result<AcceptOutcome, NotAccepted> {
         let Prepared { accepted, promise, room: _until_stored } = self.prepare(new, &mut Known::default()).await?;
         let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
         self.outcome(promise, acceptance.expect(ANSWERS_FOR_ALL))
@@ -190,8 +190,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Accepts many messages of one tenant, each on its own: one result for each, in the same order. Messages share
     /// transactions, which makes a batch cheap.
-    pub async fn accept_all(&self, new: Vec<NewMessage>) -> Vec<Result<Outcome, NotAccepted>> {
-        let mut outcomes: Vec<Option<Result<Outcome, NotAccepted>>> = Vec::with_capacity(new.len());
+    pub async fn accept_all(&self, new: Vec<NewMessage>) -> Vec<Result<AcceptOutcome, NotAccepted>> {
+        let mut outcomes: Vec<Option<Result<AcceptOutcome, NotAccepted>>> = Vec::with_capacity(new.len());
         let (mut known, mut call) = (Known::default(), Call::default());
         for new in new {
             match self.prepare(new, &mut known).await {
@@ -211,7 +211,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Stores the messages of one call in one transaction, and fills in the outcome of each.
-    async fn accept_together(&self, call: Call, outcomes: &mut [Option<Result<Outcome, NotAccepted>>]) {
+    async fn accept_together(&self, call: Call, outcomes: &mut [Option<Result<AcceptOutcome, NotAccepted>>]) {
         let Call { accepted, promises, rooms: _until_stored, .. } = call;
         if accepted.is_empty() {
             return;
@@ -231,9 +231,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    fn outcome(&self, promise: Promise, acceptance: Acceptance) -> Result<Outcome, NotAccepted> {
+    fn outcome(&self, promise: AcceptedMessage, acceptance: Acceptance) -> Result<AcceptOutcome, NotAccepted> {
         match acceptance {
-            Acceptance::Replayed(answer) => Ok(Outcome::Replayed(answer)),
+            Acceptance::Replayed(answer) => Ok(AcceptOutcome::Replayed(answer)),
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
             Acceptance::Unanswered => Err(StoreError::Busy.into()),
             Acceptance::Fresh => {
@@ -241,7 +241,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 if promise.deliveries.is_none() {
                     self.tell_of_job();
                 }
-                Ok(Outcome::Promised(promise))
+                Ok(AcceptOutcome::Promised(promise))
             }
         }
     }
@@ -283,11 +283,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
             })
             .collect();
-        let is_outlasted = |to: &&Arc<Destination>| {
+        let is_outlasted = |to: &&Arc<CachedEndpoint>| {
             let ttl = new.ttl.or(to.endpoint.ttl);
             ttl.is_some_and(|ttl| to.lane.policy.outlasts(new.tier, ttl))
         };
-        let promise = Promise {
+        let promise = AcceptedMessage {
             message: id,
             correlation_id: new.correlation_id.clone().unwrap_or_else(|| public_id.clone()),
             public_id,
@@ -357,13 +357,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let list = match known.endpoints.take() {
             Some(list) => list,
             None => {
-                let endpoints = self.destinations.tenant_endpoints(new.tenant).await?;
+                let endpoints = self.endpoint_cache.tenant_endpoints(new.tenant).await?;
                 endpoints.map_or(TenantEndpoints::TooMany, TenantEndpoints::These)
             }
         };
         let TenantEndpoints::These(endpoints) = known.endpoints.insert(list) else { return Ok(None) };
-        let wants = |to: &&Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
-        let wanted: Vec<Arc<Destination>> = endpoints.iter().filter(wants).cloned().collect();
+        let wants = |to: &&Arc<CachedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let wanted: Vec<Arc<CachedEndpoint>> = endpoints.iter().filter(wants).cloned().collect();
         Ok(Some(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) }))
     }
 
@@ -376,10 +376,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         selector: &EndpointSelector,
         known: &mut Known,
     ) -> Result<Recipients, StoreError> {
-        let wants = |to: &Arc<Destination>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let wants = |to: &Arc<CachedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
         let (mut wanted, mut after) = (Vec::new(), None);
         for _ in 0..SELECTED_PAGES_MAX {
-            let (page, next) = self.destinations.matching(new.tenant, selector, after, SELECTED_PAGE).await?;
+            let (page, next) = self.endpoint_cache.matching(new.tenant, selector, after, SELECTED_PAGE).await?;
             wanted.extend(page.into_iter().filter(wants));
             if wanted.len() > FANOUT_MAX {
                 break;
@@ -402,13 +402,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The endpoint with this id or uid, if it is the tenant's and takes messages.
-    async fn recipient(&self, tenant: TenantId, named: &Named) -> Result<Option<Arc<Destination>>, StoreError> {
+    async fn recipient(
+        &self,
+        tenant: TenantId,
+        named: &EndpointRef,
+    ) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
         let id = match named {
-            Named::Id(id) => Some(*id),
-            Named::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
+            EndpointRef::Id(id) => Some(*id),
+            EndpointRef::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
         };
         let Some(id) = id else { return Ok(None) };
-        let known = self.destinations.load(id).await?;
+        let known = self.endpoint_cache.load(id).await?;
         Ok(known.filter(|to| to.endpoint.tenant == tenant && to.takes_messages()))
     }
 }
@@ -416,8 +420,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
 /// A message on its way to the store, and the answer once it is stored.
 struct Prepared {
     accepted: Accepted,
-    promise: Promise,
-    room: Option<Room>,
+    promise: AcceptedMessage,
+    room: Option<QuotaReservation>,
 }
 
 /// What is looked up once for all messages of a batch, which are one tenant's.
@@ -429,7 +433,7 @@ struct Known {
 
 /// A tenant's endpoints that take messages.
 enum TenantEndpoints {
-    These(Vec<Arc<Destination>>),
+    These(Vec<Arc<CachedEndpoint>>),
     /// More than [`ENDPOINTS_LISTED_MAX`].
     TooMany,
 }
@@ -444,9 +448,9 @@ const CALL_BYTES_MAX: usize = 2_000_000;
 struct Call {
     accepted: Vec<Accepted>,
     /// Each with the index of its message in the batch.
-    promises: Vec<(usize, Promise)>,
+    promises: Vec<(usize, AcceptedMessage)>,
     /// The room that the messages take of their quota, held until they are stored.
-    rooms: Vec<Room>,
+    rooms: Vec<QuotaReservation>,
     deliveries: usize,
     bytes: usize,
 }
@@ -469,7 +473,7 @@ impl Call {
 /// The endpoints that get a message.
 enum Recipients {
     /// At most [`FANOUT_MAX`]: the accept makes their deliveries.
-    Few(Vec<Arc<Destination>>),
+    Few(Vec<Arc<CachedEndpoint>>),
     /// More: a job finds those that want it, and makes the deliveries in chunks.
     Many,
 }

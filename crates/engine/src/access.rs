@@ -278,7 +278,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         id: Key,
         by: Option<By>,
     ) -> Result<bool, NotDone> {
-        self.act(|engine| async move { Ok(engine.revoked(tenant, id, by).await?) }).await?
+        self.run_detached(|engine| async move { Ok(engine.revoked(tenant, id, by).await?) }).await?
     }
 
     async fn revoked(&self, tenant: Option<TenantId>, id: Key, by: Option<By>) -> Result<bool, StoreError> {

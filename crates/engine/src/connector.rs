@@ -47,11 +47,11 @@ use crate::target::{Refusal, Target, TargetRules};
 pub use bounds::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 pub use identity::{BadIdentity, CERTIFICATES_MAX, Identity, IdentityPem, PEM_BYTES_MAX};
 pub use open::{Dial, Tcp};
-pub use posthaste_channels::{Fields, Request};
+pub use posthaste_channels::{ChannelRequest, Fields};
 pub use resolve::{NoAnswer, Resolve, System};
 pub use trust::{Roots, TrustError};
 
-use attempt::Attempt;
+use attempt::RunningAttempt;
 use open::Opener;
 use pool::{Offer, Pools, Seat};
 
@@ -109,7 +109,7 @@ impl Default for Settings {
 
 /// One attempt to make.
 #[derive(Debug)]
-pub struct Job {
+pub struct ConnectorJob {
     /// The caller's own number; it comes back in [`Done`].
     pub token: u64,
     /// The receiver: it decides the request's path and `Host`.
@@ -117,7 +117,7 @@ pub struct Job {
     /// The endpoint's own TLS settings, if any; jobs with different identities share no connection.
     pub identity: Option<Arc<Identity>>,
     /// Headers and body.
-    pub request: Request,
+    pub request: ChannelRequest,
     /// When the attempt ends at the latest; `attempt_timeout` applies as well.
     pub deadline: Instant,
 }
@@ -128,14 +128,14 @@ pub struct Done {
     /// The job's token.
     pub token: u64,
     /// The receiver's answer, or why there is none.
-    pub result: Result<Answer, Fault>,
+    pub result: Result<ReceivedResponse, ConnectionFault>,
     /// The time from [`Connector::send`] to the end, including the wait for a connection.
     pub took: Duration,
 }
 
 /// A receiver's answer; a channel judges it.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ReceivedResponse {
     /// The status, from 200 to 599.
     pub status: StatusCode,
     /// Its headers; over HTTP/1.1 only those that are used.
@@ -148,7 +148,7 @@ pub struct Answer {
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConnectionFault {
     /// The cause of the attempt's end.
     pub cause: Cause,
     /// A stable code with more detail than the cause; for `address_refused` that of the refusal.
@@ -160,10 +160,10 @@ pub struct Fault {
 pub enum NotTaken {
     /// The caller has more slots than `jobs_max`.
     #[error("more jobs under way than jobs_max allows; settle some first or raise it")]
-    Full(Box<Job>),
+    Full(Box<ConnectorJob>),
     /// [`Connector::close`] was called, or the receiver of results was dropped.
     #[error("the connector is closing and takes no further job")]
-    Closed(Box<Job>),
+    Closed(Box<ConnectorJob>),
 }
 
 /// Makes attempts over outgoing connections. See the module's documentation.
@@ -201,14 +201,14 @@ impl Connector {
     }
 
     /// Starts an attempt. Never blocks; its result arrives as one [`Done`].
-    pub fn send(&self, job: Job) -> Result<(), NotTaken> {
+    pub fn send(&self, job: ConnectorJob) -> Result<(), NotTaken> {
         let reply = match self.results.clone().try_reserve_owned() {
             Ok(permit) => permit,
             Err(mpsc::error::TrySendError::Full(_)) => return Err(NotTaken::Full(Box::new(job))),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
         };
         let timeout = self.carriers.opener.settings.attempt_timeout;
-        let attempt = Attempt::new(job, reply, Instant::now(), timeout);
+        let attempt = RunningAttempt::new(job, reply, Instant::now(), timeout);
         match self.carriers.pools.offer(attempt) {
             Offer::Taken => {}
             Offer::Grow(seat, attempt) => self.carriers.spawn(seat, attempt),
@@ -254,14 +254,14 @@ impl Drop for Connector {
 
 impl Carriers {
     /// Offers an attempt that no connection has begun to one with room, or to a new one.
-    fn pass_on(self: &Arc<Self>, attempt: Attempt) {
+    fn pass_on(self: &Arc<Self>, attempt: RunningAttempt) {
         if let Offer::Grow(seat, attempt) = self.pools.pass_on(attempt) {
             self.spawn(seat, attempt);
         }
     }
 
     /// Offers an attempt again that a connection handed back with this fault. The second time it ends with the fault.
-    fn repeat(self: &Arc<Self>, mut attempt: Attempt, fault: Fault) {
+    fn repeat(self: &Arc<Self>, mut attempt: RunningAttempt, fault: ConnectionFault) {
         if attempt.repeat() {
             self.pass_on(attempt);
         } else {
@@ -270,7 +270,7 @@ impl Carriers {
     }
 
     /// Starts a connection's task, which is owned here and awaited by [`Connector::close`].
-    fn spawn(self: &Arc<Self>, seat: Seat, attempt: Attempt) {
+    fn spawn(self: &Arc<Self>, seat: Seat, attempt: RunningAttempt) {
         let mut tasks = self.tasks();
         while let Some(ended) = tasks.try_join_next() {
             report(ended);

@@ -5,19 +5,19 @@
 //! code as production. In production [`driver`] feeds it.
 //!
 //! The path of a delivery: [`Event::Arrived`] → `core::scheduler` picks it → [`Effect::Send`] →
-//! [`Event::Finished`] → `core::delivery::settle` decides → [`Call::Settle`] → [`Reply::Settled`].
+//! [`Event::Finished`] → `core::delivery::settle` decides → [`StoreCall::Settle`] → [`StoreReply::Settled`].
 //!
 //! Invariants: a delivery whose end was decided is not sent; a decision takes effect only once it is
 //! durable; every pending row is in the window or will be read later: a notice of a committed row
 //! always moves back the cursor that would have passed it.
 
-mod asked;
 pub mod call;
 mod collapse;
+mod commands;
 pub mod counts;
+mod delayed_cursor;
 pub mod driver;
 mod erased;
-mod late;
 mod pauses;
 mod rows;
 mod soft;
@@ -43,14 +43,14 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
 
-pub use asked::{Answer, Command, EndLane, LanePaused, Ticket};
-pub use call::{Call, Reply};
-use counts::{Counts, Watched};
-use erased::Erased;
-use late::Late;
+pub use call::{StoreCall, StoreReply};
+pub use commands::{Command, CommandReply, EndLane, LanePaused, Ticket};
+use counts::{DispatchCounts, Watched};
+use delayed_cursor::DelayedCursor;
+use erased::RecentErasures;
 pub use pauses::PauseNumber;
 use pauses::Pauses;
-use soft::Remembered;
+use soft::StoredBreakers;
 use sweeper::Sweeper;
 
 /// Rows changed by one call: a group commit's worth.
@@ -59,7 +59,7 @@ const SETTLE_BATCH_MAX: usize = 512;
 const UNSETTLED_MAX: usize = 4_096;
 /// Bytes of payloads kept in memory from accept to send: tens of thousands of small payloads. Few large ones fit;
 /// reading a large one back from the store is cheap beside sending it.
-const RIDING_BYTES_MAX: usize = 16 * 1024 * 1024;
+const INLINE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// How long after its failure a store call is repeated.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -73,9 +73,9 @@ pub enum Event {
     /// Attempts ended.
     Finished(Vec<Finished>),
     /// The store answered.
-    Replied(Reply),
-    /// A caller sent a command through [`driver::Handle`].
-    Asked(Ticket, Command),
+    Replied(StoreReply),
+    /// A caller sent a command through [`driver::DispatchHandle`].
+    Command(Ticket, Command),
     /// The time of [`Dispatch::wake_at`] has come.
     Woke,
     /// Shut down: begin no attempts; those in flight end and are recorded.
@@ -86,16 +86,16 @@ pub enum Event {
 #[derive(Debug)]
 pub enum Effect {
     /// Make an attempt and report it as [`Event::Finished`].
-    Send(Send),
+    Send(SendAttempt),
     /// Call the store and report its answer as [`Event::Replied`].
-    Store(Call),
+    Store(StoreCall),
     /// Answer the caller of a command.
-    Answer(Ticket, Answer),
+    Answer(Ticket, CommandReply),
 }
 
 /// An attempt to make.
 #[derive(Clone, Debug)]
-pub struct Send {
+pub struct SendAttempt {
     /// The delivery, its attempt number and where it goes.
     pub start: AttemptStart,
     /// The message, when it is in memory; otherwise it is read from the store.
@@ -129,10 +129,10 @@ pub struct Dispatch {
     /// The batch of outcomes being written.
     settling: Vec<DeliveryId>,
     /// Payloads of deliveries in the window, kept since their accept.
-    riding: IdMap<DeliveryId, Arc<Message>>,
-    riding_bytes: usize,
-    erased: Erased,
-    late: Late,
+    inline_payloads: IdMap<DeliveryId, Arc<Message>>,
+    inline_bytes: usize,
+    erased: RecentErasures,
+    delayed: DelayedCursor,
     sweeper: Sweeper,
     lanes_asked: IdSet<LaneId>,
     lanes_to_ask: Vec<LaneId>,
@@ -149,11 +149,11 @@ pub struct Dispatch {
     receipts: IdMap<DeliveryId, Vec<Ticket>>,
     /// Deliveries whose rows are being read because a caller asked to retry them now.
     hurried: IdSet<DeliveryId>,
-    failed_calls: Vec<Call>,
+    failed_calls: Vec<StoreCall>,
     call_again_at: Timestamp,
     pauses: Pauses,
-    remembered: Remembered,
-    counts: Counts,
+    stored_breakers: StoredBreakers,
+    counts: DispatchCounts,
     draining: bool,
 }
 
@@ -165,10 +165,10 @@ impl Dispatch {
             scheduler: Scheduler::new(limits),
             unsettled: VecDeque::new(),
             settling: Vec::new(),
-            riding: IdMap::default(),
-            riding_bytes: 0,
-            erased: Erased::default(),
-            late: Late::default(),
+            inline_payloads: IdMap::default(),
+            inline_bytes: 0,
+            erased: RecentErasures::default(),
+            delayed: DelayedCursor::default(),
             sweeper: Sweeper::default(),
             lanes_asked: IdSet::default(),
             lanes_to_ask: Vec::new(),
@@ -182,8 +182,8 @@ impl Dispatch {
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
             pauses: Pauses::default(),
-            remembered: Remembered::default(),
-            counts: Counts::default(),
+            stored_breakers: StoredBreakers::default(),
+            counts: DispatchCounts::default(),
             draining: false,
         }
     }
@@ -204,7 +204,7 @@ impl Dispatch {
                 }
             }
             Event::Replied(reply) => self.replied(now, reply, effects),
-            Event::Asked(ticket, command) => self.asked(now, ticket, command, effects),
+            Event::Command(ticket, command) => self.command(now, ticket, command, effects),
             Event::Woke => {}
             Event::Drain => self.draining = true,
         }
@@ -216,10 +216,10 @@ impl Dispatch {
         // No timer for work that is not done during a shutdown, or while too many outcomes are
         // unwritten: the answer to a write wakes the loop.
         let queue = self.scheduler.wake_at().filter(|_| self.may_pick());
-        let late = self.late.look_at().filter(|_| !self.draining);
+        let delayed = self.delayed.look_at().filter(|_| !self.draining);
         let sweeps = self.sweeper.wake_at().filter(|_| !self.draining);
-        let soft = self.remembered.look_at().filter(|_| !self.draining);
-        [queue, late, sweeps, soft, Some(self.call_again_at)]
+        let soft = self.stored_breakers.look_at().filter(|_| !self.draining);
+        [queue, delayed, sweeps, soft, Some(self.call_again_at)]
             .into_iter()
             .flatten()
             .filter(|at| *at < Timestamp::MAX)
@@ -228,7 +228,7 @@ impl Dispatch {
 
     /// Whether the shutdown is complete: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
-        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.remembered.is_writing();
+        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.stored_breakers.is_writing();
         self.draining && self.scheduler.in_flight() == 0 && is_recorded
     }
 
@@ -280,14 +280,14 @@ impl Dispatch {
         match arrival.new.place {
             RowIndex::Ready => {
                 if self.admit_or_spill(now, arrival.new.delivery, RowIndex::Ready) {
-                    self.ride(now, id, arrival.message);
+                    self.keep_payload(now, id, arrival.message);
                 }
                 self.ask_for(lane);
             }
             // A row that is in an index is only ever read from the store: a row that came in both
             // as an arrival and by a page could be sent twice.
             RowIndex::Delayed => {
-                self.late.notice(delivery.state.due().unwrap_or(now), id);
+                self.delayed.notice(delivery.state.due().unwrap_or(now), id);
                 self.scheduler.forget_idle_lane(lane, now);
             }
             RowIndex::Spilled => {
@@ -300,7 +300,7 @@ impl Dispatch {
     fn finished(&mut self, now: Timestamp, roll: Roll, finished: Finished, effects: &mut Vec<Effect>) {
         let id = finished.delivery;
         let verdict = &finished.verdict;
-        self.remembered.heard(verdict);
+        self.stored_breakers.heard(verdict);
         self.counts.attempted(verdict.class, finished.took);
         let superseded = self.superseded.contains(&id);
         let Some(record) = self.scheduler.settle(now, roll.fork(id.raw()), id, verdict, superseded) else {
@@ -329,36 +329,38 @@ impl Dispatch {
         self.record(record, attempt, finished.excerpt);
     }
 
-    fn replied(&mut self, now: Timestamp, reply: Reply, effects: &mut Vec<Effect>) {
+    fn replied(&mut self, now: Timestamp, reply: StoreReply, effects: &mut Vec<Effect>) {
         match reply {
-            Reply::Settled(results) => self.settled(now, &results, effects),
-            Reply::Paged(query, as_of, page) => self.paged(now, query, as_of, page, effects),
-            Reply::Spilled(sheds) => {
+            StoreReply::Settled(results) => self.settled(now, &results, effects),
+            StoreReply::Paged(query, as_of, page) => self.paged(now, query, as_of, page, effects),
+            StoreReply::Spilled(sheds) => {
                 for shed in sheds {
                     self.scheduler.spilled(shed.lane, shed.tier, shed.delivery);
                     self.ask_for(shed.lane);
                 }
             }
-            Reply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
-            Reply::Cut { scope, ticket, ended, in_flight, .. } => {
+            StoreReply::Lanes(wanted, found) => self.lanes_found(now, wanted, &found, effects),
+            StoreReply::Cut { scope, ticket, ended, in_flight, .. } => {
                 self.sweeper.durable(scope, now);
                 self.scheduler.cut_recorded(scope);
                 if let Some(ticket) = ticket {
-                    effects.push(Effect::Answer(ticket, Answer::Ended { ended, in_flight }));
+                    effects.push(Effect::Answer(ticket, CommandReply::Ended { ended, in_flight }));
                 }
             }
-            Reply::Swept(sweep, swept) => {
+            StoreReply::Swept(sweep, swept) => {
                 self.counts.swept += swept.ended.len() as u64;
                 self.swept(now, sweep, &swept, effects);
             }
-            Reply::Uncut => {}
-            Reply::Remembered => self.remembered.written(),
-            Reply::Paused(ticket) | Reply::Reset(ticket) => effects.push(Effect::Answer(ticket, Answer::Done)),
-            Reply::Resumed(scope, pause, ticket) => {
-                self.pauses.resume(&mut self.scheduler, now, scope, pause);
-                effects.push(Effect::Answer(ticket, Answer::Done));
+            StoreReply::Uncut => {}
+            StoreReply::Remembered => self.stored_breakers.written(),
+            StoreReply::Paused(ticket) | StoreReply::Reset(ticket) => {
+                effects.push(Effect::Answer(ticket, CommandReply::Done))
             }
-            Reply::Failed(call) => {
+            StoreReply::Resumed(scope, pause, ticket) => {
+                self.pauses.resume(&mut self.scheduler, now, scope, pause);
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
+            }
+            StoreReply::Failed(call) => {
                 self.failed_calls.push(call);
                 self.call_again_at = self.call_again_at.min(now + CALL_AGAIN);
             }
@@ -386,7 +388,7 @@ impl Dispatch {
                 }
                 AfterRecord::Left(due) => {
                     self.depart(id);
-                    self.late.notice(due, id);
+                    self.delayed.notice(due, id);
                     // A receipt that came before the delivery was in the window is still to be recorded.
                     self.receipts_again(now, id, effects);
                     continue;
@@ -394,7 +396,7 @@ impl Dispatch {
                 AfterRecord::Ended => self.depart(id),
             }
             for ticket in self.receipts.remove(&id).unwrap_or_default() {
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
         }
     }
@@ -415,8 +417,8 @@ impl Dispatch {
             match self.scheduler.next(now, roll) {
                 Some(Pick::Send(start)) => {
                     self.counts.sent(now.since(start.due));
-                    let message = self.riding.get(&start.delivery).cloned();
-                    effects.push(Effect::Send(Send { start, message }));
+                    let message = self.inline_payloads.get(&start.delivery).cloned();
+                    effects.push(Effect::Send(SendAttempt { start, message }));
                 }
                 Some(Pick::Record(record)) => self.record(record, None, None),
                 None => break,
@@ -436,14 +438,14 @@ impl Dispatch {
         if self.settling.is_empty() && !self.unsettled.is_empty() {
             let batch: Vec<Settlement> = self.unsettled.drain(..self.unsettled.len().min(SETTLE_BATCH_MAX)).collect();
             self.settling.extend(batch.iter().map(|settlement| settlement.record.delivery.id));
-            effects.push(Effect::Store(Call::Settle(batch)));
+            effects.push(Effect::Store(StoreCall::Settle(batch)));
         }
         if !self.to_spill.is_empty() {
             let sheds = std::mem::take(&mut self.to_spill);
-            effects.extend(sheds.chunks(SETTLE_BATCH_MAX).map(|batch| Effect::Store(Call::Spill(batch.to_vec()))));
+            effects.extend(sheds.chunks(SETTLE_BATCH_MAX).map(|batch| Effect::Store(StoreCall::Spill(batch.to_vec()))));
         }
         if !self.lanes_to_ask.is_empty() {
-            effects.push(Effect::Store(Call::Lanes(std::mem::take(&mut self.lanes_to_ask))));
+            effects.push(Effect::Store(StoreCall::Lanes(std::mem::take(&mut self.lanes_to_ask))));
         }
     }
 
@@ -465,18 +467,18 @@ impl Dispatch {
         self.unsettled.push_back(Settlement { record, epoch: self.session.epoch, attempt, excerpt });
     }
 
-    fn ride(&mut self, now: Timestamp, id: DeliveryId, message: Arc<Message>) {
+    fn keep_payload(&mut self, now: Timestamp, id: DeliveryId, message: Arc<Message>) {
         let bytes = message.body.len();
-        if self.riding_bytes + bytes <= RIDING_BYTES_MAX && !self.erased.covers(now, &message) {
-            self.riding_bytes += bytes;
-            self.riding.insert(id, message);
+        if self.inline_bytes + bytes <= INLINE_BYTES_MAX && !self.erased.covers(now, &message) {
+            self.inline_bytes += bytes;
+            self.inline_payloads.insert(id, message);
         }
     }
 
     /// A delivery left the window.
     fn depart(&mut self, id: DeliveryId) {
-        if let Some(message) = self.riding.remove(&id) {
-            self.riding_bytes -= message.body.len();
+        if let Some(message) = self.inline_payloads.remove(&id) {
+            self.inline_bytes -= message.body.len();
         }
         if !self.pages.is_empty() {
             self.departures.0 += 1;

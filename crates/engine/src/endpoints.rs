@@ -23,12 +23,12 @@ use posthaste_store::{
     StoreError, WebhookTarget,
 };
 
-use crate::accept::{Named, NewMessage, NotAccepted, Once, Outcome, Promise};
+use crate::accept::{AcceptOutcome, AcceptedMessage, EndpointRef, NewMessage, NotAccepted, Once};
 use crate::clock::Clock;
 use crate::connector::BadIdentity;
-use crate::destination::{self, Destination};
-use crate::dispatch::driver::Ended;
-use crate::dispatch::{Answer, Command, EndLane, LanePaused};
+use crate::dispatch::driver::EngineStopped;
+use crate::dispatch::{Command, CommandReply, EndLane, LanePaused};
+use crate::endpoint_cache::{self, CachedEndpoint};
 use crate::engine::{Engine, NotDone, Sees};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
@@ -128,7 +128,7 @@ pub enum NotMade {
     KeyReused,
     /// The engine is going down.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] EngineStopped),
     /// The store could not take it.
     #[error("the endpoint could not be made durable")]
     Store(#[from] StoreError),
@@ -180,7 +180,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Replaces an endpoint; its version must be the next after the one that was read.
     pub async fn change_endpoint(self: &Arc<Self>, changed: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let changed = self.checked(changed).await?;
-        self.act(|engine| async move { engine.put_changed(changed, by).await }).await?
+        self.run_detached(|engine| async move { engine.put_changed(changed, by).await }).await?
     }
 
     async fn put_changed(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
@@ -227,7 +227,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 (put, None) => engine.changed(rotated, put).await.map(Made::Now),
             }
         };
-        self.act(rotate).await?
+        self.run_detached(rotate).await?
     }
 
     async fn changed(&self, endpoint: Endpoint, put: EndpointPut) -> Result<Endpoint, NotMade> {
@@ -235,7 +235,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             EndpointPut::UidTaken => Err(NotMade::UidTaken),
             EndpointPut::Stale | EndpointPut::Replayed(_) | EndpointPut::KeyReused => Err(NotMade::Stale),
             EndpointPut::Done => {
-                self.destinations.forget(endpoint.id);
+                self.endpoint_cache.forget(endpoint.id);
                 self.handle.ask(Command::Lane(endpoint.lane)).await?;
                 Ok(endpoint)
             }
@@ -253,7 +253,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Ends a pause of an endpoint and enables it; one that was gone takes messages again.
     pub async fn enable_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
         let endpoint = endpoint.clone();
-        self.act(|engine| async move { engine.enabled(endpoint, by).await }).await?
+        self.run_detached(|engine| async move { engine.enabled(endpoint, by).await }).await?
     }
 
     async fn enabled(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
@@ -264,7 +264,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if !self.store.endpoint(endpoint.id).await?.is_some_and(|now| is_the_same(&now)) {
             return Err(NotMade::Stale);
         }
-        if endpoint.status == EndpointStatus::Gone && self.handle.ask(Command::IsEnding(lane)).await? == Answer::Done {
+        if endpoint.status == EndpointStatus::Gone
+            && self.handle.ask(Command::IsEnding(lane)).await? == CommandReply::Done
+        {
             return Err(NotMade::StillEnding);
         }
         let enabled = if endpoint.status == EndpointStatus::Active {
@@ -283,19 +285,19 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// may still arrive.
     pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let (id, lane) = (endpoint.id, endpoint.lane);
-        self.act(|engine| async move { engine.deleted(id, lane, by).await }).await?
+        self.run_detached(|engine| async move { engine.deleted(id, lane, by).await }).await?
     }
 
     async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<By>) -> Result<(u64, u64), NotDone> {
         let endpoint = Some((id, EndpointChange::Deleted));
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::EndpointDeleted, endpoint };
         let answer = self.handle.ask(Command::EndLane(end, by)).await?;
-        self.destinations.forget(id);
+        self.endpoint_cache.forget(id);
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         }
         match answer {
-            Answer::Ended { ended, in_flight } => Ok((ended, in_flight)),
+            CommandReply::Ended { ended, in_flight } => Ok((ended, in_flight)),
             _ => Ok((0, 0)),
         }
     }
@@ -304,11 +306,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn test_endpoint(
         &self,
         endpoint: &Endpoint,
-        once: Option<Once<Promise>>,
-    ) -> Result<Outcome, NotAccepted> {
+        once: Option<Once<AcceptedMessage>>,
+    ) -> Result<AcceptOutcome, NotAccepted> {
         let example = NewMessage {
             event_type: Some(EXAMPLE_EVENT.to_owned()),
-            endpoints: vec![Named::Id(endpoint.id)],
+            endpoints: vec![EndpointRef::Id(endpoint.id)],
             once,
             ..NewMessage::new(endpoint.tenant, Bytes::from_static(EXAMPLE), Tier::Transactional)
         };
@@ -326,8 +328,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// An endpoint that the caller may see and that was not deleted.
-    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
-        let known = self.destinations.load(id).await?.filter(|known| visibility.sees(known.endpoint.tenant));
+    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
+        let known = self.endpoint_cache.load(id).await?.filter(|known| visibility.sees(known.endpoint.tenant));
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
@@ -348,9 +350,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// For each of these lanes, in order, whether it is paused or its endpoint disabled.
-    pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, Ended> {
+    pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, EngineStopped> {
         match self.handle.ask(Command::Paused(lanes)).await? {
-            Answer::Paused(holds) => Ok(holds),
+            CommandReply::Paused(holds) => Ok(holds),
             _ => Ok(Vec::new()),
         }
     }
@@ -360,7 +362,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         let url = std::mem::take(&mut webhook.url);
-        webhook.url = Target::parse(&url, self.destinations.targets())?.rewritten(url);
+        webhook.url = Target::parse(&url, self.endpoint_cache.targets())?.rewritten(url);
         for (index, text) in endpoint.event_types.iter().enumerate() {
             pattern::Pattern::parse(text).map_err(|bad| NotMade::EventType { index, bad })?;
         }
@@ -380,7 +382,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let added = overrides.add(status, class);
             added.map_err(|bad| NotMade::Override { status: status.clone(), bad })?;
         }
-        destination::identity(&endpoint.target)?;
+        endpoint_cache::identity(&endpoint.target)?;
         if let Some(name) = &endpoint.time_zone {
             let now = self.clock.now();
             zone::offsets(name, now, now)?;

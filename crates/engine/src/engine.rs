@@ -21,24 +21,24 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::acts::Acts;
+use crate::background::BackgroundTasks;
 use crate::channels::{self, ChannelRegistry};
-use crate::chores::Chores;
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
-use crate::destination::Destinations;
-use crate::dispatch::driver::{Driver, Ended, Handle};
-use crate::dispatch::{Answer, Command};
+use crate::detached::DetachedTasks;
+use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
+use crate::dispatch::{Command, CommandReply};
+use crate::endpoint_cache::EndpointCache;
 use crate::eraser::Wakes;
 use crate::master_key::keeper::Keeper;
-use crate::mint::Mint;
+use crate::mint::KeySequence;
 use crate::outbox::Ruled;
-use crate::pending::Pending;
+use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
 use crate::target::Origin;
 use crate::tenants::Tenants;
-use crate::upkeep::Agreements;
+use crate::upkeep::RetentionOverrides;
 use crate::watch::Watch;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
@@ -97,16 +97,16 @@ impl Settings {
 pub struct Engine<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) destinations: Arc<Destinations<S>>,
-    pub(crate) handle: Handle,
+    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
     pub(crate) lookup: LookupKey,
     pub(crate) tenants: Tenants,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingBounds,
     pub(crate) access: Access,
     pub(crate) ids: Arc<IdKey>,
-    pub(crate) mint: Mint,
-    pub(crate) acts: Acts,
+    pub(crate) mint: KeySequence,
+    pub(crate) detached: DetachedTasks,
     pub(crate) new_job: Arc<Notify>,
     pub(crate) erasures: Arc<Wakes>,
     pub(crate) rotator: Arc<Rotator>,
@@ -114,7 +114,7 @@ pub struct Engine<S, C> {
     pub(crate) watch: Watch,
     /// How long things are kept for tenants without times of their own.
     pub(crate) retention: Retention,
-    pub(crate) agreements: Arc<Agreements>,
+    pub(crate) agreements: Arc<RetentionOverrides>,
 }
 
 /// Why a method of the engine failed.
@@ -122,7 +122,7 @@ pub struct Engine<S, C> {
 pub enum NotDone {
     /// The engine is going down.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] EngineStopped),
     /// The store failed.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
@@ -154,7 +154,7 @@ impl Sees {
 
 /// A delivery as the API returns it.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct DeliveryView {
     /// What the store has of it.
     pub shown: Shown,
     /// Why it waits; `None` once it has ended.
@@ -176,40 +176,40 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let destinations = Destinations::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
+        let endpoint_cache = EndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
             .with_channels(settings.channels);
         let origin = settings.defaults.origin();
-        let destinations = Arc::new(destinations.with_defaults(settings.defaults));
+        let endpoint_cache = Arc::new(endpoint_cache.with_defaults(settings.defaults));
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);
         let sender = AttemptSender::new(
             Arc::clone(&store),
-            Arc::clone(&destinations),
+            Arc::clone(&endpoint_cache),
             (Arc::clone(&connector), results),
             Arc::clone(&ids),
             clock.clone(),
             attempt_timeout,
         );
-        let ruled = Ruled { store: Arc::clone(&store), destinations: Arc::clone(&destinations) };
+        let ruled = Ruled { store: Arc::clone(&store), endpoint_cache: Arc::clone(&endpoint_cache) };
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let limits = Limits { origin, ..settings.limits };
         let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), sender, clock.clone(), dice);
-        let (acts, carrier) = Acts::new();
+        let (detached, runner) = DetachedTasks::new();
         let engine = Self {
             store,
             session,
-            destinations,
+            endpoint_cache,
             handle,
             clock,
             lookup,
             tenants: Tenants::default(),
-            pending: Pending::default(),
+            pending: PendingBounds::default(),
             access: Access::new(settings.api_keys),
             ids,
-            mint: Mint::of(session.writer),
-            acts,
+            mint: KeySequence::of(session.writer),
+            detached,
             new_job: Arc::default(),
             erasures: Arc::default(),
             rotator: Arc::new(Rotator::new(settings.master_key)),
@@ -218,17 +218,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
             retention: settings.retention,
             agreements: Arc::default(),
         };
-        let chores = Chores::of(&engine, carrier);
+        let background = BackgroundTasks::of(&engine, runner);
         let run = async move {
-            // The chores end with the loop, also when an error ends it.
-            let (chores_end, loop_ended) = (stop.child_token(), CancellationToken::new());
+            // The background tasks end with the loop, also when an error ends it.
+            let (stop_background, loop_ended) = (stop.child_token(), CancellationToken::new());
             let dispatch = async {
                 let ended = driver.run(stop).await;
-                chores_end.cancel();
+                stop_background.cancel();
                 loop_ended.cancel();
                 ended
             };
-            let (ended, ()) = tokio::join!(dispatch, chores.run(chores_end.clone(), loop_ended.clone()));
+            let (ended, ()) = tokio::join!(dispatch, background.run(stop_background.clone(), loop_ended.clone()));
             connector.close().await;
             ended
         };
@@ -273,7 +273,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A delivery with its state, its attempts and the reason why it waits.
-    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<View>, NotDone> {
+    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<DeliveryView>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
         // The store keeps endpoints that were deleted, so this finds their deliveries too.
         let endpoint = self.store.endpoint(shown.delivery.endpoint).await?;
@@ -284,7 +284,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A message and its first 1,000 deliveries, by id.
-    pub async fn message(&self, visibility: Sees, id: MessageId) -> Result<Option<(Arc<Message>, Vec<View>)>, NotDone> {
+    pub async fn message(
+        &self,
+        visibility: Sees,
+        id: MessageId,
+    ) -> Result<Option<(Arc<Message>, Vec<DeliveryView>)>, NotDone> {
         let Some(message) = self.store.message(id).await?.filter(|message| visibility.sees(message.tenant)) else {
             return Ok(None);
         };
@@ -311,17 +315,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Adds to a stored delivery why it waits, which only the loop knows.
-    pub(crate) async fn view(&self, shown: Shown) -> Result<View, Ended> {
+    pub(crate) async fn view(&self, shown: Shown) -> Result<DeliveryView, EngineStopped> {
         let Delivery { id, lane, state, .. } = shown.delivery;
         let (explained, paused) = if state.is_terminal() {
             (None, None)
         } else {
             match self.handle.ask(Command::Explain(id, lane, state)).await? {
-                Answer::Explained(explained, paused) => (Some(with_retry_after(explained, &shown)), paused),
+                CommandReply::Explained(explained, paused) => (Some(with_retry_after(explained, &shown)), paused),
                 _ => (None, None),
             }
         };
-        Ok(View { shown, explained, paused })
+        Ok(DeliveryView { shown, explained, paused })
     }
 
     /// Sends a delivery now, before its due time, at a caller's request; gates may still hold it. `None` when there is
@@ -331,20 +335,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
         visibility: Sees,
         id: DeliveryId,
         by: Option<By>,
-    ) -> Result<Option<View>, NotDone> {
+    ) -> Result<Option<DeliveryView>, NotDone> {
         let Some(view) = self.delivery(visibility, id).await? else { return Ok(None) };
         if view.shown.delivery.state.is_terminal() {
             return Ok(Some(view));
         }
         let delivery = view.shown.delivery;
-        self.act(|engine| async move { engine.retry_now(&delivery, by).await }).await??;
+        self.run_detached(|engine| async move { engine.retry_now(&delivery, by).await }).await??;
         self.delivery(visibility, id).await
     }
 
     async fn retry_now(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
         self.store.note_hurry(self.session, delivery, self.done_by(by)).await?;
         match self.handle.ask(Command::Hurry(delivery.id)).await? {
-            Answer::Nothing => Err(StoreError::Busy.into()),
+            CommandReply::Nothing => Err(StoreError::Busy.into()),
             _ => Ok(()),
         }
     }
@@ -357,7 +361,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             return Ok(None);
         }
         match self.handle.ask(Command::Cancel(id, by)).await? {
-            Answer::Ended { ended, in_flight } => Ok(Some((ended, in_flight))),
+            CommandReply::Ended { ended, in_flight } => Ok(Some((ended, in_flight))),
             _ => Ok(Some((0, 0))),
         }
     }
@@ -370,13 +374,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Ends a pause at a caller's request; `false` when nothing was paused.
     pub async fn resume(&self, scope: PauseScope, by: Option<By>) -> Result<bool, NotDone> {
-        Ok(self.handle.ask(Command::Resume(scope, by)).await? == Answer::Done)
+        Ok(self.handle.ask(Command::Resume(scope, by)).await? == CommandReply::Done)
     }
 
     /// The pauses in force, the widest scopes first: skips `passed` of them and returns at most `most`.
     pub async fn pauses(&self, passed: usize, most: usize) -> Result<Vec<Arc<Pause>>, NotDone> {
         match self.handle.ask(Command::Pauses(passed, most)).await? {
-            Answer::Pauses(pauses) => Ok(pauses),
+            CommandReply::Pauses(pauses) => Ok(pauses),
             _ => Ok(Vec::new()),
         }
     }
@@ -392,7 +396,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// Every breaker that is not closed, lanes first.
     pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
         match self.handle.ask(Command::Breakers).await? {
-            Answer::Breakers(breakers) => Ok(breakers),
+            CommandReply::Breakers(breakers) => Ok(breakers),
             _ => Ok(Vec::new()),
         }
     }
@@ -400,14 +404,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The lanes in memory that go through a gate, each with its tenant.
     pub async fn lanes_through(&self, gate: SharedGate) -> Result<Vec<(LaneId, TenantId)>, NotDone> {
         match self.handle.ask(Command::LanesThrough(gate)).await? {
-            Answer::LanesThrough(lanes) => Ok(lanes),
+            CommandReply::LanesThrough(lanes) => Ok(lanes),
             _ => Ok(Vec::new()),
         }
     }
 
     /// Resets a breaker at a caller's request; `false` when it is closed.
     pub async fn reset_breaker(&self, of: BreakerOf, how: Reset, by: Option<By>) -> Result<bool, NotDone> {
-        Ok(self.handle.ask(Command::Reset(of, how, by)).await? == Answer::Done)
+        Ok(self.handle.ask(Command::Reset(of, how, by)).await? == CommandReply::Done)
     }
 
     /// Begins to rotate the master key at an operator's request; sealed data stays readable all the time. When a

@@ -7,7 +7,7 @@ use posthaste_core::id::TenantId;
 use posthaste_store::{By, Erase, Erasure, PauseScope, Store, StoreError, Whom};
 
 use crate::clock::Clock;
-use crate::dispatch::{Answer, Command};
+use crate::dispatch::{Command, CommandReply};
 use crate::engine::{Engine, NotDone};
 
 /// How long an answer waits for the erasure to end; small erasures are done by then.
@@ -15,7 +15,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// An erasure that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Erased {
+pub struct ErasureStarted {
     /// Its journal row and its progress.
     pub erasure: Erasure,
     /// Deliveries that were in flight and may still arrive.
@@ -25,13 +25,18 @@ pub struct Erased {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Erases a subject or a tenant. Once this returns, its data cannot be read, and only attempts already in flight
     /// may still arrive. The data is deleted in steps; [`Engine::erasure`] returns the progress.
-    pub async fn erase(self: &Arc<Self>, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
-        let begun = self.act(|engine| async move { engine.erase_begun(tenant, whom, by).await }).await??;
+    pub async fn erase(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        whom: Whom,
+        by: Option<By>,
+    ) -> Result<ErasureStarted, NotDone> {
+        let begun = self.run_detached(|engine| async move { engine.erase_begun(tenant, whom, by).await }).await??;
         let erasure = self.erasure_done(begun.erasure).await?;
-        Ok(Erased { erasure, ..begun })
+        Ok(ErasureStarted { erasure, ..begun })
     }
 
-    async fn erase_begun(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<Erased, NotDone> {
+    async fn erase_begun(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<ErasureStarted, NotDone> {
         let subject = match &whom {
             Whom::Subject(subject) => Some(subject.clone()),
             Whom::Tenant => None,
@@ -46,7 +51,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.store.erase(self.session, erase).await?
         };
         // Also for a subject, which may have endpoints.
-        self.destinations.forget_tenant(tenant);
+        self.endpoint_cache.forget_tenant(tenant);
         if erasure.is_tenant {
             self.tenants.forget(tenant);
             self.pending.forget(tenant);
@@ -54,7 +59,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.agreements.changed();
         }
         let in_flight = match self.handle.ask(Command::Erased(tenant, subject)).await? {
-            Answer::InFlight(messages) => self.store.count_erased(messages).await?,
+            CommandReply::InFlight(messages) => self.store.count_erased(messages).await?,
             _ => 0,
         };
         if erasure.is_tenant {
@@ -62,7 +67,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.handle.ask(Command::Resume(PauseScope::Tenant(tenant), by)).await?;
         }
         self.erasures.new.notify_one();
-        Ok(Erased { erasure, in_flight })
+        Ok(ErasureStarted { erasure, in_flight })
     }
 
     /// Waits until the erasure is done, for at most two seconds.

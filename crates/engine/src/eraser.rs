@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::dispatch::driver::{Ended, Handle};
-use crate::dispatch::{Answer, Command, EndLane};
+use crate::dispatch::driver::{DispatchHandle, EngineStopped};
+use crate::dispatch::{Command, CommandReply, EndLane};
 use crate::rest::rest;
 
 /// The most erasures that take turns; later ones wait until one of these is done.
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Eraser<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) handle: Handle,
+    pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
     pub(crate) wakes: Arc<Wakes>,
 }
@@ -58,8 +58,8 @@ impl From<StoreError> for Stopped {
     }
 }
 
-impl From<Ended> for Stopped {
-    fn from(_: Ended) -> Self {
+impl From<EngineStopped> for Stopped {
+    fn from(_: EngineStopped) -> Self {
         Self::Loop
     }
 }
@@ -109,7 +109,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
 
     async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, Stopped> {
         let under_way = match self.handle.ask(Command::UnderWay).await? {
-            Answer::UnderWay(under_way) => under_way,
+            CommandReply::UnderWay(under_way) => under_way,
             _ => Vec::new(),
         };
         let step = self.store.erase_step(self.session, erasure.number, self.clock.now(), under_way).await?;
@@ -120,10 +120,10 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
     }
 
     /// Ends everything that waits in the lane of an erased endpoint, and removes its pause.
-    async fn cut(&self, lane: LaneId) -> Result<(), Ended> {
+    async fn cut(&self, lane: LaneId) -> Result<(), EngineStopped> {
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
         self.handle.ask(Command::EndLane(end, None)).await?;
-        let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != Answer::Paused(vec![None]);
+        let is_paused = self.handle.ask(Command::Paused(vec![lane])).await? != CommandReply::Paused(vec![None]);
         if is_paused {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
         }

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::destination::{Destination, Destinations};
-use crate::dispatch::driver::Handle;
-use crate::mint::Mint;
+use crate::dispatch::driver::DispatchHandle;
+use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
+use crate::mint::KeySequence;
 use crate::rest::rest;
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
@@ -45,10 +45,10 @@ const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) destinations: Arc<Destinations<S>>,
-    pub(crate) handle: Handle,
+    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
-    pub(crate) mint: Mint,
+    pub(crate) mint: KeySequence,
     /// Notified when there is a new job.
     pub(crate) wake: Arc<Notify>,
 }
@@ -148,7 +148,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let last = next.is_none();
         let to = next.or_else(|| walked.last().map(|endpoint| endpoint.id));
         let to = to.map_or(job.cursor, |id| JobCursor::behind(id.raw()));
-        let wants = |to: &Arc<Destination>| {
+        let wants = |to: &Arc<CachedEndpoint>| {
             let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
             let details = message.as_ref().and_then(|message| message.details.as_ref());
             let audience = details.map(|details| &details.audience);
@@ -157,8 +157,8 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
                 audience.map_or_else(|| candidate.wants(event_type), |audience| audience.has(&candidate, event_type));
             to.takes_messages() && is_meant
         };
-        let wanted = self.destinations.made_ready(job.tenant, walked).await?;
-        let wanted: Vec<Arc<Destination>> = wanted.into_iter().filter(wants).collect();
+        let wanted = self.endpoint_cache.made_ready(job.tenant, walked).await?;
+        let wanted: Vec<Arc<CachedEndpoint>> = wanted.into_iter().filter(wants).collect();
         let deliveries = match message {
             Some(message) => self.deliveries(fan_out, &message, &wanted),
             None => Vec::new(),
@@ -184,7 +184,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(MatchedEndpoints { endpoints, next })
     }
 
-    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<Destination>]) -> Vec<Spread> {
+    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<CachedEndpoint>]) -> Vec<Spread> {
         let fanout = Fanout {
             message: message.id,
             tier: fan_out.tier,
@@ -204,7 +204,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         each.collect()
     }
 
-    fn new_delivery(&self, delivery: Delivery, to: &Destination, now: Timestamp, due: Timestamp) -> NewDelivery {
+    fn new_delivery(&self, delivery: Delivery, to: &CachedEndpoint, now: Timestamp, due: Timestamp) -> NewDelivery {
         let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
         let place = RowIndex::for_new(to.lane.order, spilling, now, due);
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
@@ -242,7 +242,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     /// The delivery to make of a selected item: without attempts, and with the TTL that it had or would have had.
     async fn next_life(&self, job: &Job, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
-        let to = match meant(&self.destinations, job.tenant, &job.kind, &found).await? {
+        let to = match meant(&self.endpoint_cache, job.tenant, &job.kind, &found).await? {
             Meant::For(to) => to,
             Meant::Skip(why) => return Ok(Next::Skip(why)),
             Meant::Not => return Ok(Next::NotMeant),
@@ -346,7 +346,7 @@ enum Next {
 
 /// The recipient of an item that a replay selected.
 pub(crate) enum Meant {
-    For(Arc<Destination>),
+    For(Arc<CachedEndpoint>),
     /// The endpoint cannot get it.
     Skip(Skip),
     /// The endpoint does not want it.
@@ -356,7 +356,7 @@ pub(crate) enum Meant {
 /// Finds the recipient of an item that a replay selected. A dead letter goes to endpoints of its own tenant only,
 /// even if its row in the file was altered.
 pub(crate) async fn meant<S: Directory + Register>(
-    destinations: &Destinations<S>,
+    endpoint_cache: &EndpointCache<S>,
     tenant: TenantId,
     kind: &JobKind,
     found: &Replayable,
@@ -367,8 +367,8 @@ pub(crate) async fn meant<S: Directory + Register>(
         (Replayable::Missing(_), JobKind::ReplayMissing(missing)) => missing.endpoint,
         (Replayable::Missing(_), _) => return Ok(Meant::Not),
     };
-    let is_theirs = |to: &Arc<Destination>| to.takes_messages() && to.endpoint.tenant == tenant;
-    let Some(to) = destinations.load(endpoint).await?.filter(is_theirs) else {
+    let is_theirs = |to: &Arc<CachedEndpoint>| to.takes_messages() && to.endpoint.tenant == tenant;
+    let Some(to) = endpoint_cache.load(endpoint).await?.filter(is_theirs) else {
         return Ok(Meant::Skip(Skip::EndpointGone));
     };
     if let Replayable::Missing(message) = found {

@@ -6,13 +6,13 @@
 
 pub mod accept;
 pub mod access;
-mod acts;
+mod background;
 pub mod channels;
-mod chores;
 pub mod clock;
 pub mod connector;
-pub mod destination;
+mod detached;
 pub mod dispatch;
+pub mod endpoint_cache;
 pub mod endpoints;
 pub mod engine;
 pub mod erase;

@@ -25,7 +25,7 @@ const COMMAND_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where the key comes from. Its `Debug` and `Display` forms never show the key.
 #[derive(Debug)]
-pub enum Source {
+pub enum MasterKeySource {
     /// [`FILE`] in the data folder, made by the first start.
     Folder,
     /// A text in the configuration.
@@ -41,7 +41,7 @@ pub enum Source {
     Command(Vec<String>),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for MasterKeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder => write!(f, "{FILE} in the data folder"),
@@ -149,25 +149,25 @@ pub enum NoMasterKey {
 /// assert_eq!(again.newest().id(), made.newest().id());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn load(source: &Source, folder: &Path, needed: &[KeyCheck]) -> Result<Masters, NoMasterKey> {
+pub fn load(source: &MasterKeySource, folder: &Path, needed: &[KeyCheck]) -> Result<Masters, NoMasterKey> {
     let own = folder.join(FILE);
-    if !matches!(source, Source::Folder) && is_another(source, &own) {
+    if !matches!(source, MasterKeySource::Folder) && is_another(source, &own) {
         return Err(NoMasterKey::Both { from: source.to_string(), path: own.display().to_string() });
     }
     let text = match source {
-        Source::Folder => match (file::read(&own)?, needed.first()) {
+        MasterKeySource::Folder => match (file::read(&own)?, needed.first()) {
             (Some(text), _) => text,
             (None, Some(needed)) => {
                 return Err(NoMasterKey::Missing { path: own.display().to_string(), needed: needed.id() });
             }
             (None, None) => file::make(&own, &written(&[&MasterKey::generate()]))?,
         },
-        Source::Text { named, text } => return checked(parse(text.expose(), named)?, named, needed),
-        Source::File(path) => file::read(path)?.ok_or_else(|| NoMasterKey::Unreadable {
+        MasterKeySource::Text { named, text } => return checked(parse(text.expose(), named)?, named, needed),
+        MasterKeySource::File(path) => file::read(path)?.ok_or_else(|| NoMasterKey::Unreadable {
             path: path.display().to_string(),
             detail: "there is no such file".to_owned(),
         })?,
-        Source::Command(command) => command::run(command, &source.to_string(), COMMAND_WITHIN)?,
+        MasterKeySource::Command(command) => command::run(command, &source.to_string(), COMMAND_WITHIN)?,
     };
     let from = source.to_string();
     checked(parse(text.expose(), &from)?, &from, needed)
@@ -187,9 +187,9 @@ pub fn forget_older(folder: &Path, masters: &Masters) -> Result<(), NoMasterKey>
 }
 
 /// Whether the folder has a key file that is not the configured source.
-fn is_another(source: &Source, own: &Path) -> bool {
+fn is_another(source: &MasterKeySource, own: &Path) -> bool {
     let the_same = |path: &PathBuf| path.canonicalize().ok() == own.canonicalize().ok();
-    own.exists() && !matches!(source, Source::File(path) if the_same(path))
+    own.exists() && !matches!(source, MasterKeySource::File(path) if the_same(path))
 }
 
 fn written(keys: &[&MasterKey]) -> SecretText {
@@ -236,8 +236,8 @@ mod tests {
         key.reveal().expose().to_owned()
     }
 
-    fn given(text: &str) -> Source {
-        Source::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: text.to_owned().into() }
+    fn given(text: &str) -> MasterKeySource {
+        MasterKeySource::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: text.to_owned().into() }
     }
 
     fn put(path: &Path, text: &str, mode: u32) {
@@ -248,13 +248,13 @@ mod tests {
     #[test]
     fn the_first_start_makes_a_key_that_its_owner_alone_may_read_and_later_ones_find_it() {
         let folder = folder();
-        let made = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let made = load(&MasterKeySource::Folder, folder.path(), &[]).expect("made");
         let file = folder.path().join(FILE);
         assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_to_string(&file).expect("ours"), format!("{}\n", text_of(made.newest())));
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing else is left");
         for needed in [vec![], vec![made.newest().check()]] {
-            let found = load(&Source::Folder, folder.path(), &needed).expect("found");
+            let found = load(&MasterKeySource::Folder, folder.path(), &needed).expect("found");
             assert_eq!(found.newest().id(), made.newest().id());
         }
     }
@@ -263,7 +263,7 @@ mod tests {
     fn missing_key_file_is_not_replaced_when_data_are_sealed() {
         let folder = folder();
         let needed = MasterKey::generate();
-        let refused = load(&Source::Folder, folder.path(), &[needed.check()]).expect_err("it is missing");
+        let refused = load(&MasterKeySource::Folder, folder.path(), &[needed.check()]).expect_err("it is missing");
         let path = folder.path().join(FILE);
         assert_eq!(
             refused.to_string(),
@@ -283,7 +283,11 @@ mod tests {
         let elsewhere = tempfile::NamedTempFile::new().expect("a file");
         put(elsewhere.path(), &text_of(&other), 0o400);
         let command = vec!["echo".to_owned(), text_of(&other)];
-        let sources = [given(&text_of(&other)), Source::File(elsewhere.path().to_owned()), Source::Command(command)];
+        let sources = [
+            given(&text_of(&other)),
+            MasterKeySource::File(elsewhere.path().to_owned()),
+            MasterKeySource::Command(command),
+        ];
         for source in sources {
             let refused = load(&source, folder.path(), &[needed.check()]).expect_err("another key").to_string();
             let says = format!(
@@ -296,7 +300,7 @@ mod tests {
             assert!(load(&source, folder.path(), &[other.check()]).is_ok());
         }
         put(&folder.path().join(FILE), &text_of(&other), 0o600);
-        let refused = load(&Source::Folder, folder.path(), &[needed.check()]);
+        let refused = load(&MasterKeySource::Folder, folder.path(), &[needed.check()]);
         assert!(matches!(refused, Err(NoMasterKey::Wrong { .. })));
     }
 
@@ -306,8 +310,8 @@ mod tests {
         let key = text_of(&MasterKey::generate());
         for mode in [0o640, 0o604, 0o644, 0o660, 0o601] {
             for (path, source) in [
-                (folder.path().join(FILE), Source::Folder),
-                (elsewhere.path().to_owned(), Source::File(elsewhere.path().to_owned())),
+                (folder.path().join(FILE), MasterKeySource::Folder),
+                (elsewhere.path().to_owned(), MasterKeySource::File(elsewhere.path().to_owned())),
             ] {
                 put(&path, &key, mode);
                 let refused = load(&source, folder.path(), &[]).expect_err("others may read it").to_string();
@@ -332,7 +336,7 @@ mod tests {
         ];
         for (text, says) in cases {
             put(&folder.path().join(FILE), text, 0o600);
-            let refused = load(&Source::Folder, folder.path(), &[]).expect_err("no key").to_string();
+            let refused = load(&MasterKeySource::Folder, folder.path(), &[]).expect_err("no key").to_string();
             assert!(
                 refused.starts_with("the master key from master.key in the data folder cannot be used"),
                 "{refused}"
@@ -350,7 +354,7 @@ mod tests {
         fs::remove_file(folder.path().join(FILE)).expect("it is there");
         for text in [many, "x".repeat(1 << 20)] {
             put(&elsewhere, &text, 0o600);
-            let refused = load(&Source::File(elsewhere.clone()), folder.path(), &[]);
+            let refused = load(&MasterKeySource::File(elsewhere.clone()), folder.path(), &[]);
             assert!(matches!(refused, Err(NoMasterKey::TooLong { .. })), "{refused:?}");
         }
     }
@@ -359,23 +363,23 @@ mod tests {
     fn given_key_is_refused_while_the_folder_has_one() {
         let folder = folder();
         let own = folder.path().join(FILE);
-        let made = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let made = load(&MasterKeySource::Folder, folder.path(), &[]).expect("made");
         let refused = load(&given(&text_of(made.newest())), folder.path(), &[]).expect_err("both").to_string();
         let says = format!(
             "the master key is given by POSTHASTE_MASTER_KEY, and there is {} too; keep one of them",
             own.display()
         );
         assert_eq!(refused, says);
-        assert!(load(&Source::File(own), folder.path(), &[]).is_ok(), "it is the same file");
+        assert!(load(&MasterKeySource::File(own), folder.path(), &[]).is_ok(), "it is the same file");
     }
 
     #[test]
     fn missing_key_file_elsewhere_is_not_made() {
         let folder = folder();
         let path = folder.path().join("elsewhere.key");
-        let refused = load(&Source::File(path.clone()), folder.path(), &[]).expect_err("missing").to_string();
+        let refused = load(&MasterKeySource::File(path.clone()), folder.path(), &[]).expect_err("missing").to_string();
         assert!(refused.contains("there is no such file"), "{refused}");
-        let refused = load(&Source::File(folder.path().to_owned()), folder.path(), &[]);
+        let refused = load(&MasterKeySource::File(folder.path().to_owned()), folder.path(), &[]);
         assert!(matches!(refused, Err(NoMasterKey::Unreadable { .. })), "{refused:?}");
         assert!(!path.exists());
     }
@@ -394,18 +398,18 @@ mod tests {
     #[test]
     fn rotation_keeps_the_old_key_until_it_is_deleted() {
         let folder = folder();
-        let before = load(&Source::Folder, folder.path(), &[]).expect("made");
+        let before = load(&MasterKeySource::Folder, folder.path(), &[]).expect("made");
         let old = before.newest().check();
         let during = add_newer(folder.path(), before).expect("added");
         let new = during.newest().check();
         assert_ne!(new.id(), old.id());
         for needed in [vec![old], vec![old, new], vec![new]] {
-            let found = load(&Source::Folder, folder.path(), &needed).expect("both are there");
+            let found = load(&MasterKeySource::Folder, folder.path(), &needed).expect("both are there");
             assert_eq!(found.newest().id(), new.id());
         }
         forget_older(folder.path(), &during).expect("forgotten");
-        assert!(load(&Source::Folder, folder.path(), &[new]).is_ok());
-        assert!(matches!(load(&Source::Folder, folder.path(), &[old]), Err(NoMasterKey::Wrong { .. })));
+        assert!(load(&MasterKeySource::Folder, folder.path(), &[new]).is_ok());
+        assert!(matches!(load(&MasterKeySource::Folder, folder.path(), &[old]), Err(NoMasterKey::Wrong { .. })));
         let mode = fs::metadata(folder.path().join(FILE)).expect("it is there").permissions().mode();
         assert_eq!((mode & 0o777, fs::read_dir(folder.path()).expect("a folder").count()), (0o600, 1));
     }

@@ -8,11 +8,11 @@
 
 use std::fmt::Write;
 
-use crate::dispatch::counts::{BUCKETS_MS, Spread};
+use crate::dispatch::counts::{BUCKETS_MS, DurationHistogram};
 
 /// The kind of a metric, as OpenMetrics defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows; begins at zero with the process.
     Counter,
     /// A current value.
@@ -23,7 +23,7 @@ pub enum Kind {
     Summary,
 }
 
-impl Kind {
+impl MetricKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -40,7 +40,7 @@ pub struct Metric {
     /// Its name; a counter's samples end in `_total`.
     pub name: &'static str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The name of its label, if it has one.
     pub label: Option<&'static str>,
     /// Its meaning, in one line.
@@ -52,7 +52,7 @@ macro_rules! metrics {
         $(
             #[doc = $help]
             pub const $constant: Metric =
-                Metric { name: $name, kind: Kind::$kind, label: label!($($label)?), help: $help };
+                Metric { name: $name, kind: MetricKind::$kind, label: label!($($label)?), help: $help };
         )*
 
         /// Every metric, in the order of the documentation.
@@ -112,9 +112,9 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// The text being written.
 #[derive(Debug, Default)]
-pub struct Page(String);
+pub struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     /// Writes a metric with one number.
     pub fn one(&mut self, metric: &Metric, value: u64) {
         self.head(metric);
@@ -138,7 +138,7 @@ impl Page {
     }
 
     /// Writes a histogram.
-    pub fn spread(&mut self, metric: &Metric, spread: &Spread) {
+    pub fn spread(&mut self, metric: &Metric, spread: &DurationHistogram) {
         self.head(metric);
         let mut so_far = 0;
         let uppers = BUCKETS_MS.iter().map(|ms| format!("{}", *ms as f64 / 1_000.0)).chain(["+Inf".to_owned()]);
@@ -176,7 +176,7 @@ impl Page {
 }
 
 fn suffix(metric: &Metric) -> &'static str {
-    if metric.kind == Kind::Counter { "_total" } else { "" }
+    if metric.kind == MetricKind::Counter { "_total" } else { "" }
 }
 
 /// The table of `docs/metrics.md`.
@@ -212,10 +212,10 @@ mod tests {
 
     #[test]
     fn metrics_text_has_types_labels_and_buckets() {
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.one(&DELIVERED, 3);
         page.each(&DEPTH, [("transactional", 1), ("promotional", 2)]);
-        let mut spread = Spread::default();
+        let mut spread = DurationHistogram::default();
         spread.buckets[0] = 2;
         spread.buckets[14] = 1;
         spread.sum_ms = 1_500;

@@ -7,12 +7,12 @@ use posthaste_core::id::{Key, WriterId};
 
 /// A source of keys, shared by its clones.
 #[derive(Clone, Debug)]
-pub(crate) struct Mint {
+pub(crate) struct KeySequence {
     writer: WriterId,
     next: Arc<AtomicU64>,
 }
 
-impl Mint {
+impl KeySequence {
     /// This writer's sequence, from its beginning.
     pub(crate) fn of(writer: WriterId) -> Self {
         Self { writer, next: Arc::new(AtomicU64::new(1)) }

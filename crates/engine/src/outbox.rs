@@ -12,13 +12,13 @@ use posthaste_store::{
     Settled, Settlement, Start, StoreError, Sweep, SweptRows,
 };
 
-use crate::destination::Destinations;
+use crate::endpoint_cache::EndpointCache;
 
 /// A store whose lane settings include the rules of their tenants.
 #[derive(Debug)]
 pub(crate) struct Ruled<S> {
     pub(crate) store: Arc<S>,
-    pub(crate) destinations: Arc<Destinations<S>>,
+    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
 }
 
 impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
@@ -26,7 +26,7 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         // One read for all lanes; the look-ups below then find their endpoints in the store's memory.
         let mut found = self.store.lanes(lanes).await?;
         for settings in &mut found {
-            if let Some(ruled) = self.destinations.lane(settings.lane).await? {
+            if let Some(ruled) = self.endpoint_cache.lane(settings.lane).await? {
                 *settings = ruled;
             }
         }

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 
 /// The bounds of the tenants whose pending deliveries are limited.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<HashMap<TenantId, Arc<Known>>>);
+pub(crate) struct PendingBounds(Mutex<HashMap<TenantId, Arc<Known>>>);
 
 /// The bound of one tenant.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ struct Full {
     counts: u64,
 }
 
-impl Pending {
+impl PendingBounds {
     fn of(&self, tenant: TenantId) -> Arc<Known> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(tenant).or_default())
@@ -64,13 +64,13 @@ impl Known {
     }
 
     /// Reserves room for the deliveries of one message, if fewer than `most` are pending.
-    fn take(self: &Arc<Self>, most: u64, deliveries: u64) -> Result<Room, Full> {
+    fn take(self: &Arc<Self>, most: u64, deliveries: u64) -> Result<QuotaReservation, Full> {
         let mut known = self.lock();
         let uncounted = known.stored.saturating_add(known.under_way);
         match known.counted.map(|counted| counted.saturating_add(uncounted)) {
             Some(pending) if pending < most => {
                 known.under_way = known.under_way.saturating_add(deliveries);
-                Ok(Room { of: Arc::clone(self), deliveries })
+                Ok(QuotaReservation { of: Arc::clone(self), deliveries })
             }
             pending => Err(Full { pending: pending.unwrap_or(uncounted), counts: known.counts }),
         }
@@ -93,12 +93,12 @@ impl Known {
 
 /// Reserved room for a message's deliveries, while they are on their way to the store.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct QuotaReservation {
     of: Arc<Known>,
     deliveries: u64,
 }
 
-impl Drop for Room {
+impl Drop for QuotaReservation {
     /// Counts the deliveries as stored. If they were refused instead, the next count corrects it.
     fn drop(&mut self) {
         let mut known = self.of.lock();
@@ -123,7 +123,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         most: u64,
         deliveries: usize,
         looked: &mut Looked,
-    ) -> Result<Room, NotAccepted> {
+    ) -> Result<QuotaReservation, NotAccepted> {
         let known = self.pending.of(tenant);
         let mut room = known.take(most, deliveries as u64);
         if let Err(Full { counts, .. }) = room
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn pending_bound_is_never_below_the_true_count() {
-        let known = Pending::default().of(TENANT);
+        let known = PendingBounds::default().of(TENANT);
         assert_eq!(full(&known, 5), Some(0), "there was no count yet");
         count(&known, 2);
         let two = known.take(5, 2).expect("room");
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn message_without_recipients_takes_no_room() {
-        let known = Pending::default().of(TENANT);
+        let known = PendingBounds::default().of(TENANT);
         count(&known, 0);
         let rooms: Vec<_> = (0..5).map(|_| known.take(1, 0).expect("room")).collect();
         drop(rooms);

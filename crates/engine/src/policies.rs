@@ -12,7 +12,7 @@ use posthaste_store::{By, Document, DocumentKind, Endpoint, Filed, ListOrder, OP
 
 use crate::clock::Clock;
 use crate::dispatch::Command;
-use crate::dispatch::driver::Ended;
+use crate::dispatch::driver::EngineStopped;
 use crate::engine::Engine;
 use crate::rules::Rules;
 
@@ -83,7 +83,7 @@ pub enum NotPut {
     Stale,
     /// The engine is going down.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] EngineStopped),
     /// The store could not take it.
     #[error("the policy could not be made durable")]
     Store(#[from] StoreError),
@@ -92,7 +92,7 @@ pub enum NotPut {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules for all endpoints of a tenant; for [`OPERATOR`], those that the operator made for all tenants.
     pub async fn rules(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
-        self.destinations.rules_of(tenant).await
+        self.endpoint_cache.rules_of(tenant).await
     }
 
     /// A tenant's own policies, or the operator's, by name.
@@ -128,7 +128,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             };
             let policy = StoredPolicy { id, tenant: owner, name: name.to_owned(), at, spec: spec.clone() };
             let document = policy.document();
-            match self.act(|engine| async move { engine.policy_filed(document, by).await }).await?? {
+            match self.run_detached(|engine| async move { engine.policy_filed(document, by).await }).await?? {
                 Filed::Done => return Ok(policy),
                 // Another request has made it meanwhile.
                 Filed::NameTaken | Filed::Replayed(_) | Filed::KeyReused => {}
@@ -155,7 +155,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if !hides_another && let Some(user) = self.user_of(&policy).await? {
             return Err(NotPut::InUse(user));
         }
-        self.act(|engine| async move { engine.policy_unfiled(owner, policy.id, by).await }).await?
+        self.run_detached(|engine| async move { engine.policy_unfiled(owner, policy.id, by).await }).await?
     }
 
     async fn policy_unfiled(&self, owner: TenantId, id: Key, by: Option<By>) -> Result<bool, NotPut> {
@@ -166,8 +166,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The rules of a tenant have changed, or for [`OPERATOR`] those of all tenants: evicts them from memory, and makes
     /// the loop read its lanes again.
-    pub(crate) async fn rules_changed(&self, owner: TenantId) -> Result<(), Ended> {
-        let number = self.destinations.forget_rules(owner);
+    pub(crate) async fn rules_changed(&self, owner: TenantId) -> Result<(), EngineStopped> {
+        let number = self.endpoint_cache.forget_rules(owner);
         let tenant = Some(owner).filter(|owner| *owner != OPERATOR);
         self.handle.ask(Command::Rules(tenant, number)).await.map(drop)
     }

@@ -153,7 +153,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         for _ in 0..COUNTED_PAGES_MAX {
             let page = self.store.would_replay(replay.clone(), from, COUNTED_PAGE).await?;
             for item in &page.items {
-                match meant(&self.destinations, request.tenant, &kind, &item.found).await? {
+                match meant(&self.endpoint_cache, request.tenant, &kind, &item.found).await? {
                     Meant::For(_) => survey.replayed += 1,
                     Meant::Skip(why) => survey.skipped.add(why, 1),
                     Meant::Not => {}

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
-    use crate::master_key::{self, Source};
+    use crate::master_key::{self, MasterKeySource};
 
     #[tokio::test]
     async fn requested_rotation_is_carried_out_and_the_old_key_is_deleted() {
@@ -177,20 +177,20 @@ mod tests {
         let clock = SystemClock::new();
         let session = store.lock().open(clock.now()).session;
         // A store in memory begins with a master key of its own: rotates it to the key in the file first.
-        let first = master_key::load(&Source::Folder, folder.path(), &[]).expect("made").into_newest();
+        let first = master_key::load(&MasterKeySource::Folder, folder.path(), &[]).expect("made").into_newest();
         let first_id = first.id();
         store.offer(first, None);
         while store.rotation().await.expect("memory reads").is_under_way() {
             store.rotate(session, clock.now()).await.expect("memory takes it");
         }
-        let rotator = Rotator::new(Some(Keeper::new(&Source::Folder, folder.path())));
+        let rotator = Rotator::new(Some(Keeper::new(&MasterKeySource::Folder, folder.path())));
         let stop = CancellationToken::new();
         let asks = async {
             let begun = rotator.ask(store.as_ref(), None).await.expect("a newer one is made");
             assert!(begun.offered.is_some());
             let twice = rotator.ask(store.as_ref(), None).await.expect("one is under way");
             assert_eq!(twice.offered, begun.offered, "a second request joins the rotation under way");
-            while master_key::load(&Source::Folder, folder.path(), &[]).expect("there").iter().count() > 1 {
+            while master_key::load(&MasterKeySource::Folder, folder.path(), &[]).expect("there").iter().count() > 1 {
                 tokio::task::yield_now().await;
             }
             stop.cancel();

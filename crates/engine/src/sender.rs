@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use posthaste_channels::{Answer, Outgoing};
+use posthaste_channels::{Outgoing, ResponseView};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::id::{DeliveryId, EndpointId};
@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::connector::{Connector, Done, Job};
-use crate::destination::{Destination, Destinations};
+use crate::connector::{Connector, ConnectorJob, Done};
 use crate::dispatch::driver::Transport;
-use crate::dispatch::{Finished, Send};
+use crate::dispatch::{Finished, SendAttempt};
+use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
 use crate::field;
 
 /// The most results taken from the connector at once.
@@ -35,19 +35,19 @@ const RESULTS_AT_ONCE: usize = 256;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the store returned for a send whose endpoint or payload was not in memory.
-type Loaded = (AttemptStart, Result<(Option<Arc<Destination>>, Option<Arc<Message>>), StoreError>);
+type Loaded = (AttemptStart, Result<(Option<Arc<CachedEndpoint>>, Option<Arc<Message>>), StoreError>);
 
 /// Makes attempts through the connector.
 pub struct AttemptSender<S, C> {
     store: Arc<S>,
-    destinations: Arc<Destinations<S>>,
+    endpoint_cache: Arc<EndpointCache<S>>,
     connector: Arc<Connector>,
     results: mpsc::Receiver<Done>,
     ids: Arc<IdKey>,
     clock: C,
     attempt_timeout: Duration,
-    under_way: IdMap<DeliveryId, Arc<Destination>>,
-    loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + std::marker::Send>>>,
+    under_way: IdMap<DeliveryId, Arc<CachedEndpoint>>,
+    loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + Send>>>,
     /// Attempts that ended without a request: reported with the next results.
     unsent: Vec<Finished>,
 }
@@ -56,7 +56,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
     /// A transport over this connector, whose results come on `results`.
     pub fn new(
         store: Arc<S>,
-        destinations: Arc<Destinations<S>>,
+        endpoint_cache: Arc<EndpointCache<S>>,
         connector: (Arc<Connector>, mpsc::Receiver<Done>),
         ids: Arc<IdKey>,
         clock: C,
@@ -65,7 +65,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         let (connector, results) = connector;
         Self {
             store,
-            destinations,
+            endpoint_cache,
             connector,
             results,
             ids,
@@ -78,10 +78,10 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
     }
 
     fn load(&self, start: AttemptStart, message: Option<Arc<Message>>) {
-        let (store, destinations) = (Arc::clone(&self.store), Arc::clone(&self.destinations));
+        let (store, endpoint_cache) = (Arc::clone(&self.store), Arc::clone(&self.endpoint_cache));
         self.loading.push(Box::pin(async move {
             let loaded = async {
-                let destination = destinations.load(start.endpoint).await?;
+                let destination = endpoint_cache.load(start.endpoint).await?;
                 let message = match message {
                     Some(message) => Some(message),
                     None => store.message(start.message).await?,
@@ -108,7 +108,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         }
     }
 
-    fn request(&mut self, start: &AttemptStart, destination: Arc<Destination>, message: &Message, now: Timestamp) {
+    fn request(&mut self, start: &AttemptStart, destination: Arc<CachedEndpoint>, message: &Message, now: Timestamp) {
         let Some(target) = destination.target.clone() else {
             return self.unsent(start.delivery, Cause::AddressRefused);
         };
@@ -140,7 +140,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         let most = if start.probe { PROBE_TIMEOUT } else { Duration::MAX };
         let timeout = self.attempt_timeout.min(own).min(most);
         let deadline = Instant::now() + timeout;
-        let job = Job { token: key.raw(), target, identity: destination.identity.clone(), request, deadline };
+        let job = ConnectorJob { token: key.raw(), target, identity: destination.identity.clone(), request, deadline };
         match self.connector.send(job) {
             Ok(()) => {
                 self.under_way.insert(start.delivery, destination);
@@ -162,7 +162,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         let verdict = match (&done.result, destination) {
             (Ok(answer), Some(destination)) => {
                 let (headers, excerpt) = (&answer.headers, &answer.excerpt);
-                let answer = Answer { status: answer.status.as_u16(), headers, excerpt };
+                let answer = ResponseView { status: answer.status.as_u16(), headers, excerpt };
                 destination.channel.judge(&answer, self.clock.now())
             }
             (Ok(_), None) => Verdict::of(Cause::Unknown),
@@ -185,15 +185,15 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
 }
 
 impl<S: Directory + Register + Archive, C: Clock> Transport for AttemptSender<S, C> {
-    fn send(&mut self, send: Send, now: Timestamp) {
-        match (self.destinations.last_seen(send.start.endpoint), send.message) {
+    fn send(&mut self, send: SendAttempt, now: Timestamp) {
+        match (self.endpoint_cache.last_seen(send.start.endpoint), send.message) {
             (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
             (_, message) => self.load(send.start, message),
         }
     }
 
     fn endpoint_ended(&mut self, endpoint: EndpointId) {
-        self.destinations.forget(endpoint);
+        self.endpoint_cache.forget(endpoint);
     }
 
     async fn finished(&mut self) -> Vec<Finished> {
@@ -276,7 +276,7 @@ mod tests {
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(
             Arc::clone(&store),
-            Arc::new(Destinations::new(store, rules, Timestamp::default())),
+            Arc::new(EndpointCache::new(store, rules, Timestamp::default())),
             (Arc::new(connector), results),
             Arc::new(IdKey::generate()),
             SystemClock::new(),
@@ -292,7 +292,7 @@ mod tests {
             compact: false,
             probe,
         };
-        sender.send(Send { start, message: Some(Arc::new(message())) }, Timestamp::default());
+        sender.send(SendAttempt { start, message: Some(Arc::new(message())) }, Timestamp::default());
         let finished = sender.finished().await;
         assert_eq!(finished.iter().map(|one| one.took).collect::<Vec<_>>(), [expected], "{finished:?}");
     }

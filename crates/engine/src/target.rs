@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use url::Url;
 
 pub use address::{ADDRESSES_MAX, check_addresses};
-pub use host::{BadPattern, HostPattern};
+pub use host::{BadHostPattern, HostPattern};
 pub use refusal::Refusal;
 
 use text::Text;
@@ -53,14 +53,14 @@ impl Default for TargetRules {
 
 /// The scheme of a target's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scheme {
+pub enum UrlScheme {
     /// Without encryption.
     Http,
     /// Over TLS.
     Https,
 }
 
-impl Scheme {
+impl UrlScheme {
     const fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -92,7 +92,7 @@ impl fmt::Display for Host {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The scheme.
-    pub scheme: Scheme,
+    pub scheme: UrlScheme,
     /// The host.
     pub host: Host,
     /// The port, also where the URL leaves it out.
@@ -105,8 +105,8 @@ impl Origin {
     pub fn parse(raw: &str) -> Option<Self> {
         let url = Url::parse(raw).ok()?;
         let scheme = match url.scheme() {
-            "https" => Scheme::Https,
-            "http" => Scheme::Http,
+            "https" => UrlScheme::Https,
+            "http" => UrlScheme::Http,
             _ => return None,
         };
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
@@ -123,7 +123,7 @@ impl Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
+        let scheme = if self.scheme == UrlScheme::Https { "https" } else { "http" };
         write!(f, "{scheme}://{}:{}", self.host, self.port)
     }
 }
@@ -176,8 +176,8 @@ impl Target {
             None => url.path().to_owned(),
         };
         let scheme = match origin.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
+            UrlScheme::Http => "http",
+            UrlScheme::Https => "https",
         };
         let host_field = HeaderValue::try_from(&authority).map_err(|_| Refusal::HostNameSyntax)?;
         Ok(Self {

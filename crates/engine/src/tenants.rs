@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::accept::Once;
 use crate::clock::Clock;
 use crate::dispatch::Command;
-use crate::dispatch::driver::{Ended, Handle};
+use crate::dispatch::driver::{DispatchHandle, EngineStopped};
 use crate::engine::Engine;
 
 /// The uid of the tenant that a server without keys uses by default.
@@ -170,7 +170,7 @@ pub enum NotFiled {
     Scope(#[from] ScopeNotAllowed),
     /// The engine is shutting down.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] EngineStopped),
     /// The store could not take it.
     #[error("it could not be made durable")]
     Store(#[from] StoreError),
@@ -302,7 +302,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let tenant = Tenant { id, at, uid, terms };
         let made = MadeTenant { public_id: self.public_id(Kind::Tenant, id.0, at), tenant };
         let once = once.map(|once| self.known_by(OPERATOR, once, &made, at));
-        self.act(|engine| async move { engine.tenant_made(made, once, Act { at, by }).await }).await?
+        self.run_detached(|engine| async move { engine.tenant_made(made, once, Act { at, by }).await }).await?
     }
 
     async fn tenant_made(
@@ -330,7 +330,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         by: Option<By>,
     ) -> Result<(), NotFiled> {
         let (before, after) = (before.clone(), after.clone());
-        self.act(|engine| async move { engine.tenant_changed(&before, &after, by).await }).await?
+        self.run_detached(|engine| async move { engine.tenant_changed(&before, &after, by).await }).await?
     }
 
     async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant, by: Option<By>) -> Result<(), NotFiled> {
@@ -371,7 +371,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.tenants.take(tenant, self.clock.now())
     }
 
-    async fn apply_to_loop(&self, tenant: &Tenant) -> Result<(), Ended> {
+    async fn apply_to_loop(&self, tenant: &Tenant) -> Result<(), EngineStopped> {
         self.handle.ask(Command::Tenant(tenant.settings())).await.map(drop)
     }
 
@@ -405,7 +405,7 @@ pub struct MadeTenant {
 const PAGE: u32 = 500;
 
 /// Passes every tenant's settings to the loop, which uses the defaults for tenants that it does not know.
-pub(crate) async fn tell_of_all<S: Store>(store: &S, handle: &Handle) -> Result<(), StoreError> {
+pub(crate) async fn tell_of_all<S: Store>(store: &S, handle: &DispatchHandle) -> Result<(), StoreError> {
     let mut after = None;
     loop {
         let page = store.documents(DocumentKind::Tenant, None, ListOrder::OldestFirst, after, PAGE).await?;

@@ -11,14 +11,14 @@ use crate::engine::Engine;
 
 /// A part of the journal, by the times of its rows, which never go back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct TrailRange {
     /// Rows written at this time or later.
     pub since: Option<Timestamp>,
     /// Rows written before this time.
     pub until: Option<Timestamp>,
 }
 
-impl Span {
+impl TrailRange {
     fn has(&self, row: &JournalRow) -> bool {
         self.since.is_none_or(|since| row.at >= since) && self.until.is_none_or(|until| row.at < until)
     }
@@ -29,7 +29,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// the part, which for [`ListOrder::NewestFirst`] is its last row. A page with fewer rows than `limit` is the last.
     pub async fn trail(
         &self,
-        span: Span,
+        span: TrailRange,
         order: ListOrder,
         from: Option<u64>,
         limit: u32,

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::dispatch::driver::Handle;
-use crate::dispatch::{Answer, Command};
+use crate::dispatch::driver::DispatchHandle;
+use crate::dispatch::{Command, CommandReply};
 use crate::rest::rest;
 use crate::tenants::Tenant;
 
@@ -33,21 +33,21 @@ const TENANTS_PAGE: u32 = 500;
 pub(crate) struct Upkeep<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) handle: Handle,
+    pub(crate) handle: DispatchHandle,
     pub(crate) retention: Retention,
     pub(crate) clock: C,
-    pub(crate) agreements: Arc<Agreements>,
+    pub(crate) agreements: Arc<RetentionOverrides>,
 }
 
 /// Whether the store has the tenants' retention times as their documents have them. At the start that is not known.
 #[derive(Debug, Default)]
-pub(crate) struct Agreements {
+pub(crate) struct RetentionOverrides {
     pub(crate) is_told: AtomicBool,
     /// Whether any tenant has retention times of its own.
     exist: AtomicBool,
 }
 
-impl Agreements {
+impl RetentionOverrides {
     /// A tenant's retention times have changed: the next run passes them to the store.
     pub(crate) fn changed(&self) {
         self.is_told.store(false, Ordering::Release);
@@ -115,7 +115,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             return Some(Vec::new());
         }
         match self.handle.ask(Command::UnderWay).await {
-            Ok(Answer::UnderWay(under_way)) => Some(under_way),
+            Ok(CommandReply::UnderWay(under_way)) => Some(under_way),
             Ok(_) | Err(_) => None,
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
     use crate::dispatch::driver::{Driver, Transport};
-    use crate::dispatch::{Finished, Send};
+    use crate::dispatch::{Finished, SendAttempt};
     use crate::tenants::Terms;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -180,7 +180,7 @@ mod tests {
     struct Nowhere;
 
     impl Transport for Nowhere {
-        fn send(&mut self, _: Send, _: Timestamp) {}
+        fn send(&mut self, _: SendAttempt, _: Timestamp) {}
 
         async fn finished(&mut self) -> Vec<Finished> {
             std::future::pending().await

@@ -13,10 +13,10 @@ use posthaste_store::{Condition, Pending, Store, StoreError, StoreState};
 
 use crate::clock::Clock;
 use crate::dispatch::counts::{CLASSES, Watched};
-use crate::dispatch::driver::Ended;
-use crate::dispatch::{Answer, Command};
+use crate::dispatch::driver::EngineStopped;
+use crate::dispatch::{Command, CommandReply};
 use crate::engine::Engine;
-use crate::metrics::{self, Page};
+use crate::metrics::{self, MetricsPage};
 
 /// The engine's own counter, and the sample of the last read.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Watch {
 
 /// The engine's figures at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct EngineFigures {
     /// The time of the figures.
     pub now: Timestamp,
     /// Those of the dispatch loop.
@@ -77,13 +77,13 @@ pub struct Seen {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Collects the figures.
-    pub async fn watch(&self) -> Result<Seen, Ended> {
-        let Answer::Watched(dispatch) = self.handle.ask(Command::Watch).await? else { return Err(Ended) };
+    pub async fn watch(&self) -> Result<EngineFigures, EngineStopped> {
+        let CommandReply::Watched(dispatch) = self.handle.ask(Command::Watch).await? else { return Err(EngineStopped) };
         let now = self.clock.now();
         let attempts = dispatch.counts.attempts.iter().sum();
         let pace_milli = self.watch.pace_milli(now, attempts).max(1_000);
         let backlog = Duration::from_millis(dispatch.queue.unheld.saturating_mul(1_000_000) / pace_milli);
-        Ok(Seen {
+        Ok(EngineFigures {
             now,
             dispatch: *dispatch,
             store: self.store.condition(),
@@ -99,16 +99,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-impl Seen {
+impl EngineFigures {
     /// Writes every metric of the engine; `pending` counts the deliveries that have not ended.
-    pub fn tell(&self, page: &mut Page, pending: Pending) {
+    pub fn tell(&self, page: &mut MetricsPage, pending: Pending) {
         self.write_queue(page, pending);
         self.write_results(page);
         self.write_store(page);
         page.one(&metrics::CONNECTIONS_OUT, self.connections_out);
     }
 
-    fn write_queue(&self, page: &mut Page, pending: Pending) {
+    fn write_queue(&self, page: &mut MetricsPage, pending: Pending) {
         let queue = &self.dispatch.queue;
         let ago = |due: Option<Timestamp>| due.map_or(0.0, |due| self.now.since(due).as_secs_f64());
         page.one(&metrics::ACCEPTED, self.accepted);
@@ -129,7 +129,7 @@ impl Seen {
         page.each(&metrics::PAUSED, [("all", all), ("tenant", queue.paused_tenants), ("origin", queue.paused_origins)]);
     }
 
-    fn write_results(&self, page: &mut Page) {
+    fn write_results(&self, page: &mut MetricsPage) {
         let counts = &self.dispatch.counts;
         page.spread(&metrics::LATENCY, &counts.latency);
         page.spread(&metrics::TOOK, &counts.took);
@@ -143,7 +143,7 @@ impl Seen {
         page.one(&metrics::ILLEGAL, counts.refused_moves);
     }
 
-    fn write_store(&self, page: &mut Page) {
+    fn write_store(&self, page: &mut MetricsPage) {
         let store = &self.store;
         page.one(&metrics::TOKENS_REJECTED, store.tokens_rejected);
         page.one(&metrics::TOKENS_RENEWED, store.tokens_renewed);

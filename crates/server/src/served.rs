@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::response::Response;
-use posthaste_engine::metrics::{self, Page};
+use posthaste_engine::metrics::{self, MetricsPage};
 
 use crate::problem::Code;
 
@@ -55,7 +55,7 @@ impl Served {
     }
 
     /// Writes the metrics of the HTTP server to a page.
-    pub(crate) fn tell(&self, page: &mut Page) {
+    pub(crate) fn tell(&self, page: &mut MetricsPage) {
         page.one(&metrics::CONNECTIONS_IN, self.connections.load(Ordering::Relaxed));
         page.one(&metrics::REQUESTS, self.requests.load(Ordering::Relaxed));
         let refusals = self.refusals.iter().map(|count| count.load(Ordering::Relaxed));

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use posthaste_crypto::master::MasterKey;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::master_key::{self, FILE, Source};
+use posthaste_engine::master_key::{self, FILE, MasterKeySource};
 use posthaste_store::StoreError;
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::sqlite::backup::restore::{Restored, restore};
@@ -263,7 +263,7 @@ fn start(program: &Path, folder: &Path) -> Result<(Part, Heard), CannotRun> {
 
 fn restored(from: &Path, data: &Path) -> Result<Restored, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|why| why.to_string())?;
-    let ask = |needed: &[_]| master_key::load(&Source::Folder, data, needed).map_err(|why| why.to_string());
+    let ask = |needed: &[_]| master_key::load(&MasterKeySource::Folder, data, needed).map_err(|why| why.to_string());
     let now = SystemClock::new().now();
     runtime.block_on(restore(from, data, &[], now, ask, |_| {})).map_err(|why| why.to_string())
 }

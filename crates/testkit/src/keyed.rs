@@ -20,9 +20,9 @@ use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::Command;
-use posthaste_engine::dispatch::driver::{Driver, Handle};
+use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
 use posthaste_engine::master_key::keeper::Keeper;
-use posthaste_engine::master_key::{self, Source};
+use posthaste_engine::master_key::{self, MasterKeySource};
 use posthaste_engine::rotation::rotate_now;
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::{Bounds, Sqlite};
@@ -70,7 +70,7 @@ pub(crate) fn data(folder: &Path) -> PathBuf {
 
 /// Opens the store of a data folder with the master key file beside it.
 pub(crate) fn open(data: &Path) -> Result<Sqlite, StoreError> {
-    let ask = |needed: &[_]| master_key::load(&Source::Folder, data, needed).map_err(|why| why.to_string());
+    let ask = |needed: &[_]| master_key::load(&MasterKeySource::Folder, data, needed).map_err(|why| why.to_string());
     Sqlite::open_asking(data, Bounds { reserve_bytes: 0, ..Bounds::default() }, ask)
 }
 
@@ -135,7 +135,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
                     tasks.spawn(async move { producers.produce(producer).await });
                 },
                 ("rotate", _) => {
-                    let (store, clock, keeper) = (Arc::clone(&store), clock.clone(), Keeper::new(&Source::Folder, &data));
+                    let (store, clock, keeper) = (Arc::clone(&store), clock.clone(), Keeper::new(&MasterKeySource::Folder, &data));
                     tasks.spawn(async move { rotate(&store, session, &clock, keeper).await });
                 }
                 ("backup", to) => {
@@ -176,7 +176,7 @@ async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: K
 }
 
 /// A receiver that records each message that arrives, and accepts it.
-fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send, &Message) -> Verdict {
+fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::SendAttempt, &Message) -> Verdict {
     move |send, message| {
         let token = message.body.first_chunk().map_or(0, |token| u64::from_be_bytes(*token));
         let record = Record { token, id: send.start.delivery.raw() };
@@ -195,7 +195,7 @@ fn body(token: u64) -> Vec<u8> {
 struct Producers {
     store: Arc<Sqlite>,
     session: Session,
-    handle: Handle,
+    handle: DispatchHandle,
     clock: SystemClock,
     lanes: Vec<Arc<LaneSettings>>,
     next: AtomicU64,

@@ -14,15 +14,15 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::driver::Transport;
-use posthaste_engine::dispatch::{Finished, Send};
+use posthaste_engine::dispatch::{Finished, SendAttempt};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Message, StoreError};
 use tokio::time::Instant;
 
 /// The receiver: judges each attempt.
-pub type Receive = Box<dyn FnMut(&Send, &Message) -> Verdict + std::marker::Send>;
+pub type Receive = Box<dyn FnMut(&SendAttempt, &Message) -> Verdict + Send>;
 
-type Read = Pin<Box<dyn Future<Output = (Send, Result<Option<Arc<Message>>, StoreError>)> + std::marker::Send>>;
+type Read = Pin<Box<dyn Future<Output = (SendAttempt, Result<Option<Arc<Message>>, StoreError>)> + Send>>;
 
 /// The transport.
 pub struct Loopback {
@@ -40,7 +40,7 @@ impl Loopback {
         Self { store, receive, takes, reads: FuturesUnordered::new(), under_way: VecDeque::new() }
     }
 
-    fn arrives(&mut self, send: &Send, message: Result<&Message, Cause>) {
+    fn arrives(&mut self, send: &SendAttempt, message: Result<&Message, Cause>) {
         let verdict = message.map_or_else(Verdict::of, |message| (self.receive)(send, message));
         let finished = Finished { delivery: send.start.delivery, verdict, took: self.takes, excerpt: None };
         self.under_way.push_back((Instant::now() + self.takes, finished));
@@ -48,7 +48,7 @@ impl Loopback {
 }
 
 impl Transport for Loopback {
-    fn send(&mut self, send: Send, _now: Timestamp) {
+    fn send(&mut self, send: SendAttempt, _now: Timestamp) {
         match send.message.clone() {
             Some(message) => self.arrives(&send, Ok(&message)),
             None => {

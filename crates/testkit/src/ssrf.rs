@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use posthaste_engine::connector::{Connector, Done, Fault, Settings};
+use posthaste_engine::connector::{ConnectionFault, Connector, Done, Settings};
 use posthaste_engine::target::Target;
 
 use crate::authority::Authority;
@@ -155,7 +155,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
 fn code(done: &Done) -> &'static str {
     match &done.result {
         Ok(answer) => posthaste_core::classify::status(answer.status.as_u16()).code(),
-        Err(Fault { cause: posthaste_core::Cause::AddressRefused, detail: Some(refusal) }) => refusal,
+        Err(ConnectionFault { cause: posthaste_core::Cause::AddressRefused, detail: Some(refusal) }) => refusal,
         Err(fault) => fault.cause.code(),
     }
 }

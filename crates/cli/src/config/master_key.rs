@@ -2,23 +2,24 @@
 
 use std::path::PathBuf;
 
-use posthaste_engine::master_key::Source;
+use posthaste_engine::master_key::MasterKeySource;
 
 use super::layer::{Layers, Setting};
 
 /// Reads the source, by default a file in the data folder. More than one is a complaint.
-pub(super) fn read(layers: &mut Layers) -> Option<Source> {
+pub(super) fn read(layers: &mut Layers) -> Option<MasterKeySource> {
     let text = |setting: &Setting| {
         // Errors name the setting as it was written.
         let named = setting.source().to_owned();
         let text = setting.text().to_owned();
-        (!text.is_empty()).then(|| Source::Text { named, text: text.into() })
+        (!text.is_empty()).then(|| MasterKeySource::Text { named, text: text.into() })
     };
     let file = |setting: &Setting| match setting.text() {
         "" => None,
-        path => Some(Source::File(PathBuf::from(path))),
+        path => Some(MasterKeySource::File(PathBuf::from(path))),
     };
-    let command = |setting: &Setting| Some(setting.texts()).filter(|words| !words.is_empty()).map(Source::Command);
+    let command =
+        |setting: &Setting| Some(setting.texts()).filter(|words| !words.is_empty()).map(MasterKeySource::Command);
     let mut given = [
         given(layers, "master_key", text),
         given(layers, "master_key_file", file),
@@ -26,12 +27,16 @@ pub(super) fn read(layers: &mut Layers) -> Option<Source> {
     ]
     .into_iter()
     .flatten();
-    let Some((named, source)) = given.next() else { return Some(Source::Folder) };
+    let Some((named, source)) = given.next() else { return Some(MasterKeySource::Folder) };
     let Some((other, _)) = given.next() else { return Some(source) };
     layers.complain(format!("{named} and {other} are both set: keep one"));
     None
 }
 
-fn given(layers: &mut Layers, key: &str, read: impl FnOnce(&Setting) -> Option<Source>) -> Option<(String, Source)> {
+fn given(
+    layers: &mut Layers,
+    key: &str,
+    read: impl FnOnce(&Setting) -> Option<MasterKeySource>,
+) -> Option<(String, MasterKeySource)> {
     layers.get(key, |setting| Ok(read(setting).map(|source| (setting.source().to_owned(), source))))?
 }

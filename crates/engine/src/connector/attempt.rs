@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
-use posthaste_channels::{Request, webhook};
+use posthaste_channels::{ChannelRequest, webhook};
 use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
-use super::{Answer, Done, Fault, Identity, Job};
+use super::{ConnectionFault, ConnectorJob, Done, Identity, ReceivedResponse};
 use crate::target::Target;
 
 /// A job, its deadline and its reserved place in the channel of results.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct RunningAttempt {
     token: u64,
     target: Arc<Target>,
     identity: Option<Arc<Identity>>,
-    request: Request,
+    request: ChannelRequest,
     deadline: Instant,
     sent_at: Instant,
     /// Whether a connection has handed it back before.
@@ -28,9 +28,9 @@ pub(super) struct Attempt {
     reply: Option<OwnedPermit<Done>>,
 }
 
-impl Attempt {
-    pub(super) fn new(job: Job, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
-        let Job { token, target, identity, request, deadline } = job;
+impl RunningAttempt {
+    pub(super) fn new(job: ConnectorJob, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
+        let ConnectorJob { token, target, identity, request, deadline } = job;
         let deadline = deadline.min(now + timeout);
         Self { token, target, identity, request, deadline, sent_at: now, repeated: false, reply: Some(reply) }
     }
@@ -47,13 +47,13 @@ impl Attempt {
         self.deadline
     }
 
-    pub(super) fn request(&self) -> &Request {
+    pub(super) fn request(&self) -> &ChannelRequest {
         &self.request
     }
 
     /// The request's head and body for HTTP/2, which frames the body itself.
     pub(super) fn http2_request(&self) -> (http::Request<()>, Bytes) {
-        let Request { ours, own, body } = &self.request;
+        let ChannelRequest { ours, own, body } = &self.request;
         let mut head = http::Request::new(());
         *head.method_mut() = Method::POST;
         *head.uri_mut() = self.target.url();
@@ -75,14 +75,14 @@ impl Attempt {
         !std::mem::replace(&mut self.repeated, true)
     }
 
-    pub(super) fn finish(mut self, result: Result<Answer, Fault>) {
+    pub(super) fn finish(mut self, result: Result<ReceivedResponse, ConnectionFault>) {
         self.reply(result);
     }
 
-    /// Undoes [`Attempt::new`]: the job ends without a result.
-    pub(super) fn into_job(mut self) -> Job {
+    /// Undoes [`RunningAttempt::new`]: the job ends without a result.
+    pub(super) fn into_job(mut self) -> ConnectorJob {
         self.reply = None;
-        Job {
+        ConnectorJob {
             token: self.token,
             target: Arc::clone(&self.target),
             identity: self.identity.take(),
@@ -91,7 +91,7 @@ impl Attempt {
         }
     }
 
-    fn reply(&mut self, result: Result<Answer, Fault>) {
+    fn reply(&mut self, result: Result<ReceivedResponse, ConnectionFault>) {
         if let Some(reply) = self.reply.take() {
             reply.send(Done { token: self.token, result, took: self.sent_at.elapsed() });
         }
@@ -106,9 +106,9 @@ fn put(headers: &mut HeaderMap, (name, value): (&str, &str), is_secret: bool) {
     headers.append(name, value);
 }
 
-impl Drop for Attempt {
+impl Drop for RunningAttempt {
     /// After a panic or an aborted task it is not known how much of the request was sent.
     fn drop(&mut self) {
-        self.reply(Err(Fault { cause: Cause::Unknown, detail: Some("connector_stopped") }));
+        self.reply(Err(ConnectionFault { cause: Cause::Unknown, detail: Some("connector_stopped") }));
     }
 }

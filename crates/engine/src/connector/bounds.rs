@@ -16,14 +16,14 @@ pub const INTERIM_ANSWERS_MAX: usize = 8;
 
 /// The excerpt of a body, and how much of the body was read.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct BodyExcerpt {
     pub(super) excerpt: BytesMut,
     pub(super) read: usize,
     /// Whether an excerpt is kept at all: only of failures.
     pub(super) wanted: bool,
 }
 
-impl Kept {
+impl BodyExcerpt {
     pub(super) fn take(&mut self, data: &[u8]) -> ControlFlow<()> {
         self.read += data.len();
         if self.wanted {

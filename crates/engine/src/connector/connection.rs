@@ -13,16 +13,16 @@ use std::task::Poll;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
-use super::attempt::Attempt;
+use super::attempt::RunningAttempt;
 use super::exchange::{Exchange, Link};
-use super::open::{Opened, Opener};
+use super::open::{OpenConnection, Opener};
 use super::pool::{Next, Seat};
 use super::streams::{self, Streams};
-use super::{Answer, Carriers, Fault};
+use super::{Carriers, ConnectionFault, ReceivedResponse};
 use crate::target::Target;
 
 /// Carries attempts, beginning with this one, until the connection leaves its pool.
-pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: Attempt) {
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: RunningAttempt) {
     let mut alarm = Alarm::new(attempt.deadline());
     let mut link = None;
     loop {
@@ -65,9 +65,9 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
 /// The result of carrying an attempt.
 enum Carried {
     /// The attempt has ended.
-    Ended(Result<Answer, Fault>),
+    Ended(Result<ReceivedResponse, ConnectionFault>),
     /// No connection could be opened.
-    NotOpened(Fault),
+    NotOpened(ConnectionFault),
     /// An HTTP/2 connection was opened; it has yet to carry this attempt.
     Many(Box<Streams>),
 }
@@ -77,14 +77,14 @@ async fn carry(
     carriers: &Arc<Carriers>,
     seat: &mut Seat,
     kept: &mut Option<Box<Link>>,
-    attempt: &Attempt,
+    attempt: &RunningAttempt,
     alarm: &mut Alarm,
 ) -> Carried {
     let opener = &carriers.opener;
     let (target, deadline) = (Arc::clone(attempt.target()), attempt.deadline());
     let now = Instant::now();
     if now >= deadline {
-        return Carried::Ended(Err(Fault::timeout(false)));
+        return Carried::Ended(Err(ConnectionFault::timeout(false)));
     }
     alarm.set(deadline);
     let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await {
@@ -99,8 +99,8 @@ async fn carry(
         Err(fault) => return Carried::Ended(Err(fault)),
     };
     match open(carriers, seat, &target, looked_up, deadline).await {
-        Ok(Opened::Many(streams)) => Carried::Many(streams),
-        Ok(Opened::One(mut link)) => {
+        Ok(OpenConnection::Many(streams)) => Carried::Many(streams),
+        Ok(OpenConnection::One(mut link)) => {
             seat.opened_one().into_iter().for_each(|attempt| carriers.pass_on(attempt));
             Carried::Ended(match link.exchange(attempt.request(), &target, alarm).await {
                 Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
@@ -118,7 +118,7 @@ async fn open(
     target: &Target,
     looked_up: Option<Vec<IpAddr>>,
     deadline: Instant,
-) -> Result<Opened, Fault> {
+) -> Result<OpenConnection, ConnectionFault> {
     let opener = &carriers.opener;
     let addresses = match looked_up {
         Some(addresses) => addresses,
@@ -147,7 +147,7 @@ async fn reuse(
     target: &Target,
     now: Instant,
     deadline: Instant,
-) -> Result<Reuse, Fault> {
+) -> Result<Reuse, ConnectionFault> {
     let Some(mut link) = kept.filter(|link| link.is_usable()) else {
         return Ok(Reuse::Nothing);
     };
@@ -162,7 +162,7 @@ async fn reuse(
     Ok(Reuse::Link(link))
 }
 
-fn keep(kept: &mut Option<Box<Link>>, link: Box<Link>, answer: Answer) -> Answer {
+fn keep(kept: &mut Option<Box<Link>>, link: Box<Link>, answer: ReceivedResponse) -> ReceivedResponse {
     *kept = Some(link).filter(|link| link.is_usable());
     answer
 }
@@ -174,14 +174,14 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use posthaste_channels::Request;
+    use posthaste_channels::ChannelRequest;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::connector::pool::{Offer, Pools};
-    use crate::connector::{Job, Roots, Settings, System, Tcp};
+    use crate::connector::{ConnectorJob, Roots, Settings, System, Tcp};
     use crate::target::TargetRules;
 
     async fn listen() -> (TcpListener, SocketAddr) {
@@ -201,14 +201,14 @@ mod tests {
         Arc::new(Carriers { opener, pools: Arc::new(Pools::new(1, 1)), tasks: Mutex::default() })
     }
 
-    fn attempt(opener: &Opener, address: SocketAddr) -> Attempt {
+    fn attempt(opener: &Opener, address: SocketAddr) -> RunningAttempt {
         let target = Target::parse(&format!("http://{address}/"), &opener.settings.rules).expect("an allowed address");
         let (results, _receiver) = mpsc::channel(1);
         let reply = results.try_reserve_owned().expect("a channel of one");
-        let request = Request { body: Bytes::from_static(b"{}"), ..Request::default() };
+        let request = ChannelRequest { body: Bytes::from_static(b"{}"), ..ChannelRequest::default() };
         let (now, timeout) = (Instant::now(), Duration::from_secs(10));
-        let job = Job { token: 1, target: Arc::new(target), identity: None, request, deadline: now + timeout };
-        Attempt::new(job, reply, now, timeout)
+        let job = ConnectorJob { token: 1, target: Arc::new(target), identity: None, request, deadline: now + timeout };
+        RunningAttempt::new(job, reply, now, timeout)
     }
 
     /// Lets the runtime process everything that happened on loopback before this call.
@@ -226,7 +226,7 @@ mod tests {
         let offer = carriers.pools.offer(attempt(&carriers.opener, address));
         let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
         let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
-        let Ok(Opened::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
+        let Ok(OpenConnection::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.poll_ended(cx))).await.is_pending());
         assert!(link.is_usable());

@@ -11,15 +11,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use posthaste_channels::Request;
+use posthaste_channels::ChannelRequest;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::alarm::Alarm;
-use super::http1::{self, Progress, Reading};
-use super::wire::Wire;
-use super::{Answer, Fault, fault};
+use super::http1::{self, ReadProgress, ResponseReader};
+use super::wire::CountedStream;
+use super::{ConnectionFault, ReceivedResponse, fault};
 use crate::target::Target;
 
 /// Bytes read at once: nearly every answer fits.
@@ -32,7 +32,7 @@ const KEPT_BYTES_MAX: usize = 8 * 1024;
 /// An open HTTP/1.1 connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    wire: Wire,
+    wire: CountedStream,
     /// Bytes received and not yet parsed.
     inbox: BytesMut,
     /// The bytes of a request's head, and of a small body.
@@ -47,11 +47,11 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) enum Exchange {
     /// With an answer; [`Link::is_usable`] says whether the connection can be used again.
-    Answered(Answer),
+    Answered(ReceivedResponse),
     /// The connection had ended before anything was written.
-    GivenBack(Fault),
+    GivenBack(ConnectionFault),
     /// Without an answer; the connection must not be used again.
-    Failed(Fault),
+    Failed(ConnectionFault),
 }
 
 /// The progress of writing a request.
@@ -65,7 +65,7 @@ struct Sent {
 }
 
 impl Link {
-    pub(super) fn new(wire: Wire, address: IpAddr, checked_at: Instant) -> Self {
+    pub(super) fn new(wire: CountedStream, address: IpAddr, checked_at: Instant) -> Self {
         Self { wire, inbox: BytesMut::new(), outbox: Vec::new(), is_usable: true, address, checked_at }
     }
 
@@ -95,7 +95,7 @@ impl Link {
     }
 
     /// Sends a request and reads its answer, until the alarm fires.
-    pub(super) async fn exchange(&mut self, request: &Request, target: &Target, alarm: &mut Alarm) -> Exchange {
+    pub(super) async fn exchange(&mut self, request: &ChannelRequest, target: &Target, alarm: &mut Alarm) -> Exchange {
         self.is_usable = false;
         http1::write_head(&mut self.outbox, request, target);
         let mut body = request.body.clone();
@@ -103,19 +103,19 @@ impl Link {
             self.outbox.extend_from_slice(&body);
             body = Bytes::new();
         }
-        let (mut sent, mut reading) = (Sent::default(), Reading::default());
+        let (mut sent, mut reading) = (Sent::default(), ResponseReader::default());
         let ended = poll_fn(|cx| self.poll_exchange(cx, &body, &mut sent, &mut reading, alarm)).await;
         self.outbox.clear();
         self.outbox.shrink_to(KEPT_BYTES_MAX);
         let end = match ended {
             Ended::Read(end) => end,
             // The part of the answer that was read counts, if its head is complete.
-            Ended::TimeOver => Progress::More,
+            Ended::TimeOver => ReadProgress::More,
             Ended::Fault(fault) if sent.bytes == 0 => return Exchange::GivenBack(fault),
             Ended::Fault(fault) => return Exchange::Failed(fault),
         };
         let Some((answer, keeps_open)) = reading.into_answer(end) else {
-            return Exchange::Failed(Fault::timeout(sent.bytes > 0));
+            return Exchange::Failed(ConnectionFault::timeout(sent.bytes > 0));
         };
         self.is_usable = keeps_open && self.inbox.is_empty() && sent.is_over && !sent.is_refused;
         if self.inbox.capacity() > KEPT_BYTES_MAX {
@@ -129,7 +129,7 @@ impl Link {
         cx: &mut Context<'_>,
         body: &[u8],
         sent: &mut Sent,
-        reading: &mut Reading,
+        reading: &mut ResponseReader,
         alarm: &mut Alarm,
     ) -> Poll<Ended> {
         if sent.bytes == 0
@@ -142,7 +142,7 @@ impl Link {
         }
         loop {
             match reading.take(&mut self.inbox) {
-                Ok(Progress::More) => {}
+                Ok(ReadProgress::More) => {}
                 Ok(end) => return Poll::Ready(Ended::Read(end)),
                 Err(fault) => return Poll::Ready(Ended::Fault(fault)),
             }
@@ -163,7 +163,7 @@ impl Link {
 
     /// Writes what the socket takes. An error is returned only before any byte was taken; later the receiver may still
     /// have answered, and reading finds out.
-    fn write(&mut self, cx: &mut Context<'_>, body: &[u8], sent: &mut Sent) -> Result<(), Fault> {
+    fn write(&mut self, cx: &mut Context<'_>, body: &[u8], sent: &mut Sent) -> Result<(), ConnectionFault> {
         while !sent.is_over {
             let head = self.outbox.get(sent.bytes..).unwrap_or_default();
             let rest = &body[sent.bytes.saturating_sub(self.outbox.len())..];
@@ -195,7 +195,7 @@ impl Link {
 /// How writing and reading ended.
 enum Ended {
     /// The answer was read this far.
-    Read(Progress),
+    Read(ReadProgress),
     TimeOver,
-    Fault(Fault),
+    Fault(ConnectionFault),
 }

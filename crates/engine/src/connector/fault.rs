@@ -8,10 +8,10 @@ use std::io;
 use h2::Reason;
 use posthaste_core::Cause;
 
-use super::Fault;
+use super::ConnectionFault;
 use crate::target::Refusal;
 
-impl Fault {
+impl ConnectionFault {
     pub(super) const fn new(cause: Cause, detail: &'static str) -> Self {
         Self { cause, detail: Some(detail) }
     }
@@ -27,7 +27,7 @@ impl Fault {
     }
 }
 
-impl From<Refusal> for Fault {
+impl From<Refusal> for ConnectionFault {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::DnsNotFound => Self::plain(Cause::DnsNotFound),
@@ -38,95 +38,99 @@ impl From<Refusal> for Fault {
 }
 
 /// No TCP connection.
-pub(super) fn connect_fault(error: &io::Error) -> Fault {
+pub(super) fn connect_fault(error: &io::Error) -> ConnectionFault {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => Fault::plain(Cause::ConnectRefused),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => Fault::plain(Cause::ConnectReset),
-        io::ErrorKind::TimedOut => Fault::plain(Cause::ConnectTimeout),
+        io::ErrorKind::ConnectionRefused => ConnectionFault::plain(Cause::ConnectRefused),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
+            ConnectionFault::plain(Cause::ConnectReset)
+        }
+        io::ErrorKind::TimedOut => ConnectionFault::plain(Cause::ConnectTimeout),
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            Fault::new(Cause::ConnectRefused, "unreachable")
+            ConnectionFault::new(Cause::ConnectRefused, "unreachable")
         }
         // No descriptors or ports left: a fault of this server, counted as a connection that was not made.
-        _ => Fault::new(Cause::ConnectTimeout, "local_resources"),
+        _ => ConnectionFault::new(Cause::ConnectTimeout, "local_resources"),
     }
 }
 
 /// No TLS session: nothing of the request was written.
-pub(super) fn handshake_fault(error: &io::Error) -> Fault {
+pub(super) fn handshake_fault(error: &io::Error) -> ConnectionFault {
     use rustls::{Error as Tls, InvalidMessage};
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>()) {
         Some(Tls::InvalidCertificate(_) | Tls::NoCertificatesPresented | Tls::UnsupportedNameType) => {
-            Fault::plain(Cause::TlsCertificate)
+            ConnectionFault::plain(Cause::TlsCertificate)
         }
         // The first byte is not of a TLS record: the port speaks another protocol.
-        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => Fault::new(Cause::ProtocolError, "not_tls"),
-        _ => Fault::plain(Cause::TlsHandshake),
+        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            ConnectionFault::new(Cause::ProtocolError, "not_tls")
+        }
+        _ => ConnectionFault::plain(Cause::TlsHandshake),
     }
 }
 
 /// A read that returned before any byte of a request was written: the connection's end, or bytes without a request.
-pub(super) fn before_request(read: io::Result<usize>) -> Fault {
+pub(super) fn before_request(read: io::Result<usize>) -> ConnectionFault {
     match read {
-        Ok(1..) => Fault::new(Cause::ProtocolError, "spoke_first"),
-        Err(error) if is_reset(&error) => Fault::plain(Cause::ConnectReset),
-        Ok(0) | Err(_) => Fault::plain(Cause::ClosedEarly),
+        Ok(1..) => ConnectionFault::new(Cause::ProtocolError, "spoke_first"),
+        Err(error) if is_reset(&error) => ConnectionFault::plain(Cause::ConnectReset),
+        Ok(0) | Err(_) => ConnectionFault::plain(Cause::ClosedEarly),
     }
 }
 
 /// The connection ended after a request was written, in full or in part, and before its answer.
-pub(super) fn without_answer(ended: io::Result<usize>) -> Fault {
+pub(super) fn without_answer(ended: io::Result<usize>) -> ConnectionFault {
     match ended {
-        Err(error) if is_reset(&error) => Fault::new(Cause::Unknown, "connection_reset"),
-        Ok(_) | Err(_) => Fault::new(Cause::Unknown, "connection_closed"),
+        Err(error) if is_reset(&error) => ConnectionFault::new(Cause::Unknown, "connection_reset"),
+        Ok(_) | Err(_) => ConnectionFault::new(Cause::Unknown, "connection_closed"),
     }
 }
 
 /// How a stream ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum StreamFault {
     /// The receiver did not process the request, by the rules of HTTP/2.
-    NotProcessed(Fault),
+    NotProcessed(ConnectionFault),
     /// The receiver reset the stream, or violated the protocol.
-    Broken(Fault),
+    Broken(ConnectionFault),
     /// The connection was lost.
-    Lost(Fault),
+    Lost(ConnectionFault),
 }
 
 /// No answer to a request that was begun over HTTP/2.
-pub(super) fn stream_fault(error: &h2::Error) -> Stream {
+pub(super) fn stream_fault(error: &h2::Error) -> StreamFault {
     let is_ours = error.is_library();
     match error.reason() {
         Some(Reason::REFUSED_STREAM) if error.is_remote() && error.is_reset() => {
-            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "stream_refused"))
+            StreamFault::NotProcessed(ConnectionFault::new(Cause::ClosedEarly, "stream_refused"))
         }
         Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
-            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "http_1_1_required"))
+            StreamFault::NotProcessed(ConnectionFault::new(Cause::ClosedEarly, "http_1_1_required"))
         }
         // Reported only for streams above the last one that the receiver has seen.
         Some(_) if error.is_remote() && error.is_go_away() => {
-            Stream::NotProcessed(Fault::new(Cause::ClosedEarly, "going_away"))
+            StreamFault::NotProcessed(ConnectionFault::new(Cause::ClosedEarly, "going_away"))
         }
-        Some(_) if is_ours => Stream::Broken(Fault::new(Cause::ProtocolError, "http2")),
-        Some(_) => Stream::Broken(Fault::new(Cause::Unknown, "stream_reset")),
-        None => Stream::Lost(match error.get_io().map(io::Error::kind) {
+        Some(_) if is_ours => StreamFault::Broken(ConnectionFault::new(Cause::ProtocolError, "http2")),
+        Some(_) => StreamFault::Broken(ConnectionFault::new(Cause::Unknown, "stream_reset")),
+        None => StreamFault::Lost(match error.get_io().map(io::Error::kind) {
             // Not a broken pipe, which the library reports for every end.
-            Some(io::ErrorKind::ConnectionReset) => Fault::new(Cause::Unknown, "connection_reset"),
-            _ => Fault::new(Cause::Unknown, "connection_closed"),
+            Some(io::ErrorKind::ConnectionReset) => ConnectionFault::new(Cause::Unknown, "connection_reset"),
+            _ => ConnectionFault::new(Cause::Unknown, "connection_closed"),
         }),
     }
 }
 
 /// A request that the HTTP/2 connection did not take, because it had ended.
-pub(super) fn unsent_stream_fault(error: &h2::Error) -> Fault {
+pub(super) fn unsent_stream_fault(error: &h2::Error) -> ConnectionFault {
     match stream_fault(error) {
-        Stream::NotProcessed(fault) => fault,
-        Stream::Broken(_) | Stream::Lost(_) => Fault::plain(Cause::ClosedEarly),
+        StreamFault::NotProcessed(fault) => fault,
+        StreamFault::Broken(_) | StreamFault::Lost(_) => ConnectionFault::plain(Cause::ClosedEarly),
     }
 }
 
 /// The fault of an HTTP/2 connection that ended; `None` unless the receiver violated the protocol.
-pub(super) fn connection_fault(error: &h2::Error) -> Option<Fault> {
-    (error.is_library() && error.reason().is_some()).then(|| Fault::new(Cause::ProtocolError, "http2"))
+pub(super) fn connection_fault(error: &h2::Error) -> Option<ConnectionFault> {
+    (error.is_library() && error.reason().is_some()).then(|| ConnectionFault::new(Cause::ProtocolError, "http2"))
 }
 
 fn is_reset(error: &io::Error) -> bool {
@@ -162,8 +166,11 @@ mod tests {
 
     #[test]
     fn a_refused_address_keeps_its_code_and_a_missing_name_its_cause() {
-        assert_eq!(Fault::from(Refusal::IpPrivate), Fault::new(Cause::AddressRefused, "ip_private"));
-        assert_eq!(Fault::from(Refusal::DnsNotFound).cause, Cause::DnsNotFound);
-        assert_eq!(Fault::from(Refusal::DnsFailed).cause, Cause::DnsFailed);
+        assert_eq!(
+            ConnectionFault::from(Refusal::IpPrivate),
+            ConnectionFault::new(Cause::AddressRefused, "ip_private")
+        );
+        assert_eq!(ConnectionFault::from(Refusal::DnsNotFound).cause, Cause::DnsNotFound);
+        assert_eq!(ConnectionFault::from(Refusal::DnsFailed).cause, Cause::DnsFailed);
     }
 }

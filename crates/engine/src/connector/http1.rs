@@ -12,11 +12,11 @@ use std::ops::ControlFlow;
 
 use bytes::{Buf, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use posthaste_channels::{Request, webhook};
+use posthaste_channels::{ChannelRequest, webhook};
 use posthaste_core::Cause;
 
-use super::bounds::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
-use super::{Answer, Fault};
+use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
+use super::{ConnectionFault, ReceivedResponse};
 use crate::target::Target;
 use chunks::Chunks;
 
@@ -25,7 +25,7 @@ const READ: [HeaderName; 5] =
     [header::CONNECTION, header::CONTENT_LENGTH, header::RETRY_AFTER, header::TRANSFER_ENCODING, webhook::ASKS];
 
 /// Writes a request's head: path and host of the target, the request's fields, and the length of its body.
-pub(super) fn write_head(out: &mut Vec<u8>, request: &Request, target: &Target) {
+pub(super) fn write_head(out: &mut Vec<u8>, request: &ChannelRequest, target: &Target) {
     let path = target.path().path_and_query().map_or("/", |path| path.as_str());
     let (ours, own) = (request.ours.lines().as_bytes(), request.own.lines().as_bytes());
     let host = target.host_field().as_bytes();
@@ -37,7 +37,7 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Request, target: &Target) 
 
 /// The progress of reading an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ReadProgress {
     /// More of it is to come.
     More,
     /// It was read to its end.
@@ -48,12 +48,12 @@ pub(super) enum Progress {
 
 /// An answer that is being read.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ResponseReader {
     interim: usize,
     /// Bytes of the head that were parsed before and were incomplete.
     looked: usize,
     head: Option<Head>,
-    kept: Kept,
+    kept: BodyExcerpt,
 }
 
 /// The head of an answer.
@@ -74,19 +74,19 @@ enum Framing {
     UntilClosed,
 }
 
-impl Reading {
+impl ResponseReader {
     /// Consumes as much of the received bytes as it can.
-    pub(super) fn take(&mut self, inbox: &mut BytesMut) -> Result<Progress, Fault> {
+    pub(super) fn take(&mut self, inbox: &mut BytesMut) -> Result<ReadProgress, ConnectionFault> {
         while self.head.is_none() {
             if !self.is_worth_a_look(inbox) {
-                return Ok(Progress::More);
+                return Ok(ReadProgress::More);
             }
             match parse(inbox)? {
-                Parsed::Incomplete => return Ok(Progress::More),
+                Parsed::Incomplete => return Ok(ReadProgress::More),
                 Parsed::Interim { length } => {
                     self.interim += 1;
                     if self.interim > INTERIM_ANSWERS_MAX {
-                        return Err(Fault::new(Cause::ProtocolError, "interim_answers"));
+                        return Err(ConnectionFault::new(Cause::ProtocolError, "interim_answers"));
                     }
                     inbox.advance(length);
                 }
@@ -110,22 +110,27 @@ impl Reading {
     }
 
     /// The connection has ended, cleanly or not: the final progress of the answer, or `None` without a head.
-    pub(super) fn end(&mut self, inbox: &mut BytesMut, is_clean: bool) -> Result<Option<Progress>, Fault> {
+    pub(super) fn end(
+        &mut self,
+        inbox: &mut BytesMut,
+        is_clean: bool,
+    ) -> Result<Option<ReadProgress>, ConnectionFault> {
         // Parsed a last time, including a line that is cut off.
         self.looked = 0;
         let end = self.take(inbox)?;
-        let is_all = |head: &Head| is_clean && matches!(head.framing, Framing::UntilClosed) && end == Progress::More;
-        Ok(self.head.as_ref().map(|head| if is_all(head) { Progress::Whole } else { end }))
+        let is_all =
+            |head: &Head| is_clean && matches!(head.framing, Framing::UntilClosed) && end == ReadProgress::More;
+        Ok(self.head.as_ref().map(|head| if is_all(head) { ReadProgress::Whole } else { end }))
     }
 
     /// The answer, and whether its connection may carry another. `None` before its head is there.
-    pub(super) fn into_answer(self, end: Progress) -> Option<(Answer, bool)> {
+    pub(super) fn into_answer(self, end: ReadProgress) -> Option<(ReceivedResponse, bool)> {
         let Head { status, headers, keeps_open, .. } = self.head?;
-        let is_whole = end == Progress::Whole;
+        let is_whole = end == ReadProgress::Whole;
         // A 205 has no body by definition: after one that has, the connection is not used again.
         let is_odd = status == StatusCode::RESET_CONTENT && self.kept.read > 0;
         let excerpt = self.kept.excerpt.freeze();
-        Some((Answer { status, headers, excerpt, cut: !is_whole }, is_whole && keeps_open && !is_odd))
+        Some((ReceivedResponse { status, headers, excerpt, cut: !is_whole }, is_whole && keeps_open && !is_odd))
     }
 }
 
@@ -139,7 +144,7 @@ enum Parsed {
     Head { head: Head, length: usize },
 }
 
-fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
+fn parse(inbox: &[u8]) -> Result<Parsed, ConnectionFault> {
     let most = &inbox[..inbox.len().min(HEAD_BYTES_MAX)];
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut answer = httparse::Response::new(&mut []);
@@ -148,7 +153,7 @@ fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if most.len() < HEAD_BYTES_MAX => return Ok(Parsed::Incomplete),
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Err(Fault::plain(Cause::ResponseHeadTooLarge));
+            return Err(ConnectionFault::plain(Cause::ResponseHeadTooLarge));
         }
         Err(_) => return Err(NOT_HTTP),
     };
@@ -157,7 +162,7 @@ fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
         return Ok(Parsed::Interim { length });
     }
     if !(200..=599).contains(&status.as_u16()) {
-        return Err(Fault::new(Cause::ProtocolError, "status"));
+        return Err(ConnectionFault::new(Cause::ProtocolError, "status"));
     }
     let mut headers = HeaderMap::new();
     for field in answer.headers.iter() {
@@ -172,7 +177,7 @@ fn parse(inbox: &[u8]) -> Result<Parsed, Fault> {
     Ok(Parsed::Head { head: Head { status, headers, framing, keeps_open }, length })
 }
 
-const NOT_HTTP: Fault = Fault::plain(Cause::ProtocolError);
+const NOT_HTTP: ConnectionFault = ConnectionFault::plain(Cause::ProtocolError);
 
 /// Whether the receiver leaves the connection open: with HTTP/1.1 unless it sends `close`, with HTTP/1.0 only if it
 /// sends `keep-alive`.
@@ -185,11 +190,11 @@ fn keeps_open(headers: &HeaderMap, is_old: bool) -> bool {
 }
 
 impl Framing {
-    fn of(status: StatusCode, headers: &HeaderMap, is_old: bool) -> Result<Self, Fault> {
+    fn of(status: StatusCode, headers: &HeaderMap, is_old: bool) -> Result<Self, ConnectionFault> {
         let encoding = headers.get_all(header::TRANSFER_ENCODING).iter().next_back();
         let length = length(headers)?;
         match (encoding, length) {
-            (Some(_), Some(_)) => Err(Fault::new(Cause::ProtocolError, "two_lengths")),
+            (Some(_), Some(_)) => Err(ConnectionFault::new(Cause::ProtocolError, "two_lengths")),
             (Some(_), None) if is_old => Err(NOT_HTTP),
             _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Ok(Self::Length(0)),
             (Some(encoding), None) if is_chunked(encoding) => Ok(Self::Chunks(Chunks::default())),
@@ -198,34 +203,34 @@ impl Framing {
         }
     }
 
-    fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
+    fn take(&mut self, inbox: &mut BytesMut, kept: &mut BodyExcerpt) -> Result<ReadProgress, ConnectionFault> {
         match self {
             Self::Chunks(chunks) => chunks.take(inbox, kept),
             Self::UntilClosed => {
                 let all = inbox.len();
-                Ok(if keep(inbox, all, kept).is_break() { Progress::TooLong } else { Progress::More })
+                Ok(if keep(inbox, all, kept).is_break() { ReadProgress::TooLong } else { ReadProgress::More })
             }
             Self::Length(left) => {
                 let here = usize::try_from(*left).unwrap_or(usize::MAX).min(inbox.len());
                 *left -= here as u64;
                 if keep(inbox, here, kept).is_break() {
-                    return Ok(Progress::TooLong);
+                    return Ok(ReadProgress::TooLong);
                 }
-                Ok(if *left == 0 { Progress::Whole } else { Progress::More })
+                Ok(if *left == 0 { ReadProgress::Whole } else { ReadProgress::More })
             }
         }
     }
 }
 
 /// Consumes `length` received bytes of a body, and keeps their excerpt.
-fn keep(inbox: &mut BytesMut, length: usize, kept: &mut Kept) -> ControlFlow<()> {
+fn keep(inbox: &mut BytesMut, length: usize, kept: &mut BodyExcerpt) -> ControlFlow<()> {
     let flow = kept.take(&inbox[..length]);
     inbox.advance(length);
     flow
 }
 
 /// The value of the length fields; an error if they differ, or are not numbers.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+fn length(headers: &HeaderMap) -> Result<Option<u64>, ConnectionFault> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
         let is_number = !value.is_empty() && value.as_bytes().iter().all(u8::is_ascii_digit);

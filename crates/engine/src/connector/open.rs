@@ -22,9 +22,9 @@ use tokio_rustls::TlsConnector;
 use super::bounds::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX};
 use super::exchange::Link;
 use super::streams::Streams;
-use super::wire::{Stream, Wire};
-use super::{Fault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
-use crate::target::{Host, Origin, Refusal, Scheme, check_addresses};
+use super::wire::{CountedStream, PlainOrTls};
+use super::{ConnectionFault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
+use crate::target::{Host, Origin, Refusal, UrlScheme, check_addresses};
 
 /// Opens sockets. Production has one implementation; tests use another to observe the contacted addresses.
 pub trait Dial: std::fmt::Debug + Send + Sync + 'static {
@@ -49,7 +49,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// An open connection.
-pub(super) enum Opened {
+pub(super) enum OpenConnection {
     /// HTTP/1.1: it carries one attempt at a time.
     One(Box<Link>),
     /// HTTP/2: it carries many.
@@ -144,26 +144,27 @@ impl Opener {
         addresses: &[IpAddr],
         tls: &TlsConnector,
         deadline: Instant,
-    ) -> Result<Opened, Fault> {
+    ) -> Result<OpenConnection, ConnectionFault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
         // Without it, Nagle's algorithm may delay a small request until the one before is acknowledged.
         tcp.set_nodelay(true).map_err(|error| fault::connect_fault(&error))?;
         let (stream, is_http2) = match origin.scheme {
-            Scheme::Http => (Stream::Plain(tcp), false),
-            Scheme::Https => {
+            UrlScheme::Http => (PlainOrTls::Plain(tcp), false),
+            UrlScheme::Https => {
                 let stream = self.handshake(origin, tcp, tls, deadline).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                (Stream::Tls(stream), is_http2)
+                (PlainOrTls::Tls(stream), is_http2)
             }
         };
-        let (wire, traffic) = Wire::new(stream);
+        let (wire, traffic) = CountedStream::new(stream);
         if is_http2 {
             let begun = timeout_at(deadline, self.http2.handshake::<_, Bytes>(wire)).await;
-            let begun =
-                begun.map_err(|_| Fault::timeout(false))?.map_err(|error| fault::unsent_stream_fault(&error))?;
-            return Ok(Opened::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
+            let begun = begun
+                .map_err(|_| ConnectionFault::timeout(false))?
+                .map_err(|error| fault::unsent_stream_fault(&error))?;
+            return Ok(OpenConnection::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
         }
-        Ok(Opened::One(Box::new(Link::new(wire, address, Instant::now()))))
+        Ok(OpenConnection::One(Box::new(Link::new(wire, address, Instant::now()))))
     }
 
     async fn connect(
@@ -171,11 +172,11 @@ impl Opener {
         origin: &Origin,
         addresses: &[IpAddr],
         deadline: Instant,
-    ) -> Result<(IpAddr, TcpStream), Fault> {
+    ) -> Result<(IpAddr, TcpStream), ConnectionFault> {
         let deadline = deadline.min(Instant::now() + self.settings.connect_timeout);
         let mut left = in_turn(addresses).into_iter();
         let mut under_way = FuturesUnordered::new();
-        let mut last = Fault::plain(Cause::ConnectTimeout);
+        let mut last = ConnectionFault::plain(Cause::ConnectTimeout);
         loop {
             match left.next() {
                 Some(address) => {
@@ -192,7 +193,7 @@ impl Opener {
             match timeout_at(until, under_way.next()).await {
                 Ok(Some((address, Ok(tcp)))) => return Ok((address, tcp)),
                 Ok(Some((_, Err(error)))) => last = fault::connect_fault(&error),
-                Err(_) if until == deadline => return Err(Fault::plain(Cause::ConnectTimeout)),
+                Err(_) if until == deadline => return Err(ConnectionFault::plain(Cause::ConnectTimeout)),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -204,13 +205,13 @@ impl Opener {
         tcp: TcpStream,
         tls: &TlsConnector,
         deadline: Instant,
-    ) -> Result<Box<tokio_rustls::client::TlsStream<TcpStream>>, Fault> {
+    ) -> Result<Box<tokio_rustls::client::TlsStream<TcpStream>>, ConnectionFault> {
         let deadline = deadline.min(Instant::now() + self.settings.tls_timeout);
         let name = server_name(&origin.host)?;
         match timeout_at(deadline, tls.connect(name, tcp)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
             Ok(Err(error)) => Err(fault::handshake_fault(&error)),
-            Err(_) => Err(Fault::new(Cause::TlsHandshake, "tls_timeout")),
+            Err(_) => Err(ConnectionFault::new(Cause::TlsHandshake, "tls_timeout")),
         }
     }
 }
@@ -230,11 +231,11 @@ fn in_turn(addresses: &[IpAddr]) -> Vec<IpAddr> {
 }
 
 /// The name the certificate must be valid for: the one in the URL, never one from DNS.
-fn server_name(host: &Host) -> Result<ServerName<'static>, Fault> {
+fn server_name(host: &Host) -> Result<ServerName<'static>, ConnectionFault> {
     match host {
         Host::Address(ip) => Ok(ServerName::from(*ip)),
         Host::Name(name) => ServerName::try_from(name.clone())
-            .map_err(|_| Fault { cause: Cause::TlsCertificate, detail: Some("bad_name") }),
+            .map_err(|_| ConnectionFault { cause: Cause::TlsCertificate, detail: Some("bad_name") }),
     }
 }
 

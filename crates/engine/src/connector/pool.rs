@@ -20,7 +20,7 @@ use posthaste_crypto::digest::Digest;
 use tokio::time::Instant;
 
 use super::Identity;
-use super::attempt::Attempt;
+use super::attempt::RunningAttempt;
 use super::open::{Opener, Tls};
 use super::protocol::{Broke, Protocols, STREAMS_EXPECTED};
 use crate::target::Origin;
@@ -54,7 +54,7 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Attempt>,
+    queue: VecDeque<RunningAttempt>,
     /// The slots of connections with room.
     open: Vec<Arc<Slot>>,
     connections: usize,
@@ -71,7 +71,7 @@ struct Slot(Mutex<Handed>);
 
 #[derive(Debug, Default)]
 struct Handed {
-    attempts: VecDeque<Attempt>,
+    attempts: VecDeque<RunningAttempt>,
     /// How many more the connection takes.
     room: usize,
     /// Whether the connection is idle, and counted as idle.
@@ -86,9 +86,9 @@ pub(super) enum Offer {
     /// A connection has it or will take it.
     Taken,
     /// It needs a new connection, whose seat this is.
-    Grow(Seat, Attempt),
+    Grow(Seat, RunningAttempt),
     /// The connector is closing.
-    Closed(Attempt),
+    Closed(RunningAttempt),
 }
 
 impl Pools {
@@ -103,17 +103,17 @@ impl Pools {
     }
 
     /// Places an attempt of a new job.
-    pub(super) fn offer(self: &Arc<Self>, attempt: Attempt) -> Offer {
+    pub(super) fn offer(self: &Arc<Self>, attempt: RunningAttempt) -> Offer {
         let origins = lock(&self.origins);
         if origins.closing { Offer::Closed(attempt) } else { self.place(origins, attempt) }
     }
 
     /// Places an attempt that a connection could not carry; also while closing, since its job was taken before.
-    pub(super) fn pass_on(self: &Arc<Self>, attempt: Attempt) -> Offer {
+    pub(super) fn pass_on(self: &Arc<Self>, attempt: RunningAttempt) -> Offer {
         self.place(lock(&self.origins), attempt)
     }
 
-    fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: Attempt) -> Offer {
+    fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: RunningAttempt) -> Offer {
         let pool = origins.pool(attempt.target().origin(), attempt.identity());
         let mut state = lock(&pool.state);
         if let Some(slot) = state.open.last() {
@@ -225,7 +225,7 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) enum Next {
     /// It carries this attempt.
-    Carry(Attempt),
+    Carry(RunningAttempt),
     /// It waits until [`Seat::poll_handed`] is ready.
     Wait,
     /// It has left the pool and ends.
@@ -251,7 +251,7 @@ impl Seat {
 
     /// The connection is open and carries one attempt at a time. Returns queued attempts that expected
     /// more room, to be offered again.
-    pub(super) fn opened_one(&mut self) -> VecDeque<Attempt> {
+    pub(super) fn opened_one(&mut self) -> VecDeque<RunningAttempt> {
         self.end_opening();
         self.carries(1)
     }
@@ -267,7 +267,7 @@ impl Seat {
 
     /// A connection to this receiver carries this many attempts at once. Returns queued attempts for which the
     /// connections being opened will have no room, to be offered again.
-    pub(super) fn carries(&self, streams: usize) -> VecDeque<Attempt> {
+    pub(super) fn carries(&self, streams: usize) -> VecDeque<RunningAttempt> {
         let mut origins = lock(&self.pools.origins);
         origins.protocols.learn(self.pool.fingerprint(), &self.pool.origin, streams);
         let mut state = lock(&self.pool.state);
@@ -283,7 +283,7 @@ impl Seat {
 
     /// The connection could not be opened. Returns the queued attempts that waited for this connection alone; they fail
     /// with it.
-    pub(super) fn not_opened(&mut self) -> VecDeque<Attempt> {
+    pub(super) fn not_opened(&mut self) -> VecDeque<RunningAttempt> {
         let was_opening = self.opening;
         self.end_opening();
         let mut state = lock(&self.pool.state);
@@ -361,7 +361,7 @@ impl Seat {
 
     /// Moves the attempts that were handed over to an HTTP/2 connection, and returns their number;
     /// `None` when the pool closes.
-    pub(super) fn take_handed(&self, into: &mut VecDeque<Attempt>, cx: &mut Context<'_>) -> Option<usize> {
+    pub(super) fn take_handed(&self, into: &mut VecDeque<RunningAttempt>, cx: &mut Context<'_>) -> Option<usize> {
         let mut handed = lock(&self.slot.0);
         handed.wait(cx);
         let taken = handed.attempts.len();
@@ -371,7 +371,7 @@ impl Seat {
 
     /// An HTTP/2 connection has room for this many more attempts. Moves queued attempts into `into`, and
     /// returns the room that is left.
-    pub(super) fn announce(&self, room: usize, into: &mut VecDeque<Attempt>) -> usize {
+    pub(super) fn announce(&self, room: usize, into: &mut VecDeque<RunningAttempt>) -> usize {
         let mut state = lock(&self.pool.state);
         let mut handed = lock(&self.slot.0);
         let before = into.len();
@@ -402,14 +402,14 @@ impl Seat {
     }
 
     /// Stops the handing over of attempts, and returns those that were handed over.
-    pub(super) fn retire(&self) -> VecDeque<Attempt> {
+    pub(super) fn retire(&self) -> VecDeque<RunningAttempt> {
         let mut state = lock(&self.pool.state);
         self.withdraw(&mut state);
         std::mem::take(&mut lock(&self.slot.0).attempts)
     }
 
     /// Ends the membership of an HTTP/2 connection. If it was the last one, returns the queued attempts.
-    pub(super) fn leave_with_queue(&mut self) -> VecDeque<Attempt> {
+    pub(super) fn leave_with_queue(&mut self) -> VecDeque<RunningAttempt> {
         let mut state = lock(&self.pool.state);
         let queue = if state.connections == 1 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
         self.left = true;
@@ -482,7 +482,7 @@ impl Slot {
 
 impl Handed {
     /// Hands over an attempt; returns the room that is left.
-    fn hand(&mut self, attempt: Attempt, idle: &AtomicUsize) -> usize {
+    fn hand(&mut self, attempt: RunningAttempt, idle: &AtomicUsize) -> usize {
         self.attempts.push_back(attempt);
         self.room = self.room.saturating_sub(1);
         if std::mem::take(&mut self.idle) {

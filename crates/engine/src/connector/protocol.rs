@@ -95,10 +95,10 @@ impl Protocols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{Host, Scheme};
+    use crate::target::{Host, UrlScheme};
 
     fn origin(port: u16) -> Origin {
-        Origin { scheme: Scheme::Https, host: Host::Name("hooks.example.com".to_owned()), port }
+        Origin { scheme: UrlScheme::Https, host: Host::Name("hooks.example.com".to_owned()), port }
     }
 
     #[test]

@@ -15,38 +15,38 @@ use http::Response;
 use posthaste_core::Cause;
 use tokio::time::{Instant, timeout_at};
 
-use super::attempt::Attempt;
-use super::bounds::{FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, Kept};
+use super::attempt::RunningAttempt;
+use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 use super::protocol::Broke;
-use super::{Answer, Fault, fault};
+use super::{ConnectionFault, ReceivedResponse, fault};
 
 /// An attempt whose stream has ended.
-pub(super) struct Ended {
-    pub(super) attempt: Attempt,
+pub(super) struct StreamEnd {
+    pub(super) attempt: RunningAttempt,
     pub(super) how: How,
 }
 
 /// How it ended.
 pub(super) enum How {
     /// With an answer.
-    Answered(Answer),
+    Answered(ReceivedResponse),
     /// Without one, and how the receiver broke it, if it did.
-    Failed(Fault, Option<Broke>),
+    Failed(ConnectionFault, Option<Broke>),
     /// The receiver did not process it: it may be repeated.
-    NotProcessed(Fault, Option<Broke>),
+    NotProcessed(ConnectionFault, Option<Broke>),
 }
 
 /// Sends a request and reads its answer until the attempt's deadline.
-pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: Attempt) -> Ended {
+pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: RunningAttempt) -> StreamEnd {
     let deadline = attempt.deadline();
     let how = match Instant::now() < deadline {
         true => talk(sender, &attempt, deadline).await,
-        false => How::Failed(Fault::timeout(false), None),
+        false => How::Failed(ConnectionFault::timeout(false), None),
     };
-    Ended { attempt, how }
+    StreamEnd { attempt, how }
 }
 
-async fn talk(mut sender: SendRequest<Bytes>, attempt: &Attempt, deadline: Instant) -> How {
+async fn talk(mut sender: SendRequest<Bytes>, attempt: &RunningAttempt, deadline: Instant) -> How {
     let (head, body) = attempt.http2_request();
     let has_body = !body.is_empty();
     let (mut answer, mut stream) = match sender.send_request(head, !has_body) {
@@ -63,8 +63,10 @@ async fn talk(mut sender: SendRequest<Bytes>, attempt: &Attempt, deadline: Insta
     match timeout_at(deadline, head).await {
         Ok(Head::Answered(response)) => read_answer(response, deadline).await,
         Ok(Head::Failed(error)) => failed(&error),
-        Ok(Head::Flooded) => How::Failed(Fault::new(Cause::ProtocolError, "interim_answers"), Some(Broke::Stream)),
-        Err(_) => How::Failed(Fault::timeout(true), None),
+        Ok(Head::Flooded) => {
+            How::Failed(ConnectionFault::new(Cause::ProtocolError, "interim_answers"), Some(Broke::Stream))
+        }
+        Err(_) => How::Failed(ConnectionFault::timeout(true), None),
     }
 }
 
@@ -92,23 +94,23 @@ fn poll_head(cx: &mut Context<'_>, answer: &mut ResponseFuture, interim: &mut us
 async fn read_answer(response: Response<RecvStream>, deadline: Instant) -> How {
     let (head, mut body) = response.into_parts();
     if !(200..=599).contains(&head.status.as_u16()) {
-        return How::Failed(Fault::new(Cause::ProtocolError, "status"), Some(Broke::Stream));
+        return How::Failed(ConnectionFault::new(Cause::ProtocolError, "status"), Some(Broke::Stream));
     }
     let bytes: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if head.headers.len() > FIELDS_MAX || bytes > HEAD_BYTES_MAX {
-        return How::Failed(Fault::plain(Cause::ResponseHeadTooLarge), None);
+        return How::Failed(ConnectionFault::plain(Cause::ResponseHeadTooLarge), None);
     }
-    let mut kept = Kept { wanted: !head.status.is_success(), ..Kept::default() };
+    let mut kept = BodyExcerpt { wanted: !head.status.is_success(), ..BodyExcerpt::default() };
     let cut = match timeout_at(deadline, read_body(&mut body, &mut kept)).await {
         Ok(Ok(is_whole)) => !is_whole,
         Ok(Err(error)) if error.is_library() => return failed(&error),
         Ok(Err(_)) | Err(_) => true,
     };
-    How::Answered(Answer { status: head.status, headers: head.headers, excerpt: kept.excerpt.freeze(), cut })
+    How::Answered(ReceivedResponse { status: head.status, headers: head.headers, excerpt: kept.excerpt.freeze(), cut })
 }
 
 /// Reads a body; `true` if it was read to its end.
-async fn read_body(body: &mut RecvStream, kept: &mut Kept) -> Result<bool, h2::Error> {
+async fn read_body(body: &mut RecvStream, kept: &mut BodyExcerpt) -> Result<bool, h2::Error> {
     while let Some(data) = poll_fn(|cx| body.poll_data(cx)).await {
         let data = data?;
         let taken = kept.take(&data);
@@ -122,11 +124,11 @@ async fn read_body(body: &mut RecvStream, kept: &mut Kept) -> Result<bool, h2::E
 
 fn failed(error: &h2::Error) -> How {
     match fault::stream_fault(error) {
-        fault::Stream::NotProcessed(fault) => {
+        fault::StreamFault::NotProcessed(fault) => {
             let wants_http1 = error.reason() == Some(h2::Reason::HTTP_1_1_REQUIRED);
             How::NotProcessed(fault, wants_http1.then_some(Broke::WantsHttp1))
         }
-        fault::Stream::Broken(fault) => How::Failed(fault, Some(Broke::Stream)),
-        fault::Stream::Lost(fault) => How::Failed(fault, None),
+        fault::StreamFault::Broken(fault) => How::Failed(fault, Some(Broke::Stream)),
+        fault::StreamFault::Lost(fault) => How::Failed(fault, None),
     }
 }

@@ -26,30 +26,30 @@ use posthaste_core::Cause;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
-use super::attempt::Attempt;
+use super::attempt::RunningAttempt;
 use super::pool::Seat;
 use super::protocol::Broke;
-use super::stream::{self, Ended, How};
-use super::wire::{Traffic, Wire};
-use super::{Carriers, Fault, fault};
+use super::stream::{self, How, StreamEnd};
+use super::wire::{CountedStream, Traffic};
+use super::{Carriers, ConnectionFault, fault};
 use crate::target::Refusal;
 
 /// An open connection.
 pub(super) struct Streams {
     sender: SendRequest<Bytes>,
     /// `None` once it has ended: it must not be polled again.
-    connection: Option<Connection<Wire, Bytes>>,
+    connection: Option<Connection<CountedStream, Bytes>>,
     ping: PingPong,
     traffic: Traffic,
     address: IpAddr,
     checked_at: Instant,
     /// What ended it, if the receiver violated the protocol.
-    broken: Option<Fault>,
+    broken: Option<ConnectionFault>,
 }
 
 impl Streams {
     pub(super) fn new(
-        (sender, mut connection): (SendRequest<Bytes>, Connection<Wire, Bytes>),
+        (sender, mut connection): (SendRequest<Bytes>, Connection<CountedStream, Bytes>),
         traffic: Traffic,
         address: IpAddr,
         checked_at: Instant,
@@ -73,7 +73,7 @@ impl Streams {
 }
 
 /// Carries attempts, beginning with this one, until the connection and all its attempts have ended.
-pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<Streams>, first: Attempt) {
+pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<Streams>, first: RunningAttempt) {
     seat.opened_many();
     let look_at = Instant::now() + carriers.opener.settings.ping_after;
     let mut task = Task {
@@ -106,8 +106,8 @@ struct Task {
     alarm: Alarm,
     /// Attempts that were handed over and have not begun: the receiver has not sent its limit yet, has lowered
     /// it, or its address is being checked.
-    waiting: VecDeque<Attempt>,
-    under_way: FuturesUnordered<BoxFuture<'static, Ended>>,
+    waiting: VecDeque<RunningAttempt>,
+    under_way: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
     recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
     /// Whether no attempt has begun since the last check.
     just_checked: bool,
@@ -198,7 +198,7 @@ impl Task {
         begun
     }
 
-    fn ended(&mut self, Ended { attempt, how }: Ended) {
+    fn ended(&mut self, StreamEnd { attempt, how }: StreamEnd) {
         match how {
             How::Answered(answer) => {
                 if !std::mem::replace(&mut self.clean, true) {
@@ -226,7 +226,7 @@ impl Task {
 
     /// Offers attempts that were handed over and not begun to other connections.
     fn give_back(&mut self) {
-        let fault = self.streams.broken.unwrap_or(Fault::plain(Cause::ClosedEarly));
+        let fault = self.streams.broken.unwrap_or(ConnectionFault::plain(Cause::ClosedEarly));
         std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| self.carriers.repeat(attempt, fault));
     }
 
@@ -282,7 +282,8 @@ impl Task {
 
     /// Checks the address again before another attempt begins.
     fn check_again(&mut self) -> bool {
-        let deadline = self.waiting.iter().map(super::attempt::Attempt::deadline).min().unwrap_or_else(Instant::now);
+        let deadline =
+            self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min().unwrap_or_else(Instant::now);
         let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
         self.recheck = Some(Box::pin(async move { carriers.opener.check(&origin, deadline).await }));
         true
@@ -301,7 +302,7 @@ impl Task {
             Ok(_) => self.abandon(),
             Err(refusal) => {
                 self.abandon();
-                let fault = Fault::from(refusal);
+                let fault = ConnectionFault::from(refusal);
                 std::mem::take(&mut self.waiting).into_iter().for_each(|attempt| attempt.finish(Err(fault)));
             }
         }
@@ -335,7 +336,7 @@ impl Task {
     }
 
     fn next_look(&self) -> Instant {
-        let deadline = self.waiting.iter().map(super::attempt::Attempt::deadline).min();
+        let deadline = self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min();
         let rest = self.rests_since.map(|since| since + self.carriers.opener.settings.idle_timeout);
         let look_at = if self.under_way.is_empty() { None } else { Some(self.silence.look_at) };
         let soonest = [deadline, rest, look_at].into_iter().flatten().min();
@@ -348,7 +349,7 @@ impl Task {
             let Some(attempt) = self.waiting.pop_front() else { return };
             match attempt.deadline() > now {
                 true => self.waiting.push_back(attempt),
-                false => attempt.finish(Err(Fault::timeout(false))),
+                false => attempt.finish(Err(ConnectionFault::timeout(false))),
             }
         }
     }

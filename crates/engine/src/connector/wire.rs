@@ -12,13 +12,13 @@ use tokio_rustls::client::TlsStream;
 
 /// A stream that counts what it reads.
 #[derive(Debug)]
-pub(super) struct Wire {
-    stream: Stream,
+pub(super) struct CountedStream {
+    stream: PlainOrTls,
     traffic: Traffic,
 }
 
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) enum PlainOrTls {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -33,30 +33,30 @@ impl Traffic {
     }
 }
 
-impl Wire {
-    pub(super) fn new(stream: Stream) -> (Self, Traffic) {
+impl CountedStream {
+    pub(super) fn new(stream: PlainOrTls) -> (Self, Traffic) {
         let traffic = Traffic::default();
         (Self { stream, traffic: traffic.clone() }, traffic)
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         };
         self.traffic.0.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         read
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -66,8 +66,8 @@ impl AsyncWrite for Wire {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -77,15 +77,15 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -10,12 +10,12 @@ use posthaste_store::{
     Act, By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
-use super::asked::Ticket;
+use super::commands::Ticket;
 use super::{Departure, PauseNumber};
 
 /// One call, one transaction.
 #[derive(Clone, Debug)]
-pub enum Call {
+pub enum StoreCall {
     /// Record outcomes.
     Settle(Vec<Settlement>),
     /// Read at most this many rows, at this time. The departure is the last one before the page was
@@ -33,7 +33,7 @@ pub enum Call {
     Uncut(CutScope, Timestamp),
     /// Record a pause that began at this time.
     Pause(Pause, Timestamp, Ticket),
-    /// End this pause of a scope and those before it, with the act for the journal.
+    /// End this pause of a scope and those before it, with its time and key for the journal.
     Resume(PauseScope, PauseNumber, Act, Ticket),
     /// Write to the journal that a caller reset a breaker.
     Reset(BreakerOf, Reset, Act, Ticket),
@@ -41,9 +41,9 @@ pub enum Call {
     Remember(Vec<SoftBreaker>),
 }
 
-/// The answer to a [`Call`].
+/// The answer to a [`StoreCall`].
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub enum StoreReply {
     /// One result for each settlement, in order.
     Settled(Vec<Settled>),
     /// The rows as of this departure, or later.
@@ -78,47 +78,49 @@ pub enum Reply {
     /// The breakers are stored.
     Remembered,
     /// A read failed: the call is made again.
-    Failed(Call),
+    Failed(StoreCall),
 }
 
 /// Carries out a call.
-pub async fn perform<S: Outbox>(store: &S, session: Session, call: Call) -> Result<Reply, StoreError> {
+pub async fn perform<S: Outbox>(store: &S, session: Session, call: StoreCall) -> Result<StoreReply, StoreError> {
     Ok(match call {
-        Call::Settle(batch) => Reply::Settled(store.settle(session, batch).await?),
-        Call::Page(query, limit, now, as_of) => Reply::Paged(query, as_of, store.page(query, limit, now).await?),
-        Call::Spill(sheds) => {
+        StoreCall::Settle(batch) => StoreReply::Settled(store.settle(session, batch).await?),
+        StoreCall::Page(query, limit, now, as_of) => {
+            StoreReply::Paged(query, as_of, store.page(query, limit, now).await?)
+        }
+        StoreCall::Spill(sheds) => {
             store.spill(session, ids(&sheds)).await?;
-            Reply::Spilled(sheds)
+            StoreReply::Spilled(sheds)
         }
-        Call::Lanes(lanes) => {
+        StoreCall::Lanes(lanes) => {
             let found = store.lanes(lanes.clone()).await?;
-            Reply::Lanes(lanes, found)
+            StoreReply::Lanes(lanes, found)
         }
-        Call::Cut(cut, by, ticket) => {
+        StoreCall::Cut(cut, by, ticket) => {
             let (scope, in_flight) = (cut.scope, cut.spared.len() as u64);
             let endpoint = cut.endpoint.map(|(id, _)| id);
-            Reply::Cut { scope, endpoint, ticket, in_flight, ended: store.cut(session, cut, by).await? }
+            StoreReply::Cut { scope, endpoint, ticket, in_flight, ended: store.cut(session, cut, by).await? }
         }
-        Call::Sweep(sweep, under_way) => Reply::Swept(sweep, store.sweep(session, sweep, under_way).await?),
-        Call::Uncut(scope, at) => {
+        StoreCall::Sweep(sweep, under_way) => StoreReply::Swept(sweep, store.sweep(session, sweep, under_way).await?),
+        StoreCall::Uncut(scope, at) => {
             store.uncut(session, scope, at).await?;
-            Reply::Uncut
+            StoreReply::Uncut
         }
-        Call::Pause(pause, at, ticket) => {
+        StoreCall::Pause(pause, at, ticket) => {
             store.pause(session, pause, at).await?;
-            Reply::Paused(ticket)
+            StoreReply::Paused(ticket)
         }
-        Call::Resume(scope, pause, act, ticket) => {
+        StoreCall::Resume(scope, pause, act, ticket) => {
             store.resume(session, scope, act).await?;
-            Reply::Resumed(scope, pause, ticket)
+            StoreReply::Resumed(scope, pause, ticket)
         }
-        Call::Reset(of, how, act, ticket) => {
+        StoreCall::Reset(of, how, act, ticket) => {
             store.reset(session, of, how, act).await?;
-            Reply::Reset(ticket)
+            StoreReply::Reset(ticket)
         }
-        Call::Remember(breakers) => {
+        StoreCall::Remember(breakers) => {
             store.remember(session, breakers).await?;
-            Reply::Remembered
+            StoreReply::Remembered
         }
     })
 }

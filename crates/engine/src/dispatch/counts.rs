@@ -11,7 +11,7 @@ use posthaste_core::state::State;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// Counters since the start.
-    pub counts: Counts,
+    pub counts: DispatchCounts,
     /// Gauges of what is in memory.
     pub queue: SchedulerFigures,
     /// Outcomes that are decided and not yet durable.
@@ -32,15 +32,15 @@ pub const CLASSES: [(Class, &str); 8] = [
 
 /// Counters since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct DispatchCounts {
     /// Deliveries that were accepted.
     pub arrived: u64,
     /// Attempts that ended, by [`CLASSES`].
     pub attempts: [u64; CLASSES.len()],
     /// The duration of attempts.
-    pub took: Spread,
+    pub took: DurationHistogram,
     /// The time from an attempt's due time to its start.
-    pub latency: Spread,
+    pub latency: DurationHistogram,
     /// Deliveries that were delivered.
     pub delivered: u64,
     /// Deliveries that were cancelled.
@@ -55,13 +55,13 @@ pub struct Counts {
     pub refused_moves: u64,
 }
 
-impl Default for Counts {
+impl Default for DispatchCounts {
     fn default() -> Self {
         Self {
             arrived: 0,
             attempts: [0; CLASSES.len()],
-            took: Spread::default(),
-            latency: Spread::default(),
+            took: DurationHistogram::default(),
+            latency: DurationHistogram::default(),
             delivered: 0,
             cancelled: 0,
             expired: 0,
@@ -72,7 +72,7 @@ impl Default for Counts {
     }
 }
 
-impl Counts {
+impl DispatchCounts {
     /// An attempt ended.
     pub(super) fn attempted(&mut self, class: Class, took: Duration) {
         if let Some(at) = CLASSES.iter().position(|(known, _)| *known == class) {
@@ -107,14 +107,14 @@ pub const BUCKETS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spread {
+pub struct DurationHistogram {
     /// How many durations fall into each bucket of [`BUCKETS_MS`]; the last holds those above all bounds.
     pub buckets: [u64; BUCKETS_MS.len() + 1],
     /// The sum of all durations, in milliseconds.
     pub sum_ms: u64,
 }
 
-impl Spread {
+impl DurationHistogram {
     fn note(&mut self, duration: Duration) {
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         self.buckets[BUCKETS_MS.partition_point(|upper| *upper < ms)] += 1;
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn attempts_and_outcomes_are_counted_by_class_and_state() {
         let at = Timestamp::default();
-        let mut counts = Counts::default();
+        let mut counts = DispatchCounts::default();
         counts.attempted(Class::Retry, Duration::from_millis(3));
         counts.attempted(Class::Delivered, Duration::from_secs(9_999));
         counts.recorded(&State::Dead { at, cause: Cause::NotFound });
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_duration_falls_into_the_first_bucket_that_holds_it() {
         let bucket = |ms| {
-            let mut spread = Spread::default();
+            let mut spread = DurationHistogram::default();
             spread.note(Duration::from_millis(ms));
             spread.buckets.iter().position(|count| *count == 1)
         };

@@ -18,12 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Call, Reply, perform};
-use super::{Answer, Command, Dispatch, Effect, Event, Finished, Send, Ticket};
+use super::call::{StoreCall, StoreReply, perform};
+use super::{Command, CommandReply, Dispatch, Effect, Event, Finished, SendAttempt, Ticket};
 use crate::clock::Clock;
 
 /// Commands that may be queued for the loop; the senders of more wait.
-const ASKED_MAX: usize = 1_024;
+const COMMANDS_MAX: usize = 1_024;
 
 /// How often the clock is compared with the wall clock.
 const FOLLOW_EVERY: Duration = Duration::from_secs(60);
@@ -33,38 +33,38 @@ const JUMP_MS: u64 = 1_000;
 
 /// Makes attempts. Each call of [`Transport::send`] leads to exactly one [`Finished`]; the loop
 /// bounds how many are under way.
-pub trait Transport: std::marker::Send {
+pub trait Transport: Send {
     /// Begins an attempt. Does not wait.
-    fn send(&mut self, send: Send, now: Timestamp);
+    fn send(&mut self, send: SendAttempt, now: Timestamp);
 
     /// An endpoint has ended: evicts what is cached of it.
     fn endpoint_ended(&mut self, _endpoint: EndpointId) {}
 
     /// Waits for attempts that ended. Cancel safe: dropping the future loses none of them.
-    fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + std::marker::Send;
+    fn finished(&mut self) -> impl Future<Output = Vec<Finished>> + Send;
 }
 
 /// The source of random numbers: with a fixed seed a run is repeatable.
-pub type Dice = Box<dyn FnMut() -> Roll + std::marker::Send>;
+pub type Dice = Box<dyn FnMut() -> Roll + Send>;
 
 /// Sends commands to the loop from other tasks.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    asked: mpsc::Sender<(Command, oneshot::Sender<Answer>)>,
+pub struct DispatchHandle {
+    commands: mpsc::Sender<(Command, oneshot::Sender<CommandReply>)>,
     spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
 }
 
 /// The loop has ended: the process is going down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine is shutting down; ask again after the restart")]
-pub struct Ended;
+pub struct EngineStopped;
 
-impl Handle {
+impl DispatchHandle {
     /// Sends a command and waits for its answer.
-    pub async fn ask(&self, command: Command) -> Result<Answer, Ended> {
+    pub async fn ask(&self, command: Command) -> Result<CommandReply, EngineStopped> {
         let (answer, answered) = oneshot::channel();
-        self.asked.send((command, answer)).await.map_err(|_| Ended)?;
-        answered.await.map_err(|_| Ended)
+        self.commands.send((command, answer)).await.map_err(|_| EngineStopped)?;
+        answered.await.map_err(|_| EngineStopped)
     }
 
     /// Whether new rows of this queue must be stored as spilled.
@@ -81,8 +81,8 @@ pub struct Driver<S, T, C> {
     transport: T,
     clock: C,
     dice: Dice,
-    asked: mpsc::Receiver<(Command, oneshot::Sender<Answer>)>,
-    waiting: BTreeMap<Ticket, oneshot::Sender<Answer>>,
+    commands: mpsc::Receiver<(Command, oneshot::Sender<CommandReply>)>,
+    waiting: BTreeMap<Ticket, oneshot::Sender<CommandReply>>,
     tickets: u64,
     refused_moves: u64,
     spilling: Arc<RwLock<IdSet<(LaneId, Tier)>>>,
@@ -90,10 +90,17 @@ pub struct Driver<S, T, C> {
 
 impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     /// A loop over this store, transport and clock, and the handle for its commands.
-    pub fn new(limits: Limits, start: Start, store: Arc<S>, transport: T, clock: C, dice: Dice) -> (Self, Handle) {
-        let (sender, asked) = mpsc::channel(ASKED_MAX);
+    pub fn new(
+        limits: Limits,
+        start: Start,
+        store: Arc<S>,
+        transport: T,
+        clock: C,
+        dice: Dice,
+    ) -> (Self, DispatchHandle) {
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let spilling = Arc::new(RwLock::default());
-        let handle = Handle { asked: sender, spilling: Arc::clone(&spilling) };
+        let handle = DispatchHandle { commands: sender, spilling: Arc::clone(&spilling) };
         let dispatch = Dispatch::new(limits, start.session);
         let driver = Self {
             dispatch,
@@ -102,7 +109,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
             transport,
             clock,
             dice,
-            asked,
+            commands,
             waiting: BTreeMap::new(),
             tickets: 0,
             refused_moves: 0,
@@ -158,7 +165,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
                 }
                 Some(reply) = calls.next(), if !calls.is_empty() => self.replied(reply?),
                 finished = self.transport.finished() => Event::Finished(finished),
-                Some((command, answer)) = self.asked.recv() => self.ticket(command, answer),
+                Some((command, answer)) = self.commands.recv() => self.ticket(command, answer),
                 arrivals = store.arrivals() => arrived(arrivals)?,
                 () = &mut timer => {
                     if wake == follow_at {
@@ -188,21 +195,21 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
         }
     }
 
-    fn replied(&mut self, reply: Reply) -> Event {
-        if let Reply::Cut { endpoint: Some(endpoint), .. } = reply {
+    fn replied(&mut self, reply: StoreReply) -> Event {
+        if let StoreReply::Cut { endpoint: Some(endpoint), .. } = reply {
             self.transport.endpoint_ended(endpoint);
         }
         Event::Replied(reply)
     }
 
-    fn ticket(&mut self, command: Command, answer: oneshot::Sender<Answer>) -> Event {
+    fn ticket(&mut self, command: Command, answer: oneshot::Sender<CommandReply>) -> Event {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.waiting.insert(ticket, answer);
-        Event::Asked(ticket, command)
+        Event::Command(ticket, command)
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    fn answer(&mut self, ticket: Ticket, answer: CommandReply) {
         if let Some(waiting) = self.waiting.remove(&ticket) {
             // The caller may have stopped waiting; the work is done all the same.
             let _ = waiting.send(answer);
@@ -232,12 +239,12 @@ fn arrived(arrivals: Vec<Arrival>) -> Result<Event, StoreError> {
 
 /// Makes a call. A read that fails is repeated later, and so is a sweep, which begins with a read. A
 /// write that fails ends the loop, since it is not known whether it was stored.
-async fn called<S: Outbox>(store: &Arc<S>, session: Session, call: Call) -> Result<Reply, StoreError> {
-    let again = matches!(call, Call::Page(..) | Call::Lanes(_) | Call::Sweep(..)).then(|| call.clone());
+async fn called<S: Outbox>(store: &Arc<S>, session: Session, call: StoreCall) -> Result<StoreReply, StoreError> {
+    let again = matches!(call, StoreCall::Page(..) | StoreCall::Lanes(_) | StoreCall::Sweep(..)).then(|| call.clone());
     match (perform(store.as_ref(), session, call).await, again) {
         (Err(error @ StoreError::Database { .. }), Some(call)) => {
             tracing::warn!(%error, "store read failed; retrying in a second");
-            Ok(Reply::Failed(call))
+            Ok(StoreReply::Failed(call))
         }
         (reply, _) => reply,
     }

@@ -14,9 +14,9 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Recent erasures: when, and of which tenant or subject of it.
 #[derive(Debug, Default)]
-pub(super) struct Erased(Vec<(Timestamp, TenantId, Option<String>)>);
+pub(super) struct RecentErasures(Vec<(Timestamp, TenantId, Option<String>)>);
 
-impl Erased {
+impl RecentErasures {
     /// Whether this may be a message that was erased.
     pub(super) fn covers(&self, now: Timestamp, message: &Message) -> bool {
         let mut lately = self.0.iter().filter(|(at, ..)| now.since(*at) < ARRIVES_WITHIN);
@@ -38,12 +38,12 @@ impl Dispatch {
     /// others.
     pub(super) fn drop_erased(&mut self, now: Timestamp, tenant: TenantId, subject: Option<String>) -> Vec<MessageId> {
         let mut dropped = 0;
-        self.riding.retain(|_, message| {
+        self.inline_payloads.retain(|_, message| {
             let is_theirs = is_theirs(message, tenant, subject.as_deref());
             dropped += if is_theirs { message.body.len() } else { 0 };
             !is_theirs
         });
-        self.riding_bytes -= dropped;
+        self.inline_bytes -= dropped;
         self.erased.add(now, tenant, subject);
         self.scheduler.messages_in_flight()
     }

@@ -12,8 +12,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Page, Query, Row, Start, Token};
 
-use super::call::Call;
-use super::{Departure, Dispatch, Effect, late};
+use super::call::StoreCall;
+use super::{Departure, Dispatch, Effect, delayed_cursor};
 
 /// Rows in one page of those that earlier sessions left: small, so that other readers of the store are not delayed.
 const LEFT_PAGE: u32 = 500;
@@ -36,7 +36,7 @@ impl Dispatch {
             self.ask_for(lane);
         }
         self.restore_breakers(now, start.breakers);
-        self.late.start(now);
+        self.delayed.start(now);
         self.sweeper.start(now);
         self.read(now, Query::Left { after: None, before: self.session.writer }, LEFT_PAGE, effects);
     }
@@ -46,8 +46,8 @@ impl Dispatch {
         if self.draining {
             return;
         }
-        if let Some(query) = self.late.next(now) {
-            self.read(now, query, late::PAGE, effects);
+        if let Some(query) = self.delayed.next(now) {
+            self.read(now, query, delayed_cursor::PAGE, effects);
         }
         while let Some(wanted) = self.scheduler.next_page(now) {
             let PageWanted { lane, tier, order, span, .. } = wanted;
@@ -64,7 +64,7 @@ impl Dispatch {
 
     pub(super) fn read(&mut self, now: Timestamp, query: Query, limit: u32, effects: &mut Vec<Effect>) {
         *self.pages.entry(self.departures).or_default() += 1;
-        effects.push(Effect::Store(Call::Page(query, limit, now, self.departures)));
+        effects.push(Effect::Store(StoreCall::Page(query, limit, now, self.departures)));
     }
 
     pub(super) fn paged(
@@ -85,7 +85,7 @@ impl Dispatch {
                 }
             }
             Query::Delayed { .. } => {
-                self.late.paged(now, &page);
+                self.delayed.paged(now, &page);
                 for row in page.rows {
                     if !self.scheduler.is_swept(&row.delivery) {
                         self.take_in(now, row, as_of);
@@ -155,7 +155,7 @@ impl Dispatch {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
         if self.is_older(id, as_of) {
             if row.place == RowIndex::Delayed {
-                self.late.notice(row.delivery.state.due().unwrap_or(now), id);
+                self.delayed.notice(row.delivery.state.due().unwrap_or(now), id);
             }
             return false;
         }

@@ -11,7 +11,7 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
-use super::call::Call;
+use super::call::StoreCall;
 use super::{Dispatch, Effect};
 
 /// The shortest time between two writes, and so how old the stored breakers may become.
@@ -19,7 +19,7 @@ const REMEMBER_EVERY: Duration = Duration::from_secs(5);
 
 /// The breakers in the store.
 #[derive(Debug, Default)]
-pub(super) struct Remembered {
+pub(super) struct StoredBreakers {
     /// Those that are stored or being written.
     breakers: Vec<SoftBreaker>,
     is_writing: bool,
@@ -29,7 +29,7 @@ pub(super) struct Remembered {
     look_at: Timestamp,
 }
 
-impl Remembered {
+impl StoredBreakers {
     /// When to compare the breakers with the stored ones; `None` if none can have changed or a write is under way.
     pub(super) fn look_at(&self) -> Option<Timestamp> {
         (self.is_stale && !self.is_writing).then_some(self.look_at)
@@ -62,31 +62,31 @@ impl Dispatch {
                 self.scheduler.forget_idle_lane(lane, now);
             }
         }
-        self.remembered.breakers = breakers;
+        self.stored_breakers.breakers = breakers;
     }
 
     /// Resets a breaker; `false` when it is closed.
     pub(super) fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
-        self.remembered.is_stale = true;
+        self.stored_breakers.is_stale = true;
         self.scheduler.reset(now, of, how)
     }
 
     /// Stores the breakers that are not closed, if that is due and they have changed.
     pub(super) fn remember(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         // The last write of a shutdown does not wait for its time.
-        let is_due = now >= self.remembered.look_at || (self.draining && self.scheduler.in_flight() == 0);
+        let is_due = now >= self.stored_breakers.look_at || (self.draining && self.scheduler.in_flight() == 0);
         // A breaker whose lane sends nothing any more is evicted without a notice, so stored breakers are compared too.
-        let may_differ = self.remembered.is_stale || !self.remembered.breakers.is_empty();
-        if self.remembered.is_writing || !is_due || !may_differ {
+        let may_differ = self.stored_breakers.is_stale || !self.stored_breakers.breakers.is_empty();
+        if self.stored_breakers.is_writing || !is_due || !may_differ {
             return;
         }
-        self.remembered.is_stale = false;
-        self.remembered.look_at = now + REMEMBER_EVERY;
+        self.stored_breakers.is_stale = false;
+        self.stored_breakers.look_at = now + REMEMBER_EVERY;
         let breakers = self.scheduler.soft_breakers();
-        if breakers != self.remembered.breakers {
-            self.remembered.is_writing = true;
-            self.remembered.breakers.clone_from(&breakers);
-            effects.push(Effect::Store(Call::Remember(breakers)));
+        if breakers != self.stored_breakers.breakers {
+            self.stored_breakers.is_writing = true;
+            self.stored_breakers.breakers.clone_from(&breakers);
+            effects.push(Effect::Store(StoreCall::Remember(breakers)));
         }
     }
 }

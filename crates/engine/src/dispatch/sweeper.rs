@@ -18,7 +18,7 @@ use posthaste_core::id::{DeliveryId, Key};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Sweep, SweptRows};
 
-use super::call::Call;
+use super::call::StoreCall;
 use super::{Dispatch, Effect};
 
 /// How often every row is read: half of the promised bound for expiry (D2), so that a busy store has
@@ -226,7 +226,7 @@ impl Dispatch {
     /// Makes the next call of a sweep, if it is due.
     pub(super) fn sweep(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if let Some(sweep) = self.sweeper.next(now) {
-            effects.push(Effect::Store(Call::Sweep(sweep, self.scheduler.under_way())));
+            effects.push(Effect::Store(StoreCall::Sweep(sweep, self.scheduler.under_way())));
         }
     }
 
@@ -254,7 +254,7 @@ impl Dispatch {
                 self.sweeper.durable(scope, now + LOOK_AGAIN);
             } else if let Some(made) = self.sweeper.cuts.remove(&scope) {
                 self.scheduler.forget_cut(scope, made.upto);
-                effects.push(Effect::Store(Call::Uncut(scope, now)));
+                effects.push(Effect::Store(StoreCall::Uncut(scope, now)));
             }
         }
     }

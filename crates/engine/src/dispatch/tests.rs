@@ -9,7 +9,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
 use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
 
-use rig::Rig;
+use rig::DispatchRig;
 
 use super::call::perform;
 use super::*;
@@ -51,20 +51,20 @@ const EVERYTHING: Pause = Pause::new(PauseScope::All, None);
 
 #[test]
 fn a_resume_under_way_does_not_undo_a_later_pause() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
     rig.ask(2, 2, Command::Resume(PauseScope::All, None));
     rig.ask(3, 3, Command::Pause(EVERYTHING));
     rig.every_call(4);
-    assert_eq!(rig.answered.last(), Some(&(Ticket(3), Answer::Done)), "the pause is in force");
+    assert_eq!(rig.answered.last(), Some(&(Ticket(3), CommandReply::Done)), "the pause is in force");
     rig.send(1, &lane(Order::Fifo, OnDead::Skip));
     assert_eq!(rig.sent, [], "nothing is sent while paused");
 }
 
 #[test]
 fn delivery_ended_by_retention_is_not_sent_when_its_pause_ends() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
     rig.send(1, &fifo(7));
@@ -81,7 +81,7 @@ fn delivery_ended_by_retention_is_not_sent_when_its_pause_ends() {
 
 #[test]
 fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Strict, OnDead::Hold);
     rig.send(1, &lane);
     rig.send(10, &lane);
@@ -98,7 +98,7 @@ fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
 
 #[test]
 fn disabled_receiver_gets_nothing_until_it_is_enabled() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
     let first = rig.sent[0];
@@ -108,7 +108,10 @@ fn disabled_receiver_gets_nothing_until_it_is_enabled() {
     assert_eq!(rig.sent, [first], "the next one waits");
     rig.ask(4, 1, Command::Paused(vec![lane.lane]));
     let hold = Hold { why: Why::EndpointDisabled, until: None };
-    assert_eq!(rig.answered.last(), Some(&(Ticket(1), Answer::Paused(vec![Some(LanePaused { hold, said: None })]))));
+    assert_eq!(
+        rig.answered.last(),
+        Some(&(Ticket(1), CommandReply::Paused(vec![Some(LanePaused { hold, said: None })])))
+    );
     rig.ask(5, 2, Command::Resume(PauseScope::Lane(lane.lane), None));
     rig.every_call(6);
     assert_eq!(rig.sent.len(), 2);
@@ -116,7 +119,7 @@ fn disabled_receiver_gets_nothing_until_it_is_enabled() {
 
 #[test]
 fn resume_reaches_the_store_after_the_outcome_that_paused_its_lane() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Strict, OnDead::Hold);
     rig.send(1, &lane);
     rig.send(10, &lane);
@@ -129,30 +132,30 @@ fn resume_reaches_the_store_after_the_outcome_that_paused_its_lane() {
     // The store may take calls that are under way at once in any order.
     rig.calls.make_contiguous().reverse();
     rig.every_call(4);
-    assert_eq!(rig.answered, [1, 2, 3].map(|ticket| (Ticket(ticket), Answer::Done)));
+    assert_eq!(rig.answered, [1, 2, 3].map(|ticket| (Ticket(ticket), CommandReply::Done)));
     assert_eq!(rig.sent.len(), 2, "the lane goes on");
     let mut rig = rig.restart(5);
     rig.ask(6, 4, Command::Pauses(0, 10));
-    assert_eq!(rig.answered, [(Ticket(4), Answer::Pauses(Vec::new()))], "and after a restart nothing holds it");
+    assert_eq!(rig.answered, [(Ticket(4), CommandReply::Pauses(Vec::new()))], "and after a restart nothing holds it");
 }
 
 #[test]
 fn enable_waits_until_the_disabling_outcome_is_durable() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
     rig.ask(1, 1, Command::Recorded(lane.lane));
-    assert_eq!(rig.answered, [(Ticket(1), Answer::Done)]);
+    assert_eq!(rig.answered, [(Ticket(1), CommandReply::Done)]);
     rig.step(2, finished(rig.sent[0], Cause::DisableAsked));
     rig.ask(3, 2, Command::Recorded(lane.lane));
     assert_eq!(rig.answered.len(), 1, "it is not durable yet");
     rig.every_call(4);
-    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::Done)));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), CommandReply::Done)));
 }
 
 #[test]
 fn resume_under_way_does_not_enable_a_disabled_receiver() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     rig.send(1, &lane);
     let first = rig.sent[0];
@@ -165,7 +168,7 @@ fn resume_under_way_does_not_enable_a_disabled_receiver() {
 
 #[test]
 fn lane_settings_of_an_accept_do_not_replace_newer_ones() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.send(1, &fifo(7));
     rig.send(10, &Arc::new(LaneSettings { version: 1, disabled: true, ..settings(7) }));
     rig.send(20, &fifo(7));
@@ -182,7 +185,7 @@ fn lane_settings_of_an_accept_do_not_replace_newer_ones() {
 
 #[test]
 fn cancel_spares_deliveries_that_have_an_outcome() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
     rig.send(10, &lane);
@@ -199,7 +202,7 @@ fn cancel_spares_deliveries_that_have_an_outcome() {
 
 #[test]
 fn an_arrival_that_comes_after_its_cancel_was_swept_is_not_sent() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let late = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
     rig.ask(1, 1, Command::Cancel(rig.message(1), None));
     rig.every_call(2);
@@ -219,7 +222,7 @@ fn end_lane(lane: LaneId) -> Command {
 
 #[test]
 fn arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_deleted() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let late = rig.accept(1, &lane);
     rig.ask(1, 1, end_lane(lane.lane));
@@ -233,13 +236,13 @@ fn arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_deleted() {
         rig.every_call(minute * 60_000);
     }
     assert_eq!(rig.store.lock().open(at(0)).cuts, [], "the cut is forgotten");
-    rig.step(1_200_000, Event::Replied(Reply::Resumed(scope, rig.dispatch.pauses.number(scope), Ticket(3))));
+    rig.step(1_200_000, Event::Replied(StoreReply::Resumed(scope, rig.dispatch.pauses.number(scope), Ticket(3))));
     assert_eq!(rig.sent, [], "its row has ended");
 }
 
 #[test]
 fn arrivals_at_a_gone_endpoint_are_not_sent() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
     let late = rig.accept(10, &lane);
@@ -258,7 +261,7 @@ fn arrivals_at_a_gone_endpoint_are_not_sent() {
 
 #[test]
 fn answer_410_after_a_restart_ends_rows_that_were_not_read_yet() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Strict, OnDead::Skip);
     for seq in [1, 10] {
         rig.send(seq, &lane);
@@ -272,7 +275,7 @@ fn answer_410_after_a_restart_ends_rows_that_were_not_read_yet() {
 
 #[test]
 fn shutdown_sets_no_timer_for_work_it_will_not_do() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     rig.send(1, &lane);
     rig.send(10, &lane);
@@ -289,7 +292,7 @@ fn shutdown_sets_no_timer_for_work_it_will_not_do() {
 
 #[test]
 fn fault_of_this_server_spends_no_attempt_and_writes_nothing() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.send(1, &lane(Order::Fifo, OnDead::Skip));
     let id = rig.sent[0];
     assert_eq!(Cause::StoreUnavailable.class(), Class::Ours);
@@ -303,13 +306,13 @@ fn fault_of_this_server_spends_no_attempt_and_writes_nothing() {
 
 #[test]
 fn receipt_is_recorded_when_its_delivery_settles_while_its_row_is_read() {
-    let mut before = Rig::new();
+    let mut before = DispatchRig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
     let id = DeliveryId(before.message(1).0.plus(1));
     let mut rig = before.restart_unread(10);
     rig.ask(11, 1, Command::Receipt(id));
     let read = rig.calls.pop_back().expect("the row is read for the receipt");
-    assert!(matches!(read, Call::Page(posthaste_store::Query::One(_), ..)));
+    assert!(matches!(read, StoreCall::Page(posthaste_store::Query::One(_), ..)));
     rig.every_call(12);
     assert_eq!(rig.sent, [id], "an attempt before the restart was not recorded, so it is made again");
     rig.step(13, finished(id, Cause::Ok));
@@ -321,12 +324,12 @@ fn receipt_is_recorded_when_its_delivery_settles_while_its_row_is_read() {
     assert_eq!(rig.answered, [], "that row is older than the attempt");
     rig.every_call(16);
     assert!(matches!(rig.state(id, 16), State::Delivered { .. }));
-    assert_eq!(rig.answered, [(Ticket(1), Answer::Done)]);
+    assert_eq!(rig.answered, [(Ticket(1), CommandReply::Done)]);
 }
 
 #[test]
 fn breaker_open_before_a_restart_sends_one_probe_first() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     rig.break_lane(10, 10, &lane);
     rig.sleep_until(6_000);
@@ -344,7 +347,7 @@ fn breaker_open_before_a_restart_sends_one_probe_first() {
 
 #[test]
 fn closed_breakers_cause_no_write_and_no_timer() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     rig.sleep_until(1_000_000);
     let before = rig.dispatch.wake_at();
@@ -361,9 +364,10 @@ fn closed_breakers_cause_no_write_and_no_timer() {
 
 #[test]
 fn changed_breakers_are_stored_every_five_seconds_in_one_write_at_a_time() {
-    let mut rig = Rig::new();
-    let written =
-        |rig: &Rig| rig.remembered.iter().map(|set| set.iter().map(|one| one.of).collect()).collect::<Vec<Vec<_>>>();
+    let mut rig = DispatchRig::new();
+    let written = |rig: &DispatchRig| {
+        rig.remembered.iter().map(|set| set.iter().map(|one| one.of).collect()).collect::<Vec<Vec<_>>>()
+    };
     let [first, second] = [7, 8].map(|n| BreakerOf::Lane(LaneId::from_raw(n)));
     rig.break_lane(1_000, 10, &fifo(7));
     rig.every_call(1_000);
@@ -384,7 +388,7 @@ fn changed_breakers_are_stored_every_five_seconds_in_one_write_at_a_time() {
 
 #[test]
 fn shutdown_ends_once_changed_breakers_are_stored() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.send_at(1_000, 10, &fifo(9));
     rig.break_lane(1_001, 1_000, &fifo(7));
     rig.every_call(1_001);
@@ -404,7 +408,7 @@ fn stored_breaker_of_a_missing_lane_is_removed_in_the_end() {
     let soft = Soft { since: at(0), hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(LaneId::from_raw(7)), soft };
     store.lock().remember(session, &[breaker]).expect("this session owns the store");
-    let mut rig = Rig::over(store, 1_000);
+    let mut rig = DispatchRig::over(store, 1_000);
     rig.sleep_until(3_000_000);
     assert_eq!(rig.remembered.len(), 0, "it may still be needed");
     rig.sleep_until(4_000_000);
@@ -414,17 +418,17 @@ fn stored_breaker_of_a_missing_lane_is_removed_in_the_end() {
 
 #[test]
 fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = fifo(7);
     let of = BreakerOf::Lane(lane.lane);
-    let shown = |rig: &Rig| match &rig.answered.last().expect("it was asked").1 {
-        Answer::Breakers(shown) => shown.clone(),
+    let shown = |rig: &DispatchRig| match &rig.answered.last().expect("it was asked").1 {
+        CommandReply::Breakers(shown) => shown.clone(),
         other => panic!("{other:?}"),
     };
     rig.ask(1, 1, Command::Breakers);
     assert_eq!(shown(&rig), []);
     rig.ask(1, 2, Command::Reset(of, Reset::Force, None));
-    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::Nothing)), "it is closed");
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), CommandReply::Nothing)), "it is closed");
 
     rig.break_lane(10, 10, &lane);
     for seq in [1_000, 1_010] {
@@ -441,7 +445,7 @@ fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
     rig.ask(13, 4, Command::Reset(of, Reset::Probe, None));
     assert_eq!(rig.answered.last().map(|(ticket, _)| *ticket), Some(Ticket(3)), "the journal has it first");
     rig.every_call(13);
-    assert_eq!(rig.answered.last(), Some(&(Ticket(4), Answer::Done)));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(4), CommandReply::Done)));
     assert_eq!(rig.sent.len(), before + 1, "a probe goes before the end of the hold, alone");
     rig.ask(14, 5, Command::Reset(of, Reset::Force, None));
     assert_eq!(rig.dispatch.standing(at(14), lane.lane), BreakerState::Closed);
@@ -451,14 +455,18 @@ fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
 
 #[test]
 fn retries_over_the_limit_are_refused() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let hurry = |n| Command::Hurry(DeliveryId(Key::new(rig.session.writer, n)));
     let commands: Vec<Command> = (1..=4_097).map(hurry).collect();
     for (ticket, command) in (0..).zip(&commands) {
         rig.ask(1, ticket, command.clone());
     }
     rig.ask(1, 9_999, commands[0].clone());
-    let answers: Vec<&Answer> = rig.answered.iter().map(|(_, answer)| answer).collect();
-    assert!(answers[..4_096].iter().all(|answer| **answer == Answer::Done));
-    assert_eq!((answers[4_096], answers[4_097]), (&Answer::Nothing, &Answer::Done), "one too many, and a repetition");
+    let answers: Vec<&CommandReply> = rig.answered.iter().map(|(_, answer)| answer).collect();
+    assert!(answers[..4_096].iter().all(|answer| **answer == CommandReply::Done));
+    assert_eq!(
+        (answers[4_096], answers[4_097]),
+        (&CommandReply::Nothing, &CommandReply::Done),
+        "one too many, and a repetition"
+    );
 }

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::accept::{NewMessage, Outcome};
+use crate::accept::{AcceptOutcome, NewMessage};
 use crate::clock::SystemClock;
 use crate::connector::{NoAnswer, Resolve};
 use crate::engine::Settings;
@@ -91,8 +91,8 @@ impl Running {
             ..NewMessage::new(TENANT, Bytes::from_static(text.as_bytes()), Tier::Engagement)
         };
         match self.engine.accept(message).await.expect("it is accepted") {
-            Outcome::Promised(promise) => promise.message,
-            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
+            AcceptOutcome::Promised(promise) => promise.message,
+            AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
         }
     }
 }

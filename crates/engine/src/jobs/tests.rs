@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::clock::SystemClock;
 use crate::dispatch::driver::{Driver, Transport};
-use crate::dispatch::{Finished, Send};
-use crate::master_key::{self, Source};
+use crate::dispatch::{Finished, SendAttempt};
+use crate::master_key::{self, MasterKeySource};
 use crate::target::TargetRules;
 
 const TENANT: TenantId = TenantId::from_raw(3);
@@ -33,7 +33,7 @@ const TENANT: TenantId = TenantId::from_raw(3);
 struct Nowhere;
 
 impl Transport for Nowhere {
-    fn send(&mut self, _: Send, _: Timestamp) {}
+    fn send(&mut self, _: SendAttempt, _: Timestamp) {}
 
     async fn finished(&mut self) -> Vec<Finished> {
         std::future::pending().await
@@ -44,28 +44,29 @@ impl Transport for Nowhere {
 struct Process {
     store: Arc<Sqlite>,
     session: Session,
-    handle: Handle,
-    mint: Mint,
+    handle: DispatchHandle,
+    mint: KeySequence,
 }
 
 impl Process {
     async fn start(folder: &TempDir) -> Self {
-        let ask =
-            |needed: &[_]| master_key::load(&Source::Folder, folder.path(), needed).map_err(|why| why.to_string());
+        let ask = |needed: &[_]| {
+            master_key::load(&MasterKeySource::Folder, folder.path(), needed).map_err(|why| why.to_string())
+        };
         let store = Sqlite::open_asking(folder.path(), Bounds::default(), ask);
         let store = Arc::new(store.expect("the folder opens"));
         let start = store.open(SystemClock::new().now()).await.expect("a session begins");
         let session = start.session;
         let dice = Box::new(|| Roll(1));
         let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, SystemClock::new(), dice);
-        Self { mint: Mint::of(session.writer), store, session, handle }
+        Self { mint: KeySequence::of(session.writer), store, session, handle }
     }
 
     fn jobs(&self) -> JobRunner<Sqlite, SystemClock> {
         JobRunner {
             store: Arc::clone(&self.store),
             session: self.session,
-            destinations: Arc::new(Destinations::new(
+            endpoint_cache: Arc::new(EndpointCache::new(
                 Arc::clone(&self.store),
                 TargetRules::default(),
                 Timestamp::default(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_crypto::master::{MasterKey, MasterKeyId, Masters};
 
-use super::{FILE, NoMasterKey, Source, add_newer, command, forget_older, load};
+use super::{FILE, MasterKeySource, NoMasterKey, add_newer, command, forget_older, load};
 
 /// Why the master key cannot be rotated, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -66,12 +66,12 @@ enum Rereadable {
 
 impl Keeper {
     /// A keeper of the key for the data in a folder.
-    pub fn new(source: &Source, folder: &Path) -> Self {
+    pub fn new(source: &MasterKeySource, folder: &Path) -> Self {
         let rereadable = match source {
-            Source::Folder => Some(Rereadable::Folder),
-            Source::Text { .. } => None,
-            Source::File(path) => Some(Rereadable::File(path.clone())),
-            Source::Command(words) => Some(Rereadable::Command(words.clone())),
+            MasterKeySource::Folder => Some(Rereadable::Folder),
+            MasterKeySource::Text { .. } => None,
+            MasterKeySource::File(path) => Some(Rereadable::File(path.clone())),
+            MasterKeySource::Command(words) => Some(Rereadable::Command(words.clone())),
         };
         Self { folder: folder.to_owned(), source: rereadable, named: source.to_string() }
     }
@@ -110,13 +110,13 @@ impl Keeper {
     fn given(&self, current: MasterKeyId) -> Result<Masters, NoNewerKey> {
         let source = match &self.source {
             None => return Err(NoNewerKey::ReadAtTheStart { from: self.named.clone() }),
-            Some(Rereadable::Folder) => Source::Folder,
-            Some(Rereadable::File(path)) => Source::File(path.clone()),
-            Some(Rereadable::Command(words)) => Source::Command(words.clone()),
+            Some(Rereadable::Folder) => MasterKeySource::Folder,
+            Some(Rereadable::File(path)) => MasterKeySource::File(path.clone()),
+            Some(Rereadable::Command(words)) => MasterKeySource::Command(words.clone()),
         };
         let own = self.folder.join(FILE);
         // A missing file must not be made: the data need the key that was in it.
-        if matches!(source, Source::Folder) && !own.exists() {
+        if matches!(source, MasterKeySource::Folder) && !own.exists() {
             return Err(NoMasterKey::Missing { path: own.display().to_string(), needed: current }.into());
         }
         let given = load(&source, &self.folder, &[])?;
@@ -150,25 +150,25 @@ mod tests {
     #[test]
     fn rotation_of_the_folders_own_key_makes_a_new_one_and_deletes_the_old_on_request() {
         let folder = tempfile::tempdir().expect("a folder");
-        let old = load(&Source::Folder, folder.path(), &[]).expect("made").newest().check();
-        let keeper = Keeper::new(&Source::Folder, folder.path());
+        let old = load(&MasterKeySource::Folder, folder.path(), &[]).expect("made").newest().check();
+        let keeper = Keeper::new(&MasterKeySource::Folder, folder.path());
         let newer = keeper.newer(old.id()).expect("made");
         assert_ne!(newer.id(), old.id());
         let again = keeper.newer(old.id()).expect("the one that was made");
         assert_eq!(again.id(), newer.id(), "a second request before the key is used gets the same key");
         assert!(!keeper.forget_older(old.id()).expect("nothing to do"), "the older is not the newest");
-        let kept = load(&Source::Folder, folder.path(), &[newer.check(), old]).expect("both are there");
+        let kept = load(&MasterKeySource::Folder, folder.path(), &[newer.check(), old]).expect("both are there");
         assert_eq!(kept.newest().id(), newer.id());
         assert!(keeper.forget_older(newer.id()).expect("forgotten"));
         assert!(!keeper.forget_older(newer.id()).expect("nothing to do"));
-        assert!(load(&Source::Folder, folder.path(), &[old]).is_err());
+        assert!(load(&MasterKeySource::Folder, folder.path(), &[old]).is_err());
     }
 
     #[test]
     fn rotation_does_not_replace_a_missing_key_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let current = MasterKey::generate().id();
-        let keeper = Keeper::new(&Source::Folder, folder.path());
+        let keeper = Keeper::new(&MasterKeySource::Folder, folder.path());
         let refused = keeper.newer(current).expect_err("it is missing");
         assert!(matches!(refused, NoNewerKey::Key(NoMasterKey::Missing { .. })), "{refused}");
         assert!(!folder.path().join(FILE).exists());
@@ -179,7 +179,7 @@ mod tests {
         let (folder, elsewhere) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let [old, new] = [MasterKey::generate(), MasterKey::generate()];
         let path = elsewhere.path().join("key");
-        let keeper = Keeper::new(&Source::File(path.clone()), folder.path());
+        let keeper = Keeper::new(&MasterKeySource::File(path.clone()), folder.path());
         put(&path, &[&old]);
         let refused = keeper.newer(old.id()).expect_err("there is none").to_string();
         assert!(refused.contains("gives no newer master key than"), "{refused}");
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_key_from_the_environment_is_rotated_by_a_restart() {
         let key = MasterKey::generate();
-        let source = Source::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: key.reveal() };
+        let source = MasterKeySource::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: key.reveal() };
         let keeper = Keeper::new(&source, Path::new("."));
         let refused = keeper.newer(key.id()).expect_err("it is read at the start").to_string();
         assert!(refused.starts_with("the master key is given by POSTHASTE_MASTER_KEY, which is read"), "{refused}");

@@ -66,15 +66,15 @@ pub struct HostPattern {
 /// A pattern that can match no host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} is neither a host such as example.net nor a pattern such as *.example.net")]
-pub struct BadPattern {
+pub struct BadHostPattern {
     pattern: String,
 }
 
 impl std::str::FromStr for HostPattern {
-    type Err = BadPattern;
+    type Err = BadHostPattern;
 
-    fn from_str(pattern: &str) -> Result<Self, BadPattern> {
-        let bad = || BadPattern { pattern: pattern.to_owned() };
+    fn from_str(pattern: &str) -> Result<Self, BadHostPattern> {
+        let bad = || BadHostPattern { pattern: pattern.to_owned() };
         let (written, below) = pattern.strip_prefix("*.").map_or((pattern, false), |rest| (rest, true));
         // The parser maps case and IDNA exactly as it does for a target's host.
         let host = url::Host::parse(written).map_err(|_| bad())?.to_string();

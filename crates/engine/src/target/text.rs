@@ -4,7 +4,7 @@
 //! Another parser reads the same text differently, and an attacker can use the difference. So the
 //! text is checked first, and the parser's result is compared with it. Read next: `host`.
 
-use super::{Refusal, Scheme, TargetRules};
+use super::{Refusal, TargetRules, UrlScheme};
 
 /// The longest URL: many receivers refuse longer ones, and every endpoint in memory holds its URL.
 pub(super) const URL_BYTES_MAX: usize = 4096;
@@ -17,7 +17,7 @@ const PORTS_DENIED: &[u16] = &[
 /// The pieces of `scheme://[userinfo@]host[:port]…` as they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text<'a> {
-    pub(super) scheme: Scheme,
+    pub(super) scheme: UrlScheme,
     pub(super) has_userinfo: bool,
     pub(super) host: &'a str,
     port: &'a str,
@@ -66,13 +66,13 @@ impl<'a> Text<'a> {
     }
 }
 
-fn scheme<'a>(raw: &'a str, rules: &TargetRules) -> Result<(Scheme, &'a str), Refusal> {
+fn scheme<'a>(raw: &'a str, rules: &TargetRules) -> Result<(UrlScheme, &'a str), Refusal> {
     let (name, rest) = raw.split_once(':').ok_or(Refusal::UrlSyntax)?;
     let is_scheme = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     match name.to_ascii_lowercase().as_str() {
-        "https" => Ok((Scheme::Https, rest)),
-        "http" if rules.allow_http => Ok((Scheme::Http, rest)),
+        "https" => Ok((UrlScheme::Https, rest)),
+        "http" if rules.allow_http => Ok((UrlScheme::Http, rest)),
         _ if is_scheme => Err(Refusal::UrlScheme),
         _ => Err(Refusal::UrlSyntax),
     }

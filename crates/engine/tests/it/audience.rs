@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::tier::Tier;
-use posthaste_engine::accept::{FANOUT_MAX, NewMessage, NotAccepted, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, FANOUT_MAX, NewMessage, NotAccepted};
 use posthaste_engine::endpoints::NewSigning;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{Details, Endpoint, MemoryStore};
@@ -49,10 +49,10 @@ impl Running {
     }
 }
 
-fn promised(outcome: Result<Outcome, NotAccepted>) -> Option<usize> {
+fn promised(outcome: Result<AcceptOutcome, NotAccepted>) -> Option<usize> {
     match outcome.expect("it is accepted") {
-        Outcome::Promised(promise) => promise.deliveries,
-        Outcome::Replayed(_) => panic!("the request has no idempotency key"),
+        AcceptOutcome::Promised(promise) => promise.deliveries,
+        AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
     }
 }
 

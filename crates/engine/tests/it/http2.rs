@@ -48,7 +48,9 @@ async fn outcome(bench: &mut Bench) -> String {
     describe(&done.result)
 }
 
-fn describe(result: &Result<posthaste_engine::connector::Answer, posthaste_engine::connector::Fault>) -> String {
+fn describe(
+    result: &Result<posthaste_engine::connector::ReceivedResponse, posthaste_engine::connector::ConnectionFault>,
+) -> String {
     match result {
         Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
         Ok(answer) => answer.status.as_u16().to_string(),

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use posthaste_engine::connector::{
-    Answer, Connector, Dial, Done, Fault, Fields, Job, NoAnswer, Request, Resolve, Roots, Settings, Tcp,
+    ChannelRequest, ConnectionFault, Connector, ConnectorJob, Dial, Done, Fields, NoAnswer, ReceivedResponse, Resolve,
+    Roots, Settings, Tcp,
 };
 use posthaste_engine::target::{Target, TargetRules};
 use tokio::net::TcpStream;
@@ -150,8 +151,8 @@ impl Bench {
         Self { connector, results, rules }
     }
 
-    pub(crate) fn job(&self, token: u64, url: &str) -> Job {
-        Job {
+    pub(crate) fn job(&self, token: u64, url: &str) -> ConnectorJob {
+        ConnectorJob {
             token,
             target: Arc::new(Target::parse(url, &self.rules).expect("a target the test may contact")),
             identity: None,
@@ -174,11 +175,11 @@ impl Bench {
         done
     }
 
-    pub(crate) async fn answer(&mut self, url: &str) -> Answer {
+    pub(crate) async fn answer(&mut self, url: &str) -> ReceivedResponse {
         self.attempt(url).await.result.expect("an answer")
     }
 
-    pub(crate) async fn fault(&mut self, url: &str) -> Fault {
+    pub(crate) async fn fault(&mut self, url: &str) -> ConnectionFault {
         self.attempt(url).await.result.expect_err("a fault")
     }
 
@@ -190,8 +191,8 @@ impl Bench {
     }
 }
 
-pub(crate) fn request(body: &str) -> Request {
+pub(crate) fn request(body: &str) -> ChannelRequest {
     let mut ours = Fields::default();
     ours.push(&CONTENT_TYPE, "application/json").expect("a field");
-    Request { ours, body: Bytes::copy_from_slice(body.as_bytes()), ..Request::default() }
+    ChannelRequest { ours, body: Bytes::copy_from_slice(body.as_bytes()), ..ChannelRequest::default() }
 }

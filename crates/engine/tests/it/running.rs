@@ -13,7 +13,7 @@ use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
-use posthaste_engine::accept::{NewMessage, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, NewMessage};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::{NoAnswer, Resolve};
 use posthaste_engine::endpoints::{NewSigning, NotMade};
@@ -104,8 +104,8 @@ impl Running {
         let message = NewMessage::new(tenant, Bytes::from_static(b"{}"), tier);
         match self.engine.accept(message).await.expect("it is accepted") {
             // The first delivery's key follows the message's.
-            Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
+            AcceptOutcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
+            AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
         }
     }
 

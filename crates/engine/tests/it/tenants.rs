@@ -9,7 +9,7 @@ use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::accept::{NewMessage, NotAccepted, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, NewMessage, NotAccepted};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::{Hours, Tenant, Terms};
 use posthaste_store::MemoryStore;
@@ -66,8 +66,8 @@ async fn send_below(running: &Running, tenant: &Tenant, count: usize) -> (Vec<Me
     let (mut taken, mut refused_at) = (Vec::new(), None);
     for outcome in running.engine.accept_all(vec![limited; count]).await {
         match outcome {
-            Ok(Outcome::Promised(promise)) => taken.push(promise.message),
-            Ok(Outcome::Replayed(_)) => panic!("the request has no idempotency key"),
+            Ok(AcceptOutcome::Promised(promise)) => taken.push(promise.message),
+            Ok(AcceptOutcome::Replayed(_)) => panic!("the request has no idempotency key"),
             Err(NotAccepted::NoRoom { pending }) => refused_at = Some(pending),
             Err(other) => panic!("{other}"),
         }

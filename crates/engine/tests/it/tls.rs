@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{Fault, Identity, IdentityPem, Roots, Settings};
+use posthaste_engine::connector::{ConnectionFault, Identity, IdentityPem, Roots, Settings};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -113,7 +113,7 @@ async fn check_refused(acceptor: TlsAcceptor, authority: &Authority) {
     assert_eq!((receiver.connections(), receiver.requests().len()), (1, 0));
 }
 
-async fn fault(receiver: &Receiver, authority: &Authority) -> Fault {
+async fn fault(receiver: &Receiver, authority: &Authority) -> ConnectionFault {
     let witness = Witness::new(receiver.address(), Patience::None);
     let settings = Settings { tls_timeout: SHORT, ..settings() };
     let names = Names::new([addresses(&["93.184.216.34"])]);
@@ -177,7 +177,7 @@ async fn failed_handshake_and_port_without_tls_have_different_causes() {
     ];
     for (script, cause, detail) in scripts {
         let receiver = Receiver::start(vec![script]).await;
-        assert_eq!(fault(&receiver, &authority).await, Fault { cause, detail });
+        assert_eq!(fault(&receiver, &authority).await, ConnectionFault { cause, detail });
     }
 }
 
@@ -188,7 +188,7 @@ async fn outcomes(receiver: &Receiver, roots: Roots, identities: &[Option<Arc<Id
     let mut outcomes = Vec::new();
     for (token, identity) in (1..).zip(identities) {
         let job = bench.job(token, "https://hooks.example.com/");
-        let job = posthaste_engine::connector::Job { identity: identity.clone(), ..job };
+        let job = posthaste_engine::connector::ConnectorJob { identity: identity.clone(), ..job };
         bench.connector.send(job).expect("room for a job");
         outcomes.push(match bench.next().await.result {
             Ok(answer) => answer.status.as_u16().to_string(),

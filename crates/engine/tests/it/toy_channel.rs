@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_channels::{Answer, Channel, Fields, Outgoing, Request, Unsendable};
+use posthaste_channels::{Channel, ChannelRequest, Fields, Outgoing, ResponseView, Unsendable};
 use posthaste_core::delivery::VerdictScope;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, TenantId};
 use posthaste_core::scheduler::Explained;
@@ -19,12 +19,12 @@ use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
-use posthaste_engine::accept::{Named, NewMessage, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, EndpointRef, NewMessage};
 use posthaste_engine::channels;
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::System;
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{Engine, Sees, Settings, View};
+use posthaste_engine::engine::{DeliveryView, Engine, Sees, Settings};
 use posthaste_engine::target::TargetRules;
 use posthaste_engine::tenants::{Made, Terms};
 use posthaste_store::{Endpoint, EndpointStatus, MemoryStore, StoreError};
@@ -47,14 +47,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Toy;
 
 impl Channel for Toy {
-    fn request(&self, outgoing: &Outgoing<'_>, _now: Timestamp) -> Result<Request, Unsendable> {
+    fn request(&self, outgoing: &Outgoing<'_>, _now: Timestamp) -> Result<ChannelRequest, Unsendable> {
         let mut ours = Fields::with_capacity(64);
         ours.push(&http::HeaderName::from_static("toy-attempt"), &outgoing.attempt.to_string())
             .expect("a number is printable");
-        Ok(Request { ours, body: Bytes::from(outgoing.body.to_ascii_uppercase()), ..Request::default() })
+        Ok(ChannelRequest { ours, body: Bytes::from(outgoing.body.to_ascii_uppercase()), ..ChannelRequest::default() })
     }
 
-    fn judge(&self, answer: &Answer<'_>, _now: Timestamp) -> Verdict {
+    fn judge(&self, answer: &ResponseView<'_>, _now: Timestamp) -> Verdict {
         let waits = |scope| Verdict {
             status: Some(answer.status),
             retry_after: Some(ASKED),
@@ -121,17 +121,17 @@ impl World {
 
     async fn send(&self, endpoint: &Endpoint) -> DeliveryId {
         let message = NewMessage {
-            endpoints: vec![Named::Id(endpoint.id)],
+            endpoints: vec![EndpointRef::Id(endpoint.id)],
             ..NewMessage::new(self.tenant, Bytes::from_static(b"\"hello\""), Tier::Transactional)
         };
         match self.engine.accept(message).await.expect("it is accepted") {
-            Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            Outcome::Replayed(_) => panic!("the call has no key"),
+            AcceptOutcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
+            AcceptOutcome::Replayed(_) => panic!("the call has no key"),
         }
     }
 
     /// Waits until a delivery fulfils the condition, and returns it.
-    async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&View) -> bool) -> View {
+    async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&DeliveryView) -> bool) -> DeliveryView {
         let seen = async {
             loop {
                 let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
@@ -144,7 +144,7 @@ impl World {
         tokio::time::timeout(PATIENCE, seen).await.expect("it happens in time")
     }
 
-    async fn until_tried(&self, delivery: DeliveryId) -> View {
+    async fn until_tried(&self, delivery: DeliveryId) -> DeliveryView {
         self.until(delivery, |view| !view.shown.attempts.is_empty()).await
     }
 
@@ -160,14 +160,14 @@ async fn receiver_saying(words: &str) -> Receiver {
     Receiver::start(vec![vec![Step::Read, write(answer)], vec![Step::Serve]]).await
 }
 
-fn wait_of(view: &View) -> Duration {
+fn wait_of(view: &DeliveryView) -> Duration {
     match view.shown.delivery.state {
         State::Retry { due, .. } => due.since(view.shown.attempts[0].at),
         other => panic!("no retry, but {other:?}"),
     }
 }
 
-fn is_delivered(view: &View) -> bool {
+fn is_delivered(view: &DeliveryView) -> bool {
     matches!(view.shown.delivery.state, State::Delivered { .. })
 }
 
@@ -208,7 +208,8 @@ async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
         let first = world.send(&toy).await;
         world.until_tried(first).await;
         let second = world.send(&toy).await;
-        let held = |view: &View| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
+        let held =
+            |view: &DeliveryView| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
         world.until(second, held).await;
         assert_eq!(receiver.requests().len(), 1);
         world.stop().await;

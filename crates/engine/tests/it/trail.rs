@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_engine::trail::Span;
+use posthaste_engine::trail::TrailRange;
 use posthaste_store::{JournalRow, ListOrder, MemoryStore};
 
 use crate::running::Running;
@@ -19,14 +19,14 @@ async fn trail_of_a_span_has_exactly_the_rows_between_its_times() {
     }
     let rows = async |span, order, from, limit| running.engine.trail(span, order, from, limit).await.expect("rows");
     let numbers = |rows: &[JournalRow]| rows.iter().map(|row| row.number).collect::<Vec<_>>();
-    let all = rows(Span::default(), ListOrder::OldestFirst, None, 500).await;
+    let all = rows(TrailRange::default(), ListOrder::OldestFirst, None, 500).await;
     assert!(all.len() > 20);
     let millisecond = Duration::from_millis(1);
     for time in all.iter().flat_map(|row| [row.at - millisecond, row.at, row.at + millisecond]) {
         for span in [
-            Span { since: Some(time), until: None },
-            Span { since: None, until: Some(time) },
-            Span { since: Some(time), until: Some(time + Duration::from_secs(3)) },
+            TrailRange { since: Some(time), until: None },
+            TrailRange { since: None, until: Some(time) },
+            TrailRange { since: Some(time), until: Some(time + Duration::from_secs(3)) },
         ] {
             let is_in = |row: &&JournalRow| {
                 span.since.is_none_or(|since| row.at >= since) && span.until.is_none_or(|until| row.at < until)

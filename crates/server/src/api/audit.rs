@@ -13,7 +13,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::Kind as IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_engine::trail::Span;
+use posthaste_engine::trail::TrailRange;
 use posthaste_store::journal::{Entry, Kind};
 use posthaste_store::{JournalRow, Store};
 use serde::Serialize;
@@ -77,7 +77,7 @@ struct Filter {
     kind: Option<Kind>,
     tenant: Option<TenantId>,
     by: Option<Key>,
-    span: Span,
+    span: TrailRange,
 }
 
 /// The tenants of the endpoints met so far; `None` for an endpoint that is unknown.
@@ -103,7 +103,7 @@ impl Filter {
             },
             None => None,
         };
-        let span = Span { since: query.time("since")?, until: query.time("until")? };
+        let span = TrailRange { since: query.time("since")?, until: query.time("until")? };
         Ok(Self { kind, tenant, by, span })
     }
 

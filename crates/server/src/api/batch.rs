@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use posthaste_engine::accept::{NewMessage, NotAccepted, Once, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, NewMessage, NotAccepted, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::{Allowance, Tenant};
 use posthaste_store::Store;
@@ -92,10 +92,10 @@ fn message<S: Store, C: Clock>(
 }
 
 /// Writes the answer to a line: the answer that the message would get in a request of its own, with its status.
-fn write(number: usize, outcome: Result<Outcome, NotAccepted>, line: &mut Vec<u8>) {
+fn write(number: usize, outcome: Result<AcceptOutcome, NotAccepted>, line: &mut Vec<u8>) {
     let (first, replayed) = match outcome {
-        Ok(Outcome::Promised(promise)) => (answer(&promise), ""),
-        Ok(Outcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
+        Ok(AcceptOutcome::Promised(promise)) => (answer(&promise), ""),
+        Ok(AcceptOutcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
         Err(refusal) => return Problem::from(refusal).write_line(number, line),
     };
     // The answer is a JSON object: the line's fields are put in front of its own.

@@ -16,7 +16,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{Sees, View};
+use posthaste_engine::engine::{DeliveryView, Sees};
 use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Lives, Store, StoreError};
 use serde::Serialize;
 
@@ -152,7 +152,7 @@ async fn shown<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
     accepted_at: Timestamp,
-    view: &View,
+    view: &DeliveryView,
     excerpts: &[(u16, Bytes)],
 ) -> Answer {
     let whole = whole(api, visibility, accepted_at, view, excerpts).await?;
@@ -170,7 +170,7 @@ pub(super) async fn whole<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
     accepted_at: Timestamp,
-    view: &View,
+    view: &DeliveryView,
     excerpts: &[(u16, Bytes)],
 ) -> Result<Whole, StoreError> {
     let delivery = &view.shown.delivery;
@@ -292,7 +292,7 @@ pub(super) struct Waiting {
 }
 
 impl<A> Shown<A> {
-    fn of(ids: Ids, accepted_at: Timestamp, view: &View, attempts: A) -> Self {
+    fn of(ids: Ids, accepted_at: Timestamp, view: &DeliveryView, attempts: A) -> Self {
         let Ids { id, tenant, message, endpoint, linked } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
@@ -347,7 +347,7 @@ fn started(attempt: &Attempt) -> Timestamp {
 }
 
 /// The phase of a delivery. Only the dispatch loop knows that one is being sent.
-pub(super) fn phase(view: &View) -> Phase {
+pub(super) fn phase(view: &DeliveryView) -> Phase {
     match view.explained {
         Some(Explained::UnderWay) => Phase::Dispatching,
         _ => view.shown.delivery.state.phase(),
@@ -355,11 +355,11 @@ pub(super) fn phase(view: &View) -> Phase {
 }
 
 /// Why the last attempt failed, or why the delivery ended without success.
-pub(super) fn cause(view: &View) -> Option<&'static str> {
+pub(super) fn cause(view: &DeliveryView) -> Option<&'static str> {
     view.shown.delivery.state.cause().map(Cause::code)
 }
 
-pub(super) fn waiting(view: &View) -> Option<Waiting> {
+pub(super) fn waiting(view: &DeliveryView) -> Option<Waiting> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
     let detail = view.paused.as_deref().map_or_else(|| detail(hold.why).to_owned(), switch::detail);
     Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail })

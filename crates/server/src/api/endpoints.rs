@@ -8,7 +8,7 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::scheduler::OnDead;
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::{NotAccepted, Once, Outcome};
+use posthaste_engine::accept::{AcceptOutcome, NotAccepted, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
@@ -215,8 +215,8 @@ pub async fn test<S: Store, C: Clock>(
     let endpoint = find(&api, Sees::Tenant(tenant.id), &named).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
-        Ok(Outcome::Promised(promise)) => Ok(json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body)),
-        Ok(Outcome::Replayed(first)) => Ok(replayed(first)),
+        Ok(AcceptOutcome::Promised(promise)) => Ok(json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body)),
+        Ok(AcceptOutcome::Replayed(first)) => Ok(replayed(first)),
         Err(NotAccepted::NoSuchEndpoints(_)) => {
             let id = public_id(&api, &endpoint);
             let detail = format!("the endpoint is gone; if its receiver is back: POST /v1/endpoints/{id}/enable");

@@ -4,7 +4,7 @@ use http::StatusCode;
 use posthaste_core::id::TenantId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NotDone;
-use posthaste_engine::erase::Erased;
+use posthaste_engine::erase::ErasureStarted;
 use posthaste_store::{By, Store, Whom};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(Erased { erasure, in_flight }: &Erased) -> Self {
+    fn of(ErasureStarted { erasure, in_flight }: &ErasureStarted) -> Self {
         Self {
             erased_at: value::write_time(erasure.at),
             audit_row: erasure.row,

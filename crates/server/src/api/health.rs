@@ -11,7 +11,7 @@ use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::metrics::{self, Page};
+use posthaste_engine::metrics::{self, MetricsPage};
 use posthaste_store::{PauseScope, Store, StoreState};
 use serde::Serialize;
 
@@ -82,7 +82,7 @@ pub async fn metrics<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: C
 /// `GET /metrics` of the metrics listener, without a key.
 async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
-    let mut page = Page::default();
+    let mut page = MetricsPage::default();
     seen.tell(&mut page, api.engine.pending().await?);
     api.served.tell(&mut page);
     let mut response = Response::new(Body::from(page.finish()));

@@ -15,9 +15,9 @@ use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::State as Life;
 use posthaste_crypto::api_key::Scope;
 use posthaste_crypto::public_id::Kind;
-use posthaste_engine::accept::{NewMessage, Once, Outcome, Promise};
+use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, NewMessage, Once};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{Sees, View};
+use posthaste_engine::engine::{DeliveryView, Sees};
 use posthaste_store::{FirstAnswer, Job, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -47,15 +47,15 @@ pub async fn send<S: Store, C: Clock>(
     drop(body);
     let allowance = quota::take(&api, tenant)?;
     let mut response = match api.engine.accept(new).await? {
-        Outcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
-        Outcome::Replayed(first) => replayed(first),
+        AcceptOutcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
+        AcceptOutcome::Replayed(first) => replayed(first),
     };
     quota::tell(&mut response, allowance);
     Ok(response)
 }
 
 /// The answer to a message that was accepted.
-pub(super) fn answer(promise: &Promise) -> FirstAnswer {
+pub(super) fn answer(promise: &AcceptedMessage) -> FirstAnswer {
     let body = serde_json::to_vec(&Accepted::of(promise)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
@@ -122,7 +122,7 @@ pub async fn show<S: Store, C: Clock>(
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
     // A replayed delivery comes after the one it replays. The last of each lane counts for the message's state; the
     // number of lanes is the number of deliveries without replays.
-    let life = |view: &View| (view.shown.delivery.lane, view.shown.delivery.state);
+    let life = |view: &DeliveryView| (view.shown.delivery.lane, view.shown.delivery.state);
     let lives: BTreeMap<LaneId, Life> = views.iter().map(life).collect();
     let fanout = Fanout::of(job.as_ref(), lives.len());
     let mut deliveries = Vec::with_capacity(views.len());
@@ -171,7 +171,7 @@ struct Accepted<'a> {
 }
 
 impl<'a> Accepted<'a> {
-    fn of(promise: &'a Promise) -> Self {
+    fn of(promise: &'a AcceptedMessage) -> Self {
         Self {
             id: &promise.public_id,
             correlation_id: &promise.correlation_id,
@@ -184,7 +184,7 @@ impl<'a> Accepted<'a> {
 }
 
 /// Warnings for the producer of a message; mostly there are none.
-fn notes(promise: &Promise) -> Vec<Cow<'static, str>> {
+fn notes(promise: &AcceptedMessage) -> Vec<Cow<'static, str>> {
     let mut notes = Vec::new();
     match promise.deliveries {
         Some(0) => notes.push("no endpoint wants this event: nothing will be sent".into()),
@@ -356,7 +356,7 @@ impl ShownDelivery {
         api: &Api<S, C>,
         visibility: Sees,
         message: &Message,
-        view: &View,
+        view: &DeliveryView,
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
         let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_core::fanout::Audience;
 use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
 use posthaste_core::time::Timestamp;
-use posthaste_engine::accept::{Named, NewMessage};
+use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Tenant;
 use posthaste_store::{Details, Store};
@@ -79,7 +79,7 @@ pub(super) fn parse<S: Store, C: Clock>(
 }
 
 /// Parses `to`: endpoints by id or uid, or an audience among the tenant's endpoints.
-fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<Named>, Audience) {
+fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<EndpointRef>, Audience) {
     let mut to = fields.object("to");
     // The engine bounds their number, with a code of its own.
     let endpoints = to.some("endpoints", usize::MAX, value::name).map(|named| endpoints(api, named));
@@ -121,6 +121,6 @@ fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
 }
 
 /// The endpoints that a message names, by id or by uid.
-fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, names: Vec<String>) -> Vec<Named> {
-    names.into_iter().map(|name| api.endpoint_id(&name).map_or(Named::Uid(name), Named::Id)).collect()
+fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, names: Vec<String>) -> Vec<EndpointRef> {
+    names.into_iter().map(|name| api.endpoint_id(&name).map_or(EndpointRef::Uid(name), EndpointRef::Id)).collect()
 }

@@ -13,7 +13,7 @@ use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{NotDone, Sees, View};
+use posthaste_engine::engine::{DeliveryView, NotDone, Sees};
 use posthaste_engine::export::{Export, Exported};
 use posthaste_engine::field;
 use posthaste_store::{Store, Whom};
@@ -157,7 +157,7 @@ impl<S: Store, C: Clock> Telling<S, C> {
                 self.counts.messages += 1;
             }
             Exported::Delivery { shown, accepted_at, excerpts } => {
-                let view = View { shown, explained: None, paused: None };
+                let view = DeliveryView { shown, explained: None, paused: None };
                 let delivery = deliveries::whole(&self.api, self.visibility, accepted_at, &view, &excerpts).await?;
                 write(&Line::Delivery { delivery }, lines);
                 self.counts.deliveries += 1;

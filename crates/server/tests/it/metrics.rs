@@ -2,7 +2,7 @@
 
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use posthaste_engine::metrics::{ALL, Kind};
+use posthaste_engine::metrics::{ALL, MetricKind};
 use posthaste_server::api::caller::Door;
 
 use crate::fixture::{Answer, Server};
@@ -29,10 +29,10 @@ async fn every_metric_is_exposed_exactly_once() {
     let text = scrape(&server).await;
     for metric in ALL {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Summary => "summary",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+            MetricKind::Summary => "summary",
         };
         let head = format!("# TYPE {} {kind}", metric.name);
         assert_eq!(text.lines().filter(|line| **line == head).count(), 1, "{head} in\n{text}");

@@ -19,7 +19,7 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
-use posthaste_engine::accept::{Named, NewMessage, Once, Outcome, Promise};
+use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, EndpointRef, NewMessage, Once};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, System};
 use posthaste_engine::engine::{Engine, Settings};
@@ -453,7 +453,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         tier: Tier::Engagement,
         ttl: None,
         deliver_at: None,
-        endpoints: vec![Named::Id(endpoint)],
+        endpoints: vec![EndpointRef::Id(endpoint)],
         details: Details {
             labels: vec![("purpose".to_owned(), person.canary.clone())],
             region: Some(format!("near {}", person.canary)),
@@ -467,12 +467,12 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         pending_max: None,
     };
     match engine.accept(new).await.map_err(|error| CannotRun(error.to_string()))? {
-        Outcome::Promised(promise) => Ok(promise.message),
-        Outcome::Replayed(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
+        AcceptOutcome::Promised(promise) => Ok(promise.message),
+        AcceptOutcome::Replayed(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
     }
 }
 
-fn answer(promise: &Promise) -> FirstAnswer {
+fn answer(promise: &AcceptedMessage) -> FirstAnswer {
     FirstAnswer { status: 202, body: Bytes::from(format!("{promise:?}")) }
 }
 

@@ -13,8 +13,8 @@ use posthaste_core::scheduler::{IdRange, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::dispatch::driver::{Driver, Handle};
-use posthaste_engine::dispatch::{Answer, Command};
+use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
+use posthaste_engine::dispatch::{Command, CommandReply};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Act, Archive, Count, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session, StoreError,
@@ -42,7 +42,7 @@ pub(super) struct World {
     pub(super) store: Arc<Sqlite>,
     session: Session,
     lanes: BTreeSet<LaneId>,
-    handle: Handle,
+    handle: DispatchHandle,
     counts: Arc<Counts>,
     mint: Arc<Mint>,
     running: JoinSet<Result<(), StoreError>>,
@@ -84,7 +84,7 @@ impl World {
             works: AtomicBool::new(false),
         });
         let (seen, mine) = (Arc::clone(&counts), lanes.clone());
-        let receive = move |send: &posthaste_engine::dispatch::Send, _: &posthaste_store::Message| {
+        let receive = move |send: &posthaste_engine::dispatch::SendAttempt, _: &posthaste_store::Message| {
             if mine.contains(&send.start.lane) {
                 seen.mine.fetch_add(1, Ordering::SeqCst);
             } else {
@@ -116,7 +116,7 @@ impl World {
         join_all(asks).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    async fn ask(&self, command: Command) -> Result<Answer, CannotRun> {
+    async fn ask(&self, command: Command) -> Result<CommandReply, CannotRun> {
         self.handle.ask(command).await.map_err(|error| CannotRun(error.to_string()))
     }
 
@@ -135,7 +135,7 @@ impl World {
         let answer = self.ask(command).await?;
         let (took, sent_before) = (began.elapsed(), self.sent());
         match answer {
-            Answer::Ended { ended, in_flight } => Ok(End { took, ended, in_flight, sent_before }),
+            CommandReply::Ended { ended, in_flight } => Ok(End { took, ended, in_flight, sent_before }),
             answer => Err(CannotRun(format!("an end was answered with {answer:?}"))),
         }
     }

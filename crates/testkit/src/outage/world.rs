@@ -18,7 +18,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::call::perform;
-use posthaste_engine::dispatch::{Call, Dispatch, Effect, Event, Finished};
+use posthaste_engine::dispatch::{Dispatch, Effect, Event, Finished, StoreCall};
 use posthaste_store::{Accepted, MemoryStore, Message, NewDelivery, Session};
 
 use super::receiver::Receiver;
@@ -212,8 +212,8 @@ impl World {
     }
 
     /// Performs a store call at once; the loop gets the reply after `STORE_MS`.
-    fn call(&mut self, call: Call) {
-        if let Call::Settle(batch) = &call {
+    fn call(&mut self, call: StoreCall) {
+        if let StoreCall::Settle(batch) = &call {
             for settlement in batch {
                 self.settled(&settlement.record.delivery);
             }

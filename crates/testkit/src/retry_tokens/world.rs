@@ -169,7 +169,7 @@ impl Run {
         let start = store.open(SystemClock::new().now()).await?;
         let arrived = Arc::new(Mutex::new(BTreeSet::new()));
         let seen = Arc::clone(&arrived);
-        let receive = move |send: &posthaste_engine::dispatch::Send, _: &posthaste_store::Message| {
+        let receive = move |send: &posthaste_engine::dispatch::SendAttempt, _: &posthaste_store::Message| {
             seen.lock().unwrap_or_else(PoisonError::into_inner).insert(send.start.delivery);
             taken()
         };

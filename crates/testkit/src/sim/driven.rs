@@ -15,8 +15,8 @@ use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::dispatch::driver::{Driver, Handle, Transport};
-use posthaste_engine::dispatch::{Answer, Finished, Send};
+use posthaste_engine::dispatch::driver::{DispatchHandle, Driver, Transport};
+use posthaste_engine::dispatch::{CommandReply, Finished, SendAttempt};
 use posthaste_store::{Arrival, Memory, Outbox, Session};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -68,7 +68,7 @@ struct Shared {
 
 #[derive(Clone)]
 struct Node {
-    handle: Handle,
+    handle: DispatchHandle,
     session: Session,
     sequence: Arc<Mutex<u64>>,
 }
@@ -281,7 +281,7 @@ async fn ask(shared: &Arc<Shared>, what: What) {
     };
     if let Ok(answer) = node.handle.ask(outsider::command(what)).await {
         let asked = &mut lock(&shared.history).asked[index];
-        (asked.answered_at, asked.done) = (Some(shared.clock.ms()), answer != Answer::Nothing);
+        (asked.answered_at, asked.done) = (Some(shared.clock.ms()), answer != CommandReply::Nothing);
     }
 }
 
@@ -304,7 +304,7 @@ struct Wires {
 }
 
 impl Transport for Wires {
-    fn send(&mut self, send: Send, now: Timestamp) {
+    fn send(&mut self, send: SendAttempt, now: Timestamp) {
         let (at, stamped, delivery) = (self.shared.clock.ms(), now.as_millis(), send.start.delivery);
         let recorded = outsider::recorded(&lock(&self.shared.disk), delivery, stamped);
         let fate = lock(&self.shared.wire).send(at, stamped, &send.start, recorded);

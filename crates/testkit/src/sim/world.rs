@@ -14,7 +14,7 @@ use fastrand::Rng;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::dispatch::{Call, Event, Finished, Reply, Ticket};
+use posthaste_engine::dispatch::{Event, Finished, StoreCall, StoreReply, Ticket};
 use posthaste_store::{Accepted, Arrival, MemoryStore};
 
 use super::Outcome;
@@ -44,8 +44,8 @@ enum Ahead {
     Outside(Happening),
     ResumeAt(u8, u64),
     /// A store call takes effect, then answers.
-    Commit(u32, Call),
-    Reply(u32, Reply),
+    Commit(u32, StoreCall),
+    Reply(u32, StoreReply),
     /// An accept takes effect, then its arrivals are published, then the loop takes them; the caller gets its answer
     /// any time after they are published.
     Accept(u32, usize, Vec<Accepted>),
@@ -319,7 +319,7 @@ impl<'a> World<'a> {
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket, self.history.asked.len());
         self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
-        self.step(Event::Asked(ticket, outsider::command(what)));
+        self.step(Event::Command(ticket, outsider::command(what)));
     }
 
     /// Ends all faults. From now on receivers are healthy, and everything paused is resumed.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_engine::connector::{Connector, Dial, Job, NoAnswer, Request, Resolve};
+use posthaste_engine::connector::{ChannelRequest, Connector, ConnectorJob, Dial, NoAnswer, Resolve};
 use posthaste_engine::target::Target;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -125,9 +125,9 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, answer: &str) -
 
 /// Sends a small request.
 pub(super) fn send(connector: &Connector, target: &Arc<Target>) -> io::Result<()> {
-    let request = Request { body: Bytes::from_static(b"{}"), ..Request::default() };
+    let request = ChannelRequest { body: Bytes::from_static(b"{}"), ..ChannelRequest::default() };
     let deadline = Instant::now() + Duration::from_secs(10);
-    let job = Job { token: 1, target: Arc::clone(target), identity: None, request, deadline };
+    let job = ConnectorJob { token: 1, target: Arc::clone(target), identity: None, request, deadline };
     connector.send(job).map_err(io::Error::other)
 }
 

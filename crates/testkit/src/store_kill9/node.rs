@@ -18,7 +18,7 @@ use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::dispatch::driver::{Driver, Handle};
+use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Accepted, Message, NewDelivery, Outbox, Session, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -114,7 +114,7 @@ async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
 }
 
 /// A receiver that records each message and accepts it, and refuses one attempt in [`FAILS`].
-fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::Send, &Message) -> Verdict {
+fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::SendAttempt, &Message) -> Verdict {
     let mut count = 0_u64;
     move |send, message| {
         count += 1;
@@ -134,7 +134,7 @@ type Answer = [u8; record::BYTES];
 struct Door {
     store: Arc<Sqlite>,
     session: Session,
-    handle: Handle,
+    handle: DispatchHandle,
     clock: SystemClock,
     lanes: Vec<Arc<LaneSettings>>,
     promise: Promise,

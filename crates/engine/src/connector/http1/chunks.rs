@@ -4,9 +4,9 @@
 use bytes::{Buf, BytesMut};
 use posthaste_core::Cause;
 
-use super::{Progress, keep};
-use crate::connector::Fault;
-use crate::connector::bounds::{HEAD_BYTES_MAX, Kept};
+use super::{ReadProgress, keep};
+use crate::connector::ConnectionFault;
+use crate::connector::bounds::{BodyExcerpt, HEAD_BYTES_MAX};
 
 /// The most digits of a chunk's size.
 const DIGITS_MAX: u8 = 16;
@@ -53,32 +53,36 @@ impl Default for At {
 
 impl Chunks {
     /// Consumes as much of the received bytes as it can.
-    pub(super) fn take(&mut self, inbox: &mut BytesMut, kept: &mut Kept) -> Result<Progress, Fault> {
+    pub(super) fn take(
+        &mut self,
+        inbox: &mut BytesMut,
+        kept: &mut BodyExcerpt,
+    ) -> Result<ReadProgress, ConnectionFault> {
         loop {
             if let At::Data(left) = self.at {
                 let here = usize::try_from(left).unwrap_or(usize::MAX).min(inbox.len());
                 if keep(inbox, here, kept).is_break() {
-                    return Ok(Progress::TooLong);
+                    return Ok(ReadProgress::TooLong);
                 }
                 let left = left - here as u64;
                 self.at = if left == 0 { At::DataEnds } else { At::Data(left) };
             }
             if matches!(self.at, At::End) {
-                return Ok(Progress::Whole);
+                return Ok(ReadProgress::Whole);
             }
             if inbox.is_empty() {
-                return Ok(Progress::More);
+                return Ok(ReadProgress::More);
             }
             self.at = self.after(inbox.get_u8())?;
             if self.trailers > HEAD_BYTES_MAX {
-                return Ok(Progress::TooLong);
+                return Ok(ReadProgress::TooLong);
             }
         }
     }
 
     /// The position after the next byte of the framing.
-    fn after(&mut self, byte: u8) -> Result<At, Fault> {
-        const BAD: Fault = Fault::new(Cause::ProtocolError, "bad_framing");
+    fn after(&mut self, byte: u8) -> Result<At, ConnectionFault> {
+        const BAD: ConnectionFault = ConnectionFault::new(Cause::ProtocolError, "bad_framing");
         Ok(match (self.at, byte) {
             (At::Size(_, 0), b'\r' | b';' | b' ' | b'\t') => return Err(BAD),
             (At::Size(size, _) | At::Extension(size), b'\r') => At::SizeEnds(size),
@@ -90,7 +94,7 @@ impl Chunks {
             (At::Extension(size), byte) if byte != b'\n' => {
                 self.extensions += 1;
                 if self.extensions > HEAD_BYTES_MAX {
-                    return Err(Fault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"));
+                    return Err(ConnectionFault::new(Cause::ResponseHeadTooLarge, "chunk_extensions"));
                 }
                 At::Extension(size)
             }

@@ -13,17 +13,17 @@ use crate::target::TargetRules;
 
 /// Parses an answer that arrives in pieces of these lengths, in turn, and then ends; describes the result.
 fn read(answer: &[u8], pieces: &[usize]) -> String {
-    let (mut reading, mut inbox, mut rest) = (Reading::default(), BytesMut::new(), answer);
+    let (mut reading, mut inbox, mut rest) = (ResponseReader::default(), BytesMut::new(), answer);
     let mut pieces = pieces.iter().cycle();
     let end = loop {
         match reading.take(&mut inbox) {
             Err(fault) => return format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()),
-            Ok(Progress::More) if rest.is_empty() => match reading.end(&mut inbox, true) {
+            Ok(ReadProgress::More) if rest.is_empty() => match reading.end(&mut inbox, true) {
                 Err(fault) => return format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()),
                 Ok(None) => return "no head".to_owned(),
                 Ok(Some(end)) => break end,
             },
-            Ok(Progress::More) => {
+            Ok(ReadProgress::More) => {
                 let (piece, left) = rest.split_at(rest.len().min(*pieces.next().expect("it goes round")));
                 inbox.extend_from_slice(piece);
                 rest = left;
@@ -149,7 +149,7 @@ fn request_head_has_path_and_host_then_our_fields_then_the_endpoints_own() {
     };
     let (ours, own) = (of("webhook-id", "msg_1"), Arc::new(of("x-team", "a")));
     let mut out = Vec::new();
-    write_head(&mut out, &Request { ours, own, body: "{}".into() }, &target);
+    write_head(&mut out, &ChannelRequest { ours, own, body: "{}".into() }, &target);
     let expected = "POST /a/b?c=d HTTP/1.1\r\nhost: hooks.example.com:8080\r\nwebhook-id: msg_1\r\nx-team: a\r\n\
                     content-length: 2\r\n\r\n";
     assert_eq!(String::from_utf8(out).expect("text"), expected);
@@ -158,7 +158,7 @@ fn request_head_has_path_and_host_then_our_fields_then_the_endpoints_own() {
 #[test]
 fn only_header_fields_that_are_used_are_kept() {
     let answer = "HTTP/1.1 429 No\r\nserver: x\r\nRetry-After: 7\r\nset-cookie: a\r\ncontent-length: 0\r\n\r\n";
-    let (mut reading, mut inbox) = (Reading::default(), BytesMut::from(answer));
+    let (mut reading, mut inbox) = (ResponseReader::default(), BytesMut::from(answer));
     let end = reading.take(&mut inbox).expect("an answer");
     let (answer, _) = reading.into_answer(end).expect("an answer");
     let names: Vec<_> = answer.headers.keys().map(HeaderName::as_str).collect();

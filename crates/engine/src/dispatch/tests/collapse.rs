@@ -5,7 +5,7 @@ use super::*;
 const KEY: Option<CollapseKey> = Some(CollapseKey(9));
 
 /// Checks that the old delivery has ended as superseded, and that its replacement was sent once.
-fn check(rig: &mut Rig, old: DeliveryId, sends: &[DeliveryId]) {
+fn check(rig: &mut DispatchRig, old: DeliveryId, sends: &[DeliveryId]) {
     rig.sleep_until(200_000_000);
     let new = DeliveryId(rig.message(100).0.plus(1));
     let sent: Vec<DeliveryId> = sends.iter().copied().chain([new]).collect();
@@ -15,13 +15,13 @@ fn check(rig: &mut Rig, old: DeliveryId, sends: &[DeliveryId]) {
     assert_eq!(rig.dispatch.refused_moves(), 0);
 }
 
-fn old(rig: &Rig) -> DeliveryId {
+fn old(rig: &DispatchRig) -> DeliveryId {
     DeliveryId(rig.message(1).0.plus(1))
 }
 
 #[test]
 fn waiting_delivery_in_the_window_is_superseded() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);
     let arrived = rig.accept_under(KEY, 1, &fifo(7));
@@ -37,7 +37,7 @@ fn waiting_delivery_in_the_window_is_superseded() {
 #[test]
 fn superseded_delivery_in_flight_is_not_retried() {
     for cause in [Cause::Unavailable, Cause::Ok, Cause::StoreUnavailable] {
-        let mut rig = Rig::new();
+        let mut rig = DispatchRig::new();
         let arrived = rig.accept_under(KEY, 1, &fifo(7));
         rig.step(1, arrived);
         let replaced = rig.accept_under(KEY, 100, &fifo(7));
@@ -51,7 +51,7 @@ fn superseded_delivery_in_flight_is_not_retried() {
 
 #[test]
 fn recorded_retry_of_a_superseded_delivery_is_not_made() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let arrived = rig.accept_under(KEY, 1, &fifo(7));
     rig.step(1, arrived);
     let old = old(&rig);
@@ -68,7 +68,7 @@ fn recorded_retry_of_a_superseded_delivery_is_not_made() {
 
 #[test]
 fn older_page_does_not_bring_back_a_superseded_delivery() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let strict = lane(Order::Strict, OnDead::Skip);
     rig.ask(1, 1, Command::Pause(EVERYTHING));
     rig.every_call(1);

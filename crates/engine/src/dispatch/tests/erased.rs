@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn erased_payloads_leave_memory_and_late_arrivals_are_read_first() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let lane = lane(Order::Fifo, OnDead::Skip);
     let other =
         Arc::new(LaneSettings { tenant: TenantId::from_raw(77), lane: LaneId::from_raw(78), ..(*lane).clone() });
@@ -13,30 +13,30 @@ fn erased_payloads_leave_memory_and_late_arrivals_are_read_first() {
     rig.step(1, others);
     let id = |seq: u64| DeliveryId(rig.message(seq).0.plus(1));
     let (first, theirs, second, third) = (id(1), id(3), id(5), id(7));
-    assert!(rig.dispatch.riding.contains_key(&first));
+    assert!(rig.dispatch.inline_payloads.contains_key(&first));
     rig.ask(2, 2, Command::Erased(lane.tenant, None));
     let in_flight = vec![rig.message(1), rig.message(3)];
-    assert_eq!(rig.answered, [(Ticket(2), Answer::InFlight(in_flight))], "those of every tenant");
-    assert!(!rig.dispatch.riding.contains_key(&first));
+    assert_eq!(rig.answered, [(Ticket(2), CommandReply::InFlight(in_flight))], "those of every tenant");
+    assert!(!rig.dispatch.inline_payloads.contains_key(&first));
     rig.step(3, late);
-    assert!(!rig.dispatch.riding.contains_key(&second), "it may have been erased on its way");
-    assert!(rig.dispatch.riding.contains_key(&theirs), "another tenant's payload stays in memory");
+    assert!(!rig.dispatch.inline_payloads.contains_key(&second), "it may have been erased on its way");
+    assert!(rig.dispatch.inline_payloads.contains_key(&theirs), "another tenant's payload stays in memory");
     let new = rig.accept(7, &lane);
     rig.step(61_000, new);
-    assert!(rig.dispatch.riding.contains_key(&third), "a minute later everything has arrived");
+    assert!(rig.dispatch.inline_payloads.contains_key(&third), "a minute later everything has arrived");
 }
 
 #[test]
 fn attempt_without_a_payload_is_cancelled_as_erased_and_not_counted() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let arrives = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
     let id = DeliveryId(rig.message(1).0.plus(1));
     rig.step(1, arrives);
     assert_eq!(rig.sent, [id]);
     rig.ask(2, 1, Command::Erased(TenantId::from_raw(77), None));
-    assert_eq!(rig.answered, [(Ticket(1), Answer::InFlight(vec![rig.message(1)]))]);
+    assert_eq!(rig.answered, [(Ticket(1), CommandReply::InFlight(vec![rig.message(1)]))]);
     rig.ask(2, 2, Command::UnderWay);
-    assert_eq!(rig.answered.last(), Some(&(Ticket(2), Answer::UnderWay(vec![id]))));
+    assert_eq!(rig.answered.last(), Some(&(Ticket(2), CommandReply::UnderWay(vec![id]))));
     rig.step(3, finished(id, Cause::Erased));
     rig.every_call(3);
     assert_eq!(rig.state(id, 4), State::Cancelled { at: at(3), cause: Cause::Erased });

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn older_accept_does_not_enable_a_disabled_endpoint() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let old = fifo(7);
     let id = DeliveryId(rig.message(1).0.plus(1));
     let arrives = rig.accept(1, &old);
@@ -22,7 +22,7 @@ fn older_accept_does_not_enable_a_disabled_endpoint() {
 
 #[test]
 fn older_accept_does_not_bring_back_an_old_policy() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let old = fifo(7);
     let arrives = rig.accept(1, &old);
     let policy = Arc::new(Policy::preset("backend").expect("a preset"));
@@ -33,14 +33,14 @@ fn older_accept_does_not_bring_back_an_old_policy() {
     rig.step(2, arrives);
     assert_eq!(rig.sent, [], "the lane is read first");
     let call = rig.calls.front();
-    assert!(matches!(call, Some(Call::Lanes(_))), "{call:?}");
+    assert!(matches!(call, Some(StoreCall::Lanes(_))), "{call:?}");
     rig.every_call(2);
     assert_eq!(rig.sent.len(), 1);
 }
 
 #[test]
 fn lane_settings_read_before_a_change_are_read_again() {
-    let mut rig = Rig::new();
+    let mut rig = DispatchRig::new();
     let old = fifo(7);
     let (first, second) = (rig.accept(1, &old), rig.accept(3, &old));
     rig.store.lock().put_lane(Arc::new(LaneSettings { version: 1, ..(*old).clone() }));
@@ -49,9 +49,9 @@ fn lane_settings_read_before_a_change_are_read_again() {
     // The settings are read, and the answer is from before the change.
     rig.step(2, first);
     let call = rig.calls.pop_front();
-    assert!(matches!(call, Some(Call::Lanes(_))), "{call:?}");
+    assert!(matches!(call, Some(StoreCall::Lanes(_))), "{call:?}");
     rig.step(3, second);
-    rig.step(4, Event::Replied(Reply::Lanes(vec![old.lane], vec![Arc::clone(&old)])));
+    rig.step(4, Event::Replied(StoreReply::Lanes(vec![old.lane], vec![Arc::clone(&old)])));
     assert_eq!(rig.sent, []);
     rig.every_call(5);
     assert_eq!(rig.sent.len(), 2);

@@ -13,18 +13,18 @@ use super::super::*;
 use super::{at, finished, since_start};
 
 /// A loop whose store calls wait until a test lets them happen.
-pub(super) struct Rig {
+pub(super) struct DispatchRig {
     pub(super) store: MemoryStore,
     pub(super) dispatch: Dispatch,
     pub(super) session: Session,
-    pub(super) calls: VecDeque<Call>,
+    pub(super) calls: VecDeque<StoreCall>,
     pub(super) sent: Vec<DeliveryId>,
-    pub(super) answered: Vec<(Ticket, Answer)>,
+    pub(super) answered: Vec<(Ticket, CommandReply)>,
     /// Every set of breakers that the loop stored.
     pub(super) remembered: Vec<Vec<SoftBreaker>>,
 }
 
-impl Rig {
+impl DispatchRig {
     pub(super) fn new() -> Self {
         Self::over(MemoryStore::default(), 0)
     }
@@ -64,7 +64,7 @@ impl Rig {
             match effect {
                 Effect::Send(send) => self.sent.push(send.start.delivery),
                 Effect::Store(call) => {
-                    if let Call::Remember(breakers) = &call {
+                    if let StoreCall::Remember(breakers) = &call {
                         self.remembered.push(breakers.clone());
                     }
                     self.calls.push_back(call);
@@ -86,7 +86,7 @@ impl Rig {
     }
 
     pub(super) fn ask(&mut self, ms: i64, ticket: u64, command: Command) {
-        self.step(ms, Event::Asked(Ticket(ticket), command));
+        self.step(ms, Event::Command(Ticket(ticket), command));
     }
 
     /// Carries out the oldest call and returns its answer to the loop.

@@ -5,19 +5,19 @@ use posthaste_store::Token;
 use super::*;
 
 /// Answers the first page with all of its rows rejected, as if another program had written them.
-fn forge(rig: &mut Rig, ms: i64) {
+fn forge(rig: &mut DispatchRig, ms: i64) {
     let call = rig.calls.pop_front().expect("a page is read");
     let reply = perform(&rig.store, rig.session, call).now_or_never().expect("memory answers at once");
-    let Reply::Paged(query, as_of, mut page) = reply.expect("this session owns the store") else {
+    let StoreReply::Paged(query, as_of, mut page) = reply.expect("this session owns the store") else {
         panic!("the first call reads a page");
     };
     page.rows.iter_mut().for_each(|row| row.token = Token::Rejected);
-    rig.step(ms, Event::Replied(Reply::Paged(query, as_of, page)));
+    rig.step(ms, Event::Replied(StoreReply::Paged(query, as_of, page)));
 }
 
 #[test]
 fn forged_row_ends_as_dead_and_is_never_sent() {
-    let mut before = Rig::new();
+    let mut before = DispatchRig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), None);
     let id = DeliveryId(before.message(1).0.plus(1));
     let mut rig = before.restart_unread(10);
@@ -31,7 +31,7 @@ fn forged_row_ends_as_dead_and_is_never_sent() {
 
 #[test]
 fn receipt_for_a_forged_row_is_answered_with_nothing() {
-    let mut before = Rig::new();
+    let mut before = DispatchRig::new();
     before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
     let id = DeliveryId(before.message(1).0.plus(1));
     let mut rig = before.restart(5);
@@ -41,6 +41,6 @@ fn receipt_for_a_forged_row_is_answered_with_nothing() {
     rig.ask(11, 1, Command::Receipt(id));
     forge(&mut rig, 12);
     rig.every_call(13);
-    assert_eq!(rig.answered, [(Ticket(1), Answer::Nothing)]);
+    assert_eq!(rig.answered, [(Ticket(1), CommandReply::Nothing)]);
     assert_eq!(rig.state(id, 13), State::Dead { at: at(12), cause: Cause::TokenRejected });
 }

@@ -8,7 +8,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::dispatch::{Command, Event, Finished, Send, Ticket};
+use posthaste_engine::dispatch::{Command, Event, Finished, SendAttempt, Ticket};
 use posthaste_store::{Archive, Erase, Whom};
 
 use super::super::history::{Asked, Ms, What};
@@ -31,7 +31,7 @@ impl World<'_> {
         self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
         let life = self.life;
         let ticket = self.ticket();
-        self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
+        self.step(Event::Command(ticket, Command::Erased(TENANT, whom.map(subject_name))));
         let wait = self.store_wait();
         if !self.crashes_here() {
             self.after(wait, Ahead::Erase(life, asked, whom));
@@ -62,7 +62,7 @@ impl World<'_> {
         }
         let ticket = self.ticket();
         self.tickets.insert(ticket, asked);
-        self.step(Event::Asked(ticket, Command::Erased(TENANT, whom.map(subject_name))));
+        self.step(Event::Command(ticket, Command::Erased(TENANT, whom.map(subject_name))));
     }
 
     /// Asks the loop which deliveries are under way and must not be removed yet, if there are unfinished erasures.
@@ -71,7 +71,7 @@ impl World<'_> {
         self.erasures = self.disk.lock().unfinished_erasures(TURNS_MAX).iter().map(|erasure| erasure.number).collect();
         if !self.erasures.is_empty() {
             let ticket = self.ticket();
-            self.step(Event::Asked(ticket, Command::UnderWay));
+            self.step(Event::Command(ticket, Command::UnderWay));
         }
     }
 
@@ -93,7 +93,7 @@ impl World<'_> {
 
     /// Whether the message of a send was erased: it is neither carried along nor in the store. Then no request leaves,
     /// and the attempt ends with the cause `Erased`.
-    pub(super) fn is_erased(&mut self, send: &Send) -> bool {
+    pub(super) fn is_erased(&mut self, send: &SendAttempt) -> bool {
         let stored = || self.disk.message(send.start.message).now_or_never();
         if send.message.is_some() || !matches!(stored(), Some(Ok(None))) {
             return false;

@@ -7,7 +7,7 @@ use posthaste_core::dice::Roll;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Anchor;
 use posthaste_engine::dispatch::call::perform;
-use posthaste_engine::dispatch::{Answer, Call, Dispatch, Effect, Event, Finished, Reply};
+use posthaste_engine::dispatch::{CommandReply, Dispatch, Effect, Event, Finished, StoreCall, StoreReply};
 use posthaste_store::Session;
 
 use super::super::history::Ms;
@@ -67,12 +67,12 @@ impl World<'_> {
         match effect {
             Effect::Answer(ticket, answer) => {
                 match &answer {
-                    Answer::UnderWay(under_way) => {
+                    CommandReply::UnderWay(under_way) => {
                         let wait = self.store_wait();
                         let erasures = std::mem::take(&mut self.erasures);
                         self.after(wait, Ahead::EraseStep(life, erasures, under_way.clone()));
                     }
-                    Answer::InFlight(messages) => {
+                    CommandReply::InFlight(messages) => {
                         let erased = self.disk.lock().count_erased(messages);
                         let asked = self.tickets.get(&ticket).map(|asked| self.history.asked[*asked].called_at);
                         self.history.in_flight.extend(asked.map(|at| (at, erased)));
@@ -81,7 +81,7 @@ impl World<'_> {
                 }
                 if let Some(asked) = self.tickets.remove(&ticket) {
                     let asked = &mut self.history.asked[asked];
-                    (asked.answered_at, asked.done) = (Some(self.now), answer != Answer::Nothing);
+                    (asked.answered_at, asked.done) = (Some(self.now), answer != CommandReply::Nothing);
                 }
             }
             Effect::Store(call) => {
@@ -113,7 +113,7 @@ impl World<'_> {
         true
     }
 
-    pub(super) fn commit(&mut self, life: u32, call: Call) {
+    pub(super) fn commit(&mut self, life: u32, call: StoreCall) {
         if life != self.life {
             return;
         }
@@ -124,7 +124,7 @@ impl World<'_> {
             if self.rng.bool() {
                 self.perform(session, call.clone());
             }
-            Reply::Failed(call)
+            StoreReply::Failed(call)
         } else {
             self.perform(session, call)
         };
@@ -137,7 +137,7 @@ impl World<'_> {
     }
 
     /// Performs a store call. The memory store answers at once; the delays are the world's.
-    fn perform(&self, session: Session, call: Call) -> Reply {
+    fn perform(&self, session: Session, call: StoreCall) -> StoreReply {
         let answered = perform(&self.disk, session, call).now_or_never().expect("a store in memory answers at once");
         answered.expect("this node has the session")
     }
@@ -171,7 +171,7 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn replied(&mut self, reply: Reply) {
+    pub(super) fn replied(&mut self, reply: StoreReply) {
         if !self.crashes_here() {
             self.step(Event::Replied(reply));
         }
@@ -215,8 +215,8 @@ impl World<'_> {
 
 /// Whether a call must not overtake others of its kind: pauses and resumes of one scope. The real store guarantees
 /// their order with its single writer, which stops at a failed write. All other calls may overtake each other.
-fn is_ordered(call: &Call) -> bool {
-    matches!(call, Call::Pause(..) | Call::Resume(..))
+fn is_ordered(call: &StoreCall) -> bool {
+    matches!(call, StoreCall::Pause(..) | StoreCall::Resume(..))
 }
 
 fn elapsed(now: Ms) -> Duration {

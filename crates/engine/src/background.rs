@@ -1,5 +1,5 @@
-//! The engine's background tasks beside its loop: acts, jobs, retention, erasures, journal checkpoints and the rotation
-//! of the master key.
+//! The engine's background tasks beside its loop: detached tasks, jobs, retention, erasures, journal checkpoints and the
+//! rotation of the master key.
 //!
 //! Invariant: they end with the loop, as soon as the steps that have begun are finished.
 
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use posthaste_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::acts::Carrier;
 use crate::clock::Clock;
+use crate::detached::DetachedRunner;
 use crate::engine::Engine;
 use crate::eraser::Eraser;
 use crate::jobs::JobRunner;
@@ -19,8 +19,8 @@ use crate::tenants;
 use crate::upkeep::Upkeep;
 
 /// Everything that runs beside the loop.
-pub(crate) struct Chores<S, C> {
-    acts: Carrier,
+pub(crate) struct BackgroundTasks<S, C> {
+    detached: DetachedRunner,
     jobs: JobRunner<S, C>,
     upkeep: Upkeep<S, C>,
     eraser: Eraser<S, C>,
@@ -28,17 +28,17 @@ pub(crate) struct Chores<S, C> {
     rotator: Arc<Rotator>,
 }
 
-impl<S: Store, C: Clock> Chores<S, C> {
-    /// The chores of an engine, whose acts this carrier runs.
-    pub(crate) fn of(engine: &Engine<S, C>, acts: Carrier) -> Self {
+impl<S: Store, C: Clock> BackgroundTasks<S, C> {
+    /// The background tasks of an engine, whose detached tasks this runner runs.
+    pub(crate) fn of(engine: &Engine<S, C>, detached: DetachedRunner) -> Self {
         let (store, session) = (&engine.store, engine.session);
         let (handle, clock) = (&engine.handle, &engine.clock);
         Self {
-            acts,
+            detached,
             jobs: JobRunner {
                 store: Arc::clone(store),
                 session,
-                destinations: Arc::clone(&engine.destinations),
+                endpoint_cache: Arc::clone(&engine.endpoint_cache),
                 handle: handle.clone(),
                 clock: clock.clone(),
                 mint: engine.mint.clone(),
@@ -64,7 +64,7 @@ impl<S: Store, C: Clock> Chores<S, C> {
         }
     }
 
-    /// Runs until `stop`. Acts are accepted until the loop has ended, since they need its answers.
+    /// Runs until `stop`. Detached tasks are accepted until the loop has ended, since they need its answers.
     pub(crate) async fn run(self, stop: CancellationToken, loop_ended: CancellationToken) {
         let Upkeep { store, session, handle, clock, .. } = &self.upkeep;
         let (store, session, handle, clock) = (Arc::clone(store), *session, handle.clone(), clock.clone());
@@ -74,7 +74,7 @@ impl<S: Store, C: Clock> Chores<S, C> {
             }
         };
         tokio::join!(
-            self.acts.run(loop_ended),
+            self.detached.run(loop_ended),
             terms,
             self.jobs.run(stop.clone()),
             self.upkeep.run(stop.clone()),

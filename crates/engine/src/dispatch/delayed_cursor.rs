@@ -13,7 +13,7 @@ pub(super) const PAGE: u32 = 1_000;
 
 /// The cursor over delayed rows.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct DelayedCursor {
     after: Option<(Timestamp, DeliveryId)>,
     look_at: Timestamp,
     paging: bool,
@@ -21,13 +21,13 @@ pub(super) struct Late {
     noticed: Option<(Timestamp, DeliveryId)>,
 }
 
-impl Default for Late {
+impl Default for DelayedCursor {
     fn default() -> Self {
         Self { after: None, look_at: Timestamp::MAX, paging: false, noticed: None }
     }
 }
 
-impl Late {
+impl DelayedCursor {
     /// A delayed row is in the store and not in the window.
     pub(super) fn notice(&mut self, due: Timestamp, id: DeliveryId) {
         self.look_at = self.look_at.min(due - HORIZON);

@@ -13,7 +13,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Act, By, Page, Pause, PauseScope, Query, Token};
 
-use super::call::Call;
+use super::call::StoreCall;
 use super::counts::Watched;
 use super::{Departure, Dispatch, Effect, pauses};
 
@@ -96,7 +96,7 @@ pub struct LanePaused {
 
 /// The answer to a [`Command`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CommandReply {
     /// It is durable and in force.
     Done,
     /// Deliveries were ended.
@@ -128,14 +128,14 @@ pub enum Answer {
 }
 
 /// Rows being read at a time because a caller asked to retry them now. A command beyond that is answered
-/// [`Answer::Nothing`], and its caller may repeat it.
+/// [`CommandReply::Nothing`], and its caller may repeat it.
 const HURRIED_MAX: usize = 4_096;
 
 /// Lanes that are read again in one call.
 const LANES_AT_ONCE: usize = 500;
 
 impl Dispatch {
-    pub(super) fn asked(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
+    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
         match command {
             Command::Cancel(message, by) => {
                 let cut = Cut::new(CutScope::Message(message), Key::MAX, Cause::Cancelled, now);
@@ -149,41 +149,42 @@ impl Dispatch {
             Command::Pause(pause) => {
                 self.pause(pause.clone());
                 let scope = pause.scope;
-                self.after_outcomes_of(scope, Effect::Store(Call::Pause(pause, now, ticket)), effects);
+                self.after_outcomes_of(scope, Effect::Store(StoreCall::Pause(pause, now, ticket)), effects);
             }
             // Durable before it is in force: a crash in between must not send what is paused.
             Command::Resume(scope, by) => {
                 // Enabling an endpoint resumes its lane, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    let resume = Call::Resume(scope, self.pauses.number(scope), Act { at: now, by }, ticket);
+                    let resume = StoreCall::Resume(scope, self.pauses.number(scope), Act { at: now, by }, ticket);
                     self.after_outcomes_of(scope, Effect::Store(resume), effects);
                 } else {
-                    effects.push(Effect::Answer(ticket, Answer::Nothing));
+                    effects.push(Effect::Answer(ticket, CommandReply::Nothing));
                 }
             }
             Command::Pauses(passed, most) => {
-                effects.push(Effect::Answer(ticket, Answer::Pauses(self.pauses.list(passed, most, now))));
+                effects.push(Effect::Answer(ticket, CommandReply::Pauses(self.pauses.list(passed, most, now))));
             }
             // Not through `lanes_to_ask`: a read that is already under way may return older settings.
             Command::Lane(lane) => {
-                effects.push(Effect::Store(Call::Lanes(vec![lane])));
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                effects.push(Effect::Store(StoreCall::Lanes(vec![lane])));
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             Command::Rules(tenant, number) => {
                 self.scheduler.tell_rules(now, tenant, number);
                 let lanes = self.scheduler.lanes_of(tenant);
-                effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(Call::Lanes(some.to_vec()))));
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(StoreCall::Lanes(some.to_vec()))));
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             Command::Paused(lanes) => {
                 let paused = lanes.iter().map(|lane| self.paused(*lane, now)).collect();
-                effects.push(Effect::Answer(ticket, Answer::Paused(paused)));
+                effects.push(Effect::Answer(ticket, CommandReply::Paused(paused)));
             }
             Command::Recorded(lane) => {
-                self.pauses.behind_outcomes(lane, Effect::Answer(ticket, Answer::Done), effects);
+                self.pauses.behind_outcomes(lane, Effect::Answer(ticket, CommandReply::Done), effects);
             }
             Command::IsEnding(lane) => {
-                let answer = if self.sweeper.is_ending(CutScope::Lane(lane)) { Answer::Done } else { Answer::Nothing };
+                let answer =
+                    if self.sweeper.is_ending(CutScope::Lane(lane)) { CommandReply::Done } else { CommandReply::Nothing };
                 effects.push(Effect::Answer(ticket, answer));
             }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
@@ -192,48 +193,48 @@ impl Dispatch {
                 let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
                 let pause = self.scheduler.paused_by(lane, now).filter(|_| is_paused);
                 let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));
-                effects.push(Effect::Answer(ticket, Answer::Explained(explained, pause.cloned())));
+                effects.push(Effect::Answer(ticket, CommandReply::Explained(explained, pause.cloned())));
             }
             Command::Hurry(delivery) => {
                 let answer = if self.scheduler.knows(delivery) {
                     self.scheduler.hurry(now, delivery);
-                    Answer::Done
+                    CommandReply::Done
                 } else if self.hurried.contains(&delivery) {
-                    Answer::Done
+                    CommandReply::Done
                 } else if self.hurried.len() < HURRIED_MAX {
                     self.hurried.insert(delivery);
                     self.read(now, Query::One(delivery), 1, effects);
-                    Answer::Done
+                    CommandReply::Done
                 } else {
-                    Answer::Nothing
+                    CommandReply::Nothing
                 };
                 effects.push(Effect::Answer(ticket, answer));
             }
-            Command::Breakers => effects.push(Effect::Answer(ticket, Answer::Breakers(self.scheduler.breakers(now)))),
+            Command::Breakers => effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now)))),
             Command::LanesThrough(gate) => {
-                effects.push(Effect::Answer(ticket, Answer::LanesThrough(self.scheduler.lanes_through(gate))));
+                effects.push(Effect::Answer(ticket, CommandReply::LanesThrough(self.scheduler.lanes_through(gate))));
             }
             Command::Tenant(settings) => {
                 self.scheduler.set_tenant(now, settings);
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
-                Effect::Store(Call::Reset(of, how, Act { at: now, by }, ticket))
+                Effect::Store(StoreCall::Reset(of, how, Act { at: now, by }, ticket))
             } else {
-                Effect::Answer(ticket, Answer::Nothing)
+                Effect::Answer(ticket, CommandReply::Nothing)
             }),
             Command::Erased(tenant, subject) => {
                 let in_flight = self.drop_erased(now, tenant, subject);
-                effects.push(Effect::Answer(ticket, Answer::InFlight(in_flight)));
+                effects.push(Effect::Answer(ticket, CommandReply::InFlight(in_flight)));
             }
             Command::GivenUp(deliveries) => {
                 let dead = State::Dead { at: now, cause: Cause::Retention };
                 deliveries.iter().for_each(|_| self.counts.recorded(&dead));
                 self.ended_elsewhere(now, &deliveries);
-                effects.push(Effect::Answer(ticket, Answer::Done));
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
-            Command::Watch => effects.push(Effect::Answer(ticket, Answer::Watched(Box::new(self.watched(now))))),
-            Command::UnderWay => effects.push(Effect::Answer(ticket, Answer::UnderWay(self.scheduler.under_way()))),
+            Command::Watch => effects.push(Effect::Answer(ticket, CommandReply::Watched(Box::new(self.watched(now))))),
+            Command::UnderWay => effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way()))),
         }
     }
 
@@ -250,7 +251,7 @@ impl Dispatch {
     pub(super) fn cut(&mut self, mut cut: Cut, by: Option<By>, ticket: Option<Ticket>, effects: &mut Vec<Effect>) {
         cut.spared = self.scheduler.cut(cut.scope, cut.upto, cut.cause);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
-        effects.push(Effect::Store(Call::Cut(cut, by, ticket)));
+        effects.push(Effect::Store(StoreCall::Cut(cut, by, ticket)));
     }
 
     fn receipt(&mut self, now: Timestamp, ticket: Ticket, delivery: DeliveryId, effects: &mut Vec<Effect>) {
@@ -265,7 +266,7 @@ impl Dispatch {
                 self.record(record, None, None);
             }
             None if self.scheduler.is_under_way(delivery) => self.receipts.entry(delivery).or_default().push(ticket),
-            None => effects.push(Effect::Answer(ticket, Answer::Nothing)),
+            None => effects.push(Effect::Answer(ticket, CommandReply::Nothing)),
         }
     }
 
@@ -330,7 +331,7 @@ impl Dispatch {
     /// Answers the callers of a receipt for which there is nothing to record.
     fn receipt_is_nothing(&mut self, id: DeliveryId, effects: &mut Vec<Effect>) {
         for ticket in self.receipts.remove(&id).unwrap_or_default() {
-            effects.push(Effect::Answer(ticket, Answer::Nothing));
+            effects.push(Effect::Answer(ticket, CommandReply::Nothing));
         }
     }
 }

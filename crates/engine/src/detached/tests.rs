@@ -22,13 +22,13 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::accept::{NewMessage, Outcome};
+use crate::accept::{AcceptOutcome, NewMessage};
 use crate::access::{MadeKey, NewKey};
 use crate::clock::SystemClock;
 use crate::connector::{NoAnswer, Resolve};
 use crate::endpoints::NewSigning;
 use crate::engine::{Sees, Settings};
-use crate::master_key::{self, Source};
+use crate::master_key::{self, MasterKeySource};
 use crate::tenants::{Made, Tenant, Terms};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -70,7 +70,8 @@ impl Running {
 }
 
 fn open(folder: &TempDir) -> Arc<Sqlite> {
-    let ask = |needed: &[_]| master_key::load(&Source::Folder, folder.path(), needed).map_err(|why| why.to_string());
+    let ask =
+        |needed: &[_]| master_key::load(&MasterKeySource::Folder, folder.path(), needed).map_err(|why| why.to_string());
     Arc::new(Sqlite::open_asking(folder.path(), Bounds::default(), ask).expect("the folder opens"))
 }
 
@@ -114,8 +115,8 @@ impl Things {
         let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
         let delivery = match engine.accept(message).await.expect("it is accepted") {
             // The first delivery's key follows the message's.
-            Outcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            Outcome::Replayed(_) => panic!("the request has no idempotency key"),
+            AcceptOutcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
+            AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
         };
         let things = Self { tenant, key, endpoint, delivery };
         things.reported_by(engine).await;
@@ -131,9 +132,9 @@ impl Things {
         let admitted = engine.admit(self.key.key.reveal()).await.is_ok();
         let tenant = engine.tenant(self.tenant.id).await.expect("the store reads");
         let policy = engine.rules(self.tenant.id).await.expect("the store reads").policy("own");
-        let last_seen = match engine.destinations.last_seen(self.endpoint.id) {
+        let last_seen = match engine.endpoint_cache.last_seen(self.endpoint.id) {
             Some(seen) => Some(seen),
-            None => engine.destinations.load(self.endpoint.id).await.expect("the store reads"),
+            None => engine.endpoint_cache.load(self.endpoint.id).await.expect("the store reads"),
         };
         let paused = engine.paused(vec![self.lane()]).await.expect("the loop runs");
         vec![
@@ -257,7 +258,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
                 tokio::task::yield_now().await;
             }
             let is_answered = drop_after(polls, verb(Arc::clone(engine), things.clone())).await;
-            engine.acts.all_ended().await;
+            engine.detached.all_ended().await;
             let kept = engine.tenant(things.tenant.id).await.expect("the store reads");
             if kept.is_none() {
                 things.are_no_longer_paused(engine).await;
@@ -285,22 +286,22 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
 
 #[tokio::test]
 async fn acts_end_before_the_engine_and_none_begins_after_it() {
-    let (acts, carrier) = Acts::new();
-    let (acts, stop) = (Arc::new(acts), CancellationToken::new());
+    let (tasks, runner) = DetachedTasks::new();
+    let (tasks, stop) = (Arc::new(tasks), CancellationToken::new());
     let (finish, finished) = oneshot::channel();
     let handed = drop_after(1, {
-        let acts = Arc::clone(&acts);
+        let tasks = Arc::clone(&tasks);
         async move {
-            let act = async move { finished.await.expect("the test lets it finish") };
-            _ = acts.carry_out(act).await;
+            let task = async move { finished.await.expect("the test lets it finish") };
+            _ = tasks.carry_out(task).await;
         }
     });
-    assert!(!tokio::time::timeout(Duration::ZERO, handed).await.unwrap_or(false), "the act has not finished");
+    assert!(!tokio::time::timeout(Duration::ZERO, handed).await.unwrap_or(false), "the task has not finished");
     stop.cancel();
-    let mut run = pin!(carrier.run(stop));
+    let mut run = pin!(runner.run(stop));
     let is_pending = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_pending())).await;
-    assert!(is_pending, "it waits for the act");
-    assert_eq!(acts.carry_out(async {}).await, Err(Ended));
-    finish.send(()).expect("the act waits for it");
+    assert!(is_pending, "it waits for the task");
+    assert_eq!(tasks.carry_out(async {}).await, Err(EngineStopped));
+    finish.send(()).expect("the task waits for it");
     run.await;
 }

@@ -23,7 +23,7 @@ use crate::target::{Target, TargetRules};
 
 /// An endpoint with everything a send needs, parsed once.
 #[derive(Debug)]
-pub struct Destination {
+pub struct CachedEndpoint {
     /// The endpoint as it is stored.
     pub endpoint: Arc<Endpoint>,
     /// Its lane.
@@ -40,7 +40,7 @@ pub struct Destination {
     pub channel: Box<dyn Channel>,
 }
 
-impl Destination {
+impl CachedEndpoint {
     /// Parses an endpoint. It was checked when it was stored; a value that no longer passes, because target rules
     /// have changed, is left out here, and each attempt fails with its cause.
     fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules, channels: ChannelRegistry) -> Self {
@@ -99,22 +99,22 @@ const KEPT_MAX: usize = 16_384;
 /// A cache of the endpoints in use. The store is asked for an endpoint's record; the parsed form is reused for as
 /// long as that record and the tenant's rules are the same.
 #[derive(Debug)]
-pub struct Destinations<S> {
+pub struct EndpointCache<S> {
     store: Arc<S>,
     targets: TargetRules,
     rules: AllRules<S>,
     channels: ChannelRegistry,
-    cache: RwLock<DestinationCache>,
+    cache: RwLock<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct DestinationCache {
-    by_id: IdMap<EndpointId, Arc<Destination>>,
+struct CacheState {
+    by_id: IdMap<EndpointId, Arc<CachedEndpoint>>,
     /// When each endpoint was last evicted: a record that was read before that is not cached.
     stamps: ChangeStamps,
 }
 
-impl<S: Directory + Register> Destinations<S> {
+impl<S: Directory + Register> EndpointCache<S> {
     /// An empty cache over this store; URLs are checked by these target rules, and time zones known from `now` on.
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
         let rules = AllRules::new(Arc::clone(&store), now);
@@ -151,7 +151,7 @@ impl<S: Directory + Register> Destinations<S> {
     }
 
     /// The cached endpoint, without a look at the store; it may be out of date.
-    pub fn last_seen(&self, id: EndpointId) -> Option<Arc<Destination>> {
+    pub fn last_seen(&self, id: EndpointId) -> Option<Arc<CachedEndpoint>> {
         self.cache.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
     }
 
@@ -161,7 +161,7 @@ impl<S: Directory + Register> Destinations<S> {
     }
 
     /// The endpoint as it is now in the store.
-    pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<Destination>>, StoreError> {
+    pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
         let read_at = self.changes();
         let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
@@ -177,7 +177,7 @@ impl<S: Directory + Register> Destinations<S> {
     }
 
     /// The tenant's endpoints that take messages; `None` when the tenant has more than [`ENDPOINTS_LISTED_MAX`].
-    pub async fn tenant_endpoints(&self, tenant: TenantId) -> Result<Option<Vec<Arc<Destination>>>, StoreError> {
+    pub async fn tenant_endpoints(&self, tenant: TenantId) -> Result<Option<Vec<Arc<CachedEndpoint>>>, StoreError> {
         let read_at = self.changes();
         let endpoints = self.store.endpoints(tenant).await?;
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
@@ -196,7 +196,7 @@ impl<S: Directory + Register> Destinations<S> {
         selector: &EndpointSelector,
         after: Option<EndpointId>,
         limit: u32,
-    ) -> Result<(Vec<Arc<Destination>>, Option<EndpointId>), StoreError> {
+    ) -> Result<(Vec<Arc<CachedEndpoint>>, Option<EndpointId>), StoreError> {
         let read_at = self.changes();
         let page = self.store.endpoints_matching(tenant, selector.clone(), after, limit).await?;
         let taking = page.endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
@@ -229,29 +229,29 @@ impl<S: Directory + Register> Destinations<S> {
         &self,
         tenant: TenantId,
         endpoints: Vec<Arc<Endpoint>>,
-    ) -> Result<Vec<Arc<Destination>>, StoreError> {
+    ) -> Result<Vec<Arc<CachedEndpoint>>, StoreError> {
         let rules = self.rules.of(tenant).await?;
         let made = endpoints.into_iter().map(|endpoint| {
             let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
             known.unwrap_or_else(|| {
-                Arc::new(Destination::ready(endpoint, Arc::clone(&rules), &self.targets, self.channels))
+                Arc::new(CachedEndpoint::ready(endpoint, Arc::clone(&rules), &self.targets, self.channels))
             })
         });
         Ok(made.collect())
     }
 
     /// Parses an endpoint, and caches it unless it was changed since `read_at`.
-    fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<Destination> {
+    fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<CachedEndpoint> {
         if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
         }
         let id = endpoint.id;
-        let ready = Arc::new(Destination::ready(endpoint, Arc::clone(rules), &self.targets, self.channels));
+        let ready = Arc::new(CachedEndpoint::ready(endpoint, Arc::clone(rules), &self.targets, self.channels));
         if ready.endpoint.is_large() {
             return ready;
         }
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        let is_newer = |known: &Arc<Destination>| known.endpoint.version > ready.endpoint.version;
+        let is_newer = |known: &Arc<CachedEndpoint>| known.endpoint.version > ready.endpoint.version;
         if !cache.stamps.is_current(id.raw(), read_at) || cache.by_id.get(&id).is_some_and(is_newer) {
             return ready;
         }
@@ -266,13 +266,13 @@ impl<S: Directory + Register> Destinations<S> {
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
-    use posthaste_channels::Answer;
+    use posthaste_channels::ResponseView;
     use posthaste_store::MemoryStore;
 
     use super::*;
 
-    fn ready(endpoint: Endpoint) -> Destination {
-        Destination::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default(), channels::registered)
+    fn ready(endpoint: Endpoint) -> CachedEndpoint {
+        CachedEndpoint::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default(), channels::registered)
     }
 
     fn bare() -> Endpoint {
@@ -282,22 +282,22 @@ mod tests {
 
     #[test]
     fn endpoint_read_before_a_change_is_not_cached_after_it() {
-        let destinations =
-            Destinations::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
+        let endpoint_cache =
+            EndpointCache::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
         let version = |version| Arc::new(Endpoint { version, ..bare() });
-        let cached = || destinations.last_seen(bare().id).map(|known| known.endpoint.version);
-        let (rules, read_at) = (Arc::default(), destinations.changes());
-        destinations.ready(read_at, version(1), &rules);
-        destinations.ready(read_at, version(2), &rules);
+        let cached = || endpoint_cache.last_seen(bare().id).map(|known| known.endpoint.version);
+        let (rules, read_at) = (Arc::default(), endpoint_cache.changes());
+        endpoint_cache.ready(read_at, version(1), &rules);
+        endpoint_cache.ready(read_at, version(2), &rules);
         assert_eq!(cached(), Some(2));
         // Of two readers, the one that read first finishes last.
-        destinations.ready(read_at, version(1), &rules);
+        endpoint_cache.ready(read_at, version(1), &rules);
         assert_eq!(cached(), Some(2));
         // The same, and the endpoint is evicted in between.
-        destinations.forget(bare().id);
-        destinations.ready(read_at, version(2), &rules);
+        endpoint_cache.forget(bare().id);
+        endpoint_cache.ready(read_at, version(2), &rules);
         assert_eq!(cached(), None);
-        destinations.ready(destinations.changes(), version(3), &rules);
+        endpoint_cache.ready(endpoint_cache.changes(), version(3), &rules);
         assert_eq!(cached(), Some(3));
     }
 
@@ -307,7 +307,7 @@ mod tests {
         let webhook =
             WebhookTarget { status_overrides: overrides, ..WebhookTarget::signing("https://example.com/", vec![]) };
         let ready = ready(Endpoint { target: webhook.into(), ..bare() });
-        let answer = Answer { status: 404, headers: &HeaderMap::new(), excerpt: b"" };
+        let answer = ResponseView { status: 404, headers: &HeaderMap::new(), excerpt: b"" };
         assert_eq!(ready.channel.judge(&answer, Timestamp::default()).class, posthaste_core::Class::Retry);
         assert!(ready.target.is_some() && ready.identity.is_none());
     }

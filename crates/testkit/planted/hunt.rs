@@ -2,5 +2,5 @@
 //! `planted/README.md` of the testkit.
 
 fn main() {
-    posthaste_testkit::planted::hunt();
+    posthaste_testkit::proofs::planted::hunt();
 }

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::idle;
-use crate::posthaste::binary;
+use crate::fixtures::posthaste::binary;
+use crate::proofs::idle;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
 /// The most CPU time of the bare client, in µs per request: above it the machine is too busy to measure.

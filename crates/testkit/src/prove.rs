@@ -11,14 +11,15 @@ use std::path::PathBuf;
 
 use posthaste_store::StoreError;
 
-use crate::{
-    api, audit_tamper, backup, bench, breakers, core_speed, crash_points, failing_disk, fairness, fan_out_lookup,
-    idempotency, idle, isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, overload, planted,
-    purity, redaction, restart, rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9,
-    store_speed, thread,
+use crate::bench;
+use crate::proofs::{
+    api, audit_tamper, backup, breakers, core_speed, crash_points, failing_disk, fairness, fan_out_lookup, idempotency,
+    idle, isolation, kill9, limits, mass_ends, noisy_neighbour, outage, outage_sockets, overload, planted, purity,
+    redaction, restart, rotation, schedules, sealed, signatures, simulation, store_backlog, store_kill9, store_speed,
+    thread,
 };
 #[cfg(feature = "conformance")]
-use crate::{erasure, retry_tokens, ssrf, store_conformance};
+use crate::proofs::{erasure, retry_tokens, ssrf, store_conformance};
 
 /// The options with which a proof is run.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use posthaste_testkit::cpu::Cpu;
+use posthaste_testkit::fixtures::cpu::Cpu;
+use posthaste_testkit::fixtures::rss;
 use posthaste_testkit::prove::CannotRun;
-use posthaste_testkit::rss;
 
 /// A child process that listens. It ends when this is dropped, or when this process ends, which closes its input.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use posthaste_testkit::caller::Line;
+use posthaste_testkit::fixtures::caller::Line;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Barrier, Semaphore};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hyper::Method;
-use posthaste_testkit::caller::{Answer, call};
-use posthaste_testkit::cpu::Cpu;
+use posthaste_testkit::fixtures::caller::{Answer, call};
+use posthaste_testkit::fixtures::cpu::Cpu;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::time::Instant;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hyper::{Method, StatusCode};
-use posthaste_testkit::caller::{Answer, Line};
+use posthaste_testkit::fixtures::caller::{Answer, Line};
 use serde_json::Value;
 use tokio::sync::watch;
 

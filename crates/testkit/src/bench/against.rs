@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::comparison::{CpuPair, Quartiles, overall};
 use super::{count, measured, number};
-use crate::posthaste::binary;
+use crate::fixtures::posthaste::binary;
 use crate::prove::{CannotRun, Figure, Findings, Options, QUICK_SLACK};
 
 /// The least number of pairs whose median is worth judging.

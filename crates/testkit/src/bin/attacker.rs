@@ -6,7 +6,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.as_slice() {
-        [what, folder] if what == "unwrap" => posthaste_testkit::rotation::attacker::main(folder),
-        _ => posthaste_testkit::sealed::attacker::main(&args),
+        [what, folder] if what == "unwrap" => posthaste_testkit::proofs::rotation::attacker::main(folder),
+        _ => posthaste_testkit::proofs::sealed::attacker::main(&args),
     }
 }

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    posthaste_testkit::erasure::digger::main(&args)
+    posthaste_testkit::proofs::erasure::digger::main(&args)
 }

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    posthaste_testkit::retry_tokens::forger::main(&args)
+    posthaste_testkit::proofs::retry_tokens::forger::main(&args)
 }

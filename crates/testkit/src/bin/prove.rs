@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use posthaste_testkit::proofs::{idempotency, simulation};
 use posthaste_testkit::prove::{PROOFS, command_line};
-use posthaste_testkit::{idempotency, simulation};
 
 fn main() -> ExitCode {
     // The second process of `determinism`: this binary starts itself with these arguments.

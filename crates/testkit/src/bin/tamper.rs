@@ -5,5 +5,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    posthaste_testkit::audit_tamper::main(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    posthaste_testkit::proofs::audit_tamper::main(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }

@@ -1,0 +1,188 @@
+//! The program `digger`: it has the files *and* the master key, and knows the erased data.
+//!
+//! It searches every file for the erased data, in windows of sixteen bytes at every offset; and it opens and reads
+//! every row that is left.
+
+use std::collections::HashSet;
+use std::fs;
+use std::hash::BuildHasherDefault;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
+use posthaste_core::id_map::IdHasher;
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::fixtures::part::ended;
+use crate::master_key;
+use crate::prove::CannotRun;
+
+/// The bytes of a window. A shorter match could be a coincidence.
+pub const WINDOW: usize = 16;
+
+/// Runs the program: `search FOLDER…` or `open FOLDER`, with the values to look for on its standard input, one line of
+/// hexadecimal digits each.
+pub fn main(args: &[String]) -> ExitCode {
+    let done = match args {
+        [what, folders @ ..] if what == "search" => search(folders),
+        [what, folder] if what == "open" => open(Path::new(folder)),
+        _ => Err(CannotRun("usage: digger search FOLDER… | digger open FOLDER".to_owned())),
+    };
+    ended("digger", done)
+}
+
+/// Runs the program. Returns how many matches it found and how much it read: bytes for `search`, texts for `open`.
+pub fn dig(what: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
+    let program: PathBuf = std::env::current_exe()?.with_file_name("digger");
+    if !program.exists() {
+        return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
+    }
+    let mut child =
+        Command::new(program).arg(what).args(folders).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the digger has no standard input".to_owned()))?;
+    for value in values {
+        let line: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(input, "{line}")?;
+    }
+    drop(input);
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter(|line| line.starts_with("found")).take(10).for_each(|line| eprintln!("{line}"));
+    let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
+    match last[..] {
+        [found, read] if output.status.success() => Ok((found, read)),
+        _ => Err(CannotRun(format!("the digger failed, and printed {text:?}"))),
+    }
+}
+
+fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
+    let bytes = |line: io::Result<String>| -> Result<Vec<u8>, CannotRun> {
+        let line = line?;
+        let pair = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or_default(), 16);
+        let bytes = (0..line.len()).step_by(2).map(pair).collect::<Result<_, _>>();
+        bytes.map_err(|error| CannotRun(format!("an input line is not hexadecimal: {error}")))
+    };
+    io::stdin().lock().lines().map(bytes).collect()
+}
+
+fn search(folders: &[String]) -> Result<(), CannotRun> {
+    let mut wanted: HashSet<u128, BuildHasherDefault<Spread>> = HashSet::default();
+    for value in values()? {
+        wanted.extend(value.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes));
+    }
+    let (mut found, mut read) = (0_u64, 0_u64);
+    for folder in folders {
+        for file in fs::read_dir(folder)? {
+            let path = file?.path();
+            let bytes = fs::read(&path)?;
+            read += bytes.len() as u64;
+            let windows = bytes.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes);
+            let here = windows.filter(|window| wanted.contains(window)).count() as u64;
+            if here > 0 {
+                println!("found {here} windows in {}", path.display());
+            }
+            found += here;
+        }
+    }
+    println!("{found} {read}");
+    Ok(())
+}
+
+/// A cheap hasher of windows, which are random already.
+#[derive(Default)]
+struct Spread(IdHasher);
+
+impl std::hash::Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (low, high) = bytes.split_at(bytes.len().min(8));
+        for half in [low, high] {
+            let mut number = [0; 8];
+            number[..half.len().min(8)].copy_from_slice(&half[..half.len().min(8)]);
+            self.0.write_u64(u64::from_le_bytes(number));
+        }
+    }
+}
+
+/// Opens every row that is left, and searches its texts.
+fn open(folder: &Path) -> Result<(), CannotRun> {
+    let wanted = values()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut found, mut read) = (0_u64, 0_u64);
+    let mut look = |what: &str, text: &[u8]| {
+        read += 1;
+        let hits = wanted.iter().filter(|value| text.windows(value.len()).any(|window| window == value.as_slice()));
+        let hits = hits.count() as u64;
+        if hits > 0 {
+            println!("found {hits} in {what}");
+        }
+        found += hits;
+    };
+    let ids = ids(folder)?;
+    runtime.block_on(async {
+        let store = Sqlite::open_folder(folder, master_key())?;
+        for id in ids.messages {
+            if let Some(message) = store.message(MessageId::from_raw(id)).await? {
+                look("a payload", &message.body);
+                let texts = [&message.subject, &message.correlation_id, &message.event_type];
+                texts.into_iter().flatten().for_each(|text| look("a message", text.as_bytes()));
+            }
+        }
+        for id in ids.answered {
+            let excerpts = store.excerpts(DeliveryId::from_raw(id)).await?;
+            excerpts.iter().for_each(|(_, excerpt)| look("an answer", excerpt));
+        }
+        for id in ids.endpoints {
+            if let Some(endpoint) = store.endpoint(EndpointId::from_raw(id)).await? {
+                look("an endpoint", format!("{endpoint:?}").as_bytes());
+            }
+        }
+        for tenant in ids.tenants {
+            let filter = DeadLetterFilter::of(TenantId::from_raw(tenant));
+            let mut after = None;
+            loop {
+                let page = store.dead_letters(filter.clone(), ListOrder::OldestFirst, after, 500).await?;
+                page.letters.iter().for_each(|letter| look("a dead letter", format!("{letter:?}").as_bytes()));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        store.close().await;
+        Ok::<_, CannotRun>(())
+    })?;
+    println!("{found} {read}");
+    Ok(())
+}
+
+struct Ids {
+    messages: Vec<u64>,
+    /// Deliveries with an excerpt of an answer.
+    answered: Vec<u64>,
+    endpoints: Vec<u64>,
+    tenants: Vec<u64>,
+}
+
+fn ids(folder: &Path) -> Result<Ids, CannotRun> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
+    let conn = Connection::open_with_flags(folder.join("posthaste.db"), flags).map_err(cannot)?;
+    let column = |sql: &str| -> Result<Vec<u64>, CannotRun> {
+        let mut sql = conn.prepare(sql).map_err(cannot)?;
+        let found = sql.query_map([], |row| row.get::<_, i64>(0)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        Ok(found.map_err(cannot)?.into_iter().map(i64::unsigned_abs).collect())
+    };
+    Ok(Ids {
+        messages: column("SELECT id FROM message UNION SELECT id FROM kept")?,
+        answered: column("SELECT DISTINCT delivery FROM excerpt")?,
+        endpoints: column("SELECT id FROM endpoint")?,
+        tenants: column("SELECT DISTINCT tenant FROM dead_letter")?,
+    })
+}

@@ -1,0 +1,211 @@
+//! The proof `idempotency`: every idempotency key is used by several calls at once (its *twins*), in a process that is
+//! killed again and again.
+//!
+//! Each call proposes a different answer. This process records every answer, over all lives of the other one, and reads
+//! the store only at the end: it must have one message for each key, and all answers of a key must name that message.
+//!
+//! The control is the same process without the keys, in which the proof must find differences.
+
+mod twins;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{ChildStdout, ExitCode};
+
+use posthaste_core::time::Timestamp;
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Archive, Outbox, Query};
+
+use crate::fixtures::part::{self, Part};
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use twins::{Answer, Keys};
+
+/// The first argument with which this binary starts itself as the process that is killed.
+pub const FLAG: &str = "--twins";
+
+/// Rows read from the store at a time.
+const PAGE: u32 = 2_000;
+/// Keys of the control.
+const CONTROL_KEYS: u64 = 200;
+
+/// The size of a run.
+#[derive(Clone, Copy)]
+struct Size {
+    keys: u64,
+    kills: u64,
+}
+
+const FULL: Size = Size { keys: 10_000, kills: 12 };
+const QUICK: Size = Size { keys: 1_000, kills: 4 };
+
+/// The process that is killed. The arguments are the data folder, the number of keys, a seed, and `kept` or `stripped`.
+pub fn main(args: &[&str]) -> ExitCode {
+    part::end_with_input();
+    let ended = match args {
+        [folder, keys, seed, with @ ("kept" | "stripped")] => match (keys.parse(), seed.parse()) {
+            (Ok(keys), Ok(seed)) => {
+                let with = if *with == "kept" { Keys::Kept } else { Keys::Stripped };
+                twins::run(Path::new(folder), keys, seed, with)
+            }
+            _ => Err(CannotRun("the number of keys and the seed must be numbers".to_owned())),
+        },
+        _ => Err(CannotRun("this program is a part of the proof idempotency, which starts it".to_owned())),
+    };
+    part::ended("twins", ended)
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let size = if options.quick { QUICK } else { FULL };
+    let seed = options.first.unwrap_or(11);
+    let (ledger, found) = lives(size, seed, "kept")?;
+    let verdict = ledger.judge(size.keys, &found);
+    let (control, stripped) = lives(Size { keys: CONTROL_KEYS, kills: 1 }, seed, "stripped")?;
+    let control = control.judge(CONTROL_KEYS, &stripped);
+    eprintln!("{verdict:?}; without keys {control:?}");
+    Ok(vec![
+        Figure::at_least("keys", size.keys as f64, "keys", size.keys as f64),
+        Figure::at_least("twins_answered", count(ledger.answers), "calls", (2 * size.keys) as f64),
+        Figure::at_least("kills", count(ledger.kills), "kills", size.kills as f64),
+        Figure::at_most("keys_without_their_one_message", count(verdict.not_one), "keys", 0.0),
+        Figure::at_most("keys_answered_differently", count(verdict.differ), "keys", 0.0),
+        Figure::at_least("other_requests_refused", count(ledger.refused), "calls", size.keys as f64),
+        Figure::at_most("other_requests_taken", count(ledger.taken), "calls", 0.0),
+        Figure::at_least("negative_control_caught", count(control.not_one.min(control.differ)), "keys", 1.0),
+    ])
+}
+
+/// All answers, in every life of the process.
+#[derive(Default)]
+struct Ledger {
+    /// The answers given to the twins of each key.
+    given: BTreeMap<u64, BTreeSet<String>>,
+    answers: usize,
+    refused: usize,
+    taken: usize,
+    kills: usize,
+}
+
+/// How many keys have a fault, by kind.
+#[derive(Debug)]
+struct Verdict {
+    not_one: usize,
+    differ: usize,
+}
+
+impl Ledger {
+    fn note(&mut self, line: &str) {
+        match twins::heard(line) {
+            Some((key, 1, Answer::Body(body))) => {
+                self.answers += 1;
+                self.given.entry(key).or_default().insert(body);
+            }
+            // The first request of a key must not be refused: counts as a different answer.
+            Some((key, 1, Answer::Reused)) => _ = self.given.entry(key).or_default().insert("reused".to_owned()),
+            Some((_, _, Answer::Reused)) => self.refused += 1,
+            Some(_) => self.taken += 1,
+            None => {}
+        }
+    }
+
+    /// Compares the answers with the messages that the store has for each key.
+    fn judge(&self, keys: u64, found: &BTreeMap<u64, Vec<String>>) -> Verdict {
+        let none = Vec::new();
+        let of = |key: u64| found.get(&key).unwrap_or(&none);
+        let agrees = |key: u64| {
+            let given = self.given.get(&key);
+            given.is_some_and(|given| given.len() == 1 && of(key).iter().all(|message| given.contains(message)))
+        };
+        Verdict {
+            not_one: (0..keys).filter(|key| of(*key).len() != 1).count(),
+            differ: (0..keys).filter(|key| !agrees(*key)).count(),
+        }
+    }
+}
+
+/// Starts and kills the other process several times, then lets it finish. Returns all answers, and for each key the
+/// answers that name its messages in the store.
+fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec<String>>), CannotRun> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut ledger = Ledger::default();
+    for life in 0..size.kills {
+        // A random point in the first part of the calls: each key has five twins and one other request, on average.
+        let upto = dice.u64(1..size.keys * 5 * (life + 1) / size.kills);
+        let mut process = Process::start(&data, size.keys, dice.u64(..), with)?;
+        ledger.kills += usize::from(process.kill_after(upto, &mut ledger)?);
+    }
+    Process::start(&data, size.keys, dice.u64(..), with)?.finish(&mut ledger)?;
+    let found = messages(&data)?;
+    Ok((ledger, found))
+}
+
+/// The process that is killed.
+struct Process {
+    part: Part,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<Self, CannotRun> {
+        let (keys, seed) = (keys.to_string(), seed.to_string());
+        let args: [&OsStr; 5] = [FLAG.as_ref(), data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
+        let mut part = Part::start(&std::env::current_exe()?, args)?;
+        Ok(Self { lines: part.says()?.lines(), part })
+    }
+
+    /// Kills it after this many answers. Returns `false` if it had ended before.
+    fn kill_after(&mut self, answers: u64, ledger: &mut Ledger) -> Result<bool, CannotRun> {
+        for line in self.lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
+            ledger.note(&line?);
+        }
+        let runs = self.part.runs()?;
+        self.part.kill()?;
+        // Answers that it had printed before it died count.
+        self.lines.by_ref().map_while(Result::ok).for_each(|line| ledger.note(&line));
+        Ok(runs)
+    }
+
+    fn finish(mut self, ledger: &mut Ledger) -> Result<(), CannotRun> {
+        for line in self.lines.by_ref() {
+            ledger.note(&line?);
+        }
+        let ended = self.part.ends()?;
+        if ended.success() { Ok(()) } else { Err(CannotRun(format!("the other process ended with {ended}"))) }
+    }
+}
+
+/// For each key the answers that name its messages in the store.
+fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        let store = Sqlite::open_folder(data, crate::master_key())?;
+        let before = store.open(SystemClock::new().now()).await?.session.writer;
+        let mut found: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = store.page(Query::Left { after, before }, PAGE, Timestamp::MAX).await?;
+            for row in &page.rows {
+                let message = store.message(row.delivery.message).await?;
+                let body = message.map(|message| String::from_utf8_lossy(&message.body).into_owned());
+                let key = body.and_then(|body| body.parse().ok());
+                let key = key.ok_or_else(|| CannotRun(format!("delivery {} has no message", row.delivery.id)))?;
+                found.entry(key).or_default().push(twins::answer(row.delivery.message));
+            }
+            after = page.rows.last().map(|row| row.delivery.id);
+            if !page.more {
+                break;
+            }
+        }
+        store.close().await;
+        Ok(found)
+    })
+}
+
+fn count(found: usize) -> f64 {
+    found as f64
+}

@@ -1,0 +1,163 @@
+//! The process that is killed: it makes several calls with each key at once on a real store, each with a different
+//! proposed answer, and prints every answer that it gets as a line.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_core::delivery::Delivery;
+use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::scheduler::RowIndex;
+use posthaste_core::tier::Tier;
+use posthaste_crypto::{LookupKey, digest};
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{
+    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Outbox, Session, StoreError,
+};
+use tokio::task::JoinSet;
+
+use crate::fixtures::seeder::Target;
+use crate::master_key;
+use crate::prove::CannotRun;
+
+/// Keys whose twins are sent at once: enough for several group commits.
+const TOGETHER: u64 = 64;
+
+/// Whether keys are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keys {
+    /// They are passed to the store.
+    Kept,
+    /// They are left out: the fault that the proof must detect.
+    Stripped,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The body of the first answer of the key.
+    Body(String),
+    /// The key was used for another request.
+    Reused,
+}
+
+/// Makes several calls with every key, then one call with each key for another request.
+pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(send(folder, keys, seed, with))
+}
+
+async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+    let store = Sqlite::open_folder(folder, master_key())?;
+    let session = store.open(SystemClock::new().now()).await?.session;
+    let lookup = store.lookups();
+    let caller = Arc::new(Caller { store, session, lookup, clock: SystemClock::new(), with });
+    let mut arrivals = JoinSet::new();
+    let arriving = Arc::clone(&caller);
+    // Arrivals are dropped, and deliveries stay pending: nothing is sent here.
+    arrivals.spawn(async move { while !arriving.store.arrivals().await.is_empty() {} });
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut next = 1;
+    for first in (0..keys).step_by(usize::try_from(TOGETHER).unwrap_or(1)) {
+        let chunk = first..keys.min(first + TOGETHER);
+        let mut calls: Vec<(u64, u8)> =
+            chunk.clone().flat_map(|key| std::iter::repeat_n((key, 1), dice.usize(2..=8))).collect();
+        dice.shuffle(&mut calls);
+        caller.all(&calls, &mut next).await?;
+        caller.all(&chunk.map(|key| (key, 2)).collect::<Vec<_>>(), &mut next).await?;
+    }
+    caller.store.close().await;
+    Ok(())
+}
+
+struct Caller {
+    store: Sqlite,
+    session: Session,
+    lookup: LookupKey,
+    clock: SystemClock,
+    with: Keys,
+}
+
+impl Caller {
+    /// Makes these calls at once, each given by its key and the number of its request. Prints each answer as it comes.
+    async fn all(self: &Arc<Self>, calls: &[(u64, u8)], next: &mut u64) -> Result<(), CannotRun> {
+        let mut under_way = JoinSet::new();
+        for (key, request) in calls {
+            let (caller, key, request, number) = (Arc::clone(self), *key, *request, *next);
+            *next += 2;
+            under_way.spawn(async move { (key, request, caller.call(key, request, number).await) });
+        }
+        while let Some(ended) = under_way.join_next().await {
+            let (key, request, answer) = ended.map_err(|error| CannotRun(error.to_string()))?;
+            print(key, request, &answer?)?;
+        }
+        Ok(())
+    }
+
+    async fn call(&self, key: u64, request: u8, number: u64) -> Result<Answer, StoreError> {
+        let accepted = self.message(key, request, number);
+        let mine = answer(accepted.message.id);
+        match self.store.accept(self.session, vec![accepted]).await?.pop() {
+            Some(Acceptance::Replayed(first)) => Ok(Answer::Body(String::from_utf8_lossy(&first.body).into_owned())),
+            Some(Acceptance::KeyReused) => Ok(Answer::Reused),
+            Some(Acceptance::Unanswered) => Err(StoreError::Busy),
+            Some(Acceptance::Fresh) | None => Ok(Answer::Body(mine)),
+        }
+    }
+
+    /// A message with its key as its body, as the engine would pass it to the store.
+    fn message(&self, key: u64, request: u8, number: u64) -> Accepted {
+        let id = MessageId(Key::new(self.session.writer, number));
+        let lane = Arc::new(Target(key % 16).endpoint().lane_settings());
+        let now = self.clock.now();
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            now,
+        );
+        let (name, body) = (key.to_string(), Bytes::from(key.to_string()));
+        let once = Idempotency {
+            tenant: lane.tenant,
+            key: KeyHash::of(self.lookup.hash("idempotency key", lane.tenant.raw(), name.as_bytes())),
+            digest: digest::hash_parts(&[&body, &[request]]),
+            answer: FirstAnswer { status: 202, body: Bytes::from(answer(id)) },
+            at: now,
+        };
+        let message = Message::new(id, lane.tenant, now, body);
+        let new = NewDelivery::new(delivery, RowIndex::Ready, lane);
+        let idempotency = Some(once).filter(|_| self.with == Keys::Kept);
+        Accepted { idempotency, ..Accepted::new(message, vec![new]) }
+    }
+}
+
+/// The proposed answer of a message: its id, so that no two are the same.
+pub(super) fn answer(message: MessageId) -> String {
+    message.raw().to_string()
+}
+
+/// Prints an answer as a line, and flushes it.
+fn print(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
+    let text = match answer {
+        Answer::Body(body) => body,
+        Answer::Reused => "reused",
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "{key} {request} {text}")?;
+    out.flush()
+}
+
+/// Parses a line of the process: key, request and answer; `None` if the line is incomplete.
+pub(super) fn heard(line: &str) -> Option<(u64, u8, Answer)> {
+    let mut words = line.split(' ');
+    let (key, request) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let answer = match words.next()? {
+        "reused" => Answer::Reused,
+        body => Answer::Body(body.to_owned()),
+    };
+    Some((key, request, answer))
+}

@@ -1,0 +1,105 @@
+//! The proof `restart`: the real binary is stopped and started again under load, as in an upgrade; and it is killed
+//! with a long backlog, to measure how soon it is ready again.
+//!
+//! A shutdown loses nothing and repeats nothing: attempts in flight end and are recorded. The control is the same with
+//! `kill -9` instead, which must cause duplicates.
+
+mod backlog;
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::fixtures::ledger::Load;
+use crate::fixtures::posthaste::{self, Launch};
+use crate::fixtures::seeder::{Of, Shape};
+use crate::fixtures::served::{Ended, Served, count, folder, runtime};
+use crate::prove::{Figure, Findings, Options};
+use crate::receivers::counter::Manners;
+
+const PRODUCERS: usize = 16;
+/// Acknowledgements between two restarts.
+const PROMISES: usize = 150;
+/// The time of a receiver's answer.
+const TAKES: std::ops::Range<Duration> = Duration::from_millis(1)..Duration::from_millis(950);
+/// The bar for a shutdown, which waits for the slowest receiver and then for a commit or two.
+const STOPS_WITHIN: Duration = Duration::from_secs(3);
+
+/// The backlog in the quick form.
+const QUEUE: Shape = Shape { rows: 50_000, lanes: 100, of: Of::Messages };
+
+/// The size of a run.
+#[derive(Clone, Copy)]
+struct Size {
+    restarts: usize,
+    queue: Shape,
+    /// How often the server with the long backlog is killed.
+    kills: u32,
+}
+
+const FULL: Size = Size { restarts: 50, queue: Shape { rows: 1_000_000, ..QUEUE }, kills: 5 };
+const QUICK: Size = Size { restarts: 6, queue: QUEUE, kills: 2 };
+const CONTROL_RESTARTS: usize = 2;
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let size = if options.quick { QUICK } else { FULL };
+    let binary = posthaste::binary()?;
+    let mut figures = runtime()?.block_on(restarts(&binary, size.restarts, options))?;
+    // Seeding has a runtime of its own.
+    let folder = backlog::queued(size.queue)?;
+    figures.extend(runtime()?.block_on(backlog::prove(&binary, &folder, size.queue, size.kills, options))?);
+    Ok(figures)
+}
+
+async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Result<Vec<Figure>> {
+    let (mut failed, mut slowest) = (0, Duration::ZERO);
+    let stopped = under_load(binary, restarts, async |served: &mut Served| {
+        let (ended, took) = served.stop().await?;
+        failed += usize::from(!ended.success());
+        slowest = slowest.max(took);
+        Ok(())
+    });
+    let ended = stopped.await?;
+    let killed = under_load(binary, CONTROL_RESTARTS, async |served: &mut Served| served.kill().await).await?;
+    let seens = ended.counter.seens();
+    eprintln!(
+        "{restarts} restarts, {} acknowledged, {} arrived; the slowest stop took {slowest:.1?}; {} calls were not answered",
+        ended.promised.len(),
+        seens.messages(),
+        ended.ledger.refusals().unanswered,
+    );
+    Ok(vec![
+        Figure::at_least("restarts", count(restarts), "restarts", count(restarts)),
+        Figure::at_least("acknowledged", count(ended.promised.len()), "messages", count(restarts * PROMISES)),
+        Figure::at_most("lost", count(ended.lost), "messages", 0.0),
+        Figure::at_most("duplicates", count(seens.duplicates()), "arrivals", 0.0),
+        Figure::at_most("unended", count(ended.unended().await?), "messages", 0.0),
+        Figure::at_most("arrived_unacknowledged", count(seens.unpromised(&ended.promised)), "messages", 0.0),
+        Figure::at_most("failed_stops", count(failed), "stops", 0.0),
+        Figure::at_most("slowest_stop", slowest.as_secs_f64(), "s", STOPS_WITHIN.as_secs_f64()).by_the_clock(options),
+        Figure::at_most("unexpected_answers", count(ended.surprises), "answers", 0.0),
+        Figure::at_least("control_duplicates", count(killed.counter.seens().duplicates()), "arrivals", 1.0),
+        Figure::at_least("control_lost", count(seens.without_one().lost(&ended.promised)), "messages", 1.0),
+    ])
+}
+
+/// Ends the server this many times under load in the given way, and starts it again each time.
+async fn under_load(
+    binary: &Path,
+    times: usize,
+    mut end: impl AsyncFnMut(&mut Served) -> io::Result<()>,
+) -> io::Result<Ended> {
+    let folder = folder()?;
+    let manners = Manners { takes: TAKES, fails_one_in: None };
+    let launch = Launch::new(binary, folder.path());
+    let mut served = Served::begin(folder, launch, manners, &Load::of(PRODUCERS)).await?;
+    for time in 0..times {
+        served.promises(PROMISES * (time + 1)).await?;
+        end(&mut served).await?;
+        served.start()?;
+    }
+    // A fast receiver from now on, so that the backlog does not take minutes.
+    served.counter().behave(Manners { takes: Duration::ZERO..Duration::from_millis(1), fails_one_in: None });
+    Ok(served.ends().await)
+}

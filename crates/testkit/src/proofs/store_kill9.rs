@@ -1,0 +1,208 @@
+//! The proof `store-kill9`: a real process with the dispatch loop over SQLite is killed again and again while
+//! producers, in separate processes, hand in messages.
+//!
+//! The check does not depend on the store: each producer records the acknowledged messages (its *ledger*), the loopback
+//! receiver records arrivals, and the proof compares the two. Only at the very end the store is opened and queried for
+//! the state of every delivery.
+//!
+//! The control is the same process acknowledging before the commit: the proof must detect a loss.
+
+mod check;
+mod node;
+mod producer;
+pub(crate) mod record;
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::fixtures::part::{self, Part};
+use crate::fixtures::seeder;
+use crate::prove::{CannotRun, Figure, Findings, Options};
+use check::Books;
+use node::SLOTS;
+
+const PRODUCERS: usize = 8;
+/// The longest wait for acknowledgements.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
+const STANDS_STILL: Duration = Duration::from_secs(10);
+/// One cycle in this many kills the node while it starts.
+const IN_THE_START: u32 = 5;
+/// Cycles of the control, in which it must lose something.
+const CONTROL_CYCLES: u32 = 10;
+
+/// The size of a run.
+#[derive(Clone, Copy)]
+struct Size {
+    cycles: u32,
+    acknowledged: u64,
+}
+
+const FULL: Size = Size { cycles: 60, acknowledged: 100_000 };
+const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
+
+/// Runs `store_node` as the node or as a producer, depending on its arguments.
+pub fn main(args: &[String]) -> ExitCode {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    part::end_with_input();
+    let ended = match args.as_slice() {
+        ["node", folder, promise] => match promise.parse() {
+            Ok(promise) => node::run(Path::new(folder), promise),
+            Err(error) => Err(error),
+        },
+        ["producer", folder, number] => match number.parse() {
+            Ok(number) => producer::run(Path::new(folder), number),
+            Err(error) => Err(CannotRun(format!("{number} is no producer: {error}"))),
+        },
+        _ => Err(CannotRun("this program is a part of the proof store-kill9, which starts it".to_owned())),
+    };
+    part::ended("store_node", ended)
+}
+
+/// Runs the proof.
+pub fn run(options: &Options) -> Findings {
+    let size = if options.quick { QUICK } else { FULL };
+    let mut dice = fastrand::Rng::with_seed(options.first.unwrap_or(9));
+    let mut world = World::begin("committed")?;
+    for cycle in 0..size.cycles {
+        let enough = size.acknowledged * u64::from(cycle + 1) / u64::from(size.cycles);
+        world.cycle(cycle, enough, &mut dice)?;
+    }
+    let lost = world.everything_arrives()?;
+    let control = control(&mut dice)?;
+    let World { kills, .. } = world;
+    let (folder, books) = world.end()?;
+    let astray = check::astray(&folder.path().join("data"), &books)?;
+    let (acknowledged, arrived) = (books.acknowledged.len(), books.arrived.len());
+    eprintln!("{kills} kills, {acknowledged} acknowledged, {arrived} arrived, {lost} lost, {astray} astray");
+    Ok(vec![
+        Figure::at_least("kills", f64::from(kills), "kills", f64::from(size.cycles)),
+        Figure::at_least("acknowledged", count(acknowledged), "messages", size.acknowledged as f64),
+        Figure::at_most("lost", count(lost), "messages", 0.0),
+        Figure::at_most("rows_astray", count(astray), "rows", 0.0),
+        // Only deliveries that were in flight at a kill may arrive twice.
+        Figure::at_most("duplicates", count(books.duplicates()), "arrivals", f64::from(kills * SLOTS)),
+        Figure::at_least("control_lost", count(control), "messages", 1.0),
+    ])
+}
+
+/// The control: a node that acknowledges too early loses messages.
+fn control(dice: &mut fastrand::Rng) -> Result<usize, CannotRun> {
+    let mut world = World::begin("early")?;
+    for cycle in 1..=CONTROL_CYCLES {
+        world.cycle(cycle, u64::from(cycle) * 500, dice)?;
+    }
+    world.promise = "committed";
+    world.everything_arrives()
+}
+
+/// The node, its producers, and the folder with their records.
+struct World {
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    promise: &'static str,
+    node: Option<Part>,
+    producers: Vec<Part>,
+    kills: u32,
+}
+
+impl World {
+    fn begin(promise: &'static str) -> Result<Self, CannotRun> {
+        let program = std::env::current_exe()?.with_file_name("store_node");
+        if !program.exists() {
+            return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
+        }
+        let folder = tempfile::Builder::new().prefix("kill9-").tempdir_in(seeder::shelf()?)?;
+        let mut world = Self { program, folder, promise, node: None, producers: Vec::new(), kills: 0 };
+        for number in 0..PRODUCERS {
+            world.producers.push(Part::start(&world.program, ["producer", world.path()?, &number.to_string()])?);
+        }
+        Ok(world)
+    }
+
+    fn path(&self) -> Result<&str, CannotRun> {
+        self.folder.path().to_str().ok_or_else(|| CannotRun("the folder's name is not text".to_owned()))
+    }
+
+    /// Starts the node and kills it: during its start, or a moment after `enough` messages have been acknowledged in
+    /// all.
+    fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
+        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
+        if cycle % IN_THE_START != 2 {
+            is_ready(&mut node)?;
+            self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
+        }
+        thread::sleep(Duration::from_micros(dice.u64(..40_000)));
+        node.kill()?;
+        self.kills += 1;
+        Ok(())
+    }
+
+    /// Lets the node deliver everything acknowledged. Returns how many of those messages never arrived.
+    fn everything_arrives(&mut self) -> Result<usize, CannotRun> {
+        // Producers exit at the end of their input, after they have written their records.
+        for producer in &mut self.producers {
+            producer.stop()?;
+        }
+        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
+        is_ready(&mut node)?;
+        self.node = Some(node);
+        let (mut last, mut moved) = (usize::MAX, Instant::now());
+        loop {
+            let lost = Books::read(self.folder.path())?.lost();
+            if lost < last {
+                (last, moved) = (lost, Instant::now());
+            }
+            if lost == 0 || moved.elapsed() > STANDS_STILL {
+                return Ok(lost);
+            }
+            thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    fn waits_until(&self, complaint: &str, enough: impl Fn(&Progress) -> bool) -> Result<(), CannotRun> {
+        let began = Instant::now();
+        while !enough(&Progress(self.folder.path())) {
+            if began.elapsed() > PATIENCE {
+                return Err(CannotRun(format!("the node {complaint}")));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Kills the node and returns the records of all parties.
+    fn end(mut self) -> Result<(tempfile::TempDir, Books), CannotRun> {
+        if let Some(mut node) = self.node.take() {
+            node.kill()?;
+        }
+        let books = Books::read(self.folder.path())?;
+        Ok((self.folder, books))
+    }
+}
+
+/// The progress of the producers, by the length of their ledgers.
+struct Progress<'a>(&'a Path);
+
+impl Progress<'_> {
+    fn acknowledged(&self) -> u64 {
+        (0..PRODUCERS).map(|number| record::count(&record::ledger(self.0, number))).sum()
+    }
+}
+
+/// Waits until the node has printed that it is ready.
+fn is_ready(node: &mut Part) -> Result<(), CannotRun> {
+    let mut line = String::new();
+    node.says()?.read_line(&mut line)?;
+    if line.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node printed {line:?} and ended"))) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
+fn count(number: usize) -> f64 {
+    number as f64
+}

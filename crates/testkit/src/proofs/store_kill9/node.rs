@@ -1,0 +1,202 @@
+//! The process that is killed: the production driver over SQLite, a loopback receiver that records what it accepted,
+//! and a socket over which producers hand in messages.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use posthaste_core::cause::Cause;
+use posthaste_core::delivery::{Delivery, Verdict};
+use posthaste_core::dice::Roll;
+use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
+use posthaste_core::tier::Tier;
+use posthaste_engine::clock::{Clock, SystemClock};
+use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
+use posthaste_store::sqlite::Sqlite;
+use posthaste_store::{Accepted, Message, NewDelivery, Outbox, Session, StoreError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::producer::{acknowledgement, tokens};
+use super::record::{self, Record};
+use crate::fixtures::loopback::{Loopback, taken};
+use crate::fixtures::seeder::{Target, put_endpoints};
+use crate::master_key;
+use crate::prove::CannotRun;
+
+/// The line printed once the node accepts messages.
+pub(super) const READY: &str = "ready";
+/// Attempts under way at once.
+pub(super) const SLOTS: u32 = 256;
+const LANES: u64 = 16;
+/// How much faster than real time the clock runs, so that retries come within about a second.
+const CLOCK: u32 = 60;
+const ATTEMPT: Duration = Duration::from_millis(2);
+/// One attempt in this many fails.
+const FAILS: u64 = 20;
+const BODY_BYTES: usize = 200;
+
+/// When a message is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// Once the store has answered that it is durable.
+    Committed,
+    /// At once: the fault that the proof must detect.
+    Early,
+}
+
+impl FromStr for Promise {
+    type Err = CannotRun;
+
+    fn from_str(text: &str) -> Result<Self, CannotRun> {
+        match text {
+            "committed" => Ok(Self::Committed),
+            "early" => Ok(Self::Early),
+            _ => Err(CannotRun(format!("unknown kind of acknowledgement: {text}"))),
+        }
+    }
+}
+
+/// Runs until it is killed.
+pub(super) fn run(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve(folder, promise))
+}
+
+async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
+    let store = Arc::new(Sqlite::open_folder(&folder.join("data"), master_key())?);
+    let clock = SystemClock::scaled(CLOCK);
+    let start = store.open(clock.now()).await?;
+    let session = start.session;
+    put_endpoints(&store, session, 0..LANES).await?;
+    let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
+    let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
+    let mut dice = fastrand::Rng::with_seed(session.id);
+    let dice = Box::new(move || Roll(dice.u64(..)));
+    let limits = Limits { slots: SLOTS, ..Limits::default() };
+    let (driver, handle) = Driver::new(limits, start, Arc::clone(&store), transport, clock.clone(), dice);
+    let lanes = (0..LANES).map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
+    let door = Arc::new(Door { store, session, handle, clock, lanes, promise, next: AtomicU64::new(1) });
+
+    let socket = record::socket(folder);
+    if socket.exists() {
+        fs::remove_file(&socket)?;
+    }
+    let listener = UnixListener::bind(&socket)?;
+    println!("{READY}");
+    io::stdout().flush()?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async { driver.run(CancellationToken::new()).await.map_err(CannotRun::from) });
+    loop {
+        tokio::select! {
+            biased;
+            Some(ended) = tasks.join_next() => match ended {
+                // A producer has disconnected.
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(error) => return Err(CannotRun(error.to_string())),
+            },
+            Ok((stream, _)) = listener.accept() => {
+                let door = Arc::clone(&door);
+                tasks.spawn(async move { door.serve(stream).await; Ok(()) });
+            }
+        }
+    }
+}
+
+/// A receiver that records each message and accepts it, and refuses one attempt in [`FAILS`].
+fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::SendAttempt, &Message) -> Verdict {
+    let mut count = 0_u64;
+    move |send, message| {
+        count += 1;
+        if count.is_multiple_of(FAILS) {
+            return Verdict { status: Some(503), ..Verdict::of(Cause::Unavailable) };
+        }
+        let token = tokens(&message.body).next().unwrap_or(0);
+        let record = Record { token, id: send.start.delivery.raw() };
+        arrivals.write_all(&record.to_bytes()).expect("the file of arrivals can be written");
+        taken()
+    }
+}
+
+type Answer = [u8; record::BYTES];
+
+/// Accepts messages from producers.
+struct Door {
+    store: Arc<Sqlite>,
+    session: Session,
+    handle: DispatchHandle,
+    clock: SystemClock,
+    lanes: Vec<Arc<LaneSettings>>,
+    promise: Promise,
+    next: AtomicU64,
+}
+
+impl Door {
+    /// Serves one producer until it disconnects or the store stops.
+    async fn serve(&self, stream: UnixStream) {
+        let (mut input, mut output) = stream.into_split();
+        let mut accepts = FuturesUnordered::new();
+        let mut bytes = Vec::with_capacity(8 * 1_024);
+        loop {
+            let answers: Vec<u8> = tokio::select! {
+                biased;
+                Some(accepted) = accepts.next(), if !accepts.is_empty() => match accepted {
+                    Ok(answer) if self.promise == Promise::Committed => Vec::from(answer),
+                    Ok(_) => Vec::new(),
+                    Err(_) => return,
+                },
+                read = input.read_buf(&mut bytes) => {
+                    if !matches!(read, Ok(1..)) {
+                        return;
+                    }
+                    let whole = bytes.len() / 8 * 8;
+                    let messages: Vec<_> = tokens(&bytes[..whole]).map(|token| self.message(token)).collect();
+                    bytes.drain(..whole);
+                    let answers = messages.iter().flat_map(|(answer, _)| *answer).collect();
+                    accepts.extend(messages.into_iter().map(|(answer, message)| self.accept(answer, message)));
+                    if self.promise == Promise::Early { answers } else { Vec::new() }
+                }
+            };
+            if output.write_all(&answers).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn accept(&self, answer: Answer, message: Accepted) -> Result<Answer, StoreError> {
+        self.store.accept(self.session, vec![message]).await.map(|_| answer)
+    }
+
+    /// A message with this token, and its acknowledgement.
+    fn message(&self, token: u64) -> (Answer, Accepted) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = MessageId(Key::new(self.session.writer, 2 * number));
+        let lane = Arc::clone(&self.lanes[usize::try_from(number % LANES).expect("below the number of lanes")]);
+        let now = self.clock.now();
+        let delivery = Delivery::queued(
+            DeliveryId(id.0.plus(1)),
+            id,
+            Target::of(lane.lane).id(),
+            lane.lane,
+            Tier::Promotional,
+            now,
+        );
+        let place = RowIndex::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
+        let mut body = token.to_be_bytes().to_vec();
+        body.resize(BODY_BYTES, b'x');
+        let message = Message::new(id, lane.tenant, now, body);
+        let deliveries = vec![NewDelivery::new(delivery, place, lane)];
+        let accepted = Accepted::new(message, deliveries);
+        (acknowledgement(token, id.raw()), accepted)
+    }
+}

@@ -1,0 +1,337 @@
+//! An HTTP receiver on a real socket that records every arrival: the message, the life of its sender, and the time.
+//! Proofs compare the arrivals with the messages that were acknowledged to producers
+//! ([`Ledger`](crate::fixtures::ledger::Ledger)).
+//!
+//! A *life* of the sender ends with its process. A message that arrives twice was in flight at the end of a life, or
+//! the sender has lost its outcome.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::fixtures::caller::call;
+
+/// The longest wait until the connections of a dead sender are closed, which the operating system does at once.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The behaviour of a counter.
+#[derive(Clone, Debug)]
+pub struct Manners {
+    /// The time of an answer.
+    pub takes: Range<Duration>,
+    /// The first attempt of one message in this many fails.
+    pub fails_one_in: Option<u64>,
+}
+
+/// An arrival of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The number of the sender's life, from 0.
+    pub life: usize,
+    /// The time at which the request was complete.
+    pub at: Instant,
+}
+
+/// All arrivals.
+#[derive(Clone, Debug, Default)]
+pub struct Seens {
+    by_message: BTreeMap<String, Vec<Seen>>,
+    /// When each life ended.
+    ends: Vec<Instant>,
+}
+
+impl Seens {
+    /// How many different messages have arrived.
+    pub fn messages(&self) -> usize {
+        self.by_message.len()
+    }
+
+    /// How many of these messages have not arrived.
+    pub fn lost(&self, promised: &BTreeSet<String>) -> usize {
+        self.missing(promised).count()
+    }
+
+    /// The first of these messages that has not arrived.
+    pub fn first_missing<'a>(&self, promised: &'a BTreeSet<String>) -> Option<&'a str> {
+        self.missing(promised).next().map(String::as_str)
+    }
+
+    fn missing<'a>(&self, promised: &'a BTreeSet<String>) -> impl Iterator<Item = &'a String> {
+        promised.iter().filter(|id| !self.by_message.contains_key(*id))
+    }
+
+    /// How many messages have arrived that are not among these.
+    pub fn unpromised(&self, promised: &BTreeSet<String>) -> usize {
+        self.by_message.keys().filter(|id| !promised.contains(*id)).count()
+    }
+
+    /// How many arrivals were of a message that had arrived before.
+    pub fn duplicates(&self) -> usize {
+        self.by_message.values().map(|seen| seen.len() - 1).sum()
+    }
+
+    /// How many of those were in the same life, so that a kill does not explain them.
+    pub fn unexplained(&self) -> usize {
+        self.repeats().filter(|[first, again]| first.life == again.life).count()
+    }
+
+    /// How many messages arrived again in another life although they had arrived so long before the end of the first
+    /// that the sender must have recorded their outcome.
+    pub fn forgotten(&self, recorded_within: Duration) -> usize {
+        let late = |first: &Seen| self.ends.get(first.life).is_some_and(|end| *end - first.at > recorded_within);
+        self.repeats().filter(|[first, again]| first.life != again.life && late(first)).count()
+    }
+
+    /// The most messages that arrived again after the end of one life.
+    pub fn most_after_a_life(&self) -> usize {
+        let mut after = vec![0; self.ends.len() + 1];
+        for [first, _] in self.repeats() {
+            after[first.life] += 1;
+        }
+        after.into_iter().max().unwrap_or(0)
+    }
+
+    /// A copy without one of the messages, for controls.
+    #[must_use]
+    pub fn without_one(&self) -> Self {
+        let mut seens = self.clone();
+        seens.by_message.pop_first();
+        seens
+    }
+
+    /// A copy in which one of the messages arrived again in the same life, for controls.
+    #[must_use]
+    pub fn with_one_again(&self) -> Self {
+        let mut seens = self.clone();
+        if let Some(mut first) = seens.by_message.first_entry() {
+            let seen = first.get()[0];
+            first.get_mut().insert(0, seen);
+        }
+        seens
+    }
+
+    fn repeats(&self) -> impl Iterator<Item = [&Seen; 2]> {
+        self.by_message.values().flat_map(|seen| seen.iter().zip(&seen[1..]).map(|(first, again)| [first, again]))
+    }
+}
+
+/// The receiver. It listens on loopback until it is dropped.
+#[derive(Debug)]
+pub struct Counter {
+    address: SocketAddr,
+    state: Arc<State>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    manners: Mutex<Manners>,
+    seens: Mutex<Seens>,
+    changed: Notify,
+    /// How many connections are open.
+    open: watch::Sender<usize>,
+}
+
+impl Counter {
+    /// Listens on a free port.
+    ///
+    /// # Errors
+    /// If it cannot listen.
+    pub async fn start(manners: Manners) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (manners, open) = (Mutex::new(manners), watch::Sender::new(0));
+        let state = State { manners, seens: Mutex::default(), changed: Notify::new(), open };
+        let state = Arc::new(state);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listen(listener, Arc::clone(&state)));
+        Ok(Self { address, state, _tasks: tasks })
+    }
+
+    /// The URL for an endpoint.
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    /// Changes its behaviour.
+    pub fn behave(&self, manners: Manners) {
+        *self.state.manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
+    }
+
+    /// All arrivals so far.
+    pub fn seens(&self) -> Seens {
+        self.state.seens().clone()
+    }
+
+    /// Ends a life of the sender, whose process has ended. Reads what it had still written first, so that every
+    /// arrival is counted in the right life.
+    ///
+    /// # Errors
+    /// If a connection stays open.
+    pub async fn sender_ended(&self, at: Instant) -> io::Result<()> {
+        // Connections are accepted in order: when this call is answered, all connections of the sender were accepted.
+        call(self.address, Method::GET, "/", "").await?;
+        let mut open = self.state.open.subscribe();
+        let closed = open.wait_for(|open| *open == 0);
+        let closed = tokio::time::timeout(CLOSED_WITHIN, closed).await;
+        if closed.is_err() {
+            return Err(io::Error::other("a connection of a sender that has ended stays open"));
+        }
+        self.state.seens().ends.push(at);
+        Ok(())
+    }
+
+    /// Waits until `enough` holds. Returns `false` after the time `within`.
+    pub async fn waits_for(&self, within: Duration, enough: impl Fn(&Seens) -> bool) -> bool {
+        let waiting = async {
+            loop {
+                let changed = self.state.changed.notified();
+                if enough(&self.state.seens()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(within, waiting).await.is_ok()
+    }
+
+    /// Waits until all promised messages have arrived, or no new message has arrived for the time `still`. Returns how
+    /// many are missing.
+    pub async fn waits_for_all(&self, promised: &BTreeSet<String>, still: Duration) -> usize {
+        loop {
+            let seens = self.seens();
+            let (lost, before) = (seens.lost(promised), seens.messages());
+            if lost == 0 || !self.waits_for(still, |seens| seens.messages() > before).await {
+                return lost;
+            }
+            // Counting the missing ones again at each arrival would cost too much.
+            self.waits_for(still / 50, |seens| seens.messages() >= before + lost).await;
+        }
+    }
+}
+
+impl State {
+    fn seens(&self) -> MutexGuard<'_, Seens> {
+        self.seens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn manners(&self) -> Manners {
+        self.manners.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        let mut response = Response::new(Full::default());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        // An incomplete request is no arrival: its sender knows that it did not complete.
+        let whole = body.collect().await.is_ok();
+        let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let Some(message) = field("webhook-id").filter(|_| whole) else { return response };
+        if field("posthaste-attempt") == Some("1") && self.fails(message) {
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            return response;
+        }
+        {
+            let mut seens = self.seens();
+            let seen = Seen { life: seens.ends.len(), at: Instant::now() };
+            seens.by_message.entry(message.to_owned()).or_default().push(seen);
+        }
+        self.changed.notify_waiters();
+        let takes = self.manners().takes;
+        // Most answers are fast; some take nearly the longest time.
+        tokio::time::sleep(takes.start + (takes.end - takes.start).mul_f64(fastrand::f64().powi(3))).await;
+        response
+    }
+
+    fn fails(&self, message: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        message.hash(&mut hasher);
+        self.manners().fails_one_in.is_some_and(|one_in| hasher.finish().is_multiple_of(one_in))
+    }
+}
+
+async fn listen(listener: TcpListener, state: Arc<State>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        state.open.send_modify(|open| *open += 1);
+        connections.spawn(serve(stream, Arc::clone(&state)));
+    }
+}
+
+async fn serve(stream: TcpStream, state: Arc<State>) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| {
+        let state = Arc::clone(&state);
+        async move { Ok::<_, Infallible>(state.answer(request).await) }
+    });
+    // An error is expected here: the proofs kill the sender.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    state.open.send_modify(|open| *open -= 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seens(arrivals: &[(&str, usize, u64)], ends: &[u64]) -> Seens {
+        let begin = Instant::now();
+        let at = |second: u64| begin + Duration::from_secs(second);
+        let mut seens = Seens { by_message: BTreeMap::new(), ends: ends.iter().map(|end| at(*end)).collect() };
+        for (message, life, second) in arrivals {
+            let seen = Seen { life: *life, at: at(*second) };
+            seens.by_message.entry((*message).to_owned()).or_default().push(seen);
+        }
+        seens
+    }
+
+    #[test]
+    fn lost_unpromised_and_duplicate_messages_are_counted() {
+        let came = seens(&[("a", 0, 1), ("b", 0, 1), ("a", 1, 12)], &[10]);
+        let promised = ["a", "c"].map(str::to_owned).into();
+        assert_eq!((came.lost(&promised), came.unpromised(&promised), came.duplicates()), (1, 1, 1));
+        assert_eq!(came.without_one().lost(&promised), 2);
+    }
+
+    #[test]
+    fn repeats_are_explained_only_by_the_end_of_a_life_soon_after() {
+        let came =
+            seens(&[("a", 0, 9), ("a", 1, 12), ("b", 0, 1), ("b", 1, 12), ("c", 1, 13), ("c", 1, 14)], &[10, 20]);
+        let within = Duration::from_secs(2);
+        assert_eq!((came.duplicates(), came.unexplained(), came.forgotten(within)), (3, 1, 1));
+        assert_eq!(came.most_after_a_life(), 2);
+        assert_eq!(came.with_one_again().unexplained(), 2);
+    }
+
+    #[tokio::test]
+    async fn arrival_is_counted_in_the_life_that_sent_it() {
+        let manners = Manners { takes: Duration::ZERO..Duration::ZERO, fails_one_in: None };
+        let counter = Counter::start(manners).await.expect("a free port");
+        for life in 0..2 {
+            let mut line = crate::fixtures::caller::Line::open(counter.address).await.expect("it listens");
+            let answer = line.call(Method::POST, "/hook", &[("webhook-id", "msg_1")], "{}").await.expect("an answer");
+            assert_eq!(answer.status, StatusCode::NO_CONTENT);
+            drop(line);
+            counter.sender_ended(Instant::now()).await.expect("it has left");
+            assert_eq!(counter.seens().duplicates(), life);
+        }
+        assert_eq!(counter.seens().unexplained(), 0);
+    }
+}

@@ -9,7 +9,7 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::master_key;
 use posthaste_store::sqlite::backup::manifest::Manifest;
 use posthaste_store::sqlite::backup::restore::{Restored, WouldSend, restore};
-use posthaste_store::sqlite::backup::{Progress, back_up};
+use posthaste_store::sqlite::backup::{CopyProgress, back_up};
 use serde_json::{Value, json};
 
 use crate::audit::show::Bar;
@@ -139,8 +139,8 @@ fn print(restored: &Restored, config: &Config) -> Result<()> {
     say!("Resume it with POST /v1/resume and {{\"scope\": \"all\"}} once you are sure that the original sends no more.")
 }
 
-fn shown(progress: Progress) -> posthaste_store::sqlite::audit::Progress {
-    posthaste_store::sqlite::audit::Progress { done: progress.done, of: progress.of }
+fn shown(progress: CopyProgress) -> posthaste_store::sqlite::audit::AuditProgress {
+    posthaste_store::sqlite::audit::AuditProgress { done: progress.done, of: progress.of }
 }
 
 fn keys(manifest: &Manifest) -> String {

@@ -4,16 +4,16 @@
 //! To check a key, the server hashes it first and looks up the hash, so an unknown key takes as long as a known one.
 //!
 //! ```
-//! use posthaste_crypto::api_key::{ApiKey, KeyClass, Scope, Scopes};
+//! use posthaste_crypto::api_key::{ApiKey, KeyClass, ApiKeyScope, ApiKeyScopes};
 //! use posthaste_crypto::keyring::{KeyId, StoreKey};
 //!
 //! let hasher = StoreKey::generate(KeyId(1)).api_keys();
 //! let key = ApiKey::generate(KeyClass::Tenant);
-//! let kept = hasher.keep(&key, Scopes::of(&[Scope::Send, Scope::Read]), Some(9_000))?;
+//! let kept = hasher.keep(&key, ApiKeyScopes::of(&[ApiKeyScope::Send, ApiKeyScope::Read]), Some(9_000))?;
 //!
 //! let presented = ApiKey::parse(key.reveal())?;
 //! assert_eq!(kept.hash, hasher.hash(&presented));
-//! assert!(kept.scopes.contains(Scope::Send) && !kept.scopes.contains(Scope::Secrets));
+//! assert!(kept.scopes.contains(ApiKeyScope::Send) && !kept.scopes.contains(ApiKeyScope::Secrets));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -45,10 +45,10 @@ impl KeyClass {
     }
 
     /// All scopes that keys of this class may have.
-    pub const fn scopes(self) -> Scopes {
+    pub const fn scopes(self) -> ApiKeyScopes {
         match self {
-            Self::Operator => Scopes::ALL,
-            Self::Tenant => Scopes(Scopes::ALL.0 & !Scope::Operate.bit()),
+            Self::Operator => ApiKeyScopes::ALL,
+            Self::Tenant => ApiKeyScopes(ApiKeyScopes::ALL.0 & !ApiKeyScope::Operate.bit()),
         }
     }
 }
@@ -56,7 +56,7 @@ impl KeyClass {
 /// A permission of a key. The numbers are stored: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Scope {
+pub enum ApiKeyScope {
     /// Send messages.
     Send = 0,
     /// Read everything that needs no other scope.
@@ -73,7 +73,7 @@ pub enum Scope {
     Operate = 6,
 }
 
-impl Scope {
+impl ApiKeyScope {
     /// All scopes.
     pub const ALL: [Self; 7] =
         [Self::Send, Self::Read, Self::Manage, Self::Replay, Self::Secrets, Self::Privacy, Self::Operate];
@@ -96,7 +96,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for ApiKeyScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -104,21 +104,21 @@ impl fmt::Display for Scope {
 
 /// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scopes(u8);
+pub struct ApiKeyScopes(u8);
 
-impl Scopes {
+impl ApiKeyScopes {
     const ALL: Self = {
         let mut all = 0;
         let mut at = 0;
-        while at < Scope::ALL.len() {
-            all |= Scope::ALL[at].bit();
+        while at < ApiKeyScope::ALL.len() {
+            all |= ApiKeyScope::ALL[at].bit();
             at += 1;
         }
         Self(all)
     };
 
     /// The set of these scopes.
-    pub fn of(scopes: &[Scope]) -> Self {
+    pub fn of(scopes: &[ApiKeyScope]) -> Self {
         Self(scopes.iter().fold(0, |all, scope| all | scope.bit()))
     }
 
@@ -133,13 +133,13 @@ impl Scopes {
     }
 
     /// Whether the set contains a scope.
-    pub const fn contains(self, scope: Scope) -> bool {
+    pub const fn contains(self, scope: ApiKeyScope) -> bool {
         self.0 & scope.bit() != 0
     }
 
     /// The scopes in the set.
-    pub fn iter(self) -> impl Iterator<Item = Scope> {
-        Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
+    pub fn iter(self) -> impl Iterator<Item = ApiKeyScope> {
+        ApiKeyScope::ALL.into_iter().filter(move |scope| self.contains(*scope))
     }
 
     /// The intersection with `other`.
@@ -149,7 +149,7 @@ impl Scopes {
     }
 
     /// The scopes that `other` lacks.
-    pub fn beyond(self, other: Self) -> impl Iterator<Item = Scope> {
+    pub fn beyond(self, other: Self) -> impl Iterator<Item = ApiKeyScope> {
         self.iter().filter(move |scope| !other.contains(*scope))
     }
 }
@@ -162,7 +162,7 @@ pub struct BadApiKey;
 /// A key of this class cannot have that scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("scope {0} is only for operator keys; leave it out")]
-pub struct ScopeNotAllowed(pub Scope);
+pub struct ScopeNotAllowed(pub ApiKeyScope);
 
 /// An API key in plain text: just generated, or presented by a caller.
 #[derive(Debug, PartialEq, Eq)]
@@ -250,7 +250,12 @@ impl ApiKeyHasher {
     }
 
     /// The record to store for a new key. The key expires at `expires_ms`; `None` means never.
-    pub fn keep(&self, key: &ApiKey, scopes: Scopes, expires_ms: Option<i64>) -> Result<KeptApiKey, ScopeNotAllowed> {
+    pub fn keep(
+        &self,
+        key: &ApiKey,
+        scopes: ApiKeyScopes,
+        expires_ms: Option<i64>,
+    ) -> Result<KeptApiKey, ScopeNotAllowed> {
         if let Some(scope) = scopes.beyond(key.class.scopes()).next() {
             return Err(ScopeNotAllowed(scope));
         }
@@ -281,7 +286,7 @@ pub enum Denied {
     Expired,
     /// The key lacks the scope that the request needs.
     #[error("the key lacks the scope {0}; use one that has it")]
-    ScopeMissing(Scope),
+    ScopeMissing(ApiKeyScope),
 }
 
 /// The stored record of a key.
@@ -294,7 +299,7 @@ pub struct KeptApiKey {
     /// The keyed hash by which the key is found.
     pub hash: ApiKeyHash,
     /// The key's scopes.
-    pub scopes: Scopes,
+    pub scopes: ApiKeyScopes,
     /// When the key expires, in Unix milliseconds; `None` means never.
     pub expires_ms: Option<i64>,
 }
@@ -353,22 +358,25 @@ mod tests {
     #[test]
     fn tenant_key_cannot_have_the_operate_scope() {
         let key = ApiKey::generate(KeyClass::Tenant);
-        let requested = Scopes::of(&[Scope::Send, Scope::Operate]);
-        assert_eq!(hasher().keep(&key, requested, None), Err(ScopeNotAllowed(Scope::Operate)));
+        let requested = ApiKeyScopes::of(&[ApiKeyScope::Send, ApiKeyScope::Operate]);
+        assert_eq!(hasher().keep(&key, requested, None), Err(ScopeNotAllowed(ApiKeyScope::Operate)));
         let operator = ApiKey::generate(KeyClass::Operator);
-        assert!(hasher().keep(&operator, Scopes::of(&Scope::ALL), None).is_ok());
+        assert!(hasher().keep(&operator, ApiKeyScopes::of(&ApiKeyScope::ALL), None).is_ok());
     }
 
     #[test]
     fn scopes_are_kept_as_bits() {
-        for (at, scope) in Scope::ALL.into_iter().enumerate() {
-            assert_eq!(Scopes::of(&[scope]).bits(), 1 << at);
+        for (at, scope) in ApiKeyScope::ALL.into_iter().enumerate() {
+            assert_eq!(ApiKeyScopes::of(&[scope]).bits(), 1 << at);
         }
-        assert_eq!(Scopes::from_bits(0x80), None);
-        assert_eq!(Scopes::from_bits(0x7f), Some(Scopes::of(&Scope::ALL)));
-        let (some, others) = (Scopes::of(&[Scope::Send, Scope::Read]), Scopes::of(&[Scope::Read, Scope::Manage]));
-        assert_eq!(some.within(others), Scopes::of(&[Scope::Read]));
-        assert_eq!(some.beyond(others).collect::<Vec<_>>(), [Scope::Send]);
+        assert_eq!(ApiKeyScopes::from_bits(0x80), None);
+        assert_eq!(ApiKeyScopes::from_bits(0x7f), Some(ApiKeyScopes::of(&ApiKeyScope::ALL)));
+        let (some, others) = (
+            ApiKeyScopes::of(&[ApiKeyScope::Send, ApiKeyScope::Read]),
+            ApiKeyScopes::of(&[ApiKeyScope::Read, ApiKeyScope::Manage]),
+        );
+        assert_eq!(some.within(others), ApiKeyScopes::of(&[ApiKeyScope::Read]));
+        assert_eq!(some.beyond(others).collect::<Vec<_>>(), [ApiKeyScope::Send]);
     }
 
     #[test]

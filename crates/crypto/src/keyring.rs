@@ -23,8 +23,8 @@ use crate::digest::Digest;
 use crate::lookup::LookupKey;
 use crate::row_mac::RowMacKey;
 use crate::seal::{self, Cipher, NotOpened, OVERHEAD_BYTES, SealingKey};
+use crate::seal_context::SealOwner;
 use crate::secret::{KEY_BYTES, SecretKey};
-use crate::spot::Whose;
 use crate::token::TokenKey;
 
 /// The number of a stored key, assigned by the store. It is part of every value the key sealed.
@@ -77,7 +77,7 @@ impl StoreKey {
 
     /// The key that seals values that belong to no tenant.
     pub fn sealing(&self) -> Arc<SealingKey> {
-        Arc::new(SealingKey::new(self.id, Whose::Store, &self.derived(Purpose::StoreSeal)))
+        Arc::new(SealingKey::new(self.id, SealOwner::Store, &self.derived(Purpose::StoreSeal)))
     }
 
     /// The key that hashes names that are looked up.
@@ -135,7 +135,7 @@ impl TenantKey {
     }
 
     pub(crate) fn from_secret(id: KeyId, tenant: u64, secret: SecretKey) -> Self {
-        let sealing = SealingKey::new(id, Whose::Tenant(tenant), &derive(&secret, Purpose::TenantSeal));
+        let sealing = SealingKey::new(id, SealOwner::Tenant(tenant), &derive(&secret, Purpose::TenantSeal));
         let wrap = Cipher::new(&derive(&secret, Purpose::TenantWrap));
         Self { tenant, secret, sealing: Arc::new(sealing), wrap }
     }
@@ -163,16 +163,16 @@ impl TenantKey {
     ///
     /// ```
     /// use posthaste_crypto::keyring::{KeyId, TenantKey};
-    /// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+    /// use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
     ///
     /// let tenant = TenantKey::generate(KeyId(4), 1);
     /// let hidden = [7; 32];
     /// let (key, kept) = tenant.new_subject_key(KeyId(5), &hidden);
-    /// let spot = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
-    /// let sealed = key.seal(&spot, b"about user-42");
+    /// let context = SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(77));
+    /// let sealed = key.seal(&context, b"about user-42");
     /// // After a restart, as long as `kept` is there:
     /// let key = tenant.unwrap_subject_key(KeyId(5), &hidden, &kept)?;
-    /// assert_eq!(key.open(&spot, &sealed)?, b"about user-42");
+    /// assert_eq!(key.open(&context, &sealed)?, b"about user-42");
     /// # Ok::<(), posthaste_crypto::seal::NotOpened>(())
     /// ```
     pub fn new_subject_key(&self, id: KeyId, subject: &Digest) -> (Arc<SealingKey>, TenantWrapped) {
@@ -200,7 +200,7 @@ impl TenantKey {
     }
 
     fn subject_key(&self, id: KeyId, secret: &SecretKey) -> Arc<SealingKey> {
-        Arc::new(SealingKey::new(id, Whose::Tenant(self.tenant), &derive(secret, Purpose::SubjectSeal)))
+        Arc::new(SealingKey::new(id, SealOwner::Tenant(self.tenant), &derive(secret, Purpose::SubjectSeal)))
     }
 }
 
@@ -267,11 +267,11 @@ pub(crate) enum Wrapped<'a> {
     Subject(u64, &'a Digest),
 }
 
-impl From<Whose> for Wrapped<'_> {
-    fn from(whose: Whose) -> Self {
+impl From<SealOwner> for Wrapped<'_> {
+    fn from(whose: SealOwner) -> Self {
         match whose {
-            Whose::Store => Self::Store,
-            Whose::Tenant(tenant) => Self::Tenant(tenant),
+            SealOwner::Store => Self::Store,
+            SealOwner::Tenant(tenant) => Self::Tenant(tenant),
         }
     }
 }
@@ -314,13 +314,13 @@ impl fmt::Debug for TenantKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spot::{Field, Object, Spot};
+    use crate::seal_context::{SealContext, SealedField, SealedObject};
 
     const ALICE: Digest = [1; 32];
     const BOB: Digest = [2; 32];
 
-    fn body() -> Spot {
-        Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(7))
+    fn body() -> SealContext {
+        SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(7))
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! This crate depends on no other crate of the workspace and reads neither clock nor files. All cryptography comes from
 //! one provider, aws-lc-rs; randomness comes from the operating system. No type here prints a key.
 //!
-//! Read [`keyring`] for the hierarchy of keys, [`spot`] and [`seal`] for the encryption of stored values, [`signature`]
-//! for what a receiver can verify, [`public_id`] for ids, which reveal nothing but their time.
+//! Read [`keyring`] for the hierarchy of keys, [`seal_context`] and [`seal`] for the encryption of stored values,
+//! [`signature`] for what a receiver can verify, [`public_id`] for ids, which reveal nothing but their time.
 
 pub mod api_key;
 mod base32;
@@ -20,11 +20,11 @@ pub mod public_id;
 pub mod random;
 pub mod row_mac;
 pub mod seal;
+pub mod seal_context;
 pub mod secret;
 pub mod signature;
-pub mod spot;
 pub mod token;
 
 pub use lookup::LookupKey;
-pub use public_id::{IdKey, Kind, Opened};
-pub use signature::{BadSecret, Received, Refused, Scheme, Secret, sign, verify};
+pub use public_id::{IdKey, IdKind, OpenedId};
+pub use signature::{BadSecret, Received, Secret, SignatureRefused, SignatureScheme, sign, verify};

@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use crate::derive::{Purpose, derive};
 use crate::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, Wrapped};
 use crate::seal::{self, Cipher, NotOpened};
+use crate::seal_context::SealOwner;
 use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
-use crate::spot::Whose;
 
 /// A master key's fingerprint. Displays as eight hexadecimal digits and reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,7 +162,7 @@ impl MasterKey {
         self.check
     }
 
-    fn wrap(&self, whose: Whose, id: KeyId, secret: &SecretKey) -> MasterWrapped {
+    fn wrap(&self, whose: SealOwner, id: KeyId, secret: &SecretKey) -> MasterWrapped {
         let bound = Wrapped::from(whose).bound(id, self.id().0);
         MasterWrapped::of(self.wrap.seal(self.id().0, &bound, secret.expose()))
     }
@@ -198,7 +198,7 @@ pub enum NotUnwrapped {
 /// ```
 /// use posthaste_crypto::keyring::{KeyId, TenantKey};
 /// use posthaste_crypto::master::{MasterKey, Masters};
-/// use posthaste_crypto::spot::Whose;
+/// use posthaste_crypto::seal_context::SealOwner;
 ///
 /// let (older, newer) = (MasterKey::generate(), MasterKey::generate());
 /// let newer_id = newer.id();
@@ -206,10 +206,10 @@ pub enum NotUnwrapped {
 /// let wrapped = before.wrap_tenant(&TenantKey::generate(KeyId(2), 1));
 ///
 /// let during = before.rotated_to(newer);
-/// let anew = during.rewrap(Whose::Tenant(1), KeyId(2), &wrapped)?.expect("it was wrapped by the older");
+/// let anew = during.rewrap(SealOwner::Tenant(1), KeyId(2), &wrapped)?.expect("it was wrapped by the older");
 /// assert_eq!(anew.by(), newer_id);
 /// assert!(during.unwrap_tenant(1, KeyId(2), &anew).is_ok());
-/// assert!(during.rewrap(Whose::Tenant(1), KeyId(2), &anew)?.is_none());
+/// assert!(during.rewrap(SealOwner::Tenant(1), KeyId(2), &anew)?.is_none());
 /// # Ok::<(), posthaste_crypto::master::NotUnwrapped>(())
 /// ```
 #[derive(Debug)]
@@ -290,28 +290,28 @@ impl Masters {
 
     /// Wraps the store's key.
     pub fn wrap_store(&self, key: &StoreKey) -> MasterWrapped {
-        self.newest.wrap(Whose::Store, key.id(), key.secret())
+        self.newest.wrap(SealOwner::Store, key.id(), key.secret())
     }
 
     /// Unwraps the store's key.
     pub fn unwrap_store(&self, id: KeyId, wrapped: &MasterWrapped) -> Result<StoreKey, NotUnwrapped> {
-        Ok(StoreKey::from_secret(id, self.unwrap(Whose::Store, id, wrapped)?))
+        Ok(StoreKey::from_secret(id, self.unwrap(SealOwner::Store, id, wrapped)?))
     }
 
     /// Wraps a tenant's key.
     pub fn wrap_tenant(&self, key: &TenantKey) -> MasterWrapped {
-        self.newest.wrap(Whose::Tenant(key.tenant()), key.id(), key.secret())
+        self.newest.wrap(SealOwner::Tenant(key.tenant()), key.id(), key.secret())
     }
 
     /// Unwraps a tenant's key.
     pub fn unwrap_tenant(&self, tenant: u64, id: KeyId, wrapped: &MasterWrapped) -> Result<TenantKey, NotUnwrapped> {
-        Ok(TenantKey::from_secret(id, tenant, self.unwrap(Whose::Tenant(tenant), id, wrapped)?))
+        Ok(TenantKey::from_secret(id, tenant, self.unwrap(SealOwner::Tenant(tenant), id, wrapped)?))
     }
 
     /// Wraps a key under the newest master key; `None` if it is already.
     pub fn rewrap(
         &self,
-        whose: Whose,
+        whose: SealOwner,
         id: KeyId,
         wrapped: &MasterWrapped,
     ) -> Result<Option<MasterWrapped>, NotUnwrapped> {
@@ -320,7 +320,7 @@ impl Masters {
         Ok((wrapped.by() != self.newest.id()).then(|| self.newest.wrap(whose, id, &secret)))
     }
 
-    fn unwrap(&self, whose: Whose, id: KeyId, wrapped: &MasterWrapped) -> Result<SecretKey, NotUnwrapped> {
+    fn unwrap(&self, whose: SealOwner, id: KeyId, wrapped: &MasterWrapped) -> Result<SecretKey, NotUnwrapped> {
         let parts = seal::parse(wrapped.as_bytes()).map_err(|_: NotOpened| NotUnwrapped::Unknown)?;
         let by = MasterKeyId(parts.by);
         let Some(master) = self.iter().find(|master| master.id() == by) else {
@@ -462,9 +462,9 @@ mod tests {
         let during = before.rotated_to(newer);
         let same_key = during.unwrap_tenant(8, KeyId(3), &wrapped).expect("the older is still at hand");
         assert!(same_key.secret() == key.secret());
-        let anew = during.rewrap(Whose::Tenant(8), KeyId(3), &wrapped).expect("at hand").expect("by the older");
+        let anew = during.rewrap(SealOwner::Tenant(8), KeyId(3), &wrapped).expect("at hand").expect("by the older");
         assert_eq!(anew.by(), newer_id);
-        assert_eq!(during.rewrap(Whose::Tenant(8), KeyId(3), &anew).expect("at hand"), None);
+        assert_eq!(during.rewrap(SealOwner::Tenant(8), KeyId(3), &anew).expect("at hand"), None);
 
         let after = Masters::new(foreign);
         let refused = after.unwrap_tenant(8, KeyId(3), &anew).expect_err("another master key");
@@ -529,7 +529,7 @@ mod tests {
         let key = StoreKey::generate(KeyId(1));
         let wrapped = before.wrap_store(&key);
         let during = before.rotated_to(MasterKey::generate());
-        let anew = during.rewrap(Whose::Store, KeyId(1), &wrapped).expect("at hand").expect("by the older");
+        let anew = during.rewrap(SealOwner::Store, KeyId(1), &wrapped).expect("at hand").expect("by the older");
         let same_key = during.unwrap_store(KeyId(1), &anew).expect("at hand");
         assert_eq!(same_key.lookups().hash("a", 1, b"b"), key.lookups().hash("a", 1, b"b"));
     }

@@ -29,7 +29,7 @@ const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 /// The kind of object that an id names. The numbers are part of every issued id: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum IdKind {
     Message = 1,
     Delivery = 2,
     Endpoint = 3,
@@ -41,7 +41,7 @@ pub enum Kind {
     Cursor = 8,
 }
 
-impl Kind {
+impl IdKind {
     /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Message,
@@ -71,9 +71,9 @@ impl Kind {
 
 /// The content of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedId {
     /// The kind of object.
-    pub kind: Kind,
+    pub kind: IdKind,
     /// The writer that made the row.
     pub writer: u32,
     /// The row's number in its writer's sequence.
@@ -108,7 +108,7 @@ impl IdKey {
     ///
     /// # Panics
     /// If a number does not fit into an id. Stores mint no numbers that large.
-    pub fn mint(&self, kind: Kind, writer: u32, seq: u64, time_ms: u64) -> String {
+    pub fn mint(&self, kind: IdKind, writer: u32, seq: u64, time_ms: u64) -> String {
         assert!(writer <= WRITER_MAX, "writer {writer} does not fit an id");
         assert!(seq <= SEQ_MAX, "sequence number {seq} does not fit an id");
         assert!(time_ms <= TIME_MS_MAX, "time {time_ms} ms does not fit an id");
@@ -131,14 +131,15 @@ impl IdKey {
     }
 
     /// The content of an id; `None` if this key did not make it.
-    pub fn open(&self, text: &str) -> Option<Opened> {
-        let (kind, digits) = Kind::ALL.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
+    pub fn open(&self, text: &str) -> Option<OpenedId> {
+        let (kind, digits) =
+            IdKind::ALL.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
         let mut value: [u8; VALUE_BYTES] = base32::parse(digits)?;
         let (open_time, block) = value.split_at_mut(TIME_BYTES);
         self.open.decrypt(block, DecryptionContext::None).expect("a whole block");
 
         let genuine = block[0] == kind as u8 && block[9..15] == *open_time && block[15] == 0;
-        genuine.then(|| Opened {
+        genuine.then(|| OpenedId {
             kind,
             writer: number(&block[1..4]).try_into().expect("three bytes"),
             seq: number(&block[4..9]),
@@ -167,12 +168,12 @@ mod tests {
         IdKey::from_bytes(std::array::from_fn(|place| u8::try_from(place).expect("below 16")))
     }
 
-    fn any_kind() -> impl Strategy<Value = Kind> {
-        prop::sample::select(Kind::ALL.to_vec())
+    fn any_kind() -> impl Strategy<Value = IdKind> {
+        prop::sample::select(IdKind::ALL.to_vec())
     }
 
-    fn any_opened() -> impl Strategy<Value = Opened> {
-        (any_kind(), 0..=WRITER_MAX, 0..=SEQ_MAX, 0..=TIME_MS_MAX).prop_map(|(kind, writer, seq, time_ms)| Opened {
+    fn any_opened() -> impl Strategy<Value = OpenedId> {
+        (any_kind(), 0..=WRITER_MAX, 0..=SEQ_MAX, 0..=TIME_MS_MAX).prop_map(|(kind, writer, seq, time_ms)| OpenedId {
             kind,
             writer,
             seq,
@@ -180,7 +181,7 @@ mod tests {
         })
     }
 
-    fn mint(key: &IdKey, opened: Opened) -> String {
+    fn mint(key: &IdKey, opened: OpenedId) -> String {
         key.mint(opened.kind, opened.writer, opened.seq, opened.time_ms)
     }
 
@@ -188,13 +189,19 @@ mod tests {
     #[test]
     fn issued_id_keeps_its_meaning() {
         let cases = [
-            (Kind::Message, 1, 1, 1_800_000_000_000, "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18"),
-            (Kind::Delivery, 0x12_3456, 0x12_3456_789a, 1_800_000_000_001, "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h"),
-            (Kind::Key, WRITER_MAX, SEQ_MAX, TIME_MS_MAX, "key_1zzzzzzzzzwc10nvwas72ktcfvtdnf4tm4jq"),
-            (Kind::Endpoint, 0, 0, 0, "ep_00000000004cq2ch93rzn3zs2cpgxcatjdqj"),
+            (IdKind::Message, 1, 1, 1_800_000_000_000, "msg_00d331e5004rctv95fa3mxrbjc1pn640cd18"),
+            (
+                IdKind::Delivery,
+                0x12_3456,
+                0x12_3456_789a,
+                1_800_000_000_001,
+                "dlv_00d331e5009b2jvc7zfhrhp6v0xwy7jhwa5h",
+            ),
+            (IdKind::Key, WRITER_MAX, SEQ_MAX, TIME_MS_MAX, "key_1zzzzzzzzzwc10nvwas72ktcfvtdnf4tm4jq"),
+            (IdKind::Endpoint, 0, 0, 0, "ep_00000000004cq2ch93rzn3zs2cpgxcatjdqj"),
         ];
         for (kind, writer, seq, time_ms, text) in cases {
-            let opened = Opened { kind, writer, seq, time_ms };
+            let opened = OpenedId { kind, writer, seq, time_ms };
             assert_eq!(mint(&key(), opened), text);
             assert_eq!(key().open(text), Some(opened));
         }
@@ -202,7 +209,7 @@ mod tests {
 
     #[test]
     fn text_that_is_not_an_id_is_refused() {
-        let id = key().mint(Kind::Message, 1, 2, 1_800_000_000_000);
+        let id = key().mint(IdKind::Message, 1, 2, 1_800_000_000_000);
         let digits = id.strip_prefix("msg_").expect("a message's id");
         let wrong = [
             String::new(),
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn two_installations_do_not_open_each_others_ids() {
-        let id = IdKey::generate().mint(Kind::Tenant, 1, 2, 3);
+        let id = IdKey::generate().mint(IdKind::Tenant, 1, 2, 3);
         assert_eq!(IdKey::generate().open(&id), None);
     }
 
@@ -253,7 +260,7 @@ mod tests {
             let text = mint(&key, one);
             for time_ms in [other.time_ms, one.time_ms.saturating_sub(near), (one.time_ms + near).min(TIME_MS_MAX)] {
                 if time_ms != one.time_ms {
-                    let later = mint(&key, Opened { kind: one.kind, time_ms, ..other });
+                    let later = mint(&key, OpenedId { kind: one.kind, time_ms, ..other });
                     prop_assert_eq!(one.time_ms.cmp(&time_ms), text.cmp(&later));
                 }
             }

@@ -1,5 +1,5 @@
-//! Authenticated encryption of stored values. Each sealed value is bound to its [seal context](crate::spot): if it is
-//! moved, altered or truncated, it does not open.
+//! Authenticated encryption of stored values. Each sealed value is bound to its [seal context](crate::seal_context): if
+//! it is moved, altered or truncated, it does not open.
 //!
 //! A sealed value is version (1 byte), key id (4), nonce (12), ciphertext, tag (16). Version 1 is AES-256-GCM-SIV with
 //! a random nonce. It was chosen over AES-256-GCM because a repeated nonce only reveals whether two values in one
@@ -9,14 +9,14 @@
 //! ```
 //! use posthaste_crypto::keyring::{KeyId, TenantKey};
 //! use posthaste_crypto::seal::NotOpened;
-//! use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+//! use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 //!
 //! let key = TenantKey::generate(KeyId(4), 1);
-//! let here = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
+//! let here = SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(77));
 //! let sealed = key.sealing().seal(&here, b"{\"paid\": 1}");
 //!
 //! assert_eq!(key.sealing().open(&here, &sealed)?, b"{\"paid\": 1}");
-//! let elsewhere = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(78));
+//! let elsewhere = SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(78));
 //! assert_eq!(key.sealing().open(&elsewhere, &sealed), Err(NotOpened::Refused(KeyId(4))));
 //! # Ok::<(), NotOpened>(())
 //! ```
@@ -30,8 +30,8 @@ use crate::derive::{Purpose, derive};
 use crate::digest::{self, Digest};
 use crate::keyring::KeyId;
 use crate::random::{self, NONCE_BYTES};
+use crate::seal_context::{CONTEXT_BYTES, SealContext, SealOwner};
 use crate::secret::SecretKey;
-use crate::spot::{SPOT_BYTES, Spot, Whose};
 
 pub(crate) const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + 4 + NONCE_BYTES;
@@ -61,13 +61,13 @@ pub fn key_of(sealed: &[u8]) -> Result<KeyId, NotOpened> {
 /// A key that seals and opens values. Cheap to use but expensive to make, so keep it.
 pub struct SealingKey {
     id: KeyId,
-    whose: Whose,
+    whose: SealOwner,
     cipher: Cipher,
     marks: hmac::Key,
 }
 
 impl SealingKey {
-    pub(crate) fn new(id: KeyId, whose: Whose, secret: &SecretKey) -> Self {
+    pub(crate) fn new(id: KeyId, whose: SealOwner, secret: &SecretKey) -> Self {
         let marks = hmac::Key::new(hmac::HMAC_SHA256, derive(secret, Purpose::Mark).expose());
         Self { id, whose, cipher: Cipher::new(secret), marks }
     }
@@ -81,9 +81,9 @@ impl SealingKey {
     ///
     /// # Panics
     /// If the context belongs to another owner than this key: erasing that owner would not erase the value.
-    pub fn seal(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
-        assert_eq!(spot.whose(), self.whose, "key {} does not seal for other owners", self.id);
-        self.cipher.seal(self.id.0, &bound(self.id, spot), plain)
+    pub fn seal(&self, context: &SealContext, plain: &[u8]) -> Vec<u8> {
+        assert_eq!(context.whose(), self.whose, "key {} does not seal for other owners", self.id);
+        self.cipher.seal(self.id.0, &bound(self.id, context), plain)
     }
 
     /// Seals a value deterministically: the same value in the same context gives the same bytes. For values that must
@@ -91,9 +91,9 @@ impl SealingKey {
     ///
     /// # Panics
     /// As [`SealingKey::seal`].
-    pub fn seal_alike(&self, spot: &Spot, plain: &[u8]) -> Vec<u8> {
-        assert_eq!(spot.whose(), self.whose, "key {} does not seal for other owners", self.id);
-        self.cipher.seal_with([0; NONCE_BYTES], self.id.0, &bound(self.id, spot), plain)
+    pub fn seal_alike(&self, context: &SealContext, plain: &[u8]) -> Vec<u8> {
+        assert_eq!(context.whose(), self.whose, "key {} does not seal for other owners", self.id);
+        self.cipher.seal_with([0; NONCE_BYTES], self.id.0, &bound(self.id, context), plain)
     }
 
     /// The keyed fingerprint of some content. Only a holder of the key can verify whether content matches it; once the
@@ -107,15 +107,15 @@ impl SealingKey {
     }
 
     /// Opens a value in its context.
-    pub fn open(&self, spot: &Spot, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
+    pub fn open(&self, context: &SealContext, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
         let parts = parse(sealed)?;
         if parts.by != self.id.0 {
             return Err(NotOpened::KeyNeeded(KeyId(parts.by)));
         }
-        if spot.whose() != self.whose {
+        if context.whose() != self.whose {
             return Err(NotOpened::Refused(self.id));
         }
-        self.cipher.open(&bound(self.id, spot), &parts).ok_or(NotOpened::Refused(self.id))
+        self.cipher.open(&bound(self.id, context), &parts).ok_or(NotOpened::Refused(self.id))
     }
 }
 
@@ -126,11 +126,11 @@ impl fmt::Debug for SealingKey {
 }
 
 /// The associated data of a value.
-fn bound(id: KeyId, spot: &Spot) -> [u8; 1 + 4 + SPOT_BYTES] {
-    let mut bytes = [0; 1 + 4 + SPOT_BYTES];
+fn bound(id: KeyId, context: &SealContext) -> [u8; 1 + 4 + CONTEXT_BYTES] {
+    let mut bytes = [0; 1 + 4 + CONTEXT_BYTES];
     bytes[0] = VERSION;
     bytes[1..5].copy_from_slice(&id.0.to_be_bytes());
-    spot.write(bytes[5..].as_mut_array().expect("the rest is the spot"));
+    context.write(bytes[5..].as_mut_array().expect("the rest is the context"));
     bytes
 }
 
@@ -200,16 +200,16 @@ mod tests {
 
     use super::*;
     use crate::keyring::TenantKey;
-    use crate::spot::tests::any_spot;
-    use crate::spot::{Field, Object};
+    use crate::seal_context::tests::any_context;
+    use crate::seal_context::{SealedField, SealedObject};
 
-    fn key(id: u32, whose: Whose) -> SealingKey {
+    fn key(id: u32, whose: SealOwner) -> SealingKey {
         SealingKey::new(KeyId(id), whose, &SecretKey::generate())
     }
 
     #[test]
     fn deterministic_seals_are_equal_only_under_one_key_in_one_context() {
-        let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
+        let (one, other) = (key(1, SealOwner::Tenant(1)), key(1, SealOwner::Tenant(1)));
         let sealed = one.seal_alike(&body(7), b"invoice.paid");
         assert_eq!(one.seal_alike(&body(7), b"invoice.paid"), sealed);
         assert_eq!(one.open(&body(7), &sealed), Ok(b"invoice.paid".to_vec()));
@@ -221,15 +221,15 @@ mod tests {
 
     #[test]
     fn mark_depends_on_content_purpose_and_key() {
-        let (one, other) = (key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1)));
+        let (one, other) = (key(1, SealOwner::Tenant(1)), key(1, SealOwner::Tenant(1)));
         assert_eq!(one.mark("payload", b"{}"), one.mark("payload", b"{}"));
         assert_ne!(one.mark("payload", b"{}"), one.mark("payload", b"[]"));
         assert_ne!(one.mark("payload", b"{}"), one.mark("subject", b"{}"));
         assert_ne!(one.mark("payload", b"{}"), other.mark("payload", b"{}"));
     }
 
-    fn body(row: u64) -> Spot {
-        Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(row))
+    fn body(row: u64) -> SealContext {
+        SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(row))
     }
 
     fn hex(text: &str) -> Vec<u8> {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn altered_truncated_and_extended_values_are_refused() {
-        let key = key(0x0102_0304, Whose::Tenant(1));
+        let key = key(0x0102_0304, SealOwner::Tenant(1));
         let sealed = key.seal(&body(7), b"a payload of some bytes");
         assert_eq!(sealed.len(), b"a payload of some bytes".len() + OVERHEAD_BYTES);
         for at in 0..sealed.len() {
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn another_key_of_the_same_id_opens_nothing() {
-        let [one, other] = [key(1, Whose::Tenant(1)), key(1, Whose::Tenant(1))];
+        let [one, other] = [key(1, SealOwner::Tenant(1)), key(1, SealOwner::Tenant(1))];
         assert_eq!(other.open(&body(7), &one.seal(&body(7), b"x")), Err(NotOpened::Refused(KeyId(1))));
     }
 
@@ -285,7 +285,7 @@ mod tests {
     fn key_opens_nothing_in_the_context_of_another_tenant() {
         let [mine, theirs] = [1, 2].map(|tenant| TenantKey::generate(KeyId(5), tenant));
         let sealed = mine.sealing().seal(&body(7), b"x");
-        let moved = Spot::new(Whose::Tenant(2), Field::MessageBody, Object::Row(7));
+        let moved = SealContext::new(SealOwner::Tenant(2), SealedField::MessageBody, SealedObject::Row(7));
         for key in [mine, theirs] {
             assert_eq!(key.sealing().open(&moved, &sealed), Err(NotOpened::Refused(KeyId(5))));
         }
@@ -294,19 +294,25 @@ mod tests {
     /// Tries every sealed value in every other context: fields, rows, parts and tenants.
     #[test]
     fn value_opens_in_no_context_but_its_own() {
-        let whose = [Whose::Store, Whose::Tenant(1), Whose::Tenant(2)];
-        let objects = [Object::Row(7), Object::Row(8), Object::Part(7, 0), Object::Part(7, 1), Object::Hashed([7; 32])];
-        let spots = whose.into_iter().flat_map(|whose| {
-            let of_field = move |field| objects.map(|object| Spot::new(whose, field, object));
-            Field::ALL.into_iter().flat_map(of_field)
+        let whose = [SealOwner::Store, SealOwner::Tenant(1), SealOwner::Tenant(2)];
+        let objects = [
+            SealedObject::Row(7),
+            SealedObject::Row(8),
+            SealedObject::Part(7, 0),
+            SealedObject::Part(7, 1),
+            SealedObject::Hashed([7; 32]),
+        ];
+        let contexts = whose.into_iter().flat_map(|whose| {
+            let of_field = move |field| objects.map(|object| SealContext::new(whose, field, object));
+            SealedField::ALL.into_iter().flat_map(of_field)
         });
-        let spots: Vec<Spot> = spots.collect();
+        let contexts: Vec<SealContext> = contexts.collect();
         // The worst case: all owners have the same secret and key id.
         let keys = whose.map(|whose| SealingKey::new(KeyId(1), whose, &SecretKey::from_bytes(&[5; 32])));
-        let key = |spot: &Spot| keys.iter().find(|key| key.whose == spot.whose()).expect("one for each");
-        let sealed: Vec<_> = spots.iter().map(|spot| (spot, key(spot).seal(spot, b"x"))).collect();
+        let key = |context: &SealContext| keys.iter().find(|key| key.whose == context.whose()).expect("one for each");
+        let sealed: Vec<_> = contexts.iter().map(|context| (context, key(context).seal(context, b"x"))).collect();
         for (from, value) in &sealed {
-            for to in &spots {
+            for to in &contexts {
                 let opened = key(to).open(to, value);
                 assert_eq!(opened.is_ok(), *from == to, "{from:?} at {to:?}");
             }
@@ -315,14 +321,14 @@ mod tests {
 
     #[test]
     fn the_same_value_sealed_twice_looks_different() {
-        let key = key(1, Whose::Tenant(1));
+        let key = key(1, SealOwner::Tenant(1));
         let [one, other] = [(); 2].map(|()| key.seal(&body(7), b"the same"));
         assert_ne!(one[5..], other[5..]);
     }
 
     #[test]
     fn printed_keys_and_errors_show_no_secrets() {
-        let key = key(3, Whose::Store);
+        let key = key(3, SealOwner::Store);
         assert_eq!(format!("{key:?}"), "SealingKey { id: KeyId(3), whose: Store, .. }");
         assert_eq!(
             NotOpened::Refused(KeyId(3)).to_string(),
@@ -333,8 +339,8 @@ mod tests {
     proptest! {
         #[test]
         fn value_opens_only_in_its_own_context(
-            here in any_spot(),
-            elsewhere in any_spot(),
+            here in any_context(),
+            elsewhere in any_context(),
             plain in prop::collection::vec(any::<u8>(), 0..700),
         ) {
             let key = key(9, here.whose());
@@ -352,7 +358,7 @@ mod tests {
             if let Some(version) = bytes.first_mut() {
                 *version = first;
             }
-            prop_assert!(key(0, Whose::Tenant(1)).open(&body(7), &bytes).is_err());
+            prop_assert!(key(0, SealOwner::Tenant(1)).open(&body(7), &bytes).is_err());
         }
     }
 }

@@ -46,7 +46,7 @@ const IMPORTED: GeneralPurpose = GeneralPurpose::new(
 
 /// The signature scheme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheme {
+pub enum SignatureScheme {
     /// HMAC-SHA256 with a shared secret.
     #[default]
     V1,
@@ -54,7 +54,7 @@ pub enum Scheme {
     V1a,
 }
 
-impl Scheme {
+impl SignatureScheme {
     /// Both schemes, with their names in the API and in front of a signature.
     pub const ALL: [(&'static str, Self); 2] = [("v1", Self::V1), ("v1a", Self::V1a)];
 
@@ -102,21 +102,21 @@ pub enum BadSecret {
     Public,
     /// It is for another scheme than the requested one.
     #[error("that is a secret for scheme {}; leave the scheme out, or give one that fits", .0.name())]
-    OtherScheme(Scheme),
+    OtherScheme(SignatureScheme),
 }
 
 impl Secret {
     /// A new secret for `v1`, of 32 random bytes.
     pub fn generate() -> Self {
-        Self::generate_for(Scheme::V1)
+        Self::generate_for(SignatureScheme::V1)
     }
 
     /// A new random secret for this scheme.
-    pub fn generate_for(scheme: Scheme) -> Self {
+    pub fn generate_for(scheme: SignatureScheme) -> Self {
         let bytes = Zeroizing::new(random::bytes::<32>());
         match scheme {
-            Scheme::V1 => Self::shared(Zeroizing::new(bytes.to_vec())),
-            Scheme::V1a => Self::private(&*bytes).expect("any 32 bytes are a seed"),
+            SignatureScheme::V1 => Self::shared(Zeroizing::new(bytes.to_vec())),
+            SignatureScheme::V1a => Self::private(&*bytes).expect("any 32 bytes are a seed"),
         }
     }
 
@@ -138,10 +138,10 @@ impl Secret {
     }
 
     /// The scheme that the secret is for.
-    pub const fn scheme(&self) -> Scheme {
+    pub const fn scheme(&self) -> SignatureScheme {
         match self.key {
-            Key::V1(_) => Scheme::V1,
-            Key::V1a(_) => Scheme::V1a,
+            Key::V1(_) => SignatureScheme::V1,
+            Key::V1a(_) => SignatureScheme::V1a,
         }
     }
 
@@ -256,7 +256,7 @@ pub struct Received<'a> {
 
 /// The reason why a receiver must refuse a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum SignatureRefused {
     /// The timestamp is not a number of seconds.
     #[error("webhook-timestamp is not a number of seconds; send whole seconds since 1970")]
     Timestamp,
@@ -278,11 +278,11 @@ pub fn verify(
     received: &Received<'_>,
     now_seconds: i64,
     tolerance: Duration,
-) -> Result<(), Refused> {
-    let signed_at = parse_timestamp(received.timestamp).ok_or(Refused::Timestamp)?;
+) -> Result<(), SignatureRefused> {
+    let signed_at = parse_timestamp(received.timestamp).ok_or(SignatureRefused::Timestamp)?;
     let apart_seconds = now_seconds.abs_diff(signed_at);
     if apart_seconds > tolerance.as_secs() {
-        return Err(Refused::TooFarApart { apart_seconds });
+        return Err(SignatureRefused::TooFarApart { apart_seconds });
     }
     let head = format!("{}.{}.", received.id, received.timestamp);
     let mut matches = false;
@@ -293,7 +293,7 @@ pub fn verify(
             matches |= secret.signed(&head, received.body, (scheme, &claimed));
         }
     }
-    if matches { Ok(()) } else { Err(Refused::NoMatch) }
+    if matches { Ok(()) } else { Err(SignatureRefused::NoMatch) }
 }
 
 fn parse_timestamp(text: &str) -> Option<i64> {
@@ -322,7 +322,7 @@ mod tests {
         Secret::parse(text).expect("a valid secret")
     }
 
-    fn check(received: &Received<'_>, now_seconds: i64, expected: Result<(), Refused>) {
+    fn check(received: &Received<'_>, now_seconds: i64, expected: Result<(), SignatureRefused>) {
         let verdict = verify(&[secret(EXAMPLE_SECRET)], received, now_seconds, TOLERANCE);
         assert_eq!(verdict, expected, "{received:?} at {now_seconds}");
     }
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn the_published_example_of_a_private_key_is_signed_as_published() {
         let private = secret(PRIVATE);
-        assert_eq!((private.scheme(), private.public().as_deref()), (Scheme::V1a, Some(PUBLIC)));
+        assert_eq!((private.scheme(), private.public().as_deref()), (SignatureScheme::V1a, Some(PUBLIC)));
         assert_eq!(private.reveal().as_str(), PRIVATE);
         let header = sign(std::slice::from_ref(&private), EXAMPLE.id, EXAMPLE_SECONDS, EXAMPLE.body);
         assert_eq!(header, SIGNED);
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn secrets_of_both_schemes_sign_side_by_side_and_neither_passes_for_the_other() {
-        let both = [Secret::generate_for(Scheme::V1a), Secret::generate()];
+        let both = [Secret::generate_for(SignatureScheme::V1a), Secret::generate()];
         let header = sign(&both, EXAMPLE.id, EXAMPLE_SECONDS, EXAMPLE.body);
         assert!(header.starts_with("v1a,") && header.contains(" v1,"), "{header}");
         let received = Received { signature: &header, ..EXAMPLE };
@@ -387,7 +387,7 @@ mod tests {
         }
         let swapped = header.replace("v1a,", "x,").replace("v1,", "v1a,").replace("x,", "v1,");
         let received = Received { signature: &swapped, ..EXAMPLE };
-        assert_eq!(verify(&both, &received, EXAMPLE_SECONDS, TOLERANCE), Err(Refused::NoMatch));
+        assert_eq!(verify(&both, &received, EXAMPLE_SECONDS, TOLERANCE), Err(SignatureRefused::NoMatch));
     }
 
     #[test]
@@ -395,7 +395,7 @@ mod tests {
         let apart_seconds = TOLERANCE.as_secs() + 1;
         for sign in [1, -1] {
             check(&EXAMPLE, EXAMPLE_SECONDS + sign * 300, Ok(()));
-            check(&EXAMPLE, EXAMPLE_SECONDS + sign * 301, Err(Refused::TooFarApart { apart_seconds }));
+            check(&EXAMPLE, EXAMPLE_SECONDS + sign * 301, Err(SignatureRefused::TooFarApart { apart_seconds }));
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
     fn a_timestamp_that_is_not_plain_digits_is_refused() {
         for timestamp in ["", "+1614265330", "-1", "1614265330.0", " 1614265330", "16e8", "99999999999999999999", "१"]
         {
-            check(&Received { timestamp, ..EXAMPLE }, EXAMPLE_SECONDS, Err(Refused::Timestamp));
+            check(&Received { timestamp, ..EXAMPLE }, EXAMPLE_SECONDS, Err(SignatureRefused::Timestamp));
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
             &format!("V1,{tag}"),
         ];
         for signature in cases {
-            check(&Received { signature, ..EXAMPLE }, EXAMPLE_SECONDS, Err(Refused::NoMatch));
+            check(&Received { signature, ..EXAMPLE }, EXAMPLE_SECONDS, Err(SignatureRefused::NoMatch));
         }
     }
 
@@ -444,8 +444,8 @@ mod tests {
         for secret in both {
             assert_eq!(verify(&[secret], &received, 60, TOLERANCE), Ok(()));
         }
-        assert_eq!(verify(&[foreign], &received, 60, TOLERANCE), Err(Refused::NoMatch));
-        assert_eq!(verify(&[], &received, 60, TOLERANCE), Err(Refused::NoMatch));
+        assert_eq!(verify(&[foreign], &received, 60, TOLERANCE), Err(SignatureRefused::NoMatch));
+        assert_eq!(verify(&[], &received, 60, TOLERANCE), Err(SignatureRefused::NoMatch));
         assert_eq!(sign::<Secret>(&[], "msg_1", 60, b"{}"), "");
     }
 

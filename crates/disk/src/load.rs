@@ -21,8 +21,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Acceptance, Accepted, Act, Attempt, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
-    Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
+    Acceptance, Accepted, AttemptRecord, AuditStamp, Directory, Endpoint, FirstAnswer, Idempotency, KeyHash, Message,
+    NewDelivery, Outbox, Pause, PauseScope, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
 };
 
 use crate::crowd::Flaw;
@@ -222,7 +222,7 @@ impl Load {
         let delivery = Delivery { state, last_cause, attempts: before.attempts + 1, ..before.clone() };
         Settlement {
             excerpt: None,
-            attempt: Some(Attempt {
+            attempt: Some(AttemptRecord {
                 number: delivery.attempts,
                 at: NOW,
                 took: Duration::from_micros(self.dice.u64(..1_000_000)),
@@ -296,7 +296,7 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
             store.pause(session, pause, NOW).await.map(|()| Answer::Done)
         }
         Op::Fact(Fact::Endpoint(id)) => {
-            store.put_endpoint(session, endpoint(id.0.raw()), None, Act::at(NOW)).await.map(|_| Answer::Done)
+            store.put_endpoint(session, endpoint(id.0.raw()), None, AuditStamp::at(NOW)).await.map(|_| Answer::Done)
         }
     };
     let answer = answered.unwrap_or_else(|error| match error {

@@ -12,7 +12,7 @@ use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
     Acceptance, Accepted, CollapseKey, Details, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store,
     StoreError,
@@ -260,7 +260,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let now = self.clock.now();
         let id = MessageId(self.mint(1 + wanted.len() as u64));
-        let public_id = self.public_id(Kind::Message, id.0, now);
+        let public_id = self.public_id(IdKind::Message, id.0, now);
         let fanout = Fanout {
             message: id,
             tier: new.tier,
@@ -368,8 +368,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The endpoints that a message selects by subject and tag and that want it. When more than one page matches, the
-    /// tenant's list in memory is filtered instead. A tenant with too many endpoints for a list leaves the selection to a
-    /// job. A message with a collapse key needs it now: then as many pages are read as a list would hold.
+    /// tenant's list in memory is filtered instead. A tenant with too many endpoints for a list leaves the selection to
+    /// a job. A message with a collapse key needs it now: then as many pages are read as a list would hold.
     async fn selected(
         &self,
         new: &NewMessage,

@@ -9,11 +9,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::api_key::{ApiKey, ApiKeyHash, ApiKeyHasher, Denied, KeptApiKey, KeyClass, Scope, Scopes};
+use posthaste_crypto::api_key::{
+    ApiKey, ApiKeyHash, ApiKeyHasher, ApiKeyScope, ApiKeyScopes, Denied, KeptApiKey, KeyClass,
+};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;
-use posthaste_crypto::public_id::Kind;
-use posthaste_store::{Act, By, Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
+use posthaste_crypto::public_id::IdKind;
+use posthaste_store::{ApiKeyRef, AuditStamp, Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::accept::Once;
@@ -33,7 +35,7 @@ pub struct KnownKey {
     /// Its first characters, so that people can tell their keys apart.
     pub public_prefix: String,
     /// What it may do.
-    pub scopes: Scopes,
+    pub scopes: ApiKeyScopes,
     /// When it stops working.
     pub expires: Option<Timestamp>,
     /// Its owner's note of what it is for.
@@ -46,7 +48,7 @@ pub struct NewKey {
     /// The tenant that will own it; `None` for an operator's key.
     pub tenant: Option<TenantId>,
     /// What it may do; `None` for everything that a key of its class may do.
-    pub scopes: Option<Scopes>,
+    pub scopes: Option<ApiKeyScopes>,
     /// When it stops working.
     pub expires: Option<Timestamp>,
     /// Its owner's note of what it is for.
@@ -57,7 +59,7 @@ pub struct NewKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The most scopes, and the default.
-    pub scopes: Scopes,
+    pub scopes: ApiKeyScopes,
     /// The latest end, and the default.
     pub expires: Option<Timestamp>,
 }
@@ -149,11 +151,11 @@ impl Access {
 
 impl KnownKey {
     /// Refuses a scope that the key does not have.
-    pub fn allows(&self, scope: Scope) -> Result<(), Denied> {
+    pub fn allows(&self, scope: ApiKeyScope) -> Result<(), Denied> {
         if self.may().contains(scope) { Ok(()) } else { Err(Denied::ScopeMissing(scope)) }
     }
 
-    fn may(&self) -> Scopes {
+    fn may(&self) -> ApiKeyScopes {
         let class = if self.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
         self.scopes.within(class.scopes())
     }
@@ -166,7 +168,7 @@ impl KnownKey {
     fn of(document: &Document) -> Result<Self, StoreError> {
         let damaged = |found: String| StoreError::Damaged { what: "an API key", found };
         let body: Body = serde_json::from_slice(&document.body).map_err(|error| damaged(error.to_string()))?;
-        let scopes = Scopes::from_bits(body.scopes).ok_or_else(|| damaged(format!("scopes {}", body.scopes)))?;
+        let scopes = ApiKeyScopes::from_bits(body.scopes).ok_or_else(|| damaged(format!("scopes {}", body.scopes)))?;
         Ok(Self {
             id: document.id,
             tenant: (!body.is_operators).then_some(document.tenant),
@@ -224,7 +226,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         new: NewKey,
         once: Option<Once<MadeKey>>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeKey>, NotFiled> {
         let class = if new.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
         self.file_key(ApiKey::generate(class), new, once, by).await
@@ -236,7 +238,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         key: ApiKey,
         new: NewKey,
         once: Option<Once<MadeKey>>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeKey>, NotFiled> {
         let scopes = new.scopes.unwrap_or_else(|| key.class().scopes());
         let expires_ms = new.expires.map(Timestamp::as_millis);
@@ -252,9 +254,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
             description: new.description,
         };
         let document = known.document(&kept);
-        let made = MadeKey { known, public_id: self.public_id(Kind::Key, id, at), key };
+        let made = MadeKey { known, public_id: self.public_id(IdKind::Key, id, at), key };
         let once = once.map(|once| self.known_by(new.tenant.unwrap_or(OPERATOR), once, &made, at));
-        self.filed(document, once, Act { at, by }, made).await
+        self.filed(document, once, AuditStamp { at, by }, made).await
     }
 
     /// The keys of a tenant, or the operators' for `None`, by id and after this one.
@@ -276,12 +278,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self: &Arc<Self>,
         tenant: Option<TenantId>,
         id: Key,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<bool, NotDone> {
         self.run_detached(|engine| async move { Ok(engine.revoked(tenant, id, by).await?) }).await?
     }
 
-    async fn revoked(&self, tenant: Option<TenantId>, id: Key, by: Option<By>) -> Result<bool, StoreError> {
+    async fn revoked(&self, tenant: Option<TenantId>, id: Key, by: Option<ApiKeyRef>) -> Result<bool, StoreError> {
         let known = self.store.document(DocumentKind::ApiKey, id).await?;
         if known.is_none_or(|known| known.tenant != tenant.unwrap_or(OPERATOR)) {
             return Ok(false);

@@ -41,7 +41,7 @@ use posthaste_core::scheduler::{
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Arrival, Attempt, Message, Pause, PauseScope, Session, Settled, Settlement};
+use posthaste_store::{ArrivedDelivery, AttemptRecord, Message, Pause, PauseScope, Session, Settled, Settlement};
 
 pub use call::{StoreCall, StoreReply};
 pub use commands::{Command, CommandReply, EndLane, LanePaused, Ticket};
@@ -67,9 +67,9 @@ const CALL_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum Event {
     /// The session has begun; holds what earlier sessions left.
-    Started(Box<posthaste_store::Start>),
+    Started(Box<posthaste_store::SessionStart>),
     /// Deliveries became durable.
-    Arrived(Vec<Arrival>),
+    Arrived(Vec<ArrivedDelivery>),
     /// Attempts ended.
     Finished(Vec<Finished>),
     /// The store answered.
@@ -270,7 +270,7 @@ impl Dispatch {
 
     // --- events ---
 
-    fn arrived(&mut self, now: Timestamp, arrival: Arrival) {
+    fn arrived(&mut self, now: Timestamp, arrival: ArrivedDelivery) {
         self.supersede(now, &arrival.superseded);
         let delivery = &arrival.new.delivery;
         let (id, lane, tier) = (delivery.id, delivery.lane, delivery.tier);
@@ -317,7 +317,7 @@ impl Dispatch {
             }
             None => {}
         }
-        let attempt = Attempt {
+        let attempt = AttemptRecord {
             number: record.attempts_before.saturating_add(1),
             at: now,
             took: finished.took,
@@ -456,7 +456,7 @@ impl Dispatch {
         }
     }
 
-    fn record(&mut self, record: DeliveryRecord, attempt: Option<Attempt>, excerpt: Option<Bytes>) {
+    fn record(&mut self, record: DeliveryRecord, attempt: Option<AttemptRecord>, excerpt: Option<Bytes>) {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }

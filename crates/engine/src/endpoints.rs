@@ -16,11 +16,11 @@ use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
-use posthaste_crypto::signature::{BadSecret, Scheme, Secret};
+use posthaste_crypto::public_id::IdKind;
+use posthaste_crypto::signature::{BadSecret, Secret, SignatureScheme};
 use posthaste_store::{
-    Act, By, Endpoint, EndpointPut, EndpointStatus, EndpointTarget, ListOrder, PauseScope, SigningSecret, Store,
-    StoreError, WebhookTarget,
+    ApiKeyRef, AuditStamp, Endpoint, EndpointPut, EndpointStatus, EndpointTarget, ListOrder, PauseScope, SigningSecret,
+    Store, StoreError, WebhookTarget,
 };
 
 use crate::accept::{AcceptOutcome, AcceptedMessage, EndpointRef, NewMessage, NotAccepted, Once};
@@ -46,7 +46,7 @@ const EXAMPLE_EVENT: &str = "posthaste.test";
 #[derive(Clone, Debug, Default)]
 pub struct NewSigning {
     /// The signature scheme; `None` for that of the imported secret, or `v1` without one.
-    pub scheme: Option<Scheme>,
+    pub scheme: Option<SignatureScheme>,
     /// An imported secret; `None` to generate one.
     pub secret: Option<String>,
 }
@@ -141,7 +141,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         new: Endpoint,
         signing: NewSigning,
         once: Option<Once<MadeEndpoint>>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeEndpoint>, NotMade> {
         let secret = match &signing.secret {
             Some(imported) => Secret::parse(imported)?,
@@ -162,12 +162,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         webhook.secrets = vec![SigningSecret::lasting(secret.reveal().as_str())];
         let endpoint = self.checked(endpoint).await?;
-        let public_id = self.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at);
+        let public_id = self.public_id(IdKind::Endpoint, endpoint.id.0, endpoint.at);
         let tenant = self.tenant_public_id(endpoint.tenant).await?;
         let policy = self.rules(endpoint.tenant).await?.policy_of(&endpoint).to_owned();
         let made = MadeEndpoint { public_id, tenant, policy, endpoint };
         let once = once.map(|once| self.known_by(made.endpoint.tenant, once, &made, made.endpoint.at));
-        let act = Act { at: made.endpoint.at, by };
+        let act = AuditStamp { at: made.endpoint.at, by };
         match self.store.put_endpoint(self.session, made.endpoint.clone(), once, act).await? {
             EndpointPut::Done => Ok(Made::Now(made)),
             EndpointPut::Replayed(answer) => Ok(Made::Before(answer)),
@@ -178,12 +178,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Replaces an endpoint; its version must be the next after the one that was read.
-    pub async fn change_endpoint(self: &Arc<Self>, changed: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+    pub async fn change_endpoint(
+        self: &Arc<Self>,
+        changed: Endpoint,
+        by: Option<ApiKeyRef>,
+    ) -> Result<Endpoint, NotMade> {
         let changed = self.checked(changed).await?;
         self.run_detached(|engine| async move { engine.put_changed(changed, by).await }).await?
     }
 
-    async fn put_changed(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+    async fn put_changed(&self, endpoint: Endpoint, by: Option<ApiKeyRef>) -> Result<Endpoint, NotMade> {
         let put = self.store.put_endpoint(self.session, endpoint.clone(), None, self.done_by(by)).await?;
         self.changed(endpoint, put).await
     }
@@ -195,7 +199,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         endpoint: &Endpoint,
         overlap: Duration,
         once: Option<Once<Endpoint>>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<Endpoint>, NotMade> {
         let now = self.clock.now();
         let EndpointTarget::Webhook(webhook) = &endpoint.target;
@@ -218,7 +222,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let target = WebhookTarget { secrets, ..webhook.clone() }.into();
         let rotated = Endpoint { target, version, ..endpoint.clone() };
         let once = once.map(|once| self.known_by(endpoint.tenant, once, &rotated, now));
-        let act = Act { at: now, by };
+        let act = AuditStamp { at: now, by };
         let rotate = |engine: Arc<Self>| async move {
             match (engine.store.rotate_secret(engine.session, rotated.clone(), once, act).await?, full) {
                 (EndpointPut::Replayed(answer), _) => Ok(Made::Before(answer)),
@@ -243,20 +247,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The secrets of an endpoint that sign, newest first. The journal notes that they were shown, and to which key.
-    pub async fn secrets(&self, endpoint: &Endpoint, by: Option<By>) -> Result<Vec<SigningSecret>, StoreError> {
+    pub async fn secrets(&self, endpoint: &Endpoint, by: Option<ApiKeyRef>) -> Result<Vec<SigningSecret>, StoreError> {
         let now = self.clock.now();
-        self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant, Act { at: now, by }).await?;
+        self.store.note_secret_shown(self.session, endpoint.id, endpoint.tenant, AuditStamp { at: now, by }).await?;
         let EndpointTarget::Webhook(webhook) = &endpoint.target;
         Ok(webhook.secrets.iter().filter(|secret| secret.is_live(now)).cloned().collect())
     }
 
     /// Ends a pause of an endpoint and enables it; one that was gone takes messages again.
-    pub async fn enable_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+    pub async fn enable_endpoint(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        by: Option<ApiKeyRef>,
+    ) -> Result<Endpoint, NotMade> {
         let endpoint = endpoint.clone();
         self.run_detached(|engine| async move { engine.enabled(endpoint, by).await }).await?
     }
 
-    async fn enabled(&self, endpoint: Endpoint, by: Option<By>) -> Result<Endpoint, NotMade> {
+    async fn enabled(&self, endpoint: Endpoint, by: Option<ApiKeyRef>) -> Result<Endpoint, NotMade> {
         let lane = endpoint.lane;
         // An outcome that disables the endpoint may be in force and not yet durable: waits until it is.
         self.handle.ask(Command::Recorded(lane)).await?;
@@ -283,12 +291,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Deletes an endpoint and ends its pending deliveries. Returns how many were ended, and how many are in flight and
     /// may still arrive.
-    pub async fn delete_endpoint(self: &Arc<Self>, endpoint: &Endpoint, by: Option<By>) -> Result<(u64, u64), NotDone> {
+    pub async fn delete_endpoint(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        by: Option<ApiKeyRef>,
+    ) -> Result<(u64, u64), NotDone> {
         let (id, lane) = (endpoint.id, endpoint.lane);
         self.run_detached(|engine| async move { engine.deleted(id, lane, by).await }).await?
     }
 
-    async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<By>) -> Result<(u64, u64), NotDone> {
+    async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<ApiKeyRef>) -> Result<(u64, u64), NotDone> {
         let endpoint = Some((id, EndpointChange::Deleted));
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::EndpointDeleted, endpoint };
         let answer = self.handle.ask(Command::EndLane(end, by)).await?;
@@ -320,7 +332,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The id of the endpoint that a caller names by its public id, or by its uid for a tenant's caller. Whether the
     /// caller may see it is not checked.
     pub async fn endpoint_named(&self, visibility: Sees, named: &str) -> Result<Option<EndpointId>, StoreError> {
-        match (self.opened(Kind::Endpoint, named), visibility) {
+        match (self.opened(IdKind::Endpoint, named), visibility) {
             (Some((key, _)), _) => Ok(Some(EndpointId(key))),
             (None, Sees::Tenant(tenant)) => self.store.endpoint_named(tenant, named.to_owned()).await,
             (None, Sees::All) => Ok(None),

@@ -14,8 +14,8 @@ use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Limits, Rese
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
-use posthaste_crypto::public_id::{IdKey, Kind};
-use posthaste_store::{Act, By, Message, Pause, PauseScope, Session, Shown, Store, StoreError};
+use posthaste_crypto::public_id::{IdKey, IdKind};
+use posthaste_store::{ApiKeyRef, AuditStamp, DeliveryRecord, Message, Pause, PauseScope, Session, Store, StoreError};
 use posthaste_store::{Retention, Rotation};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -156,7 +156,7 @@ impl Sees {
 #[derive(Clone, Debug)]
 pub struct DeliveryView {
     /// What the store has of it.
-    pub shown: Shown,
+    pub shown: DeliveryRecord,
     /// Why it waits; `None` once it has ended.
     pub explained: Option<Explained>,
     /// The pause that holds it, if that is why it waits.
@@ -241,13 +241,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The public id of a key, such as `msg_…`.
-    pub fn public_id(&self, kind: Kind, key: Key, at: Timestamp) -> String {
+    pub fn public_id(&self, kind: IdKind, key: Key, at: Timestamp) -> String {
         let at = u64::try_from(at.as_millis()).unwrap_or(0);
         self.ids.mint(kind, key.writer().number(), key.seq(), at)
     }
 
     /// The key behind a public id and when it was minted; `None` if the id is forged or of another kind.
-    pub fn opened(&self, kind: Kind, public_id: &str) -> Option<(Key, Timestamp)> {
+    pub fn opened(&self, kind: IdKind, public_id: &str) -> Option<(Key, Timestamp)> {
         let opened = self.ids.open(public_id).filter(|opened| opened.kind == kind)?;
         let minted = Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?);
         Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
@@ -264,8 +264,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The time and the API key of a change, for the journal.
-    pub(crate) fn done_by(&self, by: Option<By>) -> Act {
-        Act { at: self.clock.now(), by }
+    pub(crate) fn done_by(&self, by: Option<ApiKeyRef>) -> AuditStamp {
+        AuditStamp { at: self.clock.now(), by }
     }
 
     pub(crate) fn tell_of_job(&self) {
@@ -315,7 +315,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Adds to a stored delivery why it waits, which only the loop knows.
-    pub(crate) async fn view(&self, shown: Shown) -> Result<DeliveryView, EngineStopped> {
+    pub(crate) async fn view(&self, shown: DeliveryRecord) -> Result<DeliveryView, EngineStopped> {
         let Delivery { id, lane, state, .. } = shown.delivery;
         let (explained, paused) = if state.is_terminal() {
             (None, None)
@@ -334,7 +334,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self: &Arc<Self>,
         visibility: Sees,
         id: DeliveryId,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Option<DeliveryView>, NotDone> {
         let Some(view) = self.delivery(visibility, id).await? else { return Ok(None) };
         if view.shown.delivery.state.is_terminal() {
@@ -345,8 +345,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.delivery(visibility, id).await
     }
 
-    async fn retry_now(&self, delivery: &Delivery, by: Option<By>) -> Result<(), NotDone> {
-        self.store.note_hurry(self.session, delivery, self.done_by(by)).await?;
+    async fn retry_now(&self, delivery: &Delivery, by: Option<ApiKeyRef>) -> Result<(), NotDone> {
+        self.store.note_retry_now(self.session, delivery, self.done_by(by)).await?;
         match self.handle.ask(Command::Hurry(delivery.id)).await? {
             CommandReply::Nothing => Err(StoreError::Busy.into()),
             _ => Ok(()),
@@ -355,7 +355,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Ends every delivery of a message that is not in flight, at a caller's request. Returns how many were ended and
     /// how many are in flight and may still arrive; `None` when the caller sees no such message.
-    pub async fn cancel(&self, visibility: Sees, id: MessageId, by: Option<By>) -> Result<Option<(u64, u64)>, NotDone> {
+    pub async fn cancel(
+        &self,
+        visibility: Sees,
+        id: MessageId,
+        by: Option<ApiKeyRef>,
+    ) -> Result<Option<(u64, u64)>, NotDone> {
         let message = self.store.message(id).await?;
         if message.is_none_or(|message| !visibility.sees(message.tenant)) {
             return Ok(None);
@@ -373,7 +378,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Ends a pause at a caller's request; `false` when nothing was paused.
-    pub async fn resume(&self, scope: PauseScope, by: Option<By>) -> Result<bool, NotDone> {
+    pub async fn resume(&self, scope: PauseScope, by: Option<ApiKeyRef>) -> Result<bool, NotDone> {
         Ok(self.handle.ask(Command::Resume(scope, by)).await? == CommandReply::Done)
     }
 
@@ -410,13 +415,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Resets a breaker at a caller's request; `false` when it is closed.
-    pub async fn reset_breaker(&self, of: BreakerOf, how: Reset, by: Option<By>) -> Result<bool, NotDone> {
+    pub async fn reset_breaker(&self, of: BreakerOf, how: Reset, by: Option<ApiKeyRef>) -> Result<bool, NotDone> {
         Ok(self.handle.ask(Command::Reset(of, how, by)).await? == CommandReply::Done)
     }
 
     /// Begins to rotate the master key at an operator's request; sealed data stays readable all the time. When a
     /// rotation is under way, returns its progress and starts none.
-    pub async fn rotate_master_key(&self, by: Option<By>) -> Result<Rotation, NotRotated> {
+    pub async fn rotate_master_key(&self, by: Option<ApiKeyRef>) -> Result<Rotation, NotRotated> {
         self.rotator.ask(self.store.as_ref(), by).await
     }
 
@@ -428,7 +433,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
 /// Reports `RetryAfter` in place of `Backoff` if the receiver asked for this delivery's wait. The loop knows of such
 /// a request only for whole lanes.
-fn with_retry_after(explained: Explained, shown: &Shown) -> Explained {
+fn with_retry_after(explained: Explained, shown: &DeliveryRecord) -> Explained {
     match explained {
         Explained::Waits(Hold { why: Why::Backoff, until })
             if shown.attempts.last().is_some_and(|last| shown.delivery.waits_as_asked(last.at)) =>

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::id::TenantId;
-use posthaste_store::{By, Erase, Erasure, PauseScope, Store, StoreError, Whom};
+use posthaste_store::{ApiKeyRef, Erase, Erasure, ErasureTarget, PauseScope, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatch::{Command, CommandReply};
@@ -28,18 +28,23 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn erase(
         self: &Arc<Self>,
         tenant: TenantId,
-        whom: Whom,
-        by: Option<By>,
+        whom: ErasureTarget,
+        by: Option<ApiKeyRef>,
     ) -> Result<ErasureStarted, NotDone> {
         let begun = self.run_detached(|engine| async move { engine.erase_begun(tenant, whom, by).await }).await??;
         let erasure = self.erasure_done(begun.erasure).await?;
         Ok(ErasureStarted { erasure, ..begun })
     }
 
-    async fn erase_begun(&self, tenant: TenantId, whom: Whom, by: Option<By>) -> Result<ErasureStarted, NotDone> {
+    async fn erase_begun(
+        &self,
+        tenant: TenantId,
+        whom: ErasureTarget,
+        by: Option<ApiKeyRef>,
+    ) -> Result<ErasureStarted, NotDone> {
         let subject = match &whom {
-            Whom::Subject(subject) => Some(subject.clone()),
-            Whom::Tenant => None,
+            ErasureTarget::Subject(subject) => Some(subject.clone()),
+            ErasureTarget::Tenant => None,
         };
         // From here on the loop has no payload of the erased in memory, and reads each one before it sends. This comes
         // before the store erases: an attempt made with a payload from memory is then either under way when the eraser

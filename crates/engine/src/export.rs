@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    By, Endpoint, EndpointSelector, ExportAsked, ListOrder, Message, Name, Shown, Store, StoreError,
+    ApiKeyRef, DeliveryRecord, Endpoint, EndpointSelector, ExportRequest, ListOrder, Message, Name, Store, StoreError,
 };
 
 use crate::clock::Clock;
@@ -29,7 +29,7 @@ pub enum Exported {
     /// A delivery of the message that preceded it in the export.
     Delivery {
         /// The delivery with every attempt.
-        shown: Shown,
+        shown: DeliveryRecord,
         /// When its message was accepted.
         accepted_at: Timestamp,
         /// The beginnings of receivers' answers, by the attempt's number: they may repeat what was sent.
@@ -61,8 +61,8 @@ enum At {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Begins an export. Once this returns, the journal has an entry of it.
-    pub async fn export(&self, tenant: TenantId, subject: String, by: Option<By>) -> Result<Export, StoreError> {
-        let asked = ExportAsked { tenant, subject: subject.clone(), at: self.clock.now(), by };
+    pub async fn export(&self, tenant: TenantId, subject: String, by: Option<ApiKeyRef>) -> Result<Export, StoreError> {
+        let asked = ExportRequest { tenant, subject: subject.clone(), at: self.clock.now(), by };
         self.store.note_export(self.session, asked).await?;
         Ok(Export { tenant, subject, at: At::Endpoints(None), waiting: Vec::new() })
     }

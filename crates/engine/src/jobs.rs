@@ -14,8 +14,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Archive, Chunk, Directory, EndpointSelector, FanOut, Job, JobCursor, JobKind, JobQuery, Jobs, MatchedEndpoints,
-    Message, NewDelivery, Register, Replayable, Session, Skip, Skips, Spread, StoreError,
+    Archive, Chunk, ChunkDelivery, DeliveryJob, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,
+    Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -114,7 +114,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     /// Makes the next chunk of a job if its turn has come, and rests. Returns whether it had its turn. A job that fails
     /// does not stop the others.
-    async fn turn(&self, job: &Job, turns: &mut Turns, stop: &CancellationToken) -> Result<bool, StoreError> {
+    async fn turn(&self, job: &DeliveryJob, turns: &mut Turns, stop: &CancellationToken) -> Result<bool, StoreError> {
         let begun = Instant::now();
         if stop.is_cancelled() || turns.next.get(&job.id).is_some_and(|next| *next > begun) {
             return Ok(false);
@@ -139,7 +139,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     /// Makes the next chunk of a large fan-out, for the endpoints after its cursor that existed when the message was
     /// accepted and want it now.
-    async fn fan_out(&self, job: &Job, fan_out: &FanOut, stop: &CancellationToken) -> Result<u64, StoreError> {
+    async fn fan_out(&self, job: &DeliveryJob, fan_out: &FanOut, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (message, without) = self.payload(fan_out.message).await?;
         let MatchedEndpoints { endpoints: mut walked, next } = self.candidates(job, message.as_deref()).await?;
         // Keys grow: an endpoint that was made later has a higher key than the message.
@@ -173,7 +173,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     /// The next endpoints after a job's cursor that a message may be for: those that its subjects and tags select, or
     /// all of the tenant's when the message names none or no longer exists.
-    async fn candidates(&self, job: &Job, message: Option<&Message>) -> Result<MatchedEndpoints, StoreError> {
+    async fn candidates(&self, job: &DeliveryJob, message: Option<&Message>) -> Result<MatchedEndpoints, StoreError> {
         let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
         let audience = message.and_then(|message| message.details.as_ref()).map(|details| &details.audience);
         if let Some(selector) = audience.and_then(|to| EndpointSelector::new(&to.subjects, &to.tags)) {
@@ -184,7 +184,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(MatchedEndpoints { endpoints, next })
     }
 
-    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<CachedEndpoint>]) -> Vec<Spread> {
+    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<CachedEndpoint>]) -> Vec<ChunkDelivery> {
         let fanout = Fanout {
             message: message.id,
             tier: fan_out.tier,
@@ -199,7 +199,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let each = wanted.iter().zip(0..).map(|(to, n)| {
             let delivery = Delivery { id: DeliveryId(first.plus(n)), ..fanout.delivery(n, &to.candidate()) };
             let new = self.new_delivery(delivery, to, now, fanout.born());
-            Spread { new, message: Arc::clone(message), replays: None }
+            ChunkDelivery { new, message: Arc::clone(message), replays: None }
         });
         each.collect()
     }
@@ -211,7 +211,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 
     /// Makes the next chunk of a replay: as much of a page as its payloads have room for.
-    async fn replay(&self, job: &Job, stop: &CancellationToken) -> Result<u64, StoreError> {
+    async fn replay(&self, job: &DeliveryJob, stop: &CancellationToken) -> Result<u64, StoreError> {
         let limit = job.per_second.map_or(CHUNK, |pace| pace.clamp(1, CHUNK));
         let Some(page) = self.store.replay_page(job.id, limit).await? else { return Ok(0) };
         let mut chunk = Chunk {
@@ -241,7 +241,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 
     /// The delivery to make of a selected item: without attempts, and with the TTL that it had or would have had.
-    async fn next_life(&self, job: &Job, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
+    async fn next_life(&self, job: &DeliveryJob, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
         let to = match meant(&self.endpoint_cache, job.tenant, &job.kind, &found).await? {
             Meant::For(to) => to,
             Meant::Skip(why) => return Ok(Next::Skip(why)),
@@ -283,7 +283,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         };
         let due = delivery.born;
         let new = self.new_delivery(delivery, &to, now, due);
-        Ok(Next::Life(Box::new(Spread { new, message, replays })))
+        Ok(Next::Life(Box::new(ChunkDelivery { new, message, replays })))
     }
 
     /// A message, or `None` with the reason to skip its deliveries. A message that was altered in the file is
@@ -301,7 +301,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// A message of the job's tenant, read once for a chunk, or the reason to skip it.
     async fn payload_once(
         &self,
-        job: &Job,
+        job: &DeliveryJob,
         id: MessageId,
         carried: &mut Carried,
     ) -> Result<Result<Arc<Message>, Skip>, StoreError> {
@@ -337,7 +337,7 @@ struct Carried {
 /// What a replay does with a selected item.
 enum Next {
     /// Makes this delivery.
-    Life(Box<Spread>),
+    Life(Box<ChunkDelivery>),
     /// Skips it, and counts the reason.
     Skip(Skip),
     /// Leaves it out: the endpoint does not want the message.
@@ -386,7 +386,7 @@ pub(crate) async fn meant<S: Directory + Register>(
 }
 
 /// The cursor after a page of jobs, if there may be more.
-fn behind(page: &[Job]) -> Option<JobId> {
+fn behind(page: &[DeliveryJob]) -> Option<JobId> {
     page.last().map(|last| last.id).filter(|_| page.len() == PAGE as usize)
 }
 

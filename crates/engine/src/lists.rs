@@ -5,7 +5,7 @@ use bytes::Bytes;
 use posthaste_core::WriterId;
 use posthaste_core::id::{DeliveryId, Key, MessageId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::{Kind, SEQ_MAX, TIME_MS_MAX};
+use posthaste_crypto::public_id::{IdKind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPERATOR, Store, StoreError};
 
 use crate::clock::Clock;
@@ -29,18 +29,18 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The public text of a cursor in a list; `None` if the time or the number is out of range.
     pub fn cursor(&self, list: ListId, at: Timestamp, number: u64) -> Option<String> {
         let at = u64::try_from(at.as_millis()).ok().filter(|at| *at <= TIME_MS_MAX)?;
-        (number <= SEQ_MAX).then(|| self.ids.mint(Kind::Cursor, list.0, number, at))
+        (number <= SEQ_MAX).then(|| self.ids.mint(IdKind::Cursor, list.0, number, at))
     }
 
     /// The time and number in a cursor, if it is one of this list.
     pub fn open_cursor(&self, list: ListId, text: &str) -> Option<(Timestamp, u64)> {
-        let opened = self.ids.open(text).filter(|opened| opened.kind == Kind::Cursor && opened.writer == list.0)?;
+        let opened = self.ids.open(text).filter(|opened| opened.kind == IdKind::Cursor && opened.writer == list.0)?;
         Some((Timestamp::from_millis(i64::try_from(opened.time_ms).ok()?), opened.seq))
     }
 
     /// The cursor after this key, in a list that is ordered by keys.
     pub fn cursor_behind(&self, list: ListId, key: Key) -> String {
-        self.ids.mint(Kind::Cursor, list.0, key.seq(), key.writer().number().into())
+        self.ids.mint(IdKind::Cursor, list.0, key.seq(), key.writer().number().into())
     }
 
     /// The key in a cursor of [`Engine::cursor_behind`], if it is one of this list.

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Acceptance, Accepted, Act, Arrival, By, Directory, Outbox, Page, Pause, PauseScope, Query, Register, Session,
-    Settled, Settlement, Start, StoreError, Sweep, SweptRows,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Directory, Outbox, Pause, PauseScope, PendingPage,
+    Query, Register, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
 use crate::endpoint_cache::EndpointCache;
@@ -33,7 +33,7 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         Ok(found)
     }
 
-    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+    async fn open(&self, at: Timestamp) -> Result<SessionStart, StoreError> {
         self.store.open(at).await
     }
 
@@ -41,7 +41,7 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         self.store.accept(session, messages).await
     }
 
-    async fn arrivals(&self) -> Vec<Arrival> {
+    async fn arrivals(&self) -> Vec<ArrivedDelivery> {
         self.store.arrivals().await
     }
 
@@ -53,11 +53,11 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         self.store.spill(session, deliveries).await
     }
 
-    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<PendingPage, StoreError> {
         self.store.page(query, limit, now).await
     }
 
-    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+    async fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         self.store.cut(session, cut, by).await
     }
 
@@ -73,11 +73,11 @@ impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
         self.store.pause(session, pause, at).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+    async fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
         self.store.resume(session, scope, act).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
         self.store.reset(session, of, how, act).await
     }
 

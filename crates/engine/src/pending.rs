@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_core::id::TenantId;
-use posthaste_store::{Counted, Hour, Store, StoreError, Tally};
+use posthaste_store::{CountedEvent, HourlyCount, Store, StoreError, UtcHour};
 
 use crate::accept::NotAccepted;
 use crate::clock::Clock;
@@ -145,22 +145,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
         let before = known.begin();
         // Two hours beyond the current one, so that no tally is missed.
-        let until = Hour(Hour::of(self.clock.now()).0.saturating_add(2));
-        let tallies = self.store.tallies(tenant, Hour(0), until).await?;
+        let until = UtcHour(UtcHour::of(self.clock.now()).0.saturating_add(2));
+        let tallies = self.store.tallies(tenant, UtcHour(0), until).await?;
         known.counted(pending(&tallies), before);
         Ok(())
     }
 }
 
 /// The number of deliveries that were made and have not ended.
-fn pending(tallies: &[Tally]) -> u64 {
+fn pending(tallies: &[HourlyCount]) -> u64 {
     let mut pending: i128 = 0;
     for tally in tallies {
         let count = i128::from(tally.count);
         match tally.counted {
-            Counted::Deliveries => pending += count,
-            Counted::Delivered | Counted::Dead | Counted::Expired | Counted::Cancelled => pending -= count,
-            Counted::Messages | Counted::Attempts => {}
+            CountedEvent::Deliveries => pending += count,
+            CountedEvent::Delivered | CountedEvent::Dead | CountedEvent::Expired | CountedEvent::Cancelled => {
+                pending -= count
+            }
+            CountedEvent::Messages | CountedEvent::Attempts => {}
         }
     }
     u64::try_from(pending.max(0)).unwrap_or(u64::MAX)
@@ -212,15 +214,15 @@ mod tests {
 
     #[test]
     fn ended_deliveries_are_not_pending() {
-        let tally = |counted, count| Tally { tenant: TENANT, hour: Hour(1), counted, count };
+        let tally = |counted, count| HourlyCount { tenant: TENANT, hour: UtcHour(1), counted, count };
         let some = [
-            tally(Counted::Messages, 5),
-            tally(Counted::Deliveries, 10),
-            tally(Counted::Attempts, 20),
-            tally(Counted::Delivered, 3),
-            tally(Counted::Dead, 1),
-            tally(Counted::Expired, 1),
-            tally(Counted::Cancelled, 1),
+            tally(CountedEvent::Messages, 5),
+            tally(CountedEvent::Deliveries, 10),
+            tally(CountedEvent::Attempts, 20),
+            tally(CountedEvent::Delivered, 3),
+            tally(CountedEvent::Dead, 1),
+            tally(CountedEvent::Expired, 1),
+            tally(CountedEvent::Cancelled, 1),
         ];
         assert_eq!(pending(&some), 4);
         assert_eq!(pending(&some[3..]), 0);

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::policy::{BadPolicy, PRESETS, Policy, PolicySpec};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
-use posthaste_store::{By, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
+use posthaste_crypto::public_id::IdKind;
+use posthaste_store::{ApiKeyRef, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::dispatch::Command;
@@ -116,7 +116,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         owner: TenantId,
         name: &str,
         spec: PolicySpec,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<StoredPolicy, NotPut> {
         refuse_preset(name)?;
         Policy::build(&spec).map_err(NotPut::Bad)?;
@@ -137,7 +137,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Err(NotPut::Stale)
     }
 
-    async fn policy_filed(&self, document: Document, by: Option<By>) -> Result<Filed, NotPut> {
+    async fn policy_filed(&self, document: Document, by: Option<ApiKeyRef>) -> Result<Filed, NotPut> {
         let owner = document.tenant;
         let filed = self.store.file(self.session, document, None, self.done_by(by)).await?;
         if filed == Filed::Done {
@@ -148,7 +148,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Deletes a policy that is not used; `false` when there is none. A tenant's policy may have the same name as one
     /// of the operator's: then it is deleted even if it is used, and its users get the operator's.
-    pub async fn delete_policy(self: &Arc<Self>, owner: TenantId, name: &str, by: Option<By>) -> Result<bool, NotPut> {
+    pub async fn delete_policy(
+        self: &Arc<Self>,
+        owner: TenantId,
+        name: &str,
+        by: Option<ApiKeyRef>,
+    ) -> Result<bool, NotPut> {
         refuse_preset(name)?;
         let Some(policy) = self.policy(owner, name).await? else { return Ok(false) };
         let hides_another = owner != OPERATOR && self.policy(OPERATOR, name).await?.is_some();
@@ -158,7 +163,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.run_detached(|engine| async move { engine.policy_unfiled(owner, policy.id, by).await }).await?
     }
 
-    async fn policy_unfiled(&self, owner: TenantId, id: Key, by: Option<By>) -> Result<bool, NotPut> {
+    async fn policy_unfiled(&self, owner: TenantId, id: Key, by: Option<ApiKeyRef>) -> Result<bool, NotPut> {
         let removed = self.store.unfile(self.session, DocumentKind::Policy, id, self.done_by(by)).await?;
         self.rules_changed(owner).await?;
         Ok(removed)
@@ -197,7 +202,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 if self.policy(tenant.id, &policy.name).await?.is_some() {
                     continue;
                 }
-                let user = tenant.uid.unwrap_or_else(|| self.public_id(Kind::Tenant, tenant.id.0, tenant.at));
+                let user = tenant.uid.unwrap_or_else(|| self.public_id(IdKind::Tenant, tenant.id.0, tenant.at));
                 if tenant.terms.policy.as_deref() == Some(&policy.name) {
                     return Ok(Some(format!("the tenant {user} uses it")));
                 }
@@ -217,7 +222,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             after = Some(last.id);
             let found = page.iter().find(|endpoint| endpoint.policy.as_deref() == Some(name));
             if let Some(Endpoint { id, at, .. }) = found.map(AsRef::as_ref) {
-                return Ok(Some(self.public_id(Kind::Endpoint, id.0, *at)));
+                return Ok(Some(self.public_id(IdKind::Endpoint, id.0, *at)));
             }
         }
     }

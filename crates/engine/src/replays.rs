@@ -1,10 +1,10 @@
 //! Dead letters, and replays that deliver them and other ended or missing deliveries again, for the API.
 
 use posthaste_core::id::{DeliveryId, JobId, TenantId};
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
-    Begun, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Job, JobCursor, JobKind, JobQuery, JobState,
-    ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
+    ApiKeyRef, Begun, BoundedCount, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeliveryJob, JobCursor,
+    JobKind, JobQuery, JobState, ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
 use crate::accept::Once;
@@ -69,14 +69,14 @@ pub struct MadeReplay {
     /// The public id of its endpoint, if the selection is of one endpoint.
     pub endpoint: Option<String>,
     /// Its job, before it has done anything.
-    pub job: Job,
+    pub job: DeliveryJob,
 }
 
 /// What a replay would do if it began now. The counts may stop early; see [`Survey::total`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survey {
     /// How many items are selected, exactly or at least.
-    pub total: Count,
+    pub total: BoundedCount,
     /// For how many of those counted a delivery would be made.
     pub replayed: u64,
     /// How many of those counted would be skipped, by reason.
@@ -102,7 +102,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         order: ListOrder,
         after: Option<JobId>,
         limit: u32,
-    ) -> Result<Vec<Job>, StoreError> {
+    ) -> Result<Vec<DeliveryJob>, StoreError> {
         let query = match visibility {
             Sees::All => JobQuery::EveryReplay(order),
             Sees::Tenant(tenant) => JobQuery::Replays(tenant, order),
@@ -148,7 +148,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn survey(&self, request: &AskedReplay) -> Result<Survey, StoreError> {
         let replay = self.new_replay(request).await?;
         let kind = replay.begun()?.kind;
-        let mut survey = Survey { total: Count::Exactly(0), replayed: 0, skipped: Skips::default() };
+        let mut survey = Survey { total: BoundedCount::Exactly(0), replayed: 0, skipped: Skips::default() };
         let mut from = JobCursor::START;
         for _ in 0..COUNTED_PAGES_MAX {
             let page = self.store.would_replay(replay.clone(), from, COUNTED_PAGE).await?;
@@ -160,7 +160,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 }
             }
             let count = survey.replayed + survey.skipped.total();
-            survey.total = if page.last { Count::Exactly(count) } else { Count::AtLeast(count) };
+            survey.total = if page.last { BoundedCount::Exactly(count) } else { BoundedCount::AtLeast(count) };
             if page.last || count >= COUNTED_MAX {
                 break;
             }
@@ -177,7 +177,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Begins a job that makes a delivery for each selected item; it survives restarts.
-    pub async fn replay(&self, request: &AskedReplay, by: Option<By>) -> Result<Job, NotReplayed> {
+    pub async fn replay(&self, request: &AskedReplay, by: Option<ApiKeyRef>) -> Result<DeliveryJob, NotReplayed> {
         // The store counts dead letters and listed deliveries itself when it begins the job.
         let total = match request.what {
             ReplayWhat::Found(_) | ReplayWhat::Listed(_) => None,
@@ -194,14 +194,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         request: &AskedReplay,
         once: Once<MadeReplay>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeReplay>, NotReplayed> {
         // The answer is stored with the key, before the store could count for the job: so it is counted here.
         let total = Some(self.survey(request).await?.total);
         let replay = NewReplay { total, ..self.new_replay(request).await? };
         let job = replay.begun()?;
         let made = MadeReplay {
-            public_id: self.public_id(Kind::Replay, replay.id.0, replay.at),
+            public_id: self.public_id(IdKind::Replay, replay.id.0, replay.at),
             tenant: self.tenant_public_id(request.tenant).await?,
             endpoint: self.endpoint_of(&job).await?,
             job,
@@ -217,7 +217,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The public id of a replay's endpoint; `None` if its selection is not of one endpoint.
-    pub async fn endpoint_of(&self, job: &Job) -> Result<Option<String>, StoreError> {
+    pub async fn endpoint_of(&self, job: &DeliveryJob) -> Result<Option<String>, StoreError> {
         let id = match &job.kind {
             JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } => filter.endpoint,
             JobKind::ReplayMissing(missing) => Some(missing.endpoint),
@@ -227,11 +227,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Some(id) => self.endpoint_once(Sees::Tenant(job.tenant), id).await?,
             None => None,
         };
-        Ok(known.map(|known| self.public_id(Kind::Endpoint, known.id.0, known.at)))
+        Ok(known.map(|known| self.public_id(IdKind::Endpoint, known.id.0, known.at)))
     }
 
     /// A job that the caller may see.
-    pub async fn job(&self, visibility: Sees, id: JobId) -> Result<Option<Job>, StoreError> {
+    pub async fn job(&self, visibility: Sees, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
         Ok(self.store.job(id).await?.filter(|job| visibility.sees(job.tenant)))
     }
 
@@ -241,7 +241,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         visibility: Sees,
         id: JobId,
         next: JobState,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<bool, NotReplayed> {
         let Some(job) = self.job(visibility, id).await? else { return Ok(false) };
         if job.state == JobState::Paused && next == JobState::Running {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_crypto::master::MasterKeyId;
-use posthaste_store::{By, MasterKeys, Rotation, Session, StoreError};
+use posthaste_store::{ApiKeyRef, MasterKeys, Rotation, Session, StoreError};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ impl Rotator {
     }
 
     /// Begins a rotation at an operator's request, unless one is under way; returns its progress.
-    pub(crate) async fn ask<S: MasterKeys>(&self, store: &S, by: Option<By>) -> Result<Rotation, NotRotated> {
+    pub(crate) async fn ask<S: MasterKeys>(&self, store: &S, by: Option<ApiKeyRef>) -> Result<Rotation, NotRotated> {
         let _alone = self.asking.lock().await;
         let now = store.rotation().await?;
         if now.is_under_way() {
@@ -163,7 +163,7 @@ fn log_progress(before: &Rotation, after: &Rotation) {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::journal::Entry;
+    use posthaste_store::journal::JournalEntry;
     use posthaste_store::{Archive, MemoryStore};
 
     use super::*;
@@ -202,8 +202,8 @@ mod tests {
         assert_ne!(now.newest, first_id);
         let rows = store.journal(0, 100).await.expect("memory reads");
         let entries = rows.iter().flat_map(posthaste_store::JournalRow::entries).flatten();
-        let rotations =
-            entries.filter(|entry| matches!(entry, Entry::RotationBegun { .. } | Entry::RotationEnded { .. }));
+        let rotations = entries
+            .filter(|entry| matches!(entry, JournalEntry::RotationBegun { .. } | JournalEntry::RotationEnded { .. }));
         assert_eq!(rotations.count(), 4, "two beginnings and two ends");
     }
 

@@ -16,7 +16,7 @@ use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::scheduler::AttemptStart;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_store::{Archive, Directory, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -119,10 +119,10 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
             Some(compact) if start.compact => compact.clone(),
             _ => message.body.clone(),
         };
-        let message_id = public(Kind::Message, message.id.0);
+        let message_id = public(IdKind::Message, message.id.0);
         let outgoing = Outgoing {
             message: &message_id,
-            delivery: &public(Kind::Delivery, key),
+            delivery: &public(IdKind::Delivery, key),
             attempt: start.attempt,
             event_type: message.event_type.as_deref(),
             correlation_id: message.correlation_id.as_deref().unwrap_or(&message_id),
@@ -226,7 +226,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{Key, LaneId, MessageId, TenantId};
     use posthaste_crypto::signature::Secret;
-    use posthaste_store::{Act, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
+    use posthaste_store::{AuditStamp, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -271,7 +271,7 @@ mod tests {
         let session = store.lock().open(Timestamp::default()).session;
         _ = store
             .lock()
-            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, Act::at(Timestamp::default()))
+            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, AuditStamp::at(Timestamp::default()))
             .expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(

@@ -88,7 +88,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::{Act, MemoryStore, Outbox, PauseScope};
+    use posthaste_store::{AuditStamp, MemoryStore, Outbox, PauseScope};
 
     use super::*;
     use crate::clock::SystemClock;
@@ -109,8 +109,10 @@ mod tests {
 
         async fn grow(&self, rows: u64) {
             for _ in 0..rows {
-                let resumed =
-                    self.store.resume(self.signer.session, PauseScope::All, Act::at(self.signer.clock.now())).await;
+                let resumed = self
+                    .store
+                    .resume(self.signer.session, PauseScope::All, AuditStamp::at(self.signer.clock.now()))
+                    .await;
                 resumed.expect("memory takes it");
             }
         }

@@ -13,10 +13,10 @@ use posthaste_core::id::TenantId;
 use posthaste_core::scheduler::TenantSettings;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::ScopeNotAllowed;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
-    Act, By, Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR, OwnRetention, Store,
-    StoreError,
+    ApiKeyRef, AuditStamp, Document, DocumentKind, Filed, FirstAnswer, Idempotency, ListOrder, OPERATOR,
+    RetentionOverride, Store, StoreError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +68,8 @@ pub struct Terms {
 
 impl Terms {
     /// Its retention times, as the store takes them.
-    pub(crate) fn retention(&self) -> OwnRetention {
-        OwnRetention { payload: self.payload_kept, history: self.history_kept }
+    pub(crate) fn retention(&self) -> RetentionOverride {
+        RetentionOverride { payload: self.payload_kept, history: self.history_kept }
     }
 }
 
@@ -263,7 +263,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The public id of a tenant, if the tenant exists.
     pub async fn tenant_public_id(&self, id: TenantId) -> Result<Option<String>, StoreError> {
-        Ok(self.tenant(id).await?.map(|tenant| self.public_id(Kind::Tenant, tenant.id.0, tenant.at)))
+        Ok(self.tenant(id).await?.map(|tenant| self.public_id(IdKind::Tenant, tenant.id.0, tenant.at)))
     }
 
     /// The tenant with this uid.
@@ -296,24 +296,24 @@ impl<S: Store, C: Clock> Engine<S, C> {
         uid: Option<String>,
         terms: Terms,
         once: Option<Once<MadeTenant>>,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeTenant>, NotFiled> {
         let (id, at) = (TenantId(self.mint(1)), self.clock.now());
         let tenant = Tenant { id, at, uid, terms };
-        let made = MadeTenant { public_id: self.public_id(Kind::Tenant, id.0, at), tenant };
+        let made = MadeTenant { public_id: self.public_id(IdKind::Tenant, id.0, at), tenant };
         let once = once.map(|once| self.known_by(OPERATOR, once, &made, at));
-        self.run_detached(|engine| async move { engine.tenant_made(made, once, Act { at, by }).await }).await?
+        self.run_detached(|engine| async move { engine.tenant_made(made, once, AuditStamp { at, by }).await }).await?
     }
 
     async fn tenant_made(
         &self,
         made: MadeTenant,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<Made<MadeTenant>, NotFiled> {
         let made = self.filed(made.tenant.document(), once, act, made).await?;
         if let Made::Now(made) = &made {
-            if made.tenant.terms.retention() != OwnRetention::default() {
+            if made.tenant.terms.retention() != RetentionOverride::default() {
                 self.agreements.changed();
             }
             self.apply_to_loop(&made.tenant).await?;
@@ -327,13 +327,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self: &Arc<Self>,
         before: &Tenant,
         after: &Tenant,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<(), NotFiled> {
         let (before, after) = (before.clone(), after.clone());
         self.run_detached(|engine| async move { engine.tenant_changed(&before, &after, by).await }).await?
     }
 
-    async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant, by: Option<By>) -> Result<(), NotFiled> {
+    async fn tenant_changed(&self, before: &Tenant, tenant: &Tenant, by: Option<ApiKeyRef>) -> Result<(), NotFiled> {
         {
             let _alone = self.tenants.changing.lock().await;
             let stored = self.store.document(DocumentKind::Tenant, tenant.id.0).await?.map(Tenant::of).transpose()?;
@@ -380,7 +380,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         document: Document,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
         made: T,
     ) -> Result<Made<T>, NotFiled> {
         match self.store.file(self.session, document, once, act).await? {

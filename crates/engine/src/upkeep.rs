@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_store::{
-    Agreed, DocumentKind, ListOrder, OwnRetention, Retention, RetentionPhase, RetentionStep, Session, Store, StoreError,
+    DocumentKind, ListOrder, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session,
+    Store, StoreError,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -146,9 +147,11 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
                 let tenant = Tenant::of(document)?;
                 own.push((tenant.id, tenant.terms.retention()));
             }
-            own.retain(|(_, own)| *own != OwnRetention::default());
+            own.retain(|(_, own)| *own != RetentionOverride::default());
             exist |= !own.is_empty();
-            self.store.agree(self.session, Agreed { after, upto, own }, self.clock.now()).await?;
+            self.store
+                .set_retention_overrides(self.session, RetentionOverrides { after, upto, own }, self.clock.now())
+                .await?;
             if upto.is_none() {
                 return Ok(exist);
             }
@@ -164,8 +167,10 @@ mod tests {
     use posthaste_core::id::{Key, MessageId, TenantId};
     use posthaste_core::scheduler::Limits;
     use posthaste_core::time::Timestamp;
-    use posthaste_store::journal::Entry;
-    use posthaste_store::{Accepted, Act, Archive, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register};
+    use posthaste_store::journal::JournalEntry;
+    use posthaste_store::{
+        Accepted, Archive, AuditStamp, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register,
+    };
     use posthaste_store::{Pause, PauseScope};
 
     use super::*;
@@ -212,7 +217,11 @@ mod tests {
             let id = TenantId::from_raw(tenant);
             let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
             let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
-            _ = self.store.file(self.session, tenant.document(), None, Act::at(tenant.at)).await.expect("memory files");
+            _ = self
+                .store
+                .file(self.session, tenant.document(), None, AuditStamp::at(tenant.at))
+                .await
+                .expect("memory files");
             self.agreements.changed();
         }
 
@@ -240,7 +249,7 @@ mod tests {
         let (session, pause) = (upkeep.session, Pause::new(PauseScope::All, None));
         upkeep.put_tenant(1, None).await;
         upkeep.store.pause(session, pause, upkeep.clock.now()).await.expect("memory pauses");
-        let act = Act::at(upkeep.clock.now());
+        let act = AuditStamp::at(upkeep.clock.now());
         upkeep.store.resume(session, PauseScope::All, act).await.expect("memory resumes");
         upkeep.left(&[]).await;
         let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
@@ -272,12 +281,12 @@ mod tests {
         upkeep.accept(2, 1, 3).await;
         upkeep.left(&[]).await;
         let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
-        let row = |is: fn(&Entry) -> bool| {
+        let row = |is: fn(&JournalEntry) -> bool| {
             let has = |row: &&JournalRow| row.entries().flatten().any(|entry| is(&entry));
             rows.iter().find(has).expect("the journal has it").number
         };
-        let agreed = row(|entry| matches!(entry, Entry::Agreed { .. }));
-        let gone = row(|entry| matches!(entry, Entry::Retained { .. }));
+        let agreed = row(|entry| matches!(entry, JournalEntry::Agreed { .. }));
+        let gone = row(|entry| matches!(entry, JournalEntry::Retained { .. }));
         let signed = upkeep.store.checkpoints(0, 10).await.expect("memory reads");
         assert!(signed.iter().any(|signed| (agreed..gone).contains(&signed.row)), "{signed:?}");
     }

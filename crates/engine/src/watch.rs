@@ -9,7 +9,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::scheduler::BreakerScope;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Condition, Pending, Store, StoreError, StoreState};
+use posthaste_store::{Condition, PendingCounts, Store, StoreError, StoreState};
 
 use crate::clock::Clock;
 use crate::dispatch::counts::{CLASSES, Watched};
@@ -94,21 +94,21 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// How many deliveries have not ended. Reads the store, so it is not for frequent calls.
-    pub async fn pending(&self) -> Result<Pending, StoreError> {
+    pub async fn pending(&self) -> Result<PendingCounts, StoreError> {
         self.store.pending().await
     }
 }
 
 impl EngineFigures {
     /// Writes every metric of the engine; `pending` counts the deliveries that have not ended.
-    pub fn tell(&self, page: &mut MetricsPage, pending: Pending) {
+    pub fn tell(&self, page: &mut MetricsPage, pending: PendingCounts) {
         self.write_queue(page, pending);
         self.write_results(page);
         self.write_store(page);
         page.one(&metrics::CONNECTIONS_OUT, self.connections_out);
     }
 
-    fn write_queue(&self, page: &mut MetricsPage, pending: Pending) {
+    fn write_queue(&self, page: &mut MetricsPage, pending: PendingCounts) {
         let queue = &self.dispatch.queue;
         let ago = |due: Option<Timestamp>| due.map_or(0.0, |due| self.now.since(due).as_secs_f64());
         page.one(&metrics::ACCEPTED, self.accepted);

@@ -43,7 +43,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{StatusCode, Uri};
 use posthaste_core::id::EndpointId;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Engine, Sees};
 use posthaste_store::Store;
@@ -126,7 +126,7 @@ impl<S: Store, C: Clock> Api<S, C> {
     }
 
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
-        self.engine.opened(Kind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
+        self.engine.opened(IdKind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
     }
 }
 

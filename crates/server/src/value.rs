@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use serde_json::value::RawValue;
 
 use crate::duration;
@@ -93,7 +93,7 @@ pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
 /// Parses a uid: a name that is accepted in place of an id, so it must not look like one.
 pub(crate) fn uid(raw: &RawValue) -> Result<String, String> {
     let written = name(raw)?;
-    match [Kind::Endpoint, Kind::Tenant].map(Kind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
+    match [IdKind::Endpoint, IdKind::Tenant].map(IdKind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
         Some(prefix) => Err(format!("must not begin with {prefix}, as an id does")),
         None => Ok(written),
     }

@@ -18,7 +18,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Attempt, CollapseKey, Message, NewDelivery, Outbox, Session, Settlement};
+use posthaste_store::{Accepted, AttemptRecord, CollapseKey, Message, NewDelivery, Outbox, Session, Settlement};
 
 const GROUP: u64 = 512;
 const ROUNDS: usize = 40;
@@ -117,7 +117,13 @@ impl Work {
             },
             epoch: self.session.epoch,
             excerpt: None,
-            attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
+            attempt: Some(AttemptRecord {
+                number: 1,
+                at: NOW,
+                took: Duration::ZERO,
+                cause: Cause::Ok,
+                status: Some(200),
+            }),
         });
         self.store.settle(self.session, settlements.collect()).await.expect("they are settled");
     }

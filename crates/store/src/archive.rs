@@ -9,8 +9,9 @@ use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Act, Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
-    Pending, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
+    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,
+    MessageFilter, MessagePage, Name, NamedPage, PendingCounts, Retained, Retention, RetentionOverrides, RetentionStep,
+    Session, UtcHour,
 };
 use crate::{JournalRow, StoreError};
 
@@ -30,7 +31,7 @@ pub trait Archive: Send + Sync + 'static {
         &self,
         id: DeliveryId,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Option<Shown>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<DeliveryRecord>, StoreError>> + Send;
 
     /// The stored beginnings of the receiver's responses to a delivery's failed attempts, with the attempt's number.
     fn excerpts(&self, id: DeliveryId) -> impl Future<Output = Result<Vec<(u16, Bytes)>, StoreError>> + Send;
@@ -43,7 +44,7 @@ pub trait Archive: Send + Sync + 'static {
         after: Option<DeliveryId>,
         now: Timestamp,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Shown>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<DeliveryRecord>, StoreError>> + Send;
 
     /// Messages that match, by id, without their payloads. One request reads a bounded number of rows, so a page may
     /// have fewer than `limit` messages and still have a next one.
@@ -80,34 +81,34 @@ pub trait Archive: Send + Sync + 'static {
     fn tallies(
         &self,
         tenant: TenantId,
-        since: Hour,
-        until: Hour,
-    ) -> impl Future<Output = Result<Vec<Tally>, StoreError>> + Send;
+        since: UtcHour,
+        until: UtcHour,
+    ) -> impl Future<Output = Result<Vec<HourlyCount>, StoreError>> + Send;
 
     /// The number of pending deliveries in a lane.
-    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<Waiting, StoreError>> + Send;
+    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<LaneBacklog, StoreError>> + Send;
 
     /// The number of pending deliveries in all lanes; the cost does not depend on the number of lanes.
-    fn pending(&self) -> impl Future<Output = Result<Pending, StoreError>> + Send;
+    fn pending(&self) -> impl Future<Output = Result<PendingCounts, StoreError>> + Send;
 
     /// Up to `limit` rows of the journal with numbers above `after`.
     fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
 
     /// Records in the journal that a caller asked for a delivery to be retried now. The schedule itself is in the
     /// dispatch loop's memory.
-    fn note_hurry(
+    fn note_retry_now(
         &self,
         session: Session,
         delivery: &Delivery,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Sets the retention overrides of tenants and returns how many tenants' overrides changed. They apply to existing
     /// data too. An audit accepts a removal made under an override only once a checkpoint covers the override's entry.
-    fn agree(
+    fn set_retention_overrides(
         &self,
         session: Session,
-        agreed: Agreed,
+        overrides: RetentionOverrides,
         now: Timestamp,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 

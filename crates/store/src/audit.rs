@@ -7,9 +7,9 @@
 //! Limit: an attacker who can write the file can remove or rewrite the rows after the last checkpoint that the reader
 //! of the report trusts. That is why checkpoints are exported.
 
-mod agreed;
 mod erased;
 mod finding;
+mod overrides;
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 
-use crate::journal::{Entry, Head, JournalRow};
-use crate::row::{OwnRetention, Retention, RetentionPhase};
+use crate::journal::{Head, JournalEntry, JournalRow};
+use crate::row::{Retention, RetentionOverride, RetentionPhase};
 
 pub use erased::ErasedHint;
-pub use finding::{Finding, Kept, Report};
+pub use finding::{AuditReport, CheckpointSource, Finding};
 
 /// A running store signs a checkpoint within a minute of its last rows. Rows not covered this long after are suspect.
 const SIGNED_WITHIN_MS: i64 = 5 * 60 * 1_000;
@@ -39,7 +39,7 @@ pub enum Archived {
 
 /// The number of records in the tables that the audit compares with the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct AuditCounts {
     /// Outcomes.
     pub outcomes: u64,
     /// Attempts that did not end their delivery.
@@ -52,10 +52,10 @@ pub struct Audit {
     /// The time of the audit; entries from later times are suspect.
     now: Timestamp,
     retention: Retention,
-    report: Report,
+    report: AuditReport,
     head: Option<Head>,
     /// The signed hashes of rows not read yet, by row.
-    checkpoints: BTreeMap<u64, Vec<(Digest, Kept)>>,
+    checkpoints: BTreeMap<u64, Vec<(Digest, CheckpointSource)>>,
     first_at: Timestamp,
     /// The highest row of the journal that an entry announces as deleted.
     announced: u64,
@@ -69,9 +69,9 @@ pub struct Audit {
     outcomes_before: Option<Timestamp>,
     outcomes_missing: u64,
     /// Retention overrides and missing outcomes, by tenant.
-    agreed: agreed::Agreements,
+    overrides: overrides::OverrideHistory,
     /// Erasures, and the outcomes missing because of them.
-    erased: erased::Erased,
+    erased: erased::ErasureRecords,
     /// The number of attempts that match the journal.
     attempts: u64,
     /// The first row that no checkpoint covers, and since when the running store could have signed one.
@@ -87,7 +87,7 @@ impl Audit {
         Self {
             now,
             retention,
-            report: Report::default(),
+            report: AuditReport::default(),
             head: None,
             checkpoints: BTreeMap::new(),
             first_at: Timestamp::default(),
@@ -97,8 +97,8 @@ impl Audit {
             outcomes_announced: 0,
             outcomes_before: None,
             outcomes_missing: 0,
-            agreed: agreed::Agreements::default(),
-            erased: erased::Erased::default(),
+            overrides: overrides::OverrideHistory::default(),
+            erased: erased::ErasureRecords::default(),
             attempts: 0,
             unsigned: None,
             begun: false,
@@ -107,7 +107,7 @@ impl Audit {
     }
 
     /// Adds a checkpoint with a valid signature. Must be called before the row it covers is read.
-    pub fn checkpoint(&mut self, row: u64, hash: Digest, kept: Kept) {
+    pub fn checkpoint(&mut self, row: u64, hash: Digest, kept: CheckpointSource) {
         self.checkpoints.entry(row).or_default().push((hash, kept));
     }
 
@@ -128,7 +128,7 @@ impl Audit {
     }
 
     /// Verifies the next row. `archived` compares an entry with the stored outcome or attempt of its delivery.
-    pub fn row(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&Entry) -> Archived) {
+    pub fn row(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&JournalEntry) -> Archived) {
         self.place(row);
         self.begun = false;
         match row.is_sound() {
@@ -164,7 +164,7 @@ impl Audit {
         });
     }
 
-    fn entries(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&Entry) -> Archived) {
+    fn entries(&mut self, row: &JournalRow, archived: &mut dyn FnMut(&JournalEntry) -> Archived) {
         for entry in row.entries() {
             self.report.entries += 1;
             match entry {
@@ -176,33 +176,33 @@ impl Audit {
         }
     }
 
-    fn entry(&mut self, row: u64, entry: &Entry, archived: &mut dyn FnMut(&Entry) -> Archived) {
+    fn entry(&mut self, row: u64, entry: &JournalEntry, archived: &mut dyn FnMut(&JournalEntry) -> Archived) {
         self.erased.meet(row, entry);
         match entry {
-            Entry::Opened { .. } => self.begun = true,
-            Entry::Retained { phase: RetentionPhase::Journal, upto, before, at, .. } => {
+            JournalEntry::Opened { .. } => self.begun = true,
+            JournalEntry::Retained { phase: RetentionPhase::Journal, upto, before, at, .. } => {
                 self.may_announce(row, self.retention.old(RetentionPhase::Journal, *at), *before, *at);
                 self.announced = self.announced.max(*upto);
                 self.announced_before = self.announced_before.max(Some(*before));
             }
-            Entry::Retained { phase: RetentionPhase::History, removed, before, at, tenant, .. } => {
-                let own = tenant.and_then(|tenant| self.agreed.history(tenant, self.report.signed));
-                let kept = OwnRetention { history: own, ..OwnRetention::default() };
+            JournalEntry::Retained { phase: RetentionPhase::History, removed, before, at, tenant, .. } => {
+                let own = tenant.and_then(|tenant| self.overrides.history(tenant, self.report.signed));
+                let kept = RetentionOverride { history: own, ..RetentionOverride::default() };
                 let old = self.retention.with(kept).old(RetentionPhase::History, *at);
                 self.may_announce(row, old, *before, *at);
                 self.outcomes_announced += removed;
                 match tenant {
-                    Some(tenant) => self.agreed.announced(*tenant, *before),
+                    Some(tenant) => self.overrides.announced(*tenant, *before),
                     None => self.outcomes_before = self.outcomes_before.max(Some(*before)),
                 }
             }
-            Entry::Agreed { tenant, own, .. } => self.agreed.set(row, *tenant, *own),
-            Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => match archived(entry) {
+            JournalEntry::Agreed { tenant, own, .. } => self.overrides.set(row, *tenant, *own),
+            JournalEntry::Attempted { delivery, .. } | JournalEntry::Late { delivery, .. } => match archived(entry) {
                 Archived::Fits => self.attempts += 1,
                 Archived::Differs(what) => self.report.find(Finding::Outcome { delivery: *delivery, what }),
                 Archived::Missing(_) => {}
             },
-            Entry::Ended { delivery, message, endpoint, .. } => {
+            JournalEntry::Ended { delivery, message, endpoint, .. } => {
                 self.report.ends += 1;
                 match archived(entry) {
                     Archived::Fits => {}
@@ -210,7 +210,7 @@ impl Audit {
                     Archived::Missing(_) if self.erased.excuses(*message, *endpoint) => {}
                     Archived::Missing(tenant) => {
                         self.outcomes_missing += 1;
-                        self.agreed.missing(tenant, Some(entry.at()));
+                        self.overrides.missing(tenant, Some(entry.at()));
                     }
                 }
             }
@@ -252,7 +252,7 @@ impl Audit {
             }
             self.report.checkpoints += 1;
             self.report.signed = row.number;
-            if kept == Kept::Elsewhere {
+            if kept == CheckpointSource::Elsewhere {
                 self.report.vouched = row.number;
             }
             self.unsigned = None;
@@ -261,7 +261,7 @@ impl Audit {
     }
 
     /// Ends the audit after the last row, and compares it with the number of records in the tables.
-    pub fn finish(mut self, counts: Counts) -> Report {
+    pub fn finish(mut self, counts: AuditCounts) -> AuditReport {
         self.beginning();
         let last = self.report.last;
         for (row, lines) in std::mem::take(&mut self.checkpoints) {
@@ -289,7 +289,7 @@ impl Audit {
     /// Checks that exactly the rows announced as deleted are missing before the first row.
     fn beginning(&mut self) {
         let first = self.report.first;
-        self.report.let_go = self.announced;
+        self.report.expired_upto = self.announced;
         if self.report.rows == 0 {
             return;
         }
@@ -309,12 +309,12 @@ impl Audit {
         self.first_at > Timestamp::default() && Some(self.first_at) <= self.announced_before
     }
 
-    fn tables(&mut self, counts: Counts) {
+    fn tables(&mut self, counts: AuditCounts) {
         let (missing, announced) = (self.outcomes_missing, self.outcomes_announced);
-        self.report.ends_let_go = missing;
+        self.report.ends_expired = missing;
         self.report.ends_erased = self.erased.excused;
         // The announcements also cover outcomes whose end is in a row that is no longer there, so fewer may be missing.
-        let too_many = missing > announced || self.agreed.are_late(self.outcomes_before);
+        let too_many = missing > announced || self.overrides.are_late(self.outcomes_before);
         if too_many {
             self.report.find(Finding::OutcomesMissing { missing, announced });
         }

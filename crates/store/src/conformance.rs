@@ -4,7 +4,6 @@
 //! and the store.
 
 mod accept;
-mod agreed;
 mod breaker;
 mod checkpoint;
 mod collapse;
@@ -24,6 +23,7 @@ mod page;
 mod pause;
 mod replay;
 mod retention;
+mod retention_overrides;
 mod session;
 mod settle;
 mod sweep;
@@ -32,7 +32,7 @@ mod ttl;
 use std::pin::Pin;
 
 use crate::Store;
-use fixture::Case;
+use fixture::StoreCase;
 use posthaste_crypto::master::{MasterKey, Masters};
 
 /// Boxes a future without placing it on the caller's stack first.
@@ -51,7 +51,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             $($(
                 // Boxed, because one future with all cases would not fit on the stack.
                 let store = make().await;
-                let case = boxed(|| Case::begin(stringify!($case), store)).await;
+                let case = boxed(|| StoreCase::begin(stringify!($case), store)).await;
                 boxed(|| $file::$case(&case)).await;
                 cases += 1;
             )*)*
@@ -158,7 +158,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             deletions_are_recorded_in_the_journal
             journal_rows_are_kept_until_they_expire
             younger_outcome_is_deleted_once_expired_after_an_older_one;
-        agreed:
+        retention_overrides:
             data_of_each_tenant_is_kept_for_its_own_retention_time
             outcomes_of_an_erased_endpoint_follow_the_tenants_retention
             pending_delivery_is_given_up_after_its_tenants_retention_time

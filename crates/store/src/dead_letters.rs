@@ -5,7 +5,9 @@ use std::future::Future;
 use posthaste_core::id::TenantId;
 
 use crate::StoreError;
-use crate::row::{Act, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept};
+use crate::row::{
+    AuditStamp, BoundedCount, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept,
+};
 
 /// Stores dead letters. The write that ends a delivery as dead files its dead letter;
 /// [`Jobs::start_replay`](crate::Jobs::start_replay) replays them.
@@ -20,8 +22,11 @@ pub trait DeadLetters: Send + Sync + 'static {
         limit: u32,
     ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send;
 
-    /// How many dead letters match; counting stops at a bound (see [`Count`]).
-    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl Future<Output = Result<Count, StoreError>> + Send;
+    /// How many dead letters match; counting stops at a bound (see [`BoundedCount`]).
+    fn count_dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+    ) -> impl Future<Output = Result<BoundedCount, StoreError>> + Send;
 
     /// Purges every dead letter of a tenant that matches now: once the call returns they are neither listed nor
     /// replayed. Their deliveries stay in the history. If there are few, their rows are removed at once, otherwise
@@ -31,8 +36,8 @@ pub trait DeadLetters: Send + Sync + 'static {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
-        act: Act,
-    ) -> impl Future<Output = Result<Count, StoreError>> + Send;
+        act: AuditStamp,
+    ) -> impl Future<Output = Result<BoundedCount, StoreError>> + Send;
 
     /// Removes a bounded number of rows that purges cover.
     fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send;

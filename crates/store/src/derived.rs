@@ -9,12 +9,12 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use crate::journal::{Entry, Hidden};
-use crate::row::{Attempt, Counted, Hour};
+use crate::journal::{Hidden, JournalEntry};
+use crate::row::{AttemptRecord, CountedEvent, UtcHour};
 
 /// One row of derived data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fact {
+pub(crate) enum DerivedFact {
     /// A delivery goes to this endpoint.
     Delivery(EndpointId, DeliveryId),
     /// A message has this subject or correlation id.
@@ -24,7 +24,7 @@ pub(crate) enum Fact {
     /// Change of a count over all queues.
     Depth(Depth, i64),
     /// Increase of a tenant's counter for this hour.
-    Tally(TenantId, Hour, Counted, i64),
+    Tally(TenantId, UtcHour, CountedEvent, i64),
 }
 
 /// A count over all queues.
@@ -73,7 +73,7 @@ pub(crate) struct Derived {
     pub(crate) names: Vec<(NameKind, Hidden, MessageId)>,
     pub(crate) pending: BTreeMap<(LaneId, Tier), i64>,
     pub(crate) depth: BTreeMap<Depth, i64>,
-    pub(crate) tallies: BTreeMap<(TenantId, Hour, Counted), i64>,
+    pub(crate) tallies: BTreeMap<(TenantId, UtcHour, CountedEvent), i64>,
 }
 
 impl Derived {
@@ -85,29 +85,29 @@ impl Derived {
     /// Adds the data derived from an entry. `owner` returns the tenant of an endpoint.
     pub(crate) fn add<E>(
         &mut self,
-        entry: &Entry,
+        entry: &JournalEntry,
         mut owner: impl FnMut(EndpointId) -> Result<TenantId, E>,
     ) -> Result<(), E> {
         match entry {
-            Entry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
+            JournalEntry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
                 for (kind, hidden) in [(NameKind::Subject, subject), (NameKind::Correlation, correlation)] {
                     let wanted = hidden.filter(|hidden| self.has_name(kind, *hidden));
                     self.names.extend(wanted.map(|hidden| (kind, hidden, *message)));
                 }
-                self.tally(*tenant, *at, Counted::Messages, 1);
+                self.tally(*tenant, *at, CountedEvent::Messages, 1);
                 self.made(DeliveryId(message.0.plus(1)), deliveries);
-                self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
+                self.tally(*tenant, *at, CountedEvent::Deliveries, deliveries.len());
             }
-            Entry::Attempted { endpoint, attempt, .. } => {
+            JournalEntry::Attempted { endpoint, attempt, .. } => {
                 self.tried(*attempt);
                 if self.has_tallies() {
-                    self.tally(owner(*endpoint)?, attempt.at, Counted::Attempts, 1);
+                    self.tally(owner(*endpoint)?, attempt.at, CountedEvent::Attempts, 1);
                 }
             }
-            Entry::Late { endpoint, attempt, .. } if self.has_tallies() => {
-                self.tally(owner(*endpoint)?, attempt.at, Counted::Attempts, 1);
+            JournalEntry::Late { endpoint, attempt, .. } if self.has_tallies() => {
+                self.tally(owner(*endpoint)?, attempt.at, CountedEvent::Attempts, 1);
             }
-            Entry::Ended { endpoint, lane, tier, state, attempts, attempt, .. } => {
+            JournalEntry::Ended { endpoint, lane, tier, state, attempts, attempt, .. } => {
                 self.pending(*lane, *tier, -1);
                 match attempt {
                     Some(attempt) => self.tried(*attempt),
@@ -119,38 +119,38 @@ impl Derived {
                 }
                 let tenant = owner(*endpoint)?;
                 if let Some(attempt) = attempt {
-                    self.tally(tenant, attempt.at, Counted::Attempts, 1);
+                    self.tally(tenant, attempt.at, CountedEvent::Attempts, 1);
                 }
                 if let Some((counted, at)) = end(*state) {
                     self.tally(tenant, at, counted, 1);
                 }
             }
-            Entry::Spread { tenant, at, deliveries, .. } => {
+            JournalEntry::Spread { tenant, at, deliveries, .. } => {
                 for made in deliveries {
                     self.made(made.delivery, &[made.queue]);
                 }
-                self.tally(*tenant, *at, Counted::Deliveries, deliveries.len());
+                self.tally(*tenant, *at, CountedEvent::Deliveries, deliveries.len());
             }
-            Entry::Late { .. }
-            | Entry::Opened { .. }
-            | Entry::Cut { .. }
-            | Entry::Uncut { .. }
-            | Entry::Paused { .. }
-            | Entry::Hurried { .. }
-            | Entry::Reset { .. }
-            | Entry::Resumed { .. }
-            | Entry::Endpoint { .. }
-            | Entry::Job { .. }
-            | Entry::Purged { .. }
-            | Entry::Retained { .. }
-            | Entry::Agreed { .. }
-            | Entry::Secret { .. }
-            | Entry::Document { .. }
-            | Entry::Erased { .. }
-            | Entry::Exported { .. }
-            | Entry::ErasureDone { .. }
-            | Entry::RotationBegun { .. }
-            | Entry::RotationEnded { .. } => {}
+            JournalEntry::Late { .. }
+            | JournalEntry::Opened { .. }
+            | JournalEntry::Cut { .. }
+            | JournalEntry::Uncut { .. }
+            | JournalEntry::Paused { .. }
+            | JournalEntry::Hurried { .. }
+            | JournalEntry::Reset { .. }
+            | JournalEntry::Resumed { .. }
+            | JournalEntry::Endpoint { .. }
+            | JournalEntry::Job { .. }
+            | JournalEntry::Purged { .. }
+            | JournalEntry::Retained { .. }
+            | JournalEntry::Agreed { .. }
+            | JournalEntry::Secret { .. }
+            | JournalEntry::Document { .. }
+            | JournalEntry::Erased { .. }
+            | JournalEntry::Exported { .. }
+            | JournalEntry::ErasureDone { .. }
+            | JournalEntry::RotationBegun { .. }
+            | JournalEntry::RotationEnded { .. } => {}
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Derived {
     }
 
     /// Counts an attempt: after its first, a delivery is no longer untried.
-    fn tried(&mut self, attempt: Attempt) {
+    fn tried(&mut self, attempt: AttemptRecord) {
         if attempt.number == 1 {
             self.depth(Depth::Untried, -1);
         }
@@ -186,14 +186,14 @@ impl Derived {
         }
     }
 
-    fn tally(&mut self, tenant: TenantId, at: Timestamp, counted: Counted, count: usize) {
+    fn tally(&mut self, tenant: TenantId, at: Timestamp, counted: CountedEvent, count: usize) {
         let is_included = match self.only {
             Only::Everything => true,
             Only::Tenant(of) => of == tenant,
             Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Name(..) => false,
         };
         if count > 0 && is_included {
-            *self.tallies.entry((tenant, Hour::of(at), counted)).or_default() +=
+            *self.tallies.entry((tenant, UtcHour::of(at), counted)).or_default() +=
                 i64::try_from(count).unwrap_or(i64::MAX);
         }
     }
@@ -227,27 +227,29 @@ impl Derived {
     }
 
     /// All derived data as rows, in the order of their tables' keys. The same entries give the same rows.
-    pub(crate) fn into_facts(self) -> Vec<Fact> {
-        let deliveries = self.deliveries.into_iter().map(|(endpoint, id)| Fact::Delivery(endpoint, id));
-        let names = self.names.into_iter().map(|(kind, hidden, message)| Fact::Named(kind, hidden, message));
-        let mut facts: Vec<Fact> = deliveries.chain(names).collect();
+    pub(crate) fn into_facts(self) -> Vec<DerivedFact> {
+        let deliveries = self.deliveries.into_iter().map(|(endpoint, id)| DerivedFact::Delivery(endpoint, id));
+        let names = self.names.into_iter().map(|(kind, hidden, message)| DerivedFact::Named(kind, hidden, message));
+        let mut facts: Vec<DerivedFact> = deliveries.chain(names).collect();
         facts.sort_unstable();
-        let pending = self.pending.into_iter().map(|((lane, tier), more)| Fact::Pending(lane, tier, more));
-        let tallies =
-            self.tallies.into_iter().map(|((tenant, hour, counted), more)| Fact::Tally(tenant, hour, counted, more));
-        let depth = self.depth.into_iter().map(|(depth, more)| Fact::Depth(depth, more));
+        let pending = self.pending.into_iter().map(|((lane, tier), more)| DerivedFact::Pending(lane, tier, more));
+        let tallies = self
+            .tallies
+            .into_iter()
+            .map(|((tenant, hour, counted), more)| DerivedFact::Tally(tenant, hour, counted, more));
+        let depth = self.depth.into_iter().map(|(depth, more)| DerivedFact::Depth(depth, more));
         facts.extend(pending.chain(depth).chain(tallies));
         facts
     }
 }
 
 /// The counter for a delivery's end, and the time of the end.
-fn end(state: State) -> Option<(Counted, Timestamp)> {
+fn end(state: State) -> Option<(CountedEvent, Timestamp)> {
     match state {
-        State::Delivered { at } => Some((Counted::Delivered, at)),
-        State::Dead { at, .. } => Some((Counted::Dead, at)),
-        State::Expired { at } => Some((Counted::Expired, at)),
-        State::Cancelled { at, .. } => Some((Counted::Cancelled, at)),
+        State::Delivered { at } => Some((CountedEvent::Delivered, at)),
+        State::Dead { at, .. } => Some((CountedEvent::Dead, at)),
+        State::Expired { at } => Some((CountedEvent::Expired, at)),
+        State::Cancelled { at, .. } => Some((CountedEvent::Cancelled, at)),
         State::Queued { .. } | State::Retry { .. } | State::AwaitingAck { .. } | State::Dispatching => None,
     }
 }
@@ -263,13 +265,14 @@ mod tests {
     const AT: Timestamp = Timestamp::from_millis(5);
 
     /// Six messages of two tenants in two lanes under three names, half of them delivered.
-    fn entries() -> Vec<Entry> {
-        let attempt = Attempt { number: 1, at: AT, took: std::time::Duration::ZERO, cause: Cause::Ok, status: None };
+    fn entries() -> Vec<JournalEntry> {
+        let attempt =
+            AttemptRecord { number: 1, at: AT, took: std::time::Duration::ZERO, cause: Cause::Ok, status: None };
         let mut entries = Vec::new();
         for n in 1..=6 {
             let (message, lane) = (MessageId::from_raw(10 * n), LaneId::from_raw(n % 2));
             let endpoint = EndpointId::from_raw(n % 2);
-            entries.push(Entry::Accepted {
+            entries.push(JournalEntry::Accepted {
                 message,
                 tenant: TenantId::from_raw(n % 2),
                 at: AT,
@@ -281,7 +284,7 @@ mod tests {
             let delivery = DeliveryId(message.0.plus(1));
             let (tier, state) = (Tier::Promotional, State::Delivered { at: AT });
             if n < 4 {
-                entries.push(Entry::Ended {
+                entries.push(JournalEntry::Ended {
                     delivery,
                     message,
                     endpoint,

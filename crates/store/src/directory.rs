@@ -6,7 +6,9 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 
 use crate::StoreError;
-use crate::row::{Act, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session};
+use crate::row::{
+    AuditStamp, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session,
+};
 
 /// Maximum number of endpoints of one tenant that are listed at once and cached in memory, about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
@@ -20,7 +22,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
     /// Changes an endpoint like [`put_endpoint`](Self::put_endpoint), and records in the journal that its secret was
@@ -30,7 +32,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
 
     /// Records in the journal that a caller is about to be shown an endpoint's secrets.
@@ -39,7 +41,7 @@ pub trait Directory: Send + Sync + 'static {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// One endpoint, including a deleted one.

@@ -10,7 +10,7 @@ use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::row::{Erase, Erasure, ErasureStep, ExportAsked, Session};
+use crate::row::{Erase, Erasure, ErasureStep, ExportRequest, Session};
 
 /// Maximum number of rows that one step of an erasure removes, so that other commits do not wait long.
 pub const ERASURE_STEP_MAX: u32 = 500;
@@ -37,7 +37,11 @@ pub trait Erasures: Send + Sync + 'static {
     fn unfinished_erasures(&self, limit: u32) -> impl Future<Output = Result<Vec<Erasure>, StoreError>> + Send;
 
     /// Records in the journal that a caller exports a subject's data. Called before any of the data is handed out.
-    fn note_export(&self, session: Session, asked: ExportAsked) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn note_export(
+        &self,
+        session: Session,
+        asked: ExportRequest,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// How many of these messages are still stored and were erased.
     fn count_erased(&self, messages: Vec<MessageId>) -> impl Future<Output = Result<u64, StoreError>> + Send;

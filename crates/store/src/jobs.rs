@@ -6,8 +6,8 @@ use posthaste_core::id::{DeliveryId, JobId};
 
 use crate::StoreError;
 use crate::row::{
-    Act, Begun, By, Chunk, Chunked, Idempotency, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage,
-    Session,
+    ApiKeyRef, AuditStamp, Begun, Chunk, Chunked, DeliveryJob, Idempotency, JobCursor, JobQuery, JobState, Lives,
+    NewReplay, ReplayPage, Session,
 };
 
 /// Stores jobs and their progress. A large fan-out begins with [`Outbox::accept`](crate::Outbox::accept).
@@ -21,8 +21,8 @@ pub trait Jobs: Send + Sync + 'static {
         &self,
         session: Session,
         replay: NewReplay,
-        by: Option<By>,
-    ) -> impl Future<Output = Result<Job, StoreError>> + Send;
+        by: Option<ApiKeyRef>,
+    ) -> impl Future<Output = Result<DeliveryJob, StoreError>> + Send;
 
     /// Like [`start_replay`](Self::start_replay), unless the replay was begun before under the same idempotency key.
     fn start_replay_once(
@@ -30,11 +30,11 @@ pub trait Jobs: Send + Sync + 'static {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> impl Future<Output = Result<Begun, StoreError>> + Send;
 
     /// The job with this id.
-    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<Job>, StoreError>> + Send;
+    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<DeliveryJob>, StoreError>> + Send;
 
     /// Jobs that match the query, by id, after `after`.
     fn jobs(
@@ -42,7 +42,7 @@ pub trait Jobs: Send + Sync + 'static {
         query: JobQuery,
         after: Option<JobId>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Job>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<DeliveryJob>, StoreError>> + Send;
 
     /// Pauses, resumes or cancels a job; `false` if it has ended or is in that state already.
     fn change_job(
@@ -50,7 +50,7 @@ pub trait Jobs: Send + Sync + 'static {
         session: Session,
         id: JobId,
         next: JobState,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The next items of a replay, after its cursor; `None` if there is no such replay.

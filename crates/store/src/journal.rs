@@ -1,7 +1,7 @@
 //! The journal: a log of every change, in the order in which the changes became durable.
 //!
-//! Each group commit appends one [`JournalRow`]: packed [`Entry`]s, the root of a Merkle tree over them, and the hash
-//! of the row before. The journal is the audit trail, and the source of all derived data, which can be dropped and
+//! Each group commit appends one [`JournalRow`]: packed [`JournalEntry`]s, the root of a Merkle tree over them, and the
+//! hash of the row before. The journal is the audit trail, and the source of all derived data, which can be dropped and
 //! rebuilt from it.
 //!
 //! Invariant: every change of a delivery's state, or of what is sent, writes an entry in the same commit. An entry
@@ -17,7 +17,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::{Digest, sha256};
 
-pub use entry::{Entry, ErasedWhom, Kind, SpreadDelivery};
+pub use entry::{EntryKind, ErasedTarget, JournalEntry, SpreadDelivery};
 
 use crate::StoreError;
 use crate::row::Settlement;
@@ -46,7 +46,7 @@ impl Hidden {
 /// Keyed fingerprints of a message's sealed fields, as the entry of its accept holds them. A holder of the key can
 /// verify that the sealed fields match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct MessageMarks {
     /// The fingerprint of the payload.
     pub payload: Digest,
     /// The hidden subject, if the message has one.
@@ -62,7 +62,7 @@ pub struct Entries {
     /// The offset in `bytes` at which each entry ends.
     ends: Vec<usize>,
     leaves: Vec<Digest>,
-    /// The [weight](Entry::weight) of each entry.
+    /// The [weight](JournalEntry::weight) of each entry.
     weights: Vec<usize>,
     /// The latest time of any entry.
     at: Option<Timestamp>,
@@ -81,7 +81,7 @@ impl Entries {
     }
 
     /// Packs and appends an entry.
-    pub fn push(&mut self, entry: &Entry) {
+    pub fn push(&mut self, entry: &JournalEntry) {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
         self.leaves.push(merkle::leaf(&self.bytes[from..]));
         self.ends.push(self.bytes.len());
@@ -135,7 +135,7 @@ impl Entries {
 /// The entries that settlements write when applied: one for each that [writes any](leaves_entry).
 pub fn settle_entries(settlements: &[Settlement]) -> Entries {
     let mut entries = Entries::with_capacity(settlements.len());
-    settlements.iter().filter_map(Entry::settled).for_each(|entry| entries.push(&entry));
+    settlements.iter().filter_map(JournalEntry::settled).for_each(|entry| entries.push(&entry));
     entries
 }
 
@@ -167,8 +167,8 @@ impl JournalRow {
     }
 
     /// The entries, in order.
-    pub fn entries(&self) -> impl Iterator<Item = Result<Entry, StoreError>> {
-        pack::frames(&self.packed).map(|frame| Entry::unpack(frame?))
+    pub fn entries(&self) -> impl Iterator<Item = Result<JournalEntry, StoreError>> {
+        pack::frames(&self.packed).map(|frame| JournalEntry::unpack(frame?))
     }
 
     /// Whether the entries match the root.

@@ -1,6 +1,6 @@
 //! Durable storage of messages, deliveries and everything the engine must remember.
 //!
-//! [`Store`] is the contract between the engine and its storage; [`Memory`] and [`sqlite::Sqlite`] implement it.
+//! [`Store`] is the contract between the engine and its storage; [`MemoryState`] and [`sqlite::Sqlite`] implement it.
 //! It is composed of small traits, one per kind of caller:
 //!
 //! | trait | used by |
@@ -53,26 +53,29 @@ pub use error::StoreError;
 pub use jobs::Jobs;
 pub use journal::JournalRow;
 pub use master_keys::{MasterKeys, Rotation};
-pub use memory::{Memory, MemoryStore};
+pub use memory::{MemoryState, MemoryStore};
 pub use outbox::Outbox;
 pub use register::Register;
 pub use row::{
-    Acceptance, Accepted, Act, Arrival, Attempt, By, CollapseKey, Count, Counted, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, Deed, Details, EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, EndpointTarget,
-    FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, Idempotency, KeyHash,
-    LISTED_LOOKED_MAX, ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery,
-    Page, Pause, PauseScope, Pending, Query, Row, Session, Settled, Settlement, Shown, Start, Sweep, Swept, SweptRows,
-    Tally, Token, Waiting, WebhookTarget,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AttemptRecord, AuditStamp, BoundedCount, ChangeKind, CollapseKey,
+    CountedEvent, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeliveryRecord, Details,
+    EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, EndpointTarget, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter,
+    HistoryOf, HistoryPage, HourlyCount, Idempotency, KeyHash, LISTED_LOOKED_MAX, LaneBacklog, ListOrder,
+    ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Pause, PauseScope, PendingCounts,
+    PendingPage, PendingRow, Query, Session, SessionStart, Settled, Settlement, Sweep, Swept, SweptRows, Token,
+    UtcHour, WebhookTarget,
 };
-pub use row::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
 pub use row::{
-    Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Lives, MadeBy, Missing, NewReplay,
-    ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips, Spread,
+    Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, JobState, Lives, MadeBy,
+    Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips,
 };
 pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
 pub use row::{Document, DocumentKind, Filed, OPERATOR};
 pub use row::{EndpointSelector, MatchedEndpoints};
-pub use row::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
+pub use row::{Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest};
+pub use row::{
+    RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep,
+};
 
 /// Maximum number of deliveries that one accept creates for a message; their ids directly follow the message's id. A
 /// message with more recipients gets its deliveries from a job, in chunks.

@@ -7,7 +7,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
 use crate::StoreError;
-use crate::row::{By, Session};
+use crate::row::{ApiKeyRef, Session};
 
 /// The master keys a store needs, and the progress of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub trait MasterKeys: Send + Sync + 'static {
     /// Offers a newer master key; `by` is the API key that asked for it. [`MasterKeys::rotate`] begins to use it once
     /// no other rotation is under way. The source of master keys must hold the newer key before this call, because a
     /// restart after a crash needs it as soon as the first step has run.
-    fn offer(&self, newer: MasterKey, by: Option<By>);
+    fn offer(&self, newer: MasterKey, by: Option<ApiKeyRef>);
 
     /// Runs one step of the rotation under way, or the first step of a rotation to the offered key. A step is small and
     /// durable when the call returns; a restart after a crash continues from there. Does nothing if no rotation is

@@ -1,6 +1,6 @@
 //! The simplest implementation of the contract: maps in memory, one call after the other.
 //!
-//! [`Memory`] is synchronous, so that the simulator decides when a call takes effect and when its result arrives;
+//! [`MemoryState`] is synchronous, so that the simulator decides when a call takes effect and when its result arrives;
 //! [`MemoryStore`] wraps it as a [`crate::Store`].
 
 mod collapse;
@@ -33,56 +33,57 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::row::{
-    Acceptance, Accepted, Act, Arrival, Attempt, By, Endpoint, Message, OwnRetention, Page, Pause, PauseScope, Query,
-    Row, Session, Settled, Settlement, Shown, Start, Token,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AttemptRecord, AuditStamp, DeliveryRecord, Endpoint, Message,
+    Pause, PauseScope, PendingPage, PendingRow, Query, RetentionOverride, Session, SessionStart, Settled, Settlement,
+    Token,
 };
-use dead_letter::DeadLetters;
+use dead_letter::LetterTables;
 use journal::marks;
 pub use store::MemoryStore;
 
 /// All content of a store, in maps.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemoryState {
     sessions: u64,
     messages: BTreeMap<MessageId, Arc<Message>>,
-    pending: BTreeMap<DeliveryId, Row>,
+    pending: BTreeMap<DeliveryId, PendingRow>,
     delayed: BTreeSet<(Timestamp, DeliveryId)>,
     spilled: BTreeSet<(LaneId, Tier, DeliveryId)>,
     ended: BTreeMap<DeliveryId, Delivery>,
-    attempts: BTreeMap<DeliveryId, Vec<Attempt>>,
+    attempts: BTreeMap<DeliveryId, Vec<AttemptRecord>>,
     excerpts: BTreeMap<(DeliveryId, u16), Bytes>,
     cuts: BTreeMap<CutScope, Cut>,
     pauses: BTreeMap<PauseScope, Pause>,
     breakers: BTreeMap<BreakerOf, Soft>,
     endpoints: BTreeMap<EndpointId, Arc<Endpoint>>,
     lanes: BTreeMap<LaneId, Arc<LaneSettings>>,
-    keys: idempotency::Keys,
-    dead: DeadLetters,
+    keys: idempotency::IdempotencyCalls,
+    dead: LetterTables,
     /// The journal: the entries of each call.
-    happened: Vec<Vec<Entry>>,
+    happened: Vec<Vec<JournalEntry>>,
     collapsing: collapse::Collapsing,
-    jobs: job::Jobs,
+    jobs: job::JobTables,
     documents: document::Documents,
-    gone: retention::Gone,
+    gone: retention::DeletedData,
     /// Retention overrides, by tenant.
-    own: BTreeMap<TenantId, OwnRetention>,
-    erasures: erasure::Erasures,
+    own: BTreeMap<TenantId, RetentionOverride>,
+    erasures: erasure::ErasureTables,
     signed: signed::Lines,
-    masters: rotation::Named,
+    masters: rotation::MasterNumbers,
 }
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Outbox::open`].
-    pub fn open(&mut self, at: Timestamp) -> Start {
+    pub fn open(&mut self, at: Timestamp) -> SessionStart {
         self.sessions += 1;
         for cut in self.cuts.values_mut() {
             cut.spared.clear();
         }
-        self.note([Entry::Opened { session: self.sessions, at }]);
+        self.note([JournalEntry::Opened { session: self.sessions, at }]);
         let queues: BTreeSet<(LaneId, Tier)> = self.spilled.iter().map(|(lane, tier, _)| (*lane, *tier)).collect();
-        Start {
+        SessionStart {
             session: self.session(),
             cuts: self.cuts.values().cloned().collect(),
             pauses: self.pauses.values().cloned().collect(),
@@ -105,13 +106,13 @@ impl Memory {
         &mut self,
         session: Session,
         messages: Vec<Accepted>,
-    ) -> Result<(Vec<Acceptance>, Vec<Arrival>), StoreError> {
+    ) -> Result<(Vec<Acceptance>, Vec<ArrivedDelivery>), StoreError> {
         self.guard(session)?;
         let mut acceptances = Vec::with_capacity(messages.len());
         let mut arrivals = Vec::new();
         let mut happened = Vec::new();
         for accepted in messages {
-            let entry = Entry::accepted(&accepted, &marks(&accepted.message));
+            let entry = JournalEntry::accepted(&accepted, &marks(&accepted.message));
             let acceptance = self.once(accepted.idempotency, Some(accepted.message.id.0));
             let fresh = acceptance == Acceptance::Fresh;
             acceptances.push(acceptance);
@@ -123,11 +124,11 @@ impl Memory {
                 self.lanes.entry(new.delivery.lane).or_insert_with(|| Arc::clone(&new.lane));
                 let (id, lane) = (new.delivery.id, new.delivery.lane);
                 let old = new.collapse.map_or_else(Vec::new, |key| self.supersede(lane, key, accepted.message.at));
-                happened.extend(old.iter().map(|old| Entry::ended(old, None)));
+                happened.extend(old.iter().map(|old| JournalEntry::ended(old, None)));
                 let superseded = old.iter().map(|old| old.id).collect();
                 self.collapsing.extend(new.collapse.map(|key| (lane, key, id)));
-                self.put(Row { delivery: new.delivery.clone(), place: new.place, token: Token::Valid });
-                arrivals.push(Arrival { new, message: Arc::clone(&accepted.message), superseded });
+                self.put(PendingRow { delivery: new.delivery.clone(), place: new.place, token: Token::Valid });
+                arrivals.push(ArrivedDelivery { new, message: Arc::clone(&accepted.message), superseded });
             }
             if let Some(fan_out) = accepted.fan_out {
                 self.jobs.fan_out(fan_out, &accepted.message);
@@ -153,9 +154,9 @@ impl Memory {
         Ok(settled)
     }
 
-    fn settle_one(&mut self, session: Session, settlement: Settlement, happened: &mut Vec<Entry>) -> Settled {
+    fn settle_one(&mut self, session: Session, settlement: Settlement, happened: &mut Vec<JournalEntry>) -> Settled {
         let id = settlement.record.delivery.id;
-        let mut late = Entry::late(&settlement);
+        let mut late = JournalEntry::late(&settlement);
         if let Some(attempt) = settlement.attempt {
             let attempts = self.attempts.entry(id).or_default();
             // If the caller retries a settle whose result was lost, its attempt is already recorded.
@@ -165,8 +166,8 @@ impl Memory {
                 attempts.push(attempt);
             }
         }
-        let settled = Entry::settled(&settlement);
-        let paused = settlement.record.pauses_lane.then(|| Entry::paused_by_end(&settlement));
+        let settled = JournalEntry::settled(&settlement);
+        let paused = settlement.record.pauses_lane.then(|| JournalEntry::paused_by_end(&settlement));
         let record = settlement.record;
         let row = self.pending.get(&id);
         let mine =
@@ -189,7 +190,7 @@ impl Memory {
             self.file(&record.delivery);
             self.ended.insert(id, record.delivery);
         } else {
-            self.put(Row { delivery: record.delivery, place: record.place, token: Token::Valid });
+            self.put(PendingRow { delivery: record.delivery, place: record.place, token: Token::Valid });
         }
         Settled::Done
     }
@@ -199,14 +200,14 @@ impl Memory {
         self.guard(session)?;
         for id in deliveries {
             if let Some(row) = self.remove(*id) {
-                self.put(Row { place: RowIndex::Spilled, ..row });
+                self.put(PendingRow { place: RowIndex::Spilled, ..row });
             }
         }
         Ok(())
     }
 
     /// See [`crate::Outbox::page`].
-    pub fn page(&self, query: Query, limit: u32) -> Page {
+    pub fn page(&self, query: Query, limit: u32) -> PendingPage {
         let limit = limit as usize;
         let mut next_due = None;
         let ids: Vec<DeliveryId> = match query {
@@ -230,7 +231,7 @@ impl Memory {
         };
         let more = ids.len() == limit;
         let looked = ids.last().copied().filter(|_| more && matches!(query, Query::Left { .. }));
-        Page { more, looked, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
+        PendingPage { more, looked, rows: ids.iter().map(|id| self.pending[id].clone()).collect(), next_due }
     }
 
     fn spilled_ids(&self, lane: LaneId, tier: Tier, order: Order, span: IdRange, limit: usize) -> Vec<DeliveryId> {
@@ -252,11 +253,11 @@ impl Memory {
     }
 
     /// See [`crate::Outbox::cut`].
-    pub fn cut(&mut self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+    pub fn cut(&mut self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         self.guard(session)?;
-        let mut happened = vec![Entry::cut(&cut, by)];
+        let mut happened = vec![JournalEntry::cut(&cut, by)];
         if let Some((endpoint, change)) = cut.endpoint {
-            happened.extend(self.turn_endpoint(endpoint, change.into(), Act { at: cut.at, by }));
+            happened.extend(self.turn_endpoint(endpoint, change.into(), AuditStamp { at: cut.at, by }));
         }
         // The endpoint is changed already, so the stored cut must not repeat the change after a restart.
         let cut = Cut { endpoint: None, ..cut };
@@ -271,7 +272,7 @@ impl Memory {
     /// See [`crate::Outbox::uncut`].
     pub fn uncut(&mut self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Uncut { scope, at }]);
+        self.note([JournalEntry::Uncut { scope, at }]);
         self.cuts.remove(&scope);
         Ok(())
     }
@@ -279,30 +280,30 @@ impl Memory {
     /// See [`crate::Outbox::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::paused(&pause, at)]);
+        self.note([JournalEntry::paused(&pause, at)]);
         self.pauses.insert(pause.scope, pause);
         Ok(())
     }
 
     /// See [`crate::Outbox::resume`].
-    pub fn resume(&mut self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+    pub fn resume(&mut self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Resumed { scope, at: act.at, by: act.by }]);
+        self.note([JournalEntry::Resumed { scope, at: act.at, by: act.by }]);
         self.pauses.remove(&scope);
         Ok(())
     }
 
     /// See [`crate::Outbox::reset`].
-    pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+    pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::Reset { of, how, at: act.at, by: act.by }]);
+        self.note([JournalEntry::Reset { of, how, at: act.at, by: act.by }]);
         Ok(())
     }
 
-    /// See [`crate::Archive::note_hurry`].
-    pub fn note_hurry(&mut self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
+    /// See [`crate::Archive::note_retry_now`].
+    pub fn note_retry_now(&mut self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::hurried(delivery, act)]);
+        self.note([JournalEntry::hurried(delivery, act)]);
         Ok(())
     }
 
@@ -333,10 +334,10 @@ impl Memory {
     }
 
     /// See [`crate::Archive::delivery`].
-    pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<Shown> {
+    pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<DeliveryRecord> {
         let attempts = self.attempts.get(&id).cloned().unwrap_or_default();
         if let Some(delivery) = self.ended.get(&id) {
-            return Some(Shown { delivery: delivery.clone(), place: None, attempts });
+            return Some(DeliveryRecord { delivery: delivery.clone(), place: None, attempts });
         }
         let row = self.pending.get(&id)?;
         let mut delivery = row.delivery.clone();
@@ -347,7 +348,7 @@ impl Memory {
             (None, Some(at)) if now >= at && !sent => delivery.state = State::Expired { at },
             _ => {}
         }
-        Some(Shown { delivery, place: Some(row.place), attempts })
+        Some(DeliveryRecord { delivery, place: Some(row.place), attempts })
     }
 
     /// The number of pending deliveries.
@@ -355,7 +356,7 @@ impl Memory {
         self.pending.len()
     }
 
-    fn put(&mut self, row: Row) {
+    fn put(&mut self, row: PendingRow) {
         let id = row.delivery.id;
         match row.place {
             RowIndex::Ready => {}
@@ -370,7 +371,7 @@ impl Memory {
         self.pending.insert(id, row);
     }
 
-    fn remove(&mut self, id: DeliveryId) -> Option<Row> {
+    fn remove(&mut self, id: DeliveryId) -> Option<PendingRow> {
         let row = self.pending.remove(&id)?;
         if let Some(due) = row.delivery.state.due() {
             self.delayed.remove(&(due, id));

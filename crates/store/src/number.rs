@@ -15,7 +15,7 @@ use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::row::{
-    Counted, Deed, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct,
+    ChangeKind, CountedEvent, DisabledBy, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionPhase, SecretAct,
 };
 
 /// A key as a signed column. Keys above the signed range are never minted; as the upper bound of a query they mean
@@ -173,17 +173,17 @@ pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
 }
 
 /// The number of a change: made, changed or removed.
-pub(crate) fn deed_number(deed: Deed) -> u8 {
+pub(crate) fn deed_number(deed: ChangeKind) -> u8 {
     match deed {
-        Deed::Made => 0,
-        Deed::Changed => 1,
-        Deed::Removed => 2,
+        ChangeKind::Made => 0,
+        ChangeKind::Changed => 1,
+        ChangeKind::Removed => 2,
     }
 }
 
 /// The change in a column: made, changed or removed.
-pub(crate) fn stored_deed(number: i64) -> Result<Deed, StoreError> {
-    decode_listed("what was done", number, &[Deed::Made, Deed::Changed, Deed::Removed])
+pub(crate) fn stored_deed(number: i64) -> Result<ChangeKind, StoreError> {
+    decode_listed("what was done", number, &[ChangeKind::Made, ChangeKind::Changed, ChangeKind::Removed])
 }
 
 /// The number of a document's kind.
@@ -215,21 +215,21 @@ pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
 }
 
 /// The number of a counter.
-pub(crate) fn counted_number(counted: Counted) -> u8 {
+pub(crate) fn counted_number(counted: CountedEvent) -> u8 {
     match counted {
-        Counted::Messages => 0,
-        Counted::Deliveries => 1,
-        Counted::Attempts => 2,
-        Counted::Delivered => 3,
-        Counted::Dead => 4,
-        Counted::Expired => 5,
-        Counted::Cancelled => 6,
+        CountedEvent::Messages => 0,
+        CountedEvent::Deliveries => 1,
+        CountedEvent::Attempts => 2,
+        CountedEvent::Delivered => 3,
+        CountedEvent::Dead => 4,
+        CountedEvent::Expired => 5,
+        CountedEvent::Cancelled => 6,
     }
 }
 
 /// The counter in a column.
-pub(crate) fn stored_counted(number: i64) -> Result<Counted, StoreError> {
-    use Counted::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
+pub(crate) fn stored_counted(number: i64) -> Result<CountedEvent, StoreError> {
+    use CountedEvent::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
     decode_listed("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
 }
 

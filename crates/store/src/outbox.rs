@@ -11,8 +11,8 @@ use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::row::{
-    Acceptance, Accepted, Act, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
-    SweptRows,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Pause, PauseScope, PendingPage, Query, Session,
+    SessionStart, Settled, Settlement, Sweep, SweptRows,
 };
 
 /// Stores pending deliveries and records their outcomes.
@@ -28,7 +28,7 @@ use crate::row::{
 pub trait Outbox: Send + Sync + 'static {
     /// Begins a session: takes every shard under a new epoch and a new writer. From then on, writes of earlier sessions
     /// are refused.
-    fn open(&self, at: Timestamp) -> impl Future<Output = Result<Start, StoreError>> + Send;
+    fn open(&self, at: Timestamp) -> impl Future<Output = Result<SessionStart, StoreError>> + Send;
 
     /// Writes messages and their deliveries in one transaction, all or none. They are durable when the call returns.
     /// The result has one [`Acceptance`] per message, in the given order. A message whose idempotency key is known is
@@ -47,7 +47,7 @@ pub trait Outbox: Send + Sync + 'static {
     /// The deliveries accepted since the last call, in commit order. Waits until there is at least one; an empty result
     /// means that the store has stopped and no more will come. Deliveries of an accept that has returned are available
     /// without waiting.
-    fn arrivals(&self) -> impl Future<Output = Vec<Arrival>> + Send;
+    fn arrivals(&self) -> impl Future<Output = Vec<ArrivedDelivery>> + Send;
 
     /// Records the results of attempts. Each settlement is applied or reported as stale independently of the others.
     fn settle(
@@ -65,7 +65,12 @@ pub trait Outbox: Send + Sync + 'static {
 
     /// Reads the pending rows that [`Query`] selects, as of `now`. Each row's [`Token`](crate::Token) says whether it
     /// may be sent.
-    fn page(&self, query: Query, limit: u32, now: Timestamp) -> impl Future<Output = Result<Page, StoreError>> + Send;
+    fn page(
+        &self,
+        query: Query,
+        limit: u32,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<PendingPage, StoreError>> + Send;
 
     /// The settings of these lanes; lanes that do not exist are left out.
     fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;
@@ -76,7 +81,12 @@ pub trait Outbox: Send + Sync + 'static {
     /// Deliveries of a message are counted in the same transaction. Those of a lane may be counted just after it:
     /// deliveries settled in between are not counted, and if counting fails the cut is in force and the result is 0.
     /// For deliveries that jobs made of a message, counting stops at 20,000.
-    fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn cut(
+        &self,
+        session: Session,
+        cut: Cut,
+        by: Option<ApiKeyRef>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Records the end of a bounded number of deliveries that a cut covers or whose TTL is over; readers already see
     /// them as ended. Deliveries in `under_way` are skipped because their attempt will settle them. Deliveries that a
@@ -109,7 +119,7 @@ pub trait Outbox: Send + Sync + 'static {
         &self,
         session: Session,
         scope: PauseScope,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Records in the journal that an operator reset a breaker. The breaker's state itself is only in its owner's
@@ -119,11 +129,11 @@ pub trait Outbox: Send + Sync + 'static {
         session: Session,
         of: BreakerOf,
         how: Reset,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Replaces the stored set of breakers that are not closed. The next session gets them in its [`Start`] and probes
-    /// before it sends.
+    /// Replaces the stored set of breakers that are not closed. The next session gets them in its [`SessionStart`] and
+    /// probes before it sends.
     fn remember(
         &self,
         session: Session,

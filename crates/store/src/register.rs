@@ -5,7 +5,7 @@ use std::future::Future;
 use posthaste_core::id::{Key, TenantId};
 
 use crate::StoreError;
-use crate::row::{Act, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{AuditStamp, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Stores documents. There are few of them, and delivering a message does not depend on any call here.
 pub trait Register: Send + Sync + 'static {
@@ -16,7 +16,7 @@ pub trait Register: Send + Sync + 'static {
         session: Session,
         document: Document,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<Filed, StoreError>> + Send;
 
     /// Removes a document; `false` if there is none.
@@ -25,7 +25,7 @@ pub trait Register: Send + Sync + 'static {
         session: Session,
         kind: DocumentKind,
         id: Key,
-        act: Act,
+        act: AuditStamp,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The document with this id.

@@ -28,28 +28,30 @@ use posthaste_core::time::Timestamp;
 
 pub use collapse::CollapseKey;
 pub use dead_letter::{
-    Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
+    BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
     DeadLetterPage, ListOrder, PURGES_MAX, Swept,
 };
-pub(crate) use dead_letter::{Purge, Walk};
+pub(crate) use dead_letter::{LetterIndex, Purge};
 pub use document::{Document, DocumentKind, Filed, OPERATOR};
 pub use endpoint::{
     DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SecretAct,
     SigningSecret, WebhookTarget,
 };
 pub use endpoint_selector::{EndpointSelector, MatchedEndpoints};
-pub use erasure::{Erase, Erasure, ErasureStep, ExportAsked, Whom};
+pub use erasure::{Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest};
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
-pub use job::{Begun, Chunk, Chunked, FanOut, Job, JobCursor, JobKind, JobQuery, JobState, Spread};
+pub use job::{Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, JobState};
 pub use list::{
-    Counted, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, LISTED_LOOKED_MAX, ListedMessage,
-    MessageFilter, MessagePage, Name, NamedPage, Pending, Tally, Waiting,
+    CountedEvent, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, HourlyCount, LISTED_LOOKED_MAX,
+    LaneBacklog, ListedMessage, MessageFilter, MessagePage, Name, NamedPage, PendingCounts, UtcHour,
 };
-pub(crate) use replay::Known;
+pub(crate) use replay::ReplayCandidate;
 pub use replay::{
     Lives, MadeBy, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips,
 };
-pub use retention::{Agreed, OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
+pub use retention::{
+    RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep,
+};
 pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 
 /// Identifies the process that may write to the store. A newer session fences all older ones.
@@ -65,7 +67,7 @@ pub struct Session {
 
 /// The state a session finds when it begins.
 #[derive(Clone, Debug)]
-pub struct Start {
+pub struct SessionStart {
     /// The new session.
     pub session: Session,
     /// Cuts whose rows are not all swept.
@@ -180,7 +182,7 @@ impl NewDelivery {
 
 /// A delivery that became durable and is to enter the dispatch loop's window.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct ArrivedDelivery {
     /// The delivery.
     pub new: NewDelivery,
     /// Its message.
@@ -191,7 +193,7 @@ pub struct Arrival {
 
 /// A pending delivery as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct PendingRow {
     /// The delivery.
     pub delivery: Delivery,
     /// The place its row is stored under.
@@ -247,9 +249,9 @@ pub enum Query {
 
 /// Rows that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct PendingPage {
     /// The rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PendingRow>,
     /// Whether there may be more rows that match.
     pub more: bool,
     /// For [`Query::Left`]: the id after which the next page begins; `None` if the whole table was read.
@@ -269,7 +271,7 @@ pub struct Settlement {
     /// The epoch at which the caller owns the delivery's shard.
     pub epoch: u64,
     /// The attempt that led to the change, if one did.
-    pub attempt: Option<Attempt>,
+    pub attempt: Option<AttemptRecord>,
     /// The beginning of the receiver's response, if it is worth storing; at most [`EXCERPT_BYTES_MAX`] bytes.
     pub excerpt: Option<Bytes>,
 }
@@ -284,7 +286,7 @@ impl Settlement {
 
 /// One attempt, as stored in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AttemptRecord {
     /// The attempt's number, from 1.
     pub number: u16,
     /// When it ended.
@@ -332,7 +334,7 @@ pub struct Pause {
     /// The reason that the operator gave.
     pub reason: Option<String>,
     /// The API key that asked for the pause, where that is known.
-    pub by: Option<By>,
+    pub by: Option<ApiKeyRef>,
 }
 
 impl Pause {
@@ -344,7 +346,7 @@ impl Pause {
 
 /// The API key that made a change. Both fields form its public id, which is valid even after the key is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct By {
+pub struct ApiKeyRef {
     /// The key's id.
     pub key: Key,
     /// When the key was made.
@@ -353,14 +355,14 @@ pub struct By {
 
 /// The time of a change, and the API key that made it: what the audit trail records of every change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Act {
+pub struct AuditStamp {
     /// The time of the change.
     pub at: Timestamp,
     /// The API key; `None` if the server made the change by itself or does not ask for API keys.
-    pub by: Option<By>,
+    pub by: Option<ApiKeyRef>,
 }
 
-impl Act {
+impl AuditStamp {
     /// A change without an API key.
     pub const fn at(at: Timestamp) -> Self {
         Self { at, by: None }
@@ -369,7 +371,7 @@ impl Act {
 
 /// The kind of a change to an endpoint or document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum ChangeKind {
     /// It was made.
     Made,
     /// It was changed.
@@ -380,11 +382,11 @@ pub enum Deed {
 
 /// A delivery as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct DeliveryRecord {
     /// The delivery. If a cut covers it or its TTL is over, its state already says so, even before the sweep.
     pub delivery: Delivery,
     /// The place its row is stored under; `None` if the delivery has ended.
     pub place: Option<RowIndex>,
     /// All attempts, in the order in which they were made.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<AttemptRecord>,
 }

@@ -93,24 +93,24 @@ use tokio::sync::oneshot;
 
 use crate::journal::Entries;
 use crate::row::{
-    Acceptance, Accepted, Act, Arrival, By, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Start, Sweep,
-    SweptRows,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Pause, PauseScope, PendingPage, Query, Session,
+    SessionStart, Settled, Settlement, Sweep, SweptRows,
 };
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
-use accept::Found;
+use accept::AcceptResult;
 use arrivals::Arrivals;
 pub use commits::Commits;
-use endpoint::Kept;
+use endpoint::EndpointCache;
 pub use erasure::ErasedAgain;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
-use request::{Asker, Change, Request};
+use request::{Asker, SmallChange, WriteRequest};
 use reserve::Reserve;
 use sealer::Sealer;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
 use vault::{Own, Vault};
-use work::Asked;
+use work::WorkCall;
 use writer::Writer;
 
 /// A store in a data folder.
@@ -134,9 +134,9 @@ pub struct Sqlite {
 struct Shared {
     vault: Arc<Vault>,
     arrivals: Arrivals,
-    kept: Kept,
-    commits: commits::Count,
-    tokens: token::Count,
+    cache: EndpointCache,
+    commits: commits::CommitHistogram,
+    tokens: token::TokenCounters,
     looks: Arc<Looks>,
     reserve: Reserve,
     /// The data folder.
@@ -213,9 +213,9 @@ impl Sqlite {
         let shared = Arc::new(Shared {
             vault: Arc::new(vault),
             arrivals: Arrivals::new(),
-            kept: Kept::default(),
-            commits: commits::Count::default(),
-            tokens: token::Count::new(bounds.retry_token_ttl),
+            cache: EndpointCache::default(),
+            commits: commits::CommitHistogram::default(),
+            tokens: token::TokenCounters::new(bounds.retry_token_ttl),
             looks: Arc::clone(&looks),
             reserve: Reserve::open(&folder, bounds.reserve_bytes)?,
             path: path.to_owned(),
@@ -299,12 +299,12 @@ impl Sqlite {
     /// lists and counts are exact without it.
     pub async fn catch_up(&self) -> Result<(), StoreError> {
         let (reply, done) = oneshot::channel();
-        self.writer.send(Request::CatchUp(reply)).await?;
+        self.writer.send(WriteRequest::CatchUp(reply)).await?;
         done.await.map_err(|_| StoreError::Stopped)
     }
 
-    async fn change(&self, session: Session, change: Change) -> Result<(), StoreError> {
-        self.writer.ask(|reply| Request::Change { session, change, reply }).await
+    async fn change(&self, session: Session, change: SmallChange) -> Result<(), StoreError> {
+        self.writer.ask(|reply| WriteRequest::Change { session, change, reply }).await
     }
 
     /// Has the writer run a function that changes about `rows` rows.
@@ -324,7 +324,7 @@ impl Sqlite {
         rows: usize,
         run: impl FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.writer.ask(|reply| Request::work(session, rows, Asker::Within, Asked::new(run, reply))).await
+        self.writer.ask(|reply| WriteRequest::work(session, rows, Asker::Within, WorkCall::new(run, reply))).await
     }
 
     /// Like [`Self::noted_work`], for a call of the API, which can be repeated: refused when the disk is full even for
@@ -335,7 +335,7 @@ impl Sqlite {
         rows: usize,
         run: impl FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.writer.ask(|reply| Request::work(session, rows, Asker::Caller, Asked::new(run, reply))).await
+        self.writer.ask(|reply| WriteRequest::work(session, rows, Asker::Caller, WorkCall::new(run, reply))).await
     }
 }
 
@@ -360,14 +360,14 @@ impl Watchable for Sqlite {
             commit_p99: commits.within(0.99),
             tokens_renewed: tokens.renewed,
             tokens_rejected: tokens.rejected,
-            recipient_rows: self.shared.kept.rows_read(),
+            recipient_rows: self.shared.cache.rows_read(),
         }
     }
 }
 
 impl Outbox for Sqlite {
-    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
-        self.writer.ask(|reply| Request::Open { at, start: None, reply }).await
+    async fn open(&self, at: Timestamp) -> Result<SessionStart, StoreError> {
+        self.writer.ask(|reply| WriteRequest::Open { at, start: None, reply }).await
     }
 
     async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
@@ -385,14 +385,14 @@ impl Outbox for Sqlite {
             .ask_soon(|reply| {
                 // From here on the writer gives the room back, whether or not this caller still waits.
                 permit.forget();
-                Request::Accept { session, messages, sealed, entries, found: Found::default(), room, reply }
+                WriteRequest::Accept { session, messages, sealed, entries, found: AcceptResult::default(), room, reply }
             })
             .await?;
         // The messages are committed: a stored answer that cannot be read must not make this an error.
-        Ok(Box::pin(self.open_answers(reply.pass_on(), keyed)).await)
+        Ok(Box::pin(self.open_answers(reply.wake_rest(), keyed)).await)
     }
 
-    async fn arrivals(&self) -> Vec<Arrival> {
+    async fn arrivals(&self) -> Vec<ArrivedDelivery> {
         self.shared.arrivals.fetch().await
     }
 
@@ -411,37 +411,37 @@ impl Outbox for Sqlite {
         let entries = crate::journal::settle_entries(&settlements);
         let macs = token::macs_of_settle(self.shared.vault.row_macs(), &settlements);
         let suspects = token::suspects(&settlements);
-        let settle = |reply| Request::Settle { session, settlements, entries, macs, settled, reply };
+        let settle = |reply| WriteRequest::Settle { session, settlements, entries, macs, settled, reply };
         let settled = self.writer.ask(settle).await?;
         self.shared.tokens.tell(&suspects, &settled);
         Ok(settled)
     }
 
     async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
-        self.change(session, Change::Spill(deliveries)).await
+        self.change(session, SmallChange::Spill(deliveries)).await
     }
 
-    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, now: Timestamp) -> Result<PendingPage, StoreError> {
         let shared = Arc::clone(&self.shared);
         self.readers.read(move |conn| page::read(conn, &Check { shared: &shared, now }, query, limit)).await
     }
 
     async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
-        let (mut found, missing) = self.shared.kept.by_lanes(&lanes);
+        let (mut found, missing) = self.shared.cache.by_lanes(&lanes);
         if !missing.is_empty() {
-            let read_at = self.shared.kept.changes();
+            let read_at = self.shared.cache.changes();
             let vault = Arc::clone(&self.shared.vault);
             let read = self.readers.read(move |conn| endpoint::read_lanes(conn, &vault, &missing)).await?;
-            found.extend(self.shared.kept.keep(read_at, read));
+            found.extend(self.shared.cache.keep(read_at, read));
         }
         let found: HashMap<LaneId, Arc<LaneSettings>> =
             found.into_iter().map(|entry| (entry.lane.lane, entry.lane)).collect();
         Ok(lanes.iter().filter_map(|lane| found.get(lane).cloned()).collect())
     }
 
-    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+    async fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         let scope = cut.scope;
-        match self.writer.ask(|reply| Request::Cut { session, cut, by, ended: None, reply }).await? {
+        match self.writer.ask(|reply| WriteRequest::Cut { session, cut, by, ended: None, reply }).await? {
             Some(ended) => Ok(ended),
             None => match self.readers.read(move |conn| page::count_ended(conn, scope)).await {
                 // The cut is committed: the caller must not take a failed count for a failed write. A long read may
@@ -465,22 +465,22 @@ impl Outbox for Sqlite {
     }
 
     async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
-        self.change(session, Change::Uncut(scope, at)).await
+        self.change(session, SmallChange::Uncut(scope, at)).await
     }
 
     async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
-        self.change(session, Change::Pause(pause, at)).await
+        self.change(session, SmallChange::Pause(pause, at)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
-        self.change(session, Change::Resume(scope, act)).await
+    async fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
+        self.change(session, SmallChange::Resume(scope, act)).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
-        self.change(session, Change::Reset(of, how, act)).await
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
+        self.change(session, SmallChange::Reset(of, how, act)).await
     }
 
     async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
-        self.change(session, Change::Remember(breakers)).await
+        self.change(session, SmallChange::Remember(breakers)).await
     }
 }

@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::Duration;
 
 use anyhow::Result;
-use posthaste_store::audit::Report;
-use posthaste_store::sqlite::audit::{Progress, Trust, Verified};
+use posthaste_store::audit::AuditReport;
+use posthaste_store::sqlite::audit::{AuditProgress, Trust, Verified};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ impl Bar {
         Self { is_terminal: stderr().is_terminal(), drawn: None, began: Instant::now() }
     }
 
-    pub(crate) fn show(&mut self, progress: Progress) {
+    pub(crate) fn show(&mut self, progress: AuditProgress) {
         if self.is_terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW_EVERY) {
             let line = bar(progress, self.began.elapsed());
             // A bar that cannot be drawn is not an error.
@@ -43,8 +43,8 @@ impl Bar {
     }
 }
 
-fn bar(progress: Progress, took: Duration) -> String {
-    let Progress { done, of } = progress;
+fn bar(progress: AuditProgress, took: Duration) -> String {
+    let AuditProgress { done, of } = progress;
     let share = if of == 0 { 1.0 } else { (done as f64 / of as f64).min(1.0) };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the bar's width")]
     let full = (share * BAR_WIDTH as f64) as usize;
@@ -63,8 +63,8 @@ pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
         say!("FOUND  and {} more", report.found - report.findings.len() as u64)?;
     }
     say!("rows         {}", rows(report))?;
-    let Report { ends, ends_let_go, ends_erased, .. } = report;
-    say!("deliveries   {ends} ended; of their outcomes retention deleted {ends_let_go}, erasures {ends_erased}")?;
+    let AuditReport { ends, ends_expired, ends_erased, .. } = report;
+    say!("deliveries   {ends} ended; of their outcomes retention deleted {ends_expired}, erasures {ends_erased}")?;
     say!("checkpoints  {}", checkpoints(report))?;
     say!("public key   {}", key(verified, trust))?;
     say!("covered      {}", covered(report, trust))?;
@@ -75,19 +75,21 @@ pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
     }
 }
 
-fn rows(report: &Report) -> String {
-    let Report { first, last, rows, entries, let_go, .. } = report;
-    match (rows, let_go) {
+fn rows(report: &AuditReport) -> String {
+    let AuditReport { first, last, rows, entries, expired_upto, .. } = report;
+    match (rows, expired_upto) {
         (0, _) => "none".to_owned(),
         (_, 0) => format!("{first} to {last}: {rows}, with {entries} entries"),
         (_, _) => {
-            format!("{first} to {last}: {rows}, with {entries} entries; rows up to {let_go} were deleted by retention")
+            format!(
+                "{first} to {last}: {rows}, with {entries} entries; rows up to {expired_upto} were deleted by retention"
+            )
         }
     }
 }
 
-fn checkpoints(report: &Report) -> String {
-    let Report { checkpoints, signed, past, .. } = report;
+fn checkpoints(report: &AuditReport) -> String {
+    let AuditReport { checkpoints, signed, past, .. } = report;
     let past = if *past == 0 { String::new() } else { format!("; {past} are for rows that retention deleted") };
     match checkpoints {
         0 => format!("none that matches{past}"),
@@ -109,7 +111,7 @@ fn key(verified: &Verified, trust: &Trust) -> String {
 }
 
 /// The rows that checkpoints from elsewhere cover.
-fn covered(report: &Report, trust: &Trust) -> String {
+fn covered(report: &AuditReport, trust: &Trust) -> String {
     if trust.checkpoints.is_empty() {
         return "no rows: no checkpoint was given. A writer of the file can cut off its end unseen; pass a kept \
                 checkpoint with --checkpoint"
@@ -131,10 +133,10 @@ pub(super) fn json(verified: &Verified, trust: &Trust) -> Result<()> {
         "clean": report.is_clean(),
         "found": report.found,
         "findings": findings,
-        "rows": { "first": report.first, "last": report.last, "read": report.rows, "let_go": report.let_go },
+        "rows": { "first": report.first, "last": report.last, "read": report.rows, "let_go": report.expired_upto },
         "entries": report.entries,
         "ends": report.ends,
-        "ends_let_go": report.ends_let_go,
+        "ends_let_go": report.ends_expired,
         "ends_erased": report.ends_erased,
         "checkpoints": { "fit": report.checkpoints, "past": report.past, "last_row": report.signed },
         "vouched_row": report.vouched,
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_bar_is_empty_at_first_and_full_at_the_end() {
-        let drawn = |done, of| bar(Progress { done, of }, Duration::from_secs(2));
+        let drawn = |done, of| bar(AuditProgress { done, of }, Duration::from_secs(2));
         assert_eq!(drawn(0, 100), format!("[{}] 0 of 100 rows, 100 s to go", " ".repeat(30)));
         assert_eq!(drawn(50, 100), format!("[{}{}] 50 of 100 rows, 2 s to go", "#".repeat(15), " ".repeat(15)));
         assert_eq!(drawn(100, 100), format!("[{}] 100 of 100 rows, 0 s to go", "#".repeat(30)));

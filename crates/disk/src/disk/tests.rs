@@ -13,8 +13,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Act, Attempt, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register, Session, Settled,
-    Settlement, StoreError,
+    Accepted, AttemptRecord, AuditStamp, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register,
+    Session, Settled, Settlement, StoreError,
 };
 use posthaste_testkit::master_key;
 
@@ -54,7 +54,7 @@ fn delivered(session: Session, accepted: &Accepted) -> Settlement {
         },
         epoch: session.epoch,
         excerpt: None,
-        attempt: Some(Attempt { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
+        attempt: Some(AttemptRecord { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
     }
 }
 
@@ -175,7 +175,7 @@ async fn document_filed_without_any_room_is_refused_and_not_stored_later() {
             tokio::task::yield_now().await;
         }
         for _ in 0..10 {
-            let refused = store.file(session, document.clone(), None, Act::at(NOW)).await;
+            let refused = store.file(session, document.clone(), None, AuditStamp::at(NOW)).await;
             assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
         }
         disk.heal();
@@ -184,5 +184,8 @@ async fn document_filed_without_any_room_is_refused_and_not_stored_later() {
     let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
     assert_eq!(settled.expect("there is room again"), [Settled::Done]);
     assert_eq!(store.document(DocumentKind::Policy, id).await.expect("the store can be read"), None, "it was refused");
-    assert_eq!(store.file(session, document, None, Act::at(NOW)).await.expect("there is room again"), Filed::Done);
+    assert_eq!(
+        store.file(session, document, None, AuditStamp::at(NOW)).await.expect("there is room again"),
+        Filed::Done
+    );
 }

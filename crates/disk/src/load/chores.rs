@@ -18,12 +18,12 @@ use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::journal::{Entry, Head};
+use posthaste_store::journal::{Head, JournalEntry};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Act, Archive, Attempt, Chunk, CollapseKey, DeadLetterFilter, DeadLetters, FanOut, Job, JobCursor,
-    JobKind, JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox, ReplayWhat, Replayable,
-    Retention, RetentionStep, Session, Settlement, Skips, Spread, Store, StoreError, Sweep,
+    Accepted, Archive, AttemptRecord, AuditStamp, Chunk, ChunkDelivery, CollapseKey, DeadLetterFilter, DeadLetters,
+    DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay,
+    Outbox, ReplayWhat, Replayable, Retention, RetentionStep, Session, Settlement, Skips, Store, StoreError, Sweep,
 };
 
 use super::{NOW, endpoint};
@@ -126,7 +126,7 @@ impl Chores {
         let message = self.model.message(fan_out.message).await.ok()??;
         let count = dice.u64(1..6);
         let first = mint(count);
-        let each = (0..count).map(|n| Spread {
+        let each = (0..count).map(|n| ChunkDelivery {
             new: new_delivery(dice, DeliveryId(first.plus(n)), &message, None),
             message: Arc::clone(&message),
             replays: None,
@@ -150,7 +150,7 @@ impl Chores {
             };
             let lane = Arc::new(endpoint(old.lane.0.raw()).lane_settings());
             let new = NewDelivery { delivery, place: RowIndex::Ready, lane, collapse: None };
-            deliveries.push(Spread { new, message, replays: Some(old.id) });
+            deliveries.push(ChunkDelivery { new, message, replays: Some(old.id) });
         }
         let mut skipped = Skips::default();
         for item in &page.items {
@@ -161,7 +161,7 @@ impl Chores {
         Some(Chunk { job: job.id, at: NOW, from: job.cursor, to: page.next, deliveries, skipped, last: page.last })
     }
 
-    async fn running(&self) -> Vec<Job> {
+    async fn running(&self) -> Vec<DeliveryJob> {
         self.model.jobs(JobQuery::Running, None, MANY).await.unwrap_or_default()
     }
 
@@ -259,7 +259,7 @@ async fn ended_once(store: &Sqlite) -> Result<(), Flaw> {
         }
         head = Some(Head::behind(row));
         for entry in row.entries() {
-            if let Entry::Ended { delivery, .. } = entry.map_err(unread)?
+            if let JournalEntry::Ended { delivery, .. } = entry.map_err(unread)?
                 && !ended.insert(delivery)
             {
                 return Err(Flaw::Lost(format!("delivery {delivery} has ended twice")));
@@ -313,7 +313,8 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
         Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone(), None).await?),
         Chore::Sweep(sweep) => write!(answer, "{:?}", store.sweep(session, *sweep, Vec::new()).await?),
         Chore::Purge => {
-            let count = store.purge_dead_letters(session, TENANT, DeadLetterFilter::of(TENANT), Act::at(NOW)).await?;
+            let count =
+                store.purge_dead_letters(session, TENANT, DeadLetterFilter::of(TENANT), AuditStamp::at(NOW)).await?;
             write!(answer, "{count:?}")
         }
         Chore::Retain => {
@@ -333,7 +334,7 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
     let took = Duration::from_millis(5);
     Settlement {
         excerpt: None,
-        attempt: Some(Attempt { number: delivery.attempts, at: NOW, took, cause, status: None }),
+        attempt: Some(AttemptRecord { number: delivery.attempts, at: NOW, took, cause, status: None }),
         record: DeliveryRecord {
             attempts_before: delivery.attempts - 1,
             place: RowIndex::Delayed,

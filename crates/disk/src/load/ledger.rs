@@ -6,7 +6,7 @@ use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Archive, Directory, PauseScope, Start, StoreError};
+use posthaste_store::{Accepted, Archive, Directory, PauseScope, SessionStart, StoreError};
 
 use super::NOW;
 use crate::crowd::{Flaw, chain};
@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// Compares the cuts and pauses that a session finds at its beginning.
-    pub(super) fn check_start(&self, start: &Start) -> Result<(), String> {
+    pub(super) fn check_start(&self, start: &SessionStart) -> Result<(), String> {
         for (fact, answer) in &self.facts {
             let found = match fact {
                 Fact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == CutScope::Lane(*lane)),

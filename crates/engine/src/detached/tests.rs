@@ -17,7 +17,7 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, StoreError, Whom};
+use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope, StoreError};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -225,7 +225,7 @@ const VERBS: [(&str, Verb); 9] = [
     }),
     ("erase a tenant", |engine, things| {
         Box::pin(async move {
-            engine.erase(things.tenant.id, Whom::Tenant, None).await.expect("it is erased");
+            engine.erase(things.tenant.id, ErasureTarget::Tenant, None).await.expect("it is erased");
         })
     }),
 ];

@@ -7,7 +7,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
 use posthaste_core::scheduler::{BreakerOf, Evicted, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Act, By, Outbox, Page, Pause, PauseScope, Query, Session, Settled, Settlement, StoreError, Sweep, SweptRows,
+    ApiKeyRef, AuditStamp, Outbox, Pause, PauseScope, PendingPage, Query, Session, Settled, Settlement, StoreError,
+    Sweep, SweptRows,
 };
 
 use super::commands::Ticket;
@@ -26,7 +27,7 @@ pub enum StoreCall {
     /// Look up lanes.
     Lanes(Vec<LaneId>),
     /// Make a cut durable, at the request of a caller with this key, and answer this ticket.
-    Cut(Cut, Option<By>, Option<Ticket>),
+    Cut(Cut, Option<ApiKeyRef>, Option<Ticket>),
     /// Write outcomes for rows that have ended, except for these, which are under way.
     Sweep(Sweep, Vec<DeliveryId>),
     /// Delete a cut that has no rows left, at this time.
@@ -34,9 +35,9 @@ pub enum StoreCall {
     /// Record a pause that began at this time.
     Pause(Pause, Timestamp, Ticket),
     /// End this pause of a scope and those before it, with its time and key for the journal.
-    Resume(PauseScope, PauseNumber, Act, Ticket),
+    Resume(PauseScope, PauseNumber, AuditStamp, Ticket),
     /// Write to the journal that a caller reset a breaker.
-    Reset(BreakerOf, Reset, Act, Ticket),
+    Reset(BreakerOf, Reset, AuditStamp, Ticket),
     /// Replace the stored breakers by these, which are not closed.
     Remember(Vec<SoftBreaker>),
 }
@@ -47,7 +48,7 @@ pub enum StoreReply {
     /// One result for each settlement, in order.
     Settled(Vec<Settled>),
     /// The rows as of this departure, or later.
-    Paged(Query, Departure, Page),
+    Paged(Query, Departure, PendingPage),
     /// These rows are marked as spilled.
     Spilled(Vec<Evicted>),
     /// The lanes asked for, and the settings of those that exist.

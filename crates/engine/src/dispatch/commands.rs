@@ -11,7 +11,7 @@ use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantI
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Act, By, Page, Pause, PauseScope, Query, Token};
+use posthaste_store::{ApiKeyRef, AuditStamp, Pause, PauseScope, PendingPage, Query, Token};
 
 use super::call::StoreCall;
 use super::counts::Watched;
@@ -25,13 +25,13 @@ pub struct Ticket(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// End every delivery of a message that is not in flight, at the request of a caller with this key.
-    Cancel(MessageId, Option<By>),
+    Cancel(MessageId, Option<ApiKeyRef>),
     /// End everything that waits in a lane, at a caller's request or, without a key, at the engine's own.
-    EndLane(EndLane, Option<By>),
+    EndLane(EndLane, Option<ApiKeyRef>),
     /// Pause; nothing of the scope is sent once this is answered.
     Pause(Pause),
     /// End a pause, at the request of a caller with this key.
-    Resume(PauseScope, Option<By>),
+    Resume(PauseScope, Option<ApiKeyRef>),
     /// List the pauses in force: skip this many, and return at most this many.
     Pauses(usize, usize),
     /// The settings of a lane have changed: read them again.
@@ -59,7 +59,7 @@ pub enum Command {
     Tenant(TenantSettings),
     /// Reset a breaker, at the request of a caller with this key: in force at once, and in the journal once it is
     /// answered. It is as durable as breakers are.
-    Reset(BreakerOf, Reset, Option<By>),
+    Reset(BreakerOf, Reset, Option<ApiKeyRef>),
     /// A tenant, or a subject of it, is being erased: drop its payloads from memory. Sent before the store erases, so
     /// that none is sent in between, and again afterwards, to learn which messages are in flight then.
     Erased(TenantId, Option<String>),
@@ -155,7 +155,7 @@ impl Dispatch {
             Command::Resume(scope, by) => {
                 // Enabling an endpoint resumes its lane, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    let resume = StoreCall::Resume(scope, self.pauses.number(scope), Act { at: now, by }, ticket);
+                    let resume = StoreCall::Resume(scope, self.pauses.number(scope), AuditStamp { at: now, by }, ticket);
                     self.after_outcomes_of(scope, Effect::Store(resume), effects);
                 } else {
                     effects.push(Effect::Answer(ticket, CommandReply::Nothing));
@@ -219,7 +219,7 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
-                Effect::Store(StoreCall::Reset(of, how, Act { at: now, by }, ticket))
+                Effect::Store(StoreCall::Reset(of, how, AuditStamp { at: now, by }, ticket))
             } else {
                 Effect::Answer(ticket, CommandReply::Nothing)
             }),
@@ -248,7 +248,13 @@ impl Dispatch {
     }
 
     /// Makes a cut in memory first, then in the store; the answer comes once both have it.
-    pub(super) fn cut(&mut self, mut cut: Cut, by: Option<By>, ticket: Option<Ticket>, effects: &mut Vec<Effect>) {
+    pub(super) fn cut(
+        &mut self,
+        mut cut: Cut,
+        by: Option<ApiKeyRef>,
+        ticket: Option<Ticket>,
+        effects: &mut Vec<Effect>,
+    ) {
         cut.spared = self.scheduler.cut(cut.scope, cut.upto, cut.cause);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);
         effects.push(Effect::Store(StoreCall::Cut(cut, by, ticket)));
@@ -297,7 +303,7 @@ impl Dispatch {
         now: Timestamp,
         id: DeliveryId,
         as_of: Departure,
-        page: Page,
+        page: PendingPage,
         effects: &mut Vec<Effect>,
     ) {
         let row = page.rows.into_iter().next();

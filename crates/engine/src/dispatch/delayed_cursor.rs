@@ -6,7 +6,7 @@
 use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::HORIZON;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Page, Query};
+use posthaste_store::{PendingPage, Query};
 
 /// Rows in one page.
 pub(super) const PAGE: u32 = 1_000;
@@ -60,7 +60,7 @@ impl DelayedCursor {
     }
 
     /// A page was read: moves the cursor and sets the time of the next page.
-    pub(super) fn paged(&mut self, now: Timestamp, page: &Page) {
+    pub(super) fn paged(&mut self, now: Timestamp, page: &PendingPage) {
         self.paging = false;
         if let Some(last) = page.rows.last() {
             self.after = Some((last.delivery.state.due().unwrap_or(now), last.delivery.id));

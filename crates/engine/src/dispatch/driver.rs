@@ -13,7 +13,7 @@ use posthaste_core::id_map::IdSet;
 use posthaste_core::scheduler::Limits;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Arrival, Outbox, Session, Start, StoreError};
+use posthaste_store::{ArrivedDelivery, Outbox, Session, SessionStart, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -76,7 +76,7 @@ impl DispatchHandle {
 /// The dispatch loop with everything it needs to run.
 pub struct Driver<S, T, C> {
     dispatch: Dispatch,
-    start: Option<Start>,
+    start: Option<SessionStart>,
     store: Arc<S>,
     transport: T,
     clock: C,
@@ -92,7 +92,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     /// A loop over this store, transport and clock, and the handle for its commands.
     pub fn new(
         limits: Limits,
-        start: Start,
+        start: SessionStart,
         store: Arc<S>,
         transport: T,
         clock: C,
@@ -233,7 +233,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
 }
 
 /// The event for these arrivals; an empty list means that the store has stopped.
-fn arrived(arrivals: Vec<Arrival>) -> Result<Event, StoreError> {
+fn arrived(arrivals: Vec<ArrivedDelivery>) -> Result<Event, StoreError> {
     if arrivals.is_empty() { Err(StoreError::Stopped) } else { Ok(Event::Arrived(arrivals)) }
 }
 

@@ -10,7 +10,7 @@ use posthaste_core::scheduler::{Admission, Evicted, IdRange, LaneSettings, PageW
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::{Page, Query, Row, Start, Token};
+use posthaste_store::{PendingPage, PendingRow, Query, SessionStart, Token};
 
 use super::call::StoreCall;
 use super::{Departure, Dispatch, Effect, delayed_cursor};
@@ -21,7 +21,7 @@ const LEFT_PAGE: u32 = 500;
 const DEPARTED_TIDY: usize = 4_096;
 impl Dispatch {
     /// Takes over the cuts, pauses, queues, breakers and rows of earlier sessions.
-    pub(super) fn started(&mut self, now: Timestamp, start: Start, effects: &mut Vec<Effect>) {
+    pub(super) fn started(&mut self, now: Timestamp, start: SessionStart, effects: &mut Vec<Effect>) {
         self.session = start.session;
         // Higher than every id of earlier sessions.
         self.scheduler.seen(now, DeliveryId(Key::new(self.session.writer, 0)));
@@ -72,7 +72,7 @@ impl Dispatch {
         now: Timestamp,
         query: Query,
         as_of: Departure,
-        page: Page,
+        page: PendingPage,
         effects: &mut Vec<Effect>,
     ) {
         match query {
@@ -110,7 +110,7 @@ impl Dispatch {
         tier: Tier,
         span: IdRange,
         as_of: Departure,
-        page: Page,
+        page: PendingPage,
     ) -> bool {
         let (mut passed, mut last, mut stuck) = (false, None, false);
         for row in page.rows {
@@ -151,7 +151,7 @@ impl Dispatch {
 
     /// Takes a row into the window, unless the page is older than what memory knows of the delivery. `false`
     /// when the row must be read again.
-    pub(super) fn take_in(&mut self, now: Timestamp, row: Row, as_of: Departure) -> bool {
+    pub(super) fn take_in(&mut self, now: Timestamp, row: PendingRow, as_of: Departure) -> bool {
         let (id, lane) = (row.delivery.id, row.delivery.lane);
         if self.is_older(id, as_of) {
             if row.place == RowIndex::Delayed {
@@ -179,7 +179,7 @@ impl Dispatch {
 
     /// A row that Posthaste did not write is never sent: the delivery ends as dead. If a delivery with this id is in
     /// the window already, it came there from a valid row and continues.
-    pub(super) fn quarantine(&mut self, now: Timestamp, row: Row) {
+    pub(super) fn quarantine(&mut self, now: Timestamp, row: PendingRow) {
         if !self.scheduler.knows(row.delivery.id) {
             let end = State::Dead { at: now, cause: Cause::TokenRejected };
             let record = self.scheduler.end_row(row.delivery, row.place, end);

@@ -18,7 +18,7 @@ use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{
-    Attempt, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret, WebhookTarget,
+    AttemptRecord, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret, WebhookTarget,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -166,7 +166,7 @@ async fn export_has_the_excerpts_of_receivers_answers() {
     };
     let waiting = exported(engine, "ann").await.0.into_iter().find_map(delivery).expect("a delivery");
     let at = engine.now();
-    let failed = Attempt { number: 1, at, took: Duration::ZERO, cause: Cause::Unavailable, status: Some(503) };
+    let failed = AttemptRecord { number: 1, at, took: Duration::ZERO, cause: Cause::Unavailable, status: Some(503) };
     let state = State::Dead { at, cause: Cause::Unavailable };
     let record = DeliveryRecord {
         shard: Shard::of(waiting.lane),
@@ -216,7 +216,7 @@ async fn subjects_data_can_be_exported_until_it_is_erased() {
         running.accept(subject, text).await;
     }
     assert_eq!(bodies(engine, "ann").await, ["one", "three"]);
-    let erased = engine.erase(TENANT, Whom::Subject("ann".to_owned()), None).await.expect("it erases");
+    let erased = engine.erase(TENANT, ErasureTarget::Subject("ann".to_owned()), None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0), "done within the answer");
     assert!(erased.erasure.done.is_some());
     assert_eq!(bodies(engine, "ann").await, [""; 0]);
@@ -232,7 +232,7 @@ async fn erasing_a_paused_tenant_sends_nothing() {
     engine.pause(Pause::new(PauseScope::Tenant(TENANT), None)).await.expect("it pauses");
     running.accept("ann", "one").await;
     running.accept("bob", "two").await;
-    let erased = engine.erase(TENANT, Whom::Tenant, None).await.expect("it erases");
+    let erased = engine.erase(TENANT, ErasureTarget::Tenant, None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0));
     assert_eq!(running.resolver.0.load(Ordering::SeqCst), 0, "the receiver's name was not resolved");
     running.end().await;

@@ -14,8 +14,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Act, DeadLetterFilter, Details, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled,
-    Settlement, Shown, Watchable,
+    Accepted, AuditStamp, DeadLetterFilter, DeliveryRecord, Details, Endpoint, JobState, Missing, NewReplay, Outbox,
+    ReplayWhat, Settled, Settlement, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -108,7 +108,7 @@ impl Process {
         self.store.close().await;
     }
 
-    async fn job(&self, id: JobId) -> Job {
+    async fn job(&self, id: JobId) -> DeliveryJob {
         self.store.job(id).await.expect("the store reads").expect("the job is there")
     }
 
@@ -130,7 +130,7 @@ impl Process {
         let id = endpoint.id;
         _ = self
             .store
-            .put_endpoint(self.session, endpoint, None, Act::at(SystemClock::new().now()))
+            .put_endpoint(self.session, endpoint, None, AuditStamp::at(SystemClock::new().now()))
             .await
             .expect("an endpoint is put");
         id
@@ -171,9 +171,9 @@ impl Process {
         delivery
     }
 
-    async fn every_delivery(&self, message: MessageId) -> Vec<Shown> {
+    async fn every_delivery(&self, message: MessageId) -> Vec<DeliveryRecord> {
         let now = SystemClock::new().now();
-        let mut all: Vec<Shown> = Vec::new();
+        let mut all: Vec<DeliveryRecord> = Vec::new();
         loop {
             let after = all.last().map(|shown| shown.delivery.id);
             let page = self.store.deliveries(message, after, now, 700).await.expect("the store reads");
@@ -338,7 +338,7 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
     let job = process.job(id).await;
     let jobs = process.jobs();
-    let next_life = async |job: &Job, endpoint: EndpointId| {
+    let next_life = async |job: &DeliveryJob, endpoint: EndpointId| {
         let found = Replayable::Ended(Delivery { endpoint, ..ended.clone() });
         match jobs.next_life(job, found, &mut Carried::default()).await.expect("the store reads") {
             Next::Life(life) => Ok(life.new.delivery.endpoint),
@@ -348,7 +348,7 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     };
     assert_eq!(next_life(&job, own).await, Ok(own));
     assert_eq!(next_life(&job, others).await, Err(Skip::EndpointGone), "the endpoint is another tenant's");
-    let theirs = Job { tenant: OTHERS, ..job };
+    let theirs = DeliveryJob { tenant: OTHERS, ..job };
     assert_eq!(next_life(&theirs, others).await, Err(Skip::PayloadGone), "another tenant's message");
     assert_eq!(next_life(&theirs, own).await, Err(Skip::EndpointGone));
     process.die().await;

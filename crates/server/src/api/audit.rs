@@ -10,11 +10,11 @@ use axum::extract::State;
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind as IdKind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::trail::TrailRange;
-use posthaste_store::journal::{Entry, Kind};
+use posthaste_store::journal::{EntryKind, JournalEntry};
 use posthaste_store::{JournalRow, Store};
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 /// The filters of a request.
 #[derive(Debug)]
 struct Filter {
-    kind: Option<Kind>,
+    kind: Option<EntryKind>,
     tenant: Option<TenantId>,
     by: Option<Key>,
     span: TrailRange,
@@ -87,8 +87,8 @@ impl Filter {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &Asked) -> Result<Self, Problem> {
         let refused = |detail: String| Problem::new(Code::InvalidParameter, detail);
         let kind = |named: &str| {
-            let all = || Kind::ALL.map(Kind::name).join(", ");
-            Kind::named(named).ok_or_else(|| refused(format!("kind {named:?} is not one of {}", all())))
+            let all = || EntryKind::ALL.map(EntryKind::name).join(", ");
+            EntryKind::named(named).ok_or_else(|| refused(format!("kind {named:?} is not one of {}", all())))
         };
         let kind = query.filter("kind").map(kind).transpose()?;
         // A revoked key is a valid filter too.
@@ -124,7 +124,7 @@ impl Filter {
         &self,
         api: &Api<S, C>,
         owners: &mut Owners,
-        entry: &Entry,
+        entry: &JournalEntry,
     ) -> Result<Option<About>, Problem> {
         let is_other = self.kind.is_some_and(|kind| kind != entry.kind());
         if is_other || self.by.is_some_and(|by| entry.by().is_none_or(|who| who.key != by)) {
@@ -193,7 +193,7 @@ impl Shown {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
         row: &JournalRow,
-        entry: &Entry,
+        entry: &JournalEntry,
         about: About,
     ) -> Result<Self, Problem> {
         let About { tenant, endpoint, message, delivery, named, what, .. } = about;

@@ -9,7 +9,7 @@ use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Reset};
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{EndpointStatus, Store};
@@ -145,7 +145,7 @@ pub(super) fn origin_id(origin: OriginId) -> String {
 
 async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String, Problem> {
     let known = api.engine.endpoint_of_lane(lane).await?.filter(|known| known.status != EndpointStatus::Deleted);
-    let id = known.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
+    let id = known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at));
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
 }
 

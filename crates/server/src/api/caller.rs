@@ -8,13 +8,13 @@ use axum::extract::FromRequestParts;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use posthaste_core::id::TenantId;
-use posthaste_crypto::api_key::{Denied, KeyClass, Scope};
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::api_key::{ApiKeyScope, Denied, KeyClass};
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::access::{Grant, KnownKey, NotAdmitted};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Tenant;
-use posthaste_store::{By, Store};
+use posthaste_store::{ApiKeyRef, Store};
 
 use super::Api;
 use super::endpoint_fields::Sight;
@@ -32,13 +32,13 @@ pub enum Door {
 }
 
 /// The scopes as const parameters of [`Caller`].
-pub(crate) const SEND: u8 = Scope::Send as u8;
-pub(crate) const READ: u8 = Scope::Read as u8;
-pub(crate) const MANAGE: u8 = Scope::Manage as u8;
-pub(crate) const REPLAY: u8 = Scope::Replay as u8;
-pub(crate) const SECRETS: u8 = Scope::Secrets as u8;
-pub(crate) const PRIVACY: u8 = Scope::Privacy as u8;
-pub(crate) const OPERATE: u8 = Scope::Operate as u8;
+pub(crate) const SEND: u8 = ApiKeyScope::Send as u8;
+pub(crate) const READ: u8 = ApiKeyScope::Read as u8;
+pub(crate) const MANAGE: u8 = ApiKeyScope::Manage as u8;
+pub(crate) const REPLAY: u8 = ApiKeyScope::Replay as u8;
+pub(crate) const SECRETS: u8 = ApiKeyScope::Secrets as u8;
+pub(crate) const PRIVACY: u8 = ApiKeyScope::Privacy as u8;
+pub(crate) const OPERATE: u8 = ApiKeyScope::Operate as u8;
 
 /// Added to a scope for routes about the caller's own tenant: a tenant key needs the scope, an operator key `operate`.
 const OWN: u8 = 0x80;
@@ -57,7 +57,7 @@ pub struct Caller<const SCOPE: u8> {
 }
 
 impl<const SCOPE: u8> Caller<SCOPE> {
-    const NEEDS: Scope = Scope::ALL[(SCOPE & !OWN) as usize];
+    const NEEDS: ApiKeyScope = ApiKeyScope::ALL[(SCOPE & !OWN) as usize];
 
     /// The tenant of the request. Fails with `tenant_required` for an operator that named none.
     pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>, Problem> {
@@ -84,7 +84,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     }
 
     /// Checks that the key has another scope too.
-    pub(crate) fn may(&self, scope: Scope) -> Result<(), Problem> {
+    pub(crate) fn may(&self, scope: ApiKeyScope) -> Result<(), Problem> {
         self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
     }
 
@@ -102,8 +102,8 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     }
 
     /// The key for the audit trail; `None` for a caller without a key.
-    pub(super) fn by(&self) -> Option<By> {
-        self.key.as_ref().map(|key| By { key: key.id, made: key.at })
+    pub(super) fn by(&self) -> Option<ApiKeyRef> {
+        self.key.as_ref().map(|key| ApiKeyRef { key: key.id, made: key.at })
     }
 
     /// Whether the caller has an operator key, or needs no key.
@@ -118,7 +118,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         };
         if let Some(key) = &key {
             let is_operators = SCOPE & OWN != 0 && key.tenant.is_none();
-            key.allows(if is_operators { Scope::Operate } else { Self::NEEDS }).map_err(denied)?;
+            key.allows(if is_operators { ApiKeyScope::Operate } else { Self::NEEDS }).map_err(denied)?;
         }
         let tenant = match key.as_ref().and_then(|key| key.tenant) {
             Some(own) => Some(own_tenant(api, own, headers).await?),
@@ -202,7 +202,7 @@ fn unknown() -> Problem {
 }
 
 fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Option<TenantId> {
-    api.engine.opened(Kind::Tenant, named).map(|(key, _)| TenantId(key))
+    api.engine.opened(IdKind::Tenant, named).map(|(key, _)| TenantId(key))
 }
 
 /// Finds a tenant by its id or uid.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::Uri;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter, Store};
@@ -85,16 +85,16 @@ impl Shown {
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         Ok(Self {
             tenant: api.engine.tenant_public_id(letter.tenant).await?,
-            delivery: id(Kind::Delivery, letter.delivery.0),
-            message: id(Kind::Message, letter.message.0),
-            endpoint: endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at)),
+            delivery: id(IdKind::Delivery, letter.delivery.0),
+            message: id(IdKind::Message, letter.message.0),
+            endpoint: endpoint.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)),
             event_type: letter.event_type.clone(),
             tier: letter.tier.name(),
             cause: letter.cause.code(),
             attempts: letter.attempts,
             dead_at: value::write_time(letter.at),
             replayed: letter.replayed_as.is_some(),
-            replayed_as: letter.replayed_as.map(|next| id(Kind::Delivery, next.0)),
+            replayed_as: letter.replayed_as.map(|next| id(IdKind::Delivery, next.0)),
         })
     }
 }

@@ -13,11 +13,11 @@ use posthaste_core::policy::told_nearest;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::api_key::Scope;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::api_key::ApiKeyScope;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{DeliveryView, Sees};
-use posthaste_store::{Attempt, HistoryFilter, HistoryOf, Lives, Store, StoreError};
+use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, Store, StoreError};
 use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
@@ -38,10 +38,10 @@ pub async fn show<S: Store, C: Clock>(
 ) -> Answer {
     let wants_content = content(&uri)?;
     if wants_content {
-        caller.may(Scope::Privacy)?;
+        caller.may(ApiKeyScope::Privacy)?;
     }
     let unknown = || Problem::no_such("delivery");
-    let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
+    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
     let excerpts = if wants_content { api.engine.excerpts(DeliveryId(key)).await? } else { Vec::new() };
     shown(&api, caller.sees(), accepted_at, &view, &excerpts).await
@@ -65,9 +65,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.endpoint).await? else { continue };
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         let ids = Ids {
-            id: id(Kind::Delivery, delivery.id.0),
+            id: id(IdKind::Delivery, delivery.id.0),
             tenant: api.engine.tenant_public_id(endpoint.tenant).await?,
-            message: id(Kind::Message, delivery.message.0),
+            message: id(IdKind::Message, delivery.message.0),
             endpoint: Some(endpoints::public_id(&api, &endpoint)),
             linked: Linked::of(&api, accepted_at, lives),
         };
@@ -82,7 +82,8 @@ async fn filter<S: Store, C: Clock>(
     visibility: Sees,
     query: &Asked,
 ) -> Result<HistoryFilter, Problem> {
-    let message = query.filter("message").map(|id| api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)));
+    let message =
+        query.filter("message").map(|id| api.engine.opened(IdKind::Message, id).map(|(key, _)| MessageId(key)));
     let of = match (query.filter("endpoint"), message) {
         (Some(_), Some(_)) => {
             let detail = "filter by message or by endpoint, not by both";
@@ -129,7 +130,7 @@ pub async fn retry<S: Store, C: Clock>(
     no_body(request).await?;
     let visibility = Sees::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
-    let (key, accepted_at) = api.engine.opened(Kind::Delivery, &public_id).ok_or_else(unknown)?;
+    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.retry(visibility, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
     if view.shown.delivery.state.is_terminal() {
         return Err(ended(view.shown.delivery.state));
@@ -179,16 +180,16 @@ pub(super) async fn whole<S: Store, C: Clock>(
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
     let ids = Ids {
-        id: id(Kind::Delivery, delivery.id.0),
+        id: id(IdKind::Delivery, delivery.id.0),
         tenant: match &endpoint {
             Some(known) => api.engine.tenant_public_id(known.tenant).await?,
             None => None,
         },
-        message: id(Kind::Message, delivery.message.0),
+        message: id(IdKind::Message, delivery.message.0),
         endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
         linked: Linked::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
     };
-    let attempt = |one: &Attempt| {
+    let attempt = |one: &AttemptRecord| {
         // A receiver's answer need not be UTF-8.
         let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
         let response = excerpt.map(|(_, excerpt)| String::from_utf8_lossy(excerpt).into_owned());
@@ -234,13 +235,13 @@ impl Linked {
     fn of<S: Store, C: Clock>(api: &Api<S, C>, accepted_at: Timestamp, lives: Lives) -> Self {
         let Lives { before, next, made } = lives;
         // All of them belong to one message, and their ids carry its time.
-        let id = |life: DeliveryId| api.engine.public_id(Kind::Delivery, life.0, accepted_at);
+        let id = |life: DeliveryId| api.engine.public_id(IdKind::Delivery, life.0, accepted_at);
         let replay = made.and_then(|made| made.asked.map(|at| (made.job, at)));
         Self {
             created_at: value::write_time(made.map_or(accepted_at, |made| made.at)),
             replay_of: before.map(id),
             replayed_as: next.map(id),
-            replay: replay.map(|(job, at)| api.engine.public_id(Kind::Replay, job.0, at)),
+            replay: replay.map(|(job, at)| api.engine.public_id(IdKind::Replay, job.0, at)),
         }
     }
 }
@@ -323,7 +324,7 @@ impl<A> Shown<A> {
 }
 
 impl ShownAttempt {
-    fn of(attempt: &Attempt, delivery: &Delivery) -> Self {
+    fn of(attempt: &AttemptRecord, delivery: &Delivery) -> Self {
         let is_last = attempt.number == delivery.attempts;
         let due = match delivery.state {
             Life::Retry { due, .. } if is_last => Some(due),
@@ -342,7 +343,7 @@ impl ShownAttempt {
 }
 
 /// When an attempt began; the history stores when it ended.
-fn started(attempt: &Attempt) -> Timestamp {
+fn started(attempt: &AttemptRecord) -> Timestamp {
     attempt.at - attempt.took
 }
 

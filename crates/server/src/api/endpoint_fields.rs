@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use posthaste_core::scheduler::{OnDead, Order};
-use posthaste_crypto::signature::{Scheme, Secret};
+use posthaste_crypto::signature::{Secret, SignatureScheme};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::NewSigning;
 use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SigningSecret};
@@ -102,7 +102,7 @@ pub(super) fn read(fields: &mut Object<'_>, endpoint: &mut Endpoint) {
 /// Parses how a new endpoint signs.
 pub(super) fn signing(fields: &mut Object<'_>) -> NewSigning {
     let mut signing = fields.object("signing");
-    let scheme = signing.get("scheme", |raw| value::parse_word(raw, &Scheme::ALL));
+    let scheme = signing.get("scheme", |raw| value::parse_word(raw, &SignatureScheme::ALL));
     let secret = signing.get("secret", value::text);
     fields.absorb(signing);
     NewSigning { scheme, secret }
@@ -252,7 +252,7 @@ impl<'a> Signing<'a> {
     pub(super) fn revealed(secret: &'a SigningSecret) -> Self {
         let known = Secret::parse(&secret.text).ok();
         let scheme = known.as_ref().map(Secret::scheme).unwrap_or_default();
-        let text = (scheme == Scheme::V1).then_some(secret.text.as_str());
+        let text = (scheme == SignatureScheme::V1).then_some(secret.text.as_str());
         Self { scheme: scheme.name(), secret: text, public_key: known.and_then(|known| known.public()) }
     }
 

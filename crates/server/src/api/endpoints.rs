@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::scheduler::OnDead;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, NotAccepted, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
@@ -387,11 +387,11 @@ async fn dead_head<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> 
     let last = api.engine.dead_letters(filter, ListOrder::NewestFirst, None, 1).await?.letters.pop();
     let Some(last) = last else { return Ok(None) };
     let accepted_at = api.engine.accepted_at(vec![last.message]).await?.pop().flatten();
-    Ok(Some(api.engine.public_id(Kind::Delivery, last.delivery.0, accepted_at.unwrap_or(last.at))))
+    Ok(Some(api.engine.public_id(IdKind::Delivery, last.delivery.0, accepted_at.unwrap_or(last.at))))
 }
 
 pub(super) fn public_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> String {
-    api.engine.public_id(Kind::Endpoint, endpoint.id.0, endpoint.at)
+    api.engine.public_id(IdKind::Endpoint, endpoint.id.0, endpoint.at)
 }
 
 async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &Endpoint) -> Answer {

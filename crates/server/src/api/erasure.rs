@@ -5,7 +5,7 @@ use posthaste_core::id::TenantId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NotDone;
 use posthaste_engine::erase::ErasureStarted;
-use posthaste_store::{By, Store, Whom};
+use posthaste_store::{ApiKeyRef, ErasureTarget, Store};
 use serde::Serialize;
 
 use super::{Answer, Api, json};
@@ -13,7 +13,12 @@ use crate::problem::{Problem, not_written};
 use crate::value;
 
 /// Erases a subject or a tenant. After the answer its data can no longer be read; its rows are removed in steps.
-pub(super) async fn erase<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, whom: Whom, by: Option<By>) -> Answer {
+pub(super) async fn erase<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    tenant: TenantId,
+    whom: ErasureTarget,
+    by: Option<ApiKeyRef>,
+) -> Answer {
     let erased = api.engine.erase(tenant, whom, by).await.map_err(not_erased)?;
     tracing::info!(row = erased.erasure.row, is_tenant = erased.erasure.is_tenant, "erased a subject or a tenant");
     Ok(json(StatusCode::OK, &Shown::of(&erased)))

@@ -6,15 +6,15 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::api_key::{KeyClass, Scope, Scopes};
+use posthaste_crypto::api_key::{ApiKeyScope, ApiKeyScopes, KeyClass};
 use posthaste_crypto::digest::{self, Digest};
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
-use posthaste_store::{By, FirstAnswer, OPERATOR, Store};
+use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -107,7 +107,7 @@ async fn managed_tenant<S: Store, C: Clock>(
 /// The caller that makes a key: the most that it may grant, and its own key.
 struct Maker {
     grant: Grant,
-    by: Option<By>,
+    by: Option<ApiKeyRef>,
 }
 
 impl Maker {
@@ -146,13 +146,18 @@ async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri
     let more = found.len() > query.limit as usize;
     found.truncate(query.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id));
-    let id = |known: &KnownKey| api.engine.public_id(Kind::Key, known.id, known.at);
+    let id = |known: &KnownKey| api.engine.public_id(IdKind::Key, known.id, known.at);
     Ok(page(uri, found.iter().map(|known| Shown::of(id(known), known)).collect(), next))
 }
 
-async fn revoke<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, id: &str, by: Option<By>) -> Answer {
+async fn revoke<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    tenant: Option<TenantId>,
+    id: &str,
+    by: Option<ApiKeyRef>,
+) -> Answer {
     let unknown = || Problem::no_such("key");
-    let (key, _) = api.engine.opened(Kind::Key, id).ok_or_else(unknown)?;
+    let (key, _) = api.engine.opened(IdKind::Key, id).ok_or_else(unknown)?;
     if !api.engine.revoke_key(tenant, key, by).await? {
         return Err(unknown());
     }
@@ -178,7 +183,7 @@ impl<'a> Shown<'a> {
         Self {
             id,
             prefix: &known.public_prefix,
-            scopes: known.scopes.iter().map(Scope::name).collect(),
+            scopes: known.scopes.iter().map(ApiKeyScope::name).collect(),
             description: known.description.as_deref(),
             created_at: value::write_time(known.at),
             expires_at: known.expires.map(value::write_time),
@@ -205,7 +210,7 @@ fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey
 /// Checks a new key against what its maker may grant, which is also the default.
 fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
     let scopes = new.scopes.unwrap_or(grant.scopes);
-    let beyond: Vec<&str> = scopes.beyond(grant.scopes).map(Scope::name).collect();
+    let beyond: Vec<&str> = scopes.beyond(grant.scopes).map(ApiKeyScope::name).collect();
     if !beyond.is_empty() {
         let beyond = beyond.join(", ");
         let detail = format!("your key lacks {beyond} and cannot grant more than it has; leave that out of scopes");
@@ -222,14 +227,14 @@ fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
     Ok(NewKey { scopes: Some(scopes), expires: new.expires.or(grant.expires), ..new })
 }
 
-fn scopes(raw: &RawValue, is_tenants: bool) -> Result<Scopes, String> {
-    let usable = || Scope::ALL.into_iter().filter(|scope| !is_tenants || *scope != Scope::Operate);
-    let names = || usable().map(Scope::name).collect::<Vec<_>>().join(", ");
+fn scopes(raw: &RawValue, is_tenants: bool) -> Result<ApiKeyScopes, String> {
+    let usable = || ApiKeyScope::ALL.into_iter().filter(|scope| !is_tenants || *scope != ApiKeyScope::Operate);
+    let names = || usable().map(ApiKeyScope::name).collect::<Vec<_>>().join(", ");
     let named = |name: &String| usable().find(|scope| scope.name() == name.as_str());
     let written = value::texts(raw)?;
-    let scopes: Option<Vec<Scope>> = written.iter().map(named).collect();
+    let scopes: Option<Vec<ApiKeyScope>> = written.iter().map(named).collect();
     match scopes {
-        Some(scopes) if !scopes.is_empty() => Ok(Scopes::of(&scopes)),
+        Some(scopes) if !scopes.is_empty() => Ok(ApiKeyScopes::of(&scopes)),
         _ => Err(format!("must be one or more of {}", names())),
     }
 }

@@ -13,12 +13,14 @@ use posthaste_core::delivery::Expiry;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::State as Life;
-use posthaste_crypto::api_key::Scope;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::api_key::ApiKeyScope;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, NewMessage, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{DeliveryView, Sees};
-use posthaste_store::{FirstAnswer, Job, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError};
+use posthaste_store::{
+    DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -78,7 +80,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let tenant = if name.is_some() { Some(caller.tenant_id()?) } else { caller.sees().tenant() };
     // A message without a correlation id shows its own id as one, so a list filtered by that id must find it.
     let own = match &name {
-        Some(Name::Correlation(id)) => api.engine.opened(Kind::Message, id).map(|(key, _)| MessageId(key)),
+        Some(Name::Correlation(id)) => api.engine.opened(IdKind::Message, id).map(|(key, _)| MessageId(key)),
         _ => None,
     };
     let filter = MessageFilter {
@@ -114,10 +116,10 @@ pub async fn show<S: Store, C: Clock>(
 ) -> Answer {
     let wants_content = content(&uri)?;
     if wants_content {
-        caller.may(Scope::Privacy)?;
+        caller.may(ApiKeyScope::Privacy)?;
     }
     let unknown = || Problem::no_such("message");
-    let key = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
+    let key = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
     // A replayed delivery comes after the one it replays. The last of each lane counts for the message's state; the
@@ -155,7 +157,7 @@ pub async fn cancel<S: Store, C: Clock>(
     no_body(request).await?;
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
-    let id = api.engine.opened(Kind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
+    let id = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (ended, in_flight) = api.engine.cancel(Sees::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &Ended { ended, in_flight }))
 }
@@ -225,7 +227,7 @@ struct Listed {
 
 impl Listed {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, StoreError> {
-        let id = api.engine.public_id(Kind::Message, message.id.0, message.at);
+        let id = api.engine.public_id(IdKind::Message, message.id.0, message.at);
         let details = message.details.as_deref().cloned().unwrap_or_default();
         let born = details.deliver_at.map_or(message.at, |at| at.max(message.at));
         Ok(Self {
@@ -326,7 +328,7 @@ struct Fanout {
 
 impl Fanout {
     /// The progress of the job; without a job all deliveries were created with the message.
-    fn of(job: Option<&Job>, deliveries: usize) -> Self {
+    fn of(job: Option<&DeliveryJob>, deliveries: usize) -> Self {
         let Some(job) = job else {
             return Self { done: deliveries as u64, total: Some(deliveries as u64), state: "done" };
         };
@@ -360,9 +362,9 @@ impl ShownDelivery {
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
         let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
-        let endpoint = endpoint.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at));
+        let endpoint = endpoint.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at));
         Ok(Self {
-            id: api.engine.public_id(Kind::Delivery, delivery.id.0, message.at),
+            id: api.engine.public_id(IdKind::Delivery, delivery.id.0, message.at),
             endpoint,
             state: deliveries::phase(view).name(),
             cause: deliveries::cause(view),

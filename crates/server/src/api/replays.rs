@@ -10,14 +10,14 @@ use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
 use posthaste_engine::tenants::Made;
 use posthaste_store::{
-    Count, DeadLetterFilter, FirstAnswer, Job, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
+    BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -98,9 +98,9 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &Shown::of(&api, &job).await?))
 }
 
-async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -> Result<Job, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -> Result<DeliveryJob, Problem> {
     let unknown = || Problem::no_such("replay");
-    let (key, _) = api.engine.opened(Kind::Replay, id).ok_or_else(unknown)?;
+    let (key, _) = api.engine.opened(IdKind::Replay, id).ok_or_else(unknown)?;
     let job = api.engine.job(visibility, JobId(key)).await?;
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
@@ -211,10 +211,10 @@ struct Total {
 }
 
 impl Total {
-    fn of(count: Count) -> Self {
+    fn of(count: BoundedCount) -> Self {
         match count {
-            Count::Exactly(count) => Self { count, exact: true },
-            Count::AtLeast(count) => Self { count, exact: false },
+            BoundedCount::Exactly(count) => Self { count, exact: true },
+            BoundedCount::AtLeast(count) => Self { count, exact: false },
         }
     }
 }
@@ -244,7 +244,7 @@ struct Select {
 }
 
 impl Select {
-    fn of(job: &Job, endpoint: Option<String>) -> Self {
+    fn of(job: &DeliveryJob, endpoint: Option<String>) -> Self {
         let found = |filter: &DeadLetterFilter, state| Self {
             endpoint: endpoint.clone(),
             state: Some(state),
@@ -266,7 +266,7 @@ impl Select {
                 ..Self::default()
             },
             JobKind::ReplayListed => {
-                let count = job.total.map(|(Count::Exactly(count) | Count::AtLeast(count))| count);
+                let count = job.total.map(|(BoundedCount::Exactly(count) | BoundedCount::AtLeast(count))| count);
                 Self { deliveries: count, ..Self::default() }
             }
             JobKind::FanOut(_) => Self::default(),
@@ -299,14 +299,14 @@ struct Shown {
 }
 
 impl Shown {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &Job) -> Result<Self, Problem> {
-        let id = api.engine.public_id(Kind::Replay, job.id.0, job.at);
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &DeliveryJob) -> Result<Self, Problem> {
+        let id = api.engine.public_id(IdKind::Replay, job.id.0, job.at);
         let tenant = api.engine.tenant_public_id(job.tenant).await?;
         let endpoint = api.engine.endpoint_of(job).await?;
         Ok(Self::at(api.engine.now(), Ids { id, tenant, endpoint }, job))
     }
 
-    fn at(now: Timestamp, ids: Ids, job: &Job) -> Self {
+    fn at(now: Timestamp, ids: Ids, job: &DeliveryJob) -> Self {
         let Ids { id, tenant, endpoint } = ids;
         let goes_on = matches!(job.state, JobState::Running | JobState::Paused);
         let forecast = |left| Forecast { left: Total::of(left), done_at: job.done_at(now).map(value::write_time) };
@@ -435,7 +435,7 @@ fn deliveries<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec
         return Err(format!("must name 1 to {LISTED_MAX} deliveries; leave it out to find them by a filter"));
     }
     let id = |(index, text): (usize, &String)| {
-        let opened = api.engine.opened(Kind::Delivery, text).map(|(key, _)| DeliveryId(key));
+        let opened = api.engine.opened(IdKind::Delivery, text).map(|(key, _)| DeliveryId(key));
         opened.ok_or_else(|| format!("entry {index} is not the id of a delivery"))
     };
     written.iter().enumerate().map(id).collect()

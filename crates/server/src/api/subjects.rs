@@ -16,7 +16,7 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{DeliveryView, NotDone, Sees};
 use posthaste_engine::export::{Export, Exported};
 use posthaste_engine::field;
-use posthaste_store::{Store, Whom};
+use posthaste_store::{ErasureTarget, Store};
 use serde::Serialize;
 
 use super::caller::{Caller, PRIVACY};
@@ -49,7 +49,7 @@ pub async fn erase<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    erasure::erase(&api, caller.tenant_id()?, Whom::Subject(subject), caller.by()).await
+    erasure::erase(&api, caller.tenant_id()?, ErasureTarget::Subject(subject), caller.by()).await
 }
 
 /// `GET /v1/subjects/{s}/export`: all data about a subject, one line for each object, read from the store as the caller

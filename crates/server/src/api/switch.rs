@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope, Store};
@@ -183,7 +183,7 @@ impl Shown {
             PauseScope::Lane(lane) => {
                 let known = api.engine.endpoint_of_lane(lane).await?;
                 let known = known.filter(|known| known.status != EndpointStatus::Deleted);
-                known.map(|known| api.engine.public_id(Kind::Endpoint, known.id.0, known.at))
+                known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at))
             }
         };
         Ok(Self {
@@ -192,7 +192,7 @@ impl Shown {
             audit_id: audit_id(pause.scope),
             until: pause.until.map(value::write_time),
             reason: pause.reason.clone(),
-            by: pause.by.map(|by| api.engine.public_id(Kind::Key, by.key, by.made)),
+            by: pause.by.map(|by| api.engine.public_id(IdKind::Key, by.key, by.made)),
         })
     }
 }
@@ -207,7 +207,7 @@ fn audit_id(scope: PauseScope) -> Option<String> {
 
 async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
     let known = api.engine.tenant(tenant).await?;
-    Ok(known.map(|known| api.engine.public_id(Kind::Tenant, known.id.0, known.at)))
+    Ok(known.map(|known| api.engine.public_id(IdKind::Tenant, known.id.0, known.at)))
 }
 
 /// The scope that a request names, with its public id.
@@ -261,7 +261,7 @@ async fn target<S: Store, C: Clock>(
     fields.finish()?;
     Ok(match (tenant, origin) {
         (Some(tenant), _) => {
-            let id = api.engine.public_id(Kind::Tenant, tenant.id.0, tenant.at);
+            let id = api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at);
             SpokenOf { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
         }
         (None, Some((written, origin))) => {

@@ -9,14 +9,14 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind;
+use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, Made, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
-use posthaste_store::{FirstAnswer, OPERATOR, Retention, Store, Whom};
+use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention, Store};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -136,7 +136,7 @@ pub async fn erase<S: Store, C: Clock>(
 ) -> Answer {
     no_body(request).await?;
     let tenant = find_visible(&api, &caller, &named).await?;
-    erasure::erase(&api, tenant.id, Whom::Tenant, caller.by()).await
+    erasure::erase(&api, tenant.id, ErasureTarget::Tenant, caller.by()).await
 }
 
 /// Finds a tenant by its id or uid, if the request may be about it.
@@ -170,7 +170,7 @@ pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> R
 }
 
 fn shown<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Shown {
-    Shown::of(api.engine.public_id(Kind::Tenant, tenant.id.0, tenant.at), tenant)
+    Shown::of(api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at), tenant)
 }
 
 #[derive(Serialize)]

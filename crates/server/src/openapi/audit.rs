@@ -1,6 +1,6 @@
 //! The documentation of the routes for the audit trail.
 
-use posthaste_store::journal::Kind;
+use posthaste_store::journal::EntryKind;
 
 use super::shape::{CURSOR, Field, LIMIT, ORDER, Shape, may, need, null};
 use super::{Operation, answer};
@@ -8,11 +8,11 @@ use super::{Operation, answer};
 /// The names of the kinds of entries.
 const KINDS: &[&str] = &names();
 
-const fn names() -> [&'static str; Kind::ALL.len()] {
-    let mut names = [""; Kind::ALL.len()];
+const fn names() -> [&'static str; EntryKind::ALL.len()] {
+    let mut names = [""; EntryKind::ALL.len()];
     let mut at = 0;
     while at < names.len() {
-        names[at] = Kind::ALL[at].name();
+        names[at] = EntryKind::ALL[at].name();
         at += 1;
     }
     names

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::master::{MasterKey, Masters};
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector;
 use posthaste_engine::engine::Settings;
@@ -186,5 +186,5 @@ impl<S: Store> Server<S> {
 pub(crate) fn delivery_of(message: &str) -> String {
     let ids = IdKey::from_bytes([7; 16]);
     let opened = ids.open(message).expect("a message's id");
-    ids.mint(Kind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)
+    ids.mint(IdKind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)
 }

@@ -2,7 +2,7 @@
 
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_engine::accept::FANOUT_MAX;
 use serde_json::json;
 
@@ -277,7 +277,7 @@ async fn an_id_that_names_no_message_is_not_found() {
     let server = Server::start().await;
     let endpoint = server.endpoint("").await;
     // A good id of a message that was never accepted.
-    let never = IdKey::from_bytes([7; 16]).mint(Kind::Message, 1, 4_711, 1_000);
+    let never = IdKey::from_bytes([7; 16]).mint(IdKind::Message, 1, 4_711, 1_000);
     for id in ["msg_0", "x", &endpoint, &never] {
         assert_eq!(server.get(&format!("/v1/messages/{id}")).await.problem(), (404, "not_found", ""), "{id}");
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use posthaste_core::id::{EndpointId, MessageId, TenantId};
 
-use crate::journal::{Entry, ErasedWhom, Hidden};
+use crate::journal::{ErasedTarget, Hidden, JournalEntry};
 
 /// An erasure as recorded in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub struct ErasedHint {
     /// The erased tenant, or the tenant of the erased subject.
     pub tenant: TenantId,
     /// Whether the tenant or one of its subjects was erased.
-    pub whom: ErasedWhom,
+    pub whom: ErasedTarget,
 }
 
 /// The erasures known to an audit, and the messages and endpoints they cover.
 #[derive(Debug, Default)]
-pub(super) struct Erased {
+pub(super) struct ErasureRecords {
     hints: Vec<Hint>,
     marks: BTreeMap<Hidden, usize>,
     tenants: BTreeMap<TenantId, usize>,
@@ -40,35 +40,35 @@ struct Hint {
     excuses: bool,
 }
 
-impl Erased {
+impl ErasureRecords {
     pub(super) fn add(&mut self, hint: ErasedHint) {
         let place = self.hints.len();
         match hint.whom {
-            ErasedWhom::Subject(Some(mark)) => _ = self.marks.insert(mark, place),
-            ErasedWhom::Subject(None) => return,
+            ErasedTarget::Subject(Some(mark)) => _ = self.marks.insert(mark, place),
+            ErasedTarget::Subject(None) => return,
             // A later erasure of the same tenant covers more, so it replaces the earlier one.
-            ErasedWhom::Tenant => _ = self.tenants.insert(hint.tenant, place),
+            ErasedTarget::Tenant => _ = self.tenants.insert(hint.tenant, place),
         }
         self.hints.push(Hint { hint, is_announced: false, excuses: false });
     }
 
     /// Reads an entry: which messages and endpoints belong to an erasure, and whether it is announced.
-    pub(super) fn meet(&mut self, row: u64, entry: &Entry) {
+    pub(super) fn meet(&mut self, row: u64, entry: &JournalEntry) {
         if self.hints.is_empty() {
             return;
         }
         match entry {
-            Entry::Accepted { message, tenant, subject, deliveries, .. } => {
+            JournalEntry::Accepted { message, tenant, subject, deliveries, .. } => {
                 if let Some(place) = subject.and_then(|mark| self.marks.get(&mark)) {
                     self.messages.insert(*message, *place);
                 }
                 self.meet_endpoints(row, *tenant, deliveries.iter().map(|(endpoint, ..)| *endpoint));
             }
-            Entry::Spread { tenant, deliveries, .. } => {
+            JournalEntry::Spread { tenant, deliveries, .. } => {
                 self.meet_endpoints(row, *tenant, deliveries.iter().map(|made| made.queue.0));
             }
-            Entry::Endpoint { endpoint, tenant, .. } => self.meet_endpoints(row, *tenant, [*endpoint]),
-            Entry::Erased { tenant, whom, .. } => {
+            JournalEntry::Endpoint { endpoint, tenant, .. } => self.meet_endpoints(row, *tenant, [*endpoint]),
+            JournalEntry::Erased { tenant, whom, .. } => {
                 let same =
                     |hint: &&mut Hint| (hint.hint.row, hint.hint.tenant, hint.hint.whom) == (row, *tenant, *whom);
                 self.hints.iter_mut().filter(same).for_each(|hint| hint.is_announced = true);

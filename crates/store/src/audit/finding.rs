@@ -9,14 +9,14 @@ const FINDINGS_MAX: usize = 100;
 
 /// Where a checkpoint was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum CheckpointSource {
     /// In the database file: an attacker who can write the file can remove it.
     InTheFile,
     /// Elsewhere: it was exported, and the operator passed it to the audit.
     Elsewhere,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for CheckpointSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InTheFile => "the file's own checkpoint",
@@ -62,14 +62,14 @@ pub enum Finding {
         /// The row it is stored for.
         row: u64,
         /// Where it was stored.
-        kept: Kept,
+        kept: CheckpointSource,
     },
     /// A checkpoint belongs to another store.
     Foreign {
         /// The row it names.
         row: u64,
         /// Where it was stored.
-        kept: Kept,
+        kept: CheckpointSource,
     },
     /// The store's id or public key is missing from the file, or is not the expected one.
     Identity {
@@ -91,7 +91,7 @@ pub enum Finding {
         /// The row it names.
         row: u64,
         /// Where it was stored.
-        kept: Kept,
+        kept: CheckpointSource,
     },
     /// A checkpoint names a row after the last one: the end of the journal was removed.
     Truncated {
@@ -208,13 +208,13 @@ impl fmt::Display for Finding {
 
 /// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct AuditReport {
     /// The first row in the journal.
     pub first: u64,
     /// The last row in the journal.
     pub last: u64,
     /// Rows up to this one were deleted by retention, as entries announce.
-    pub let_go: u64,
+    pub expired_upto: u64,
     /// Rows read.
     pub rows: u64,
     /// Entries in them.
@@ -222,7 +222,7 @@ pub struct Report {
     /// Deliveries that ended, according to the journal.
     pub ends: u64,
     /// The number of `ends` whose outcome is missing and was not erased: retention deleted it.
-    pub ends_let_go: u64,
+    pub ends_expired: u64,
     /// The number of `ends` whose outcome was removed by an erasure.
     pub ends_erased: u64,
     /// Checkpoints that match their row, wherever they were stored.
@@ -239,7 +239,7 @@ pub struct Report {
     pub found: u64,
 }
 
-impl Report {
+impl AuditReport {
     /// Whether there are no findings.
     pub fn is_clean(&self) -> bool {
         self.found == 0

@@ -9,7 +9,7 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::*;
-use crate::journal::{Entries, ErasedWhom};
+use crate::journal::{Entries, ErasedTarget};
 
 const ROWS: u64 = 12;
 const TENANT: TenantId = TenantId::from_raw(4);
@@ -18,8 +18,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + 1_000 * second)
 }
 
-fn ended(number: u64) -> Entry {
-    Entry::Ended {
+fn ended(number: u64) -> JournalEntry {
+    JournalEntry::Ended {
         delivery: DeliveryId::from_raw(100 + number),
         message: MessageId::from_raw(100),
         endpoint: EndpointId::from_raw(7),
@@ -36,12 +36,12 @@ fn fresh() -> Audit {
     Audit::new(at(1 << 30), Retention::default())
 }
 
-fn outcomes(outcomes: u64) -> Counts {
-    Counts { outcomes, attempts: 0 }
+fn outcomes(outcomes: u64) -> AuditCounts {
+    AuditCounts { outcomes, attempts: 0 }
 }
 
 /// Rows that each hold the end of one delivery, or the entry that `instead` returns for their number.
-fn journal(instead: impl Fn(u64) -> Option<Entry>) -> Vec<JournalRow> {
+fn journal(instead: impl Fn(u64) -> Option<JournalEntry>) -> Vec<JournalRow> {
     let mut head = Head::default();
     let mut rows = Vec::new();
     for number in 1..=ROWS {
@@ -59,11 +59,12 @@ fn sound() -> Vec<JournalRow> {
 }
 
 /// Audits rows whose outcomes are all stored unchanged.
-fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> Report {
+fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> AuditReport {
     let mut audit = fresh();
-    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
+    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile));
     rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
-    let ends = rows.iter().flat_map(JournalRow::entries).filter(|entry| matches!(entry, Ok(Entry::Ended { .. })));
+    let ends =
+        rows.iter().flat_map(JournalRow::entries).filter(|entry| matches!(entry, Ok(JournalEntry::Ended { .. })));
     audit.finish(outcomes(ends.count() as u64))
 }
 
@@ -106,7 +107,7 @@ fn removed_moved_or_changed_row_is_detected_at_any_position() {
 fn rewritten_chain_is_detected_by_any_checkpoint_after_the_change() {
     let sound = sound();
     for place in 1..=ROWS {
-        let forged = journal(|number| (number == place).then_some(Entry::Opened { session: 9, at: at(0) }));
+        let forged = journal(|number| (number == place).then_some(JournalEntry::Opened { session: 9, at: at(0) }));
         assert_eq!(audit(&forged, &[]).findings, [], "not detectable without a checkpoint");
         for signed in &sound {
             let seen = !audit(&forged, &[signed]).is_clean();
@@ -125,7 +126,7 @@ fn truncated_journal_is_detected_by_a_checkpoint_of_a_removed_row() {
 
 #[test]
 fn rows_deleted_by_retention_are_no_finding_and_one_more_is() {
-    let retained = Entry::Retained {
+    let retained = JournalEntry::Retained {
         phase: RetentionPhase::Journal,
         upto: 5,
         removed: 5,
@@ -136,14 +137,14 @@ fn rows_deleted_by_retention_are_no_finding_and_one_more_is() {
     let rows = journal(|number| (number == 11).then(|| retained.clone()));
     let report = audit(&rows[5..], &[&rows[2], &rows[11]]);
     assert_eq!(report.findings, []);
-    assert_eq!((report.first, report.let_go, report.checkpoints, report.past), (6, 5, 1, 1));
+    assert_eq!((report.first, report.expired_upto, report.checkpoints, report.past), (6, 5, 1, 1));
     assert_eq!(audit(&rows[6..], &[&rows[11]]).findings, [Finding::Missing { from: 6, to: 6 }]);
     assert_eq!(audit(&rows[4..], &[&rows[11]]).findings, [Finding::Misplaced { row: 5 }]);
 }
 
 #[test]
 fn missing_outcomes_are_a_finding_unless_retention_announced_them() {
-    let retained = |removed| Entry::Retained {
+    let retained = |removed| JournalEntry::Retained {
         phase: RetentionPhase::History,
         upto: u64::MAX,
         removed,
@@ -155,7 +156,7 @@ fn missing_outcomes_are_a_finding_unless_retention_announced_them() {
         let rows = journal(|number| (number == ROWS).then(|| retained(removed)));
         let mut audit = fresh();
         let last = &rows[rows.len() - 1];
-        audit.checkpoint(last.number, last.hash(), Kept::InTheFile);
+        audit.checkpoint(last.number, last.hash(), CheckpointSource::InTheFile);
         for row in &rows {
             let gone = missing.contains(&row.number);
             audit.row(row, &mut |_| if gone { Archived::Missing(TENANT) } else { Archived::Fits });
@@ -177,11 +178,11 @@ fn unsigned_announcement_is_accepted_only_within_the_retention_limit() {
     let kept = Retention::default();
     let announced = |before: i64, recorded: i64, now: i64, phase| {
         let (before, recorded) = (at(before), at(recorded));
-        let retained = Entry::Retained { phase, upto: 5, removed: 5, before, at: recorded, tenant: None };
+        let retained = JournalEntry::Retained { phase, upto: 5, removed: 5, before, at: recorded, tenant: None };
         let rows = journal(|number| (number == ROWS).then(|| retained.clone()));
         // Signed up to the row before the announcement: an attacker who can write the file could have added it.
         let mut audit = Audit::new(at(now), kept);
-        audit.checkpoint(11, rows[10].hash(), Kept::InTheFile);
+        audit.checkpoint(11, rows[10].hash(), CheckpointSource::InTheFile);
         rows[5..].iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
         audit.finish(outcomes(0)).findings
     };
@@ -198,11 +199,11 @@ fn unsigned_announcement_is_accepted_only_within_the_retention_limit() {
 
 #[test]
 fn retention_override_excuses_missing_outcomes_of_its_tenant_only() {
-    let own = OwnRetention { history: Some(Duration::from_secs(2)), ..OwnRetention::default() };
+    let own = RetentionOverride { history: Some(Duration::from_secs(2)), ..RetentionOverride::default() };
     let audited = |before: i64, whose: TenantId, signed: &[u64]| {
         let rows = journal(|number| match number {
-            5 => Some(Entry::Agreed { tenant: TENANT, own, at: at(5) }),
-            ROWS => Some(Entry::Retained {
+            5 => Some(JournalEntry::Agreed { tenant: TENANT, own, at: at(5) }),
+            ROWS => Some(JournalEntry::Retained {
                 phase: RetentionPhase::History,
                 upto: 0,
                 removed: 3,
@@ -214,7 +215,7 @@ fn retention_override_excuses_missing_outcomes_of_its_tenant_only() {
         });
         let mut audit = Audit::new(at(12), Retention::default());
         for row in rows.iter().filter(|row| signed.contains(&row.number)) {
-            audit.checkpoint(row.number, row.hash(), Kept::InTheFile);
+            audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile);
         }
         for row in &rows {
             audit.row(row, &mut |_| if row.number <= 3 { Archived::Missing(whose) } else { Archived::Fits });
@@ -236,7 +237,7 @@ fn attempts_missing_from_the_journal_are_counted() {
     let rows = sound();
     let mut audit = fresh();
     rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
-    let report = audit.finish(Counts { outcomes: ROWS, attempts: 2 });
+    let report = audit.finish(AuditCounts { outcomes: ROWS, attempts: 2 });
     assert_eq!(report.findings, [Finding::AttemptsAdded { added: 2 }]);
 }
 
@@ -244,8 +245,8 @@ fn attempts_missing_from_the_journal_are_counted() {
 fn report_names_the_last_row_covered_by_an_exported_checkpoint() {
     let rows = sound();
     let mut audit = fresh();
-    audit.checkpoint(4, rows[3].hash(), Kept::Elsewhere);
-    audit.checkpoint(9, rows[8].hash(), Kept::InTheFile);
+    audit.checkpoint(4, rows[3].hash(), CheckpointSource::Elsewhere);
+    audit.checkpoint(9, rows[8].hash(), CheckpointSource::InTheFile);
     rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
     let report = audit.finish(outcomes(ROWS));
     assert_eq!((report.vouched, report.signed, report.is_clean()), (4, 9, true));
@@ -267,7 +268,7 @@ fn minutes_without_a_checkpoint_are_a_finding() {
     let mut rows = Vec::new();
     for minute in 0..10 {
         let mut entries = Entries::default();
-        let upto = Entry::Retained {
+        let upto = JournalEntry::Retained {
             phase: RetentionPhase::Keys,
             upto: 0,
             removed: 1,
@@ -291,8 +292,8 @@ fn rows_left_unsigned_by_a_killed_session_are_due_with_the_next_session() {
     for (session, second) in [(Some(1), 0), (None, 0), (Some(2), 9_000), (None, 9_000), (None, 9_060)] {
         let (mut entries, at) = (Entries::default(), at(second));
         entries.push(&match session {
-            Some(session) => Entry::Opened { session, at },
-            None => Entry::Retained {
+            Some(session) => JournalEntry::Opened { session, at },
+            None => JournalEntry::Retained {
                 phase: RetentionPhase::Keys,
                 upto: 0,
                 removed: 1,
@@ -314,8 +315,8 @@ fn rows_removed_before_a_row_without_a_time_are_missing() {
     let before = Retention::default().old(RetentionPhase::Journal, recorded);
     let gone = |at| {
         let (phase, mut head, mut rows) = (RetentionPhase::Journal, Head::default(), Vec::new());
-        let retained = Entry::Retained { phase, upto: 1, removed: 1, before, at: recorded, tenant: None };
-        for entry in [Entry::Opened { session: 1, at }, Entry::Opened { session: 2, at }, retained] {
+        let retained = JournalEntry::Retained { phase, upto: 1, removed: 1, before, at: recorded, tenant: None };
+        for entry in [JournalEntry::Opened { session: 1, at }, JournalEntry::Opened { session: 2, at }, retained] {
             let mut entries = Entries::default();
             entries.push(&entry);
             let row = head.next(&entries);
@@ -332,7 +333,7 @@ fn rows_removed_before_a_row_without_a_time_are_missing() {
 fn journal_with_erased_subject() -> Vec<JournalRow> {
     let mark = crate::journal::Hidden([3; 16]);
     journal(|number| match number {
-        1 => Some(Entry::Accepted {
+        1 => Some(JournalEntry::Accepted {
             message: MessageId::from_raw(100),
             tenant: TenantId::from_raw(1),
             at: at(0),
@@ -341,9 +342,9 @@ fn journal_with_erased_subject() -> Vec<JournalRow> {
             correlation: None,
             deliveries: Vec::new(),
         }),
-        9 => Some(Entry::Erased {
+        9 => Some(JournalEntry::Erased {
             tenant: TenantId::from_raw(1),
-            whom: ErasedWhom::Subject(Some(mark)),
+            whom: ErasedTarget::Subject(Some(mark)),
             at: at(9),
             by: None,
         }),
@@ -357,7 +358,7 @@ fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) ->
     let mut audit = fresh();
     hint.into_iter().for_each(|hint| audit.erased(hint));
     let signed = rows.iter().filter(|row| Some(row.number) == signed);
-    signed.for_each(|row| audit.checkpoint(row.number, row.hash(), Kept::InTheFile));
+    signed.for_each(|row| audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile));
     for row in &rows {
         let is_gone = row.number <= missing;
         audit.row(row, &mut |_| if is_gone { Archived::Missing(TENANT) } else { Archived::Fits });
@@ -367,13 +368,13 @@ fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) ->
 
 #[test]
 fn erasure_excuses_missing_outcomes_only_if_announced_and_signed() {
-    let whom = ErasedWhom::Subject(Some(crate::journal::Hidden([3; 16])));
+    let whom = ErasedTarget::Subject(Some(crate::journal::Hidden([3; 16])));
     let hint = ErasedHint { row: 9, tenant: TenantId::from_raw(1), whom };
     assert_eq!(audit_without(Some(hint), 4, Some(9)), []);
     assert_eq!(audit_without(Some(hint), 4, Some(8)), [Finding::Unfounded { row: 9 }], "announcement not signed");
     let elsewhere = ErasedHint { row: 8, ..hint };
     assert_eq!(audit_without(Some(elsewhere), 4, Some(9)), [Finding::Unfounded { row: 8 }], "announced in another row");
-    let other = ErasedHint { whom: ErasedWhom::Subject(Some(crate::journal::Hidden([4; 16]))), ..hint };
+    let other = ErasedHint { whom: ErasedTarget::Subject(Some(crate::journal::Hidden([4; 16]))), ..hint };
     let missing = Finding::OutcomesMissing { missing: 3, announced: 0 };
     assert_eq!(audit_without(Some(other), 4, Some(9)), std::slice::from_ref(&missing), "another subject");
     assert_eq!(audit_without(None, 4, Some(9)), [missing], "no erasure recorded");
@@ -381,15 +382,16 @@ fn erasure_excuses_missing_outcomes_only_if_announced_and_signed() {
 
 #[test]
 fn tenant_erasure_excuses_outcomes_of_endpoints_made_before_it() {
-    let endpoint = Entry::Endpoint {
+    let endpoint = JournalEntry::Endpoint {
         endpoint: EndpointId::from_raw(7),
         tenant: TenantId::from_raw(1),
-        deed: crate::row::Deed::Made,
+        deed: crate::row::ChangeKind::Made,
         status: crate::row::EndpointStatus::Active,
         at: at(0),
         by: None,
     };
-    let erased = Entry::Erased { tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant, at: at(9), by: None };
+    let erased =
+        JournalEntry::Erased { tenant: TenantId::from_raw(1), whom: ErasedTarget::Tenant, at: at(9), by: None };
     for (made, announced, clean) in [(1, 9, true), (2, 1, false)] {
         let rows = journal(|number| match number {
             number if number == announced => Some(erased.clone()),
@@ -397,8 +399,8 @@ fn tenant_erasure_excuses_outcomes_of_endpoints_made_before_it() {
             _ => None,
         });
         let mut audit = fresh();
-        audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedWhom::Tenant });
-        audit.checkpoint(ROWS, rows[11].hash(), Kept::InTheFile);
+        audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedTarget::Tenant });
+        audit.checkpoint(ROWS, rows[11].hash(), CheckpointSource::InTheFile);
         rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing(TENANT)));
         assert_eq!(audit.finish(outcomes(0)).is_clean(), clean, "announced in row {announced}");
     }

@@ -10,18 +10,18 @@ use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, NOW, after};
+use super::fixture::{DeliveryDraft, NOW, StoreCase, after};
 use crate::row::{Accepted, Details, Message};
 use crate::{Store, StoreError};
 
 /// Far longer than any disk takes: a call without a result by then is stuck.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
-pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>) {
+pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &StoreCase<S>) {
     let every_byte: Vec<u8> = (0..=u8::MAX).cycle().take(70_000).collect();
     let bodies = [Vec::new(), b"{\"a\": 1}\r\n\0".to_vec(), every_byte];
     for (body, compact) in bodies.iter().zip([None, Some(Bytes::new()), Some(Bytes::from_static(&[0, 255, 10]))]) {
-        let base = case.message(&[Draft::to(1)]);
+        let base = case.message(&[DeliveryDraft::to(1)]);
         let message = Arc::new(Message {
             event_type: compact.is_some().then(|| "rechnung.bezahlt é 漢\0".to_owned()),
             correlation_id: Some("it's \"quoted\"; DROP TABLE message;".to_owned()),
@@ -43,19 +43,19 @@ pub(super) async fn a_message_comes_back_byte_for_byte<S: Store>(case: &Case<S>)
     case.same("an unknown message", none, None);
 }
 
-pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Case<S>) {
+pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &StoreCase<S>) {
     let expiries = [Expiry::Never, Expiry::At(after(5)), Expiry::NowOrNever(after(6))];
     let places = [RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled];
     let compacts = [Compact::None, Compact::Spare, Compact::InUse];
     for (index, tier) in Tier::ALL.into_iter().enumerate() {
-        let draft = Draft {
+        let draft = DeliveryDraft {
             tier,
             place: places[index],
             due: after(3),
             expiry: expiries[index],
             ack_within: (index > 0).then(|| Duration::from_millis(1_500)),
             compact: compacts[index],
-            ..Draft::to(4)
+            ..DeliveryDraft::to(4)
         };
         let delivery = case.accept_one(draft).await;
         let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("it is not pending"));
@@ -68,10 +68,13 @@ pub(super) async fn a_delivery_comes_back_as_it_was_accepted<S: Store>(case: &Ca
     case.same("an unknown delivery", case.done("delivery", unknown), None);
 }
 
-pub(super) async fn accepted_deliveries_arrive_once_in_commit_order<S: Store>(case: &Case<S>) {
+pub(super) async fn accepted_deliveries_arrive_once_in_commit_order<S: Store>(case: &StoreCase<S>) {
     let mut expected = Vec::new();
     for _ in 0..3 {
-        let batch = vec![case.message(&[Draft::to(1), Draft::to(2).spilled()]), case.message(&[Draft::to(3)])];
+        let batch = vec![
+            case.message(&[DeliveryDraft::to(1), DeliveryDraft::to(2).spilled()]),
+            case.message(&[DeliveryDraft::to(3)]),
+        ];
         for accepted in &batch {
             let each = accepted.deliveries.iter();
             expected.extend(each.map(|new| (new.delivery.clone(), new.place, accepted.message.id)));
@@ -86,16 +89,16 @@ pub(super) async fn accepted_deliveries_arrive_once_in_commit_order<S: Store>(ca
         }
     }
     case.same("what arrived", found, expected);
-    let last = case.accept(&[Draft::to(1)]).await;
+    let last = case.accept(&[DeliveryDraft::to(1)]).await;
     let next: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
     case.same("nothing arrives twice", next, last);
 }
 
-pub(super) async fn accept_whose_caller_has_gone_still_arrives<S: Store>(case: &Case<S>) {
+pub(super) async fn accept_whose_caller_has_gone_still_arrives<S: Store>(case: &StoreCase<S>) {
     // The first accept of a tenant may have to make the tenant's key before it is queued.
-    case.done("accept", case.store.accept(case.session(), vec![case.message(&[Draft::to(2)])]).await);
+    case.done("accept", case.store.accept(case.session(), vec![case.message(&[DeliveryDraft::to(2)])]).await);
     case.store.arrivals().await;
-    let accepted = case.message(&[Draft::to(1)]);
+    let accepted = case.message(&[DeliveryDraft::to(1)]);
     let id = accepted.deliveries[0].delivery.id;
     tokio::select! {
         biased;
@@ -107,9 +110,9 @@ pub(super) async fn accept_whose_caller_has_gone_still_arrives<S: Store>(case: &
     case.check(case.pending(id).await.is_some(), "it is durable when it arrives");
 }
 
-pub(super) async fn a_fenced_accept_leaves_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn a_fenced_accept_leaves_nothing<S: Store>(case: &StoreCase<S>) {
     let newer = case.reopen().await.session;
-    let batch = vec![case.message(&[Draft::to(1)]), case.message(&[Draft::to(2)])];
+    let batch = vec![case.message(&[DeliveryDraft::to(1)]), case.message(&[DeliveryDraft::to(2)])];
     let refused = case.store.accept(case.session(), batch.clone()).await;
     case.check(matches!(refused, Err(StoreError::Fenced { .. })), "it is refused");
     for accepted in &batch {
@@ -122,17 +125,17 @@ pub(super) async fn a_fenced_accept_leaves_nothing<S: Store>(case: &Case<S>) {
     case.same("only what was accepted arrives", arrived, vec![batch[1].deliveries[0].delivery.id]);
 }
 
-pub(super) async fn message_without_deliveries_is_stored_and_yields_no_arrival<S: Store>(case: &Case<S>) {
+pub(super) async fn message_without_deliveries_is_stored_and_yields_no_arrival<S: Store>(case: &StoreCase<S>) {
     let alone = case.message(&[]);
     case.done("accept", case.store.accept(case.session(), vec![alone.clone()]).await);
     let found = case.done("message", case.store.message(alone.message.id).await);
     case.same("it is kept", found, Some(alone.message));
-    let ids = case.accept(&[Draft::to(1)]).await;
+    let ids = case.accept(&[DeliveryDraft::to(1)]).await;
     let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
     case.same("what arrived", arrived, ids);
 }
 
-pub(super) async fn large_messages_without_deliveries_do_not_fill_the_arrival_queue<S: Store>(case: &Case<S>) {
+pub(super) async fn large_messages_without_deliveries_do_not_fill_the_arrival_queue<S: Store>(case: &StoreCase<S>) {
     let body = Bytes::from(vec![b'x'; 1 << 20]);
     for n in 0..70 {
         let alone = case.message(&[]);

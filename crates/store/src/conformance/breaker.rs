@@ -7,7 +7,7 @@ use posthaste_core::flow::breaker::Soft;
 use posthaste_core::id::{CredentialId, OriginId, RegionId};
 use posthaste_core::scheduler::{BreakerOf, SoftBreaker};
 
-use super::fixture::{Case, after, lane_id};
+use super::fixture::{StoreCase, after, lane_id};
 use crate::Store;
 
 fn soft(of: BreakerOf, since_ms: i64, hold_ms: u64) -> SoftBreaker {
@@ -18,7 +18,7 @@ fn lane(n: u64) -> BreakerOf {
     BreakerOf::Lane(lane_id(n))
 }
 
-pub(super) async fn stored_breakers_are_known_at_the_start<S: Store>(case: &Case<S>) {
+pub(super) async fn stored_breakers_are_known_at_the_start<S: Store>(case: &StoreCase<S>) {
     // The ids of origins are hashes, so they may exceed the range of a signed column.
     let origin = |raw| BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(raw)));
     let breakers = vec![
@@ -38,7 +38,7 @@ pub(super) async fn stored_breakers_are_known_at_the_start<S: Store>(case: &Case
     case.same("to every later session too", case.reopen().await.breakers, breakers);
 }
 
-pub(super) async fn stored_breakers_replace_the_earlier_set<S: Store>(case: &Case<S>) {
+pub(super) async fn stored_breakers_replace_the_earlier_set<S: Store>(case: &StoreCase<S>) {
     let before = vec![soft(lane(1), 0, 30_000), soft(lane(2), 0, 30_000)];
     let now = vec![soft(lane(2), 0, 45_000), soft(lane(3), 9, 30_000)];
     for breakers in [before, now.clone()] {

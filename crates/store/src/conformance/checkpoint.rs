@@ -1,10 +1,10 @@
 //! Checkpoints: signed for the journal's last row, and only if the journal has grown.
 
-use super::fixture::{Case, Draft, MANY, NOW, after};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after};
 use crate::row::Session;
 use crate::{Signed, Store, StoreError};
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     async fn sign(&self, grown: u64) -> Option<Signed> {
         self.sign_in(self.session(), grown).await
     }
@@ -14,8 +14,8 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn checkpoint_covers_the_last_row<S: Store>(case: &Case<S>) {
-    case.accept(&[Draft::to(1)]).await;
+pub(super) async fn checkpoint_covers_the_last_row<S: Store>(case: &StoreCase<S>) {
+    case.accept(&[DeliveryDraft::to(1)]).await;
     let Some(signed) = case.sign(1).await else { case.fail("there are rows to sign") };
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let last = &rows[rows.len() - 1];
@@ -28,13 +28,13 @@ pub(super) async fn checkpoint_covers_the_last_row<S: Store>(case: &Case<S>) {
     case.same("none after it", case.done("read", case.store.checkpoints(signed.row, MANY).await), vec![]);
 }
 
-pub(super) async fn rows_already_covered_are_not_signed_again<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_already_covered_are_not_signed_again<S: Store>(case: &StoreCase<S>) {
     case.check(case.sign(2).await.is_none(), "one row is not two");
     case.check(case.sign(0).await.is_some(), "a session has begun");
     case.same("nothing since", (case.sign(0).await, case.sign(1).await), (None, None));
-    case.accept(&[Draft::to(1)]).await;
+    case.accept(&[DeliveryDraft::to(1)]).await;
     case.check(case.sign(2).await.is_none(), "one more is not two more");
-    case.accept(&[Draft::to(1)]).await;
+    case.accept(&[DeliveryDraft::to(1)]).await;
     let key = case.store.public_key();
     case.check(case.sign(2).await.is_some(), "two more");
     let newer = case.reopen().await.session;
@@ -44,17 +44,17 @@ pub(super) async fn rows_already_covered_are_not_signed_again<S: Store>(case: &C
     case.same("in order", rows, vec![1, 3, 4]);
 }
 
-pub(super) async fn sign_now_covers_the_current_last_row<S: Store>(case: &Case<S>) {
+pub(super) async fn sign_now_covers_the_current_last_row<S: Store>(case: &StoreCase<S>) {
     case.same("nothing is signed yet", case.done("last", case.store.last_checkpoint().await), None);
     for row in 1..=3 {
         let signed = case.done("sign now", case.store.sign_now(case.session(), after(5)).await);
         case.same("for the last row", signed.as_ref().map(|signed| signed.row), Some(row));
         case.same("and it is kept", case.done("last", case.store.last_checkpoint().await), signed);
-        case.accept(&[Draft::to(1)]).await;
+        case.accept(&[DeliveryDraft::to(1)]).await;
     }
 }
 
-pub(super) async fn fenced_session_signs_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn fenced_session_signs_nothing<S: Store>(case: &StoreCase<S>) {
     let newer = case.reopen().await.session;
     let refused = case.store.sign(case.session(), 1, NOW).await;
     case.check(matches!(refused, Err(StoreError::Fenced { .. })), "an older session is fenced");

@@ -7,19 +7,19 @@ use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;
 use crate::row::{Acceptance, Accepted, CollapseKey, FirstAnswer, Idempotency, KeyHash, Query, Settled};
 
 const SUPERSEDED: State = State::Cancelled { at: NOW, cause: Cause::Superseded };
 
-impl Draft {
+impl DeliveryDraft {
     fn under(self, key: u64) -> Self {
         Self { collapse: Some(CollapseKey(key)), ..self }
     }
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// The next `count` arrivals, each with the deliveries it superseded.
     async fn arrived_superseding(&self, count: usize) -> Vec<(DeliveryId, Vec<DeliveryId>)> {
         let mut arrived = Vec::new();
@@ -31,11 +31,11 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn newer_delivery_supersedes_the_waiting_one_in_any_place<S: Store>(case: &Case<S>) {
-    let drafts = [Draft::to(1), Draft::to(1).delayed(after(9)), Draft::to(1).spilled()];
+pub(super) async fn newer_delivery_supersedes_the_waiting_one_in_any_place<S: Store>(case: &StoreCase<S>) {
+    let drafts = [DeliveryDraft::to(1), DeliveryDraft::to(1).delayed(after(9)), DeliveryDraft::to(1).spilled()];
     for (key, draft) in [0, 7, u64::MAX].into_iter().zip(drafts) {
         let old = case.accept_one(draft.under(key)).await.id;
-        let new = case.accept_one(Draft::to(1).under(key)).await.id;
+        let new = case.accept_one(DeliveryDraft::to(1).under(key)).await.id;
         let arrived = case.arrived_superseding(2).await;
         case.same("it arrives with what it superseded", arrived, vec![(old, vec![]), (new, vec![old])]);
         case.same("the older has ended", case.state(old).await, SUPERSEDED);
@@ -47,20 +47,20 @@ pub(super) async fn newer_delivery_supersedes_the_waiting_one_in_any_place<S: St
     }
 }
 
-pub(super) async fn deliveries_of_other_lanes_and_keys_are_not_superseded<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_of_other_lanes_and_keys_are_not_superseded<S: Store>(case: &StoreCase<S>) {
     let mut alone = Vec::new();
-    for draft in [Draft::to(1).under(1), Draft::to(2).under(2), Draft::to(1)] {
+    for draft in [DeliveryDraft::to(1).under(1), DeliveryDraft::to(2).under(2), DeliveryDraft::to(1)] {
         alone.push(case.accept_one(draft).await.id);
     }
-    let new = case.accept_one(Draft::to(1).under(2)).await.id;
+    let new = case.accept_one(DeliveryDraft::to(1).under(2)).await.id;
     case.same("nothing was superseded", case.arrived_superseding(4).await.pop(), Some((new, vec![])));
     for id in alone {
         case.same("it waits", case.state(id).await, State::Queued { due: NOW });
     }
 }
 
-pub(super) async fn last_of_several_in_one_accept_supersedes_the_others<S: Store>(case: &Case<S>) {
-    let draft = Draft::to(1).under(5);
+pub(super) async fn last_of_several_in_one_accept_supersedes_the_others<S: Store>(case: &StoreCase<S>) {
+    let draft = DeliveryDraft::to(1).under(5);
     let batch = vec![case.message(&[draft, draft]), case.message(&[draft])];
     let ids: Vec<DeliveryId> =
         batch.iter().flat_map(|accepted| &accepted.deliveries).map(|new| new.delivery.id).collect();
@@ -73,26 +73,26 @@ pub(super) async fn last_of_several_in_one_accept_supersedes_the_others<S: Store
     case.same("the last", case.state(ids[2]).await, State::Queued { due: NOW });
 }
 
-pub(super) async fn superseded_delivery_keeps_its_attempts_and_a_late_settle_is_stale<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1).under(5)).await;
+pub(super) async fn superseded_delivery_keeps_its_attempts_and_a_late_settle_is_stale<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1).under(5)).await;
     let retry = case.attempted(&first, State::Retry { due: after(50), cause: Cause::Unavailable }, Cause::Unavailable);
     let waiting = retry.record.delivery.clone();
     case.settle_done(retry).await;
     let flying = case.attempted(&waiting, State::Delivered { at: after(60) }, Cause::Ok);
-    case.accept_one(Draft::to(1).under(5)).await;
+    case.accept_one(DeliveryDraft::to(1).under(5)).await;
     case.same("it has ended with its attempt", case.shown(first.id, NOW).await.attempts.len(), 1);
     case.same("the attempt in flight comes too late", case.settle(flying).await, Settled::Stale);
     let shown = case.shown(first.id, NOW).await;
     case.same("and is in the history", (shown.delivery.state, shown.attempts.len()), (SUPERSEDED, 2));
 }
 
-pub(super) async fn ended_delivery_is_not_superseded<S: Store>(case: &Case<S>) {
-    let delivered = case.accept_one(Draft::to(1).under(1)).await;
+pub(super) async fn ended_delivery_is_not_superseded<S: Store>(case: &StoreCase<S>) {
+    let delivered = case.accept_one(DeliveryDraft::to(1).under(1)).await;
     case.settle_done(case.attempted(&delivered, State::Delivered { at: after(1) }, Cause::Ok)).await;
-    let expired = case.accept_one(Draft { expiry: Expiry::At(NOW), ..Draft::to(1).under(2) }).await.id;
-    let cut = case.accept_one(Draft::to(2).under(3)).await.id;
+    let expired = case.accept_one(DeliveryDraft { expiry: Expiry::At(NOW), ..DeliveryDraft::to(1).under(2) }).await.id;
+    let cut = case.accept_one(DeliveryDraft::to(2).under(3)).await.id;
     case.cut(CutScope::Lane(lane_id(2)), cut.0, Cause::Cancelled, &[]).await;
-    for draft in [Draft::to(1).under(1), Draft::to(1).under(2), Draft::to(2).under(3)] {
+    for draft in [DeliveryDraft::to(1).under(1), DeliveryDraft::to(1).under(2), DeliveryDraft::to(2).under(3)] {
         case.accept_one(draft).await;
     }
     case.same("delivered", case.state(delivered.id).await, State::Delivered { at: after(1) });
@@ -103,18 +103,18 @@ pub(super) async fn ended_delivery_is_not_superseded<S: Store>(case: &Case<S>) {
     case.same("only the delivery with a row to end is reported", superseded, vec![expired]);
 }
 
-pub(super) async fn delivery_that_was_put_back_can_still_be_superseded<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1).under(5)).await;
+pub(super) async fn delivery_that_was_put_back_can_still_be_superseded<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1).under(5)).await;
     let put_back = Delivery { state: State::Queued { due: after(3) }, ..first.clone() };
     case.settle_done(case.settlement(&first, put_back)).await;
     case.done("spill", case.store.spill(case.session(), vec![first.id]).await);
     let row = case.pending(first.id).await.map(|row| row.place);
     case.same("it is spilled", row, Some(RowIndex::Spilled));
-    case.accept_one(Draft::to(1).under(5)).await;
+    case.accept_one(DeliveryDraft::to(1).under(5)).await;
     case.same("superseded", case.state(first.id).await, SUPERSEDED);
 }
 
-pub(super) async fn duplicate_request_supersedes_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn duplicate_request_supersedes_nothing<S: Store>(case: &StoreCase<S>) {
     let once = Idempotency {
         tenant: posthaste_core::id::TenantId::from_raw(9),
         key: KeyHash([1; 16]),
@@ -122,7 +122,7 @@ pub(super) async fn duplicate_request_supersedes_nothing<S: Store>(case: &Case<S
         answer: FirstAnswer { status: 202, body: bytes::Bytes::new() },
         at: NOW,
     };
-    let keyed = || Accepted { idempotency: Some(once.clone()), ..case.message(&[Draft::to(1).under(5)]) };
+    let keyed = || Accepted { idempotency: Some(once.clone()), ..case.message(&[DeliveryDraft::to(1).under(5)]) };
     let first = keyed();
     case.done("accept", case.store.accept(case.session(), vec![first.clone()]).await);
     let again = case.done("accept", case.store.accept(case.session(), vec![keyed()]).await);

@@ -5,7 +5,7 @@ use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::id::Key;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, NOW, after, endpoint, lane_id};
+use super::fixture::{DeliveryDraft, NOW, StoreCase, after, endpoint, lane_id};
 use crate::Store;
 use crate::row::EndpointStatus;
 
@@ -14,12 +14,12 @@ fn cancelled() -> State {
     State::Cancelled { at: after(7), cause: Cause::Cancelled }
 }
 
-pub(super) async fn lane_cut_ends_deliveries_up_to_its_id<S: Store>(case: &Case<S>) {
-    let ready = case.accept_one(Draft::to(1)).await.id;
-    let delayed = case.accept_one(Draft::to(1).delayed(after(9))).await.id;
-    let other = case.accept_one(Draft::to(2)).await.id;
-    let spilled = case.accept_one(Draft::to(1).spilled()).await.id;
-    let later = case.accept_one(Draft::to(1)).await.id;
+pub(super) async fn lane_cut_ends_deliveries_up_to_its_id<S: Store>(case: &StoreCase<S>) {
+    let ready = case.accept_one(DeliveryDraft::to(1)).await.id;
+    let delayed = case.accept_one(DeliveryDraft::to(1).delayed(after(9))).await.id;
+    let other = case.accept_one(DeliveryDraft::to(2)).await.id;
+    let spilled = case.accept_one(DeliveryDraft::to(1).spilled()).await.id;
+    let later = case.accept_one(DeliveryDraft::to(1)).await.id;
     let ended = case.cut(CutScope::Lane(lane_id(1)), spilled.0, Cause::Cancelled, &[]).await;
     case.same("how many it ended", ended, 3);
     for id in [ready, delayed, spilled] {
@@ -31,13 +31,13 @@ pub(super) async fn lane_cut_ends_deliveries_up_to_its_id<S: Store>(case: &Case<
     }
 }
 
-pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &Case<S>) {
-    let before = case.accept(&[Draft::to(1), Draft::to(2)]).await;
-    let message = case.message(&[Draft::to(1), Draft::to(2), Draft::to(3).spilled()]);
+pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &StoreCase<S>) {
+    let before = case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
+    let message = case.message(&[DeliveryDraft::to(1), DeliveryDraft::to(2), DeliveryDraft::to(3).spilled()]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
     let scope = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
-    let behind = case.accept(&[Draft::to(1), Draft::to(2)]).await;
+    let behind = case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
     case.same("how many it ended", case.cut(scope, behind[1].0, Cause::Cancelled, &[]).await, 3);
     for id in &ids {
         case.same("ended at once", case.state(*id).await, cancelled());
@@ -47,9 +47,9 @@ pub(super) async fn message_cut_ends_only_its_deliveries<S: Store>(case: &Case<S
     }
 }
 
-pub(super) async fn deliveries_in_flight_are_spared_until_the_next_start<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1)).await;
-    let flying = case.accept_one(Draft::to(1)).await;
+pub(super) async fn deliveries_in_flight_are_spared_until_the_next_start<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1)).await;
+    let flying = case.accept_one(DeliveryDraft::to(1)).await;
     let scope = CutScope::Lane(lane_id(1));
     let ended = case.cut(scope, flying.id.0, Cause::Cancelled, &[flying.id]).await;
     case.same("how many it ended", ended, 1);
@@ -60,14 +60,14 @@ pub(super) async fn deliveries_in_flight_are_spared_until_the_next_start<S: Stor
     case.check(start.cuts.iter().all(|cut| cut.spared.is_empty()), "the start names none of them");
 }
 
-pub(super) async fn spared_delivery_that_ended_does_not_lower_the_count<S: Store>(case: &Case<S>) {
-    let message = case.message(&[Draft::to(1), Draft::to(2)]);
+pub(super) async fn spared_delivery_that_ended_does_not_lower_the_count<S: Store>(case: &StoreCase<S>) {
+    let message = case.message(&[DeliveryDraft::to(1), DeliveryDraft::to(2)]);
     let flying = message.deliveries[0].delivery.clone();
     let upto = message.deliveries[1].delivery.id.0;
     let message_s = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
-    case.accept_one(Draft::to(1)).await;
-    let last = case.accept_one(Draft::to(1)).await;
+    case.accept_one(DeliveryDraft::to(1)).await;
+    let last = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&flying, State::Delivered { at: NOW }, Cause::Ok)).await;
     for (scope, upto, expected) in [(message_s, upto, 1), (CutScope::Lane(lane_id(1)), last.id.0, 2)] {
         let ended = case.cut(scope, upto, Cause::Cancelled, &[flying.id]).await;
@@ -75,10 +75,10 @@ pub(super) async fn spared_delivery_that_ended_does_not_lower_the_count<S: Store
     }
 }
 
-pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1)).await.id;
-    let second = case.accept_one(Draft::to(1)).await.id;
-    let third = case.accept_one(Draft::to(1)).await.id;
+pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1)).await.id;
+    let second = case.accept_one(DeliveryDraft::to(1)).await.id;
+    let third = case.accept_one(DeliveryDraft::to(1)).await.id;
     let scope = CutScope::Lane(lane_id(1));
     let unsubscribed = |upto, at, spared| Cut { scope, upto, cause: Cause::Unsubscribed, at, spared, endpoint: None };
     case.cut(scope, first.0, Cause::Cancelled, &[]).await;
@@ -95,8 +95,8 @@ pub(super) async fn second_cut_extends_the_first_with_its_own_cause_and_time<S: 
     case.same("covered", (case.state(first).await, case.state(second).await), (ended, ended));
 }
 
-pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1)).await;
+pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1)).await;
     let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, waiting.id.0, Cause::Cancelled, &[]).await;
     case.cut(scope, waiting.id.0, Cause::EndpointGone, &[]).await;
@@ -104,8 +104,8 @@ pub(super) async fn gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut<S: 
     case.same("the waiting delivery", case.state(waiting.id).await, dead);
 }
 
-pub(super) async fn removed_cut_ends_nothing<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn removed_cut_ends_nothing<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, delivery.id.0, Cause::Cancelled, &[]).await;
     case.done("uncut", case.store.uncut(case.session(), scope, NOW).await);
@@ -114,14 +114,14 @@ pub(super) async fn removed_cut_ends_nothing<S: Store>(case: &Case<S>) {
     case.check(case.reopen().await.cuts.is_empty(), "the next session does not get it");
 }
 
-pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S>) {
+pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &StoreCase<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
         // Read before the change too, so that a stale cache would show.
         case.done("endpoint", case.store.endpoint(endpoint(n).id).await);
         case.done("endpoints", case.store.endpoints(endpoint(n).tenant).await);
     }
-    let waiting = case.accept_one(Draft::to(1)).await;
+    let waiting = case.accept_one(DeliveryDraft::to(1)).await;
     case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
     case.cut(CutScope::Lane(lane_id(2)), waiting.id.0, Cause::Cancelled, &[]).await;
     case.cut(CutScope::Lane(lane_id(3)), waiting.id.0, Cause::EndpointGone, &[]).await;
@@ -136,8 +136,8 @@ pub(super) async fn a_gone_endpoint_is_marked_by_its_cut<S: Store>(case: &Case<S
     case.same("in the tenant's list", statuses, vec![EndpointStatus::Gone, EndpointStatus::Active]);
 }
 
-pub(super) async fn cuts_are_known_at_the_start<S: Store>(case: &Case<S>) {
-    let message = case.message(&[Draft::to(2)]);
+pub(super) async fn cuts_are_known_at_the_start<S: Store>(case: &StoreCase<S>) {
+    let message = case.message(&[DeliveryDraft::to(2)]);
     let scopes = [CutScope::Lane(lane_id(5)), CutScope::Message(message.message.id), CutScope::Lane(lane_id(4))];
     for scope in scopes {
         case.cut(scope, Key::from_raw(99), Cause::Unsubscribed, &[]).await;

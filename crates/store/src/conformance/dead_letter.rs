@@ -8,11 +8,11 @@ use posthaste_core::id::TenantId;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint_id};
 use crate::Store;
 use crate::row::{
-    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder, Message,
-    Session, Settled, Swept,
+    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder,
+    Message, Session, Settled, Swept,
 };
 
 const TENANT: TenantId = TenantId::from_raw(9);
@@ -21,16 +21,23 @@ fn everything() -> DeadLetterFilter {
     DeadLetterFilter::of(TENANT)
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// Accepts a delivery and ends it as dead some milliseconds later.
-    async fn dead(&self, draft: Draft, cause: Cause, ms: i64) -> Delivery {
+    async fn dead(&self, draft: DeliveryDraft, cause: Cause, ms: i64) -> Delivery {
         let delivery = self.accept_one(draft).await;
         self.settle_done(self.attempted(&delivery, State::Dead { at: after(ms), cause }, cause)).await;
         delivery
     }
 
     /// Like [`dead`](Self::dead), for a message of this tenant and event type.
-    async fn typed_dead(&self, tenant: TenantId, event_type: &str, draft: Draft, cause: Cause, ms: i64) -> Delivery {
+    async fn typed_dead(
+        &self,
+        tenant: TenantId,
+        event_type: &str,
+        draft: DeliveryDraft,
+        cause: Cause,
+        ms: i64,
+    ) -> Delivery {
         let accepted = self.message(&[draft]);
         let event_type = Some(event_type.to_owned());
         let message = Arc::new(Message { tenant, event_type, ..accepted.message.as_ref().clone() });
@@ -44,7 +51,7 @@ impl<S: Store> Case<S> {
     /// Accepts `count` deliveries and ends all of them as dead, each at the time `ms` gives for its index.
     async fn many_dead(&self, count: usize, ms: impl Fn(usize) -> i64) {
         for from in (0..count).step_by(500) {
-            let drafts = vec![Draft::to(1); (count - from).min(500)];
+            let drafts = vec![DeliveryDraft::to(1); (count - from).min(500)];
             let accepted = self.message(&drafts);
             let deliveries: Vec<Delivery> = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
             self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
@@ -79,12 +86,15 @@ impl<S: Store> Case<S> {
 
     async fn finds(&self, what: &str, filter: &DeadLetterFilter, expected: Vec<u64>) {
         let count = self.done("count", self.store.count_dead_letters(filter.clone()).await);
-        self.same(what, count, Count::Exactly(expected.len() as u64));
+        self.same(what, count, BoundedCount::Exactly(expected.len() as u64));
         self.same(what, self.deliveries_of(filter).await, expected);
     }
 
-    async fn purge(&self, filter: &DeadLetterFilter) -> Count {
-        self.done("purge", self.store.purge_dead_letters(self.session(), TENANT, filter.clone(), Act::at(NOW)).await)
+    async fn purge(&self, filter: &DeadLetterFilter) -> BoundedCount {
+        self.done(
+            "purge",
+            self.store.purge_dead_letters(self.session(), TENANT, filter.clone(), AuditStamp::at(NOW)).await,
+        )
     }
 
     async fn sweep_all(&self, session: Session) -> u64 {
@@ -100,8 +110,8 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &Case<S>) {
-    let delivery = case.typed_dead(TENANT, "a.b", Draft::to(3), Cause::Forbidden, 5).await;
+pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.typed_dead(TENANT, "a.b", DeliveryDraft::to(3), Cause::Forbidden, 5).await;
     let end = case.attempted(&delivery, State::Dead { at: after(5), cause: Cause::Forbidden }, Cause::Forbidden);
     case.same("once more", case.settle(end).await, Settled::Stale);
     for state in [
@@ -109,7 +119,7 @@ pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &Case<S>
         State::Expired { at: after(6) },
         State::Cancelled { at: after(6), cause: Cause::Cancelled },
     ] {
-        let other = case.accept_one(Draft::to(3)).await;
+        let other = case.accept_one(DeliveryDraft::to(3)).await;
         case.settle_done(case.attempted(&other, state, Cause::Ok)).await;
     }
     let expected = DeadLetter {
@@ -130,11 +140,11 @@ pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &Case<S>
     case.same("by its event type", case.deliveries_of(&typed).await, vec![delivery.id.0.seq()]);
 }
 
-pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case<S>) {
-    let urgent = Draft { tier: Tier::Transactional, ..Draft::to(2) };
-    let one = case.dead(Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
+pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &StoreCase<S>) {
+    let urgent = DeliveryDraft { tier: Tier::Transactional, ..DeliveryDraft::to(2) };
+    let one = case.dead(DeliveryDraft::to(1), Cause::NotFound, 30).await.id.0.seq();
     let two = case.dead(urgent, Cause::NotFound, 10).await.id.0.seq();
-    let three = case.dead(Draft::to(2), Cause::Gone, 20).await.id.0.seq();
+    let three = case.dead(DeliveryDraft::to(2), Cause::Gone, 20).await.id.0.seq();
     let to = |n| DeadLetterFilter { endpoint: Some(endpoint_id(n)), ..everything() };
     for (what, filter, expected) in [
         ("all, by time", everything(), vec![two, three, one]),
@@ -152,11 +162,11 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Case
     }
 }
 
-pub(super) async fn dead_letters_of_all_tenants_are_found_by_every_filter<S: Store>(case: &Case<S>) {
+pub(super) async fn dead_letters_of_all_tenants_are_found_by_every_filter<S: Store>(case: &StoreCase<S>) {
     let [first, second] = [TENANT, TenantId::from_raw(8)];
-    let one = case.typed_dead(first, "a.b", Draft::to(1), Cause::NotFound, 30).await.id.0.seq();
-    let two = case.typed_dead(second, "a.b", Draft::to(2), Cause::NotFound, 10).await.id.0.seq();
-    let urgent = Draft { tier: Tier::Transactional, ..Draft::to(2) };
+    let one = case.typed_dead(first, "a.b", DeliveryDraft::to(1), Cause::NotFound, 30).await.id.0.seq();
+    let two = case.typed_dead(second, "a.b", DeliveryDraft::to(2), Cause::NotFound, 10).await.id.0.seq();
+    let urgent = DeliveryDraft { tier: Tier::Transactional, ..DeliveryDraft::to(2) };
     let three = case.typed_dead(second, "c", urgent, Cause::Gone, 20).await.id.0.seq();
     let all = DeadLetterFilter::default();
     let to = |n| DeadLetterFilter { endpoint: Some(endpoint_id(n)), ..DeadLetterFilter::default() };
@@ -175,11 +185,11 @@ pub(super) async fn dead_letters_of_all_tenants_are_found_by_every_filter<S: Sto
     let tenants: Vec<TenantId> =
         case.listed(&all, ListOrder::NewestFirst, 1).await.iter().map(|letter| letter.tenant).collect();
     case.same("their tenants", tenants, vec![first, second, second]);
-    case.same("a purge covers one tenant", case.purge(&all).await, Count::Exactly(1));
+    case.same("a purge covers one tenant", case.purge(&all).await, BoundedCount::Exactly(1));
     case.finds("the others' stay", &all, vec![two, three]).await;
 }
 
-pub(super) async fn list_continues_after_each_page_in_both_orders<S: Store>(case: &Case<S>) {
+pub(super) async fn list_continues_after_each_page_in_both_orders<S: Store>(case: &StoreCase<S>) {
     // Several end in the same millisecond, as with a cut.
     case.many_dead(7, |place| i64::try_from(place / 3).unwrap_or(0)).await;
     let oldest = case.listed(&everything(), ListOrder::OldestFirst, MANY).await;
@@ -192,13 +202,13 @@ pub(super) async fn list_continues_after_each_page_in_both_orders<S: Store>(case
     }
 }
 
-pub(super) async fn small_purge_is_immediate_and_spares_later_dead_letters<S: Store>(case: &Case<S>) {
-    let early = case.accept_one(Draft::to(1)).await;
-    case.dead(Draft::to(1), Cause::NotFound, 1).await;
-    let other = case.dead(Draft::to(2), Cause::NotFound, 2).await;
+pub(super) async fn small_purge_is_immediate_and_spares_later_dead_letters<S: Store>(case: &StoreCase<S>) {
+    let early = case.accept_one(DeliveryDraft::to(1)).await;
+    case.dead(DeliveryDraft::to(1), Cause::NotFound, 1).await;
+    let other = case.dead(DeliveryDraft::to(2), Cause::NotFound, 2).await;
     let to = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..everything() };
-    case.same("one", case.purge(&to).await, Count::Exactly(1));
-    case.same("again", case.purge(&to).await, Count::Exactly(0));
+    case.same("one", case.purge(&to).await, BoundedCount::Exactly(1));
+    case.same("again", case.purge(&to).await, BoundedCount::Exactly(0));
     case.same("nothing is left to sweep", case.sweep_all(case.session()).await, 0);
     let dead = State::Dead { at: after(0), cause: Cause::NotFound };
     case.settle_done(case.attempted(&early, dead, Cause::NotFound)).await;
@@ -207,16 +217,16 @@ pub(super) async fn small_purge_is_immediate_and_spares_later_dead_letters<S: St
     case.check(case.shown(other.id, after(9)).await.attempts.len() == 1, "the history stays");
 }
 
-pub(super) async fn a_large_purge_hides_at_once_and_is_swept_in_steps<S: Store>(case: &Case<S>) {
+pub(super) async fn a_large_purge_hides_at_once_and_is_swept_in_steps<S: Store>(case: &StoreCase<S>) {
     let count = DEAD_LETTERS_LOOKED_MAX + DEAD_LETTERS_SWEPT_MAX;
     case.many_dead(count, |place| i64::from(place % 2 == 0)).await;
     let early = DeadLetterFilter { until: Some(after(1)), ..everything() };
     let half = count as u64 / 2;
-    case.same("half of them", case.purge(&early).await, Count::Exactly(half));
+    case.same("half of them", case.purge(&early).await, BoundedCount::Exactly(half));
     case.same("hidden", case.deliveries_of(&early).await, vec![]);
     case.same("the rest", case.deliveries_of(&everything()).await.len() as u64, half);
-    case.same("nothing twice", case.purge(&early).await, Count::Exactly(0));
-    let later = case.dead(Draft::to(1), Cause::NotFound, 0).await.id.0.seq();
+    case.same("nothing twice", case.purge(&early).await, BoundedCount::Exactly(0));
+    let later = case.dead(DeliveryDraft::to(1), Cause::NotFound, 0).await.id.0.seq();
     case.same("a later dead letter is listed", case.deliveries_of(&early).await, vec![later]);
     let start = case.reopen().await;
     let swept = case.done("sweep", case.store.sweep_dead_letters(start.session).await);
@@ -226,10 +236,10 @@ pub(super) async fn a_large_purge_hides_at_once_and_is_swept_in_steps<S: Store>(
     case.same("and the rest", case.deliveries_of(&everything()).await.len() as u64, half + 1);
 }
 
-pub(super) async fn count_stops_at_its_bound_and_says_at_least<S: Store>(case: &Case<S>) {
+pub(super) async fn count_stops_at_its_bound_and_says_at_least<S: Store>(case: &StoreCase<S>) {
     case.many_dead(DEAD_LETTERS_LOOKED_MAX + 1, |_| 0).await;
     let count = case.done("count", case.store.count_dead_letters(everything()).await);
-    let most = Count::AtLeast(DEAD_LETTERS_LOOKED_MAX as u64);
+    let most = BoundedCount::AtLeast(DEAD_LETTERS_LOOKED_MAX as u64);
     case.same("at least", count, most);
     case.same("a purge returns the same", case.purge(&everything()).await, most);
     case.same("and covers all", case.deliveries_of(&everything()).await, vec![]);

@@ -7,19 +7,19 @@ use posthaste_core::id::{EndpointId, MessageId, TenantId};
 use posthaste_core::state::{Phase, State};
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, lane_id};
 use crate::Store;
 use crate::row::{
-    Accepted, Counted, Endpoint, HistoryFilter, HistoryOf, Hour, ListOrder, ListedMessage, Message, MessageFilter,
-    Name, Pending,
+    Accepted, CountedEvent, Endpoint, HistoryFilter, HistoryOf, ListOrder, ListedMessage, Message, MessageFilter, Name,
+    PendingCounts, UtcHour,
 };
 
 const ENDPOINT: EndpointId = EndpointId::from_raw(7_001);
 
-pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(case: &StoreCase<S>) {
     let mut mine = Vec::new();
     for _ in 0..7 {
-        let ids = case.accept(&[Draft::to(2), Draft::to(1).spilled(), Draft::to(1)]).await;
+        let ids = case.accept(&[DeliveryDraft::to(2), DeliveryDraft::to(1).spilled(), DeliveryDraft::to(1)]).await;
         mine.extend_from_slice(&ids[1..]);
     }
     for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
@@ -41,10 +41,10 @@ pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(
     }
 }
 
-pub(super) async fn history_shows_states_and_can_be_filtered<S: Store>(case: &Case<S>) {
-    let (first, second) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(1)).await);
-    let third = case.accept_one(Draft { tier: Tier::Engagement, ..Draft::to(1) }).await;
-    let fourth = case.accept_one(Draft::to(1)).await;
+pub(super) async fn history_shows_states_and_can_be_filtered<S: Store>(case: &StoreCase<S>) {
+    let (first, second) = (case.accept_one(DeliveryDraft::to(1)).await, case.accept_one(DeliveryDraft::to(1)).await);
+    let third = case.accept_one(DeliveryDraft { tier: Tier::Engagement, ..DeliveryDraft::to(1) }).await;
+    let fourth = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
     case.settle_done(case.attempted(&fourth, State::Expired { at: after(7) }, Cause::Unavailable)).await;
     let dead = State::Dead { at: after(6), cause: Cause::NotFound };
@@ -66,7 +66,7 @@ pub(super) async fn history_shows_states_and_can_be_filtered<S: Store>(case: &Ca
     }
 }
 
-pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case: &Case<S>) {
+pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case: &StoreCase<S>) {
     let mut sent = Vec::new();
     for (subject, correlation) in [(Some("ann"), "order-1"), (Some("bob"), "order-1"), (Some("ann"), "order-2")] {
         sent.push(send(case, subject, Some(correlation)).await);
@@ -89,7 +89,7 @@ pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case
     }
 }
 
-pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case: &StoreCase<S>) {
     let mut sent = Vec::new();
     for (n, (tenant, event_type, tier)) in [
         (9, Some("a.b"), Tier::Promotional),
@@ -148,11 +148,11 @@ pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case:
     case.same("with the message's fields", listed.first().cloned(), whole.map(|message| ListedMessage::of(&message)));
 }
 
-pub(super) async fn deliveries_are_listed_by_message_by_tenant_and_for_all_tenants<S: Store>(case: &Case<S>) {
+pub(super) async fn deliveries_are_listed_by_message_by_tenant_and_for_all_tenants<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) }).await;
-    let ids = case.accept(&[Draft::to(1), Draft::to(2), Draft::to(1)]).await;
-    let (last, sent) = (case.accept_one(Draft::to(1)).await, case.message(&[]).message.id);
+    let ids = case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2), DeliveryDraft::to(1)]).await;
+    let (last, sent) = (case.accept_one(DeliveryDraft::to(1)).await, case.message(&[]).message.id);
     case.settle_done(case.attempted(&last, State::Delivered { at: after(5) }, Cause::Ok)).await;
     let message = case.done("delivery", case.store.delivery(ids[0], NOW).await).map(|shown| shown.delivery.message);
     let of = |of| HistoryFilter::all(of);
@@ -185,10 +185,10 @@ pub(super) async fn deliveries_are_listed_by_message_by_tenant_and_for_all_tenan
     }
 }
 
-pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Case<S>) {
+pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
-    let first = case.accept_one(Draft::to(1)).await;
-    let second = case.accept_one(Draft::to(1)).await;
+    let first = case.accept_one(DeliveryDraft::to(1)).await;
+    let second = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
     let later = after(7_200_000);
     case.settle_done(case.settlement(
@@ -199,41 +199,46 @@ pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Case<
         },
     ))
     .await;
-    let hour = Hour::of(NOW);
-    let tallies = case.done("tallies", case.store.tallies(TenantId::from_raw(9), hour, Hour(hour.0 + 3)).await);
+    let hour = UtcHour::of(NOW);
+    let tallies = case.done("tallies", case.store.tallies(TenantId::from_raw(9), hour, UtcHour(hour.0 + 3)).await);
     let found: Vec<_> = tallies.iter().map(|tally| (tally.hour.0 - hour.0, tally.counted, tally.count)).collect();
     let expected = vec![
-        (0, Counted::Messages, 2),
-        (0, Counted::Deliveries, 2),
-        (0, Counted::Attempts, 1),
-        (0, Counted::Delivered, 1),
-        (2, Counted::Cancelled, 1),
+        (0, CountedEvent::Messages, 2),
+        (0, CountedEvent::Deliveries, 2),
+        (0, CountedEvent::Attempts, 1),
+        (0, CountedEvent::Delivered, 1),
+        (2, CountedEvent::Cancelled, 1),
     ];
     case.same("what was counted", found, expected);
     let none =
-        case.done("tallies", case.store.tallies(TenantId::from_raw(9), Hour(hour.0 + 1), Hour(hour.0 + 2)).await);
+        case.done("tallies", case.store.tallies(TenantId::from_raw(9), UtcHour(hour.0 + 1), UtcHour(hour.0 + 2)).await);
     case.same("an hour in which nothing happened", none, vec![]);
 }
 
-pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1)).await;
-    case.accept(&[Draft::to(1).spilled(), Draft { tier: Tier::Transactional, ..Draft::to(1) }, Draft::to(2)]).await;
+pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1)).await;
+    case.accept(&[
+        DeliveryDraft::to(1).spilled(),
+        DeliveryDraft { tier: Tier::Transactional, ..DeliveryDraft::to(1) },
+        DeliveryDraft::to(2),
+    ])
+    .await;
     case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
-    let tried = case.accept_one(Draft::to(2)).await;
+    let tried = case.accept_one(DeliveryDraft::to(2)).await;
     let retry = State::Retry { due: after(9), cause: Cause::Unavailable };
     case.settle_done(case.attempted(&tried, retry, Cause::Unavailable)).await;
     let waiting = |lane| async move { case.done("waiting", case.store.waiting(lane_id(lane)).await) };
     case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
     case.same("in all", waiting(2).await.total(), 2);
     case.same("of an unknown lane", waiting(3).await.total(), 0);
-    let all = Pending { by_tier: [1, 3, 0], untried: 3 };
+    let all = PendingCounts { by_tier: [1, 3, 0], untried: 3 };
     case.same("in all lanes", case.done("pending", case.store.pending().await), all);
     case.reopen().await;
     case.same("and after a restart", case.done("pending", case.store.pending().await), all);
 }
 
-async fn send<S: Store>(case: &Case<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {
-    let base = case.message(&[Draft::to(1)]);
+async fn send<S: Store>(case: &StoreCase<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {
+    let base = case.message(&[DeliveryDraft::to(1)]);
     let message = Arc::new(Message {
         subject: subject.map(str::to_owned),
         correlation_id: correlation.map(str::to_owned),

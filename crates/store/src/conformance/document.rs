@@ -3,9 +3,11 @@
 use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 
-use super::fixture::{Case, MANY, NOW, after, api_key};
-use crate::journal::Entry;
-use crate::row::{Act, Deed, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR};
+use super::fixture::{MANY, NOW, StoreCase, after, api_key};
+use crate::journal::JournalEntry;
+use crate::row::{
+    AuditStamp, ChangeKind, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR,
+};
 use crate::{JournalRow, Store, StoreError};
 
 const ANN: TenantId = TenantId::from_raw(9);
@@ -16,16 +18,16 @@ fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -
     Document { kind, id: Key::from_raw(id), tenant, name: name.map(str::to_owned), at: NOW, body }
 }
 
-async fn file<S: Store>(case: &Case<S>, document: &Document) -> Filed {
-    case.done("file", case.store.file(case.session(), document.clone(), None, Act::at(NOW)).await)
+async fn file<S: Store>(case: &StoreCase<S>, document: &Document) -> Filed {
+    case.done("file", case.store.file(case.session(), document.clone(), None, AuditStamp::at(NOW)).await)
 }
 
-async fn named<S: Store>(case: &Case<S>, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<Key> {
+async fn named<S: Store>(case: &StoreCase<S>, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<Key> {
     let found = case.store.document_named(kind, tenant, name.to_owned()).await;
     case.done("document_named", found).map(|found| found.id)
 }
 
-pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Case<S>) {
+pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &StoreCase<S>) {
     for kind in DocumentKind::ALL {
         for (id, tenant, name) in [(1, ANN, Some("a name")), (2, OPERATOR, None)] {
             let mut changing = document(kind, id, tenant, name);
@@ -42,12 +44,13 @@ pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Case<
     }
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let filed = entries.filter_map(|entry| if let Entry::Document { deed, .. } = entry { Some(deed) } else { None });
-    let each = [Deed::Made, Deed::Changed, Deed::Changed];
+    let filed =
+        entries.filter_map(|entry| if let JournalEntry::Document { deed, .. } = entry { Some(deed) } else { None });
+    let each = [ChangeKind::Made, ChangeKind::Changed, ChangeKind::Changed];
     case.same("entries in the journal", filed.collect::<Vec<_>>(), each.repeat(DocumentKind::ALL.len() * 2));
 }
 
-pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &Case<S>) {
+pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &StoreCase<S>) {
     use DocumentKind::{ApiKey, Policy, Tenant};
     for (taken, expected) in [
         (document(Tenant, 1, ANN, Some("crm")), Filed::Done),
@@ -68,7 +71,7 @@ pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &Case<S>) {
     case.same("an unknown name", named(case, ApiKey, ANN, "shop").await, None);
 }
 
-pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &StoreCase<S>) {
     for id in [3, 1, 2] {
         let tenant = if id == 2 { BOB } else { ANN };
         case.same("filed", file(case, &document(DocumentKind::Policy, id, tenant, None)).await, Filed::Done);
@@ -99,10 +102,10 @@ pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &Case<S>) {
     }
 }
 
-pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &Case<S>) {
+pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &StoreCase<S>) {
     let first = document(DocumentKind::ApiKey, 1, ANN, Some("hash"));
     case.same("filed", file(case, &first).await, Filed::Done);
-    let act = Act { at: after(9), by: api_key(1) };
+    let act = AuditStamp { at: after(9), by: api_key(1) };
     for expected in [true, false] {
         let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id, act).await);
         case.same("removed", removed, expected);
@@ -112,12 +115,12 @@ pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(ca
     case.same("its name", file(case, &document(first.kind, 2, BOB, Some("hash"))).await, Filed::Done);
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let removed: Vec<Entry> =
-        entries.filter(|entry| matches!(entry, Entry::Document { deed: Deed::Removed, .. })).collect();
-    case.same("its entry in the journal", removed, vec![Entry::document(&first, Deed::Removed, act)]);
+    let removed: Vec<JournalEntry> =
+        entries.filter(|entry| matches!(entry, JournalEntry::Document { deed: ChangeKind::Removed, .. })).collect();
+    case.same("its entry in the journal", removed, vec![JournalEntry::document(&first, ChangeKind::Removed, act)]);
 }
 
-pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S>) {
+pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &StoreCase<S>) {
     let once = |digest, body: &'static str| Idempotency {
         tenant: OPERATOR,
         key: KeyHash([7; 16]),
@@ -128,7 +131,7 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S
     let first = FirstAnswer { status: 201, body: Bytes::from_static(b"first") };
     let file = |id, name, call| {
         let document = document(DocumentKind::Tenant, id, ANN, Some(name));
-        async move { case.done("file", case.store.file(case.session(), document, Some(call), Act::at(NOW)).await) }
+        async move { case.done("file", case.store.file(case.session(), document, Some(call), AuditStamp::at(NOW)).await) }
     };
     case.same("the first", file(1, "crm", once(1, "first")).await, Filed::Done);
     case.same("the same call again", file(2, "crm", once(1, "second")).await, Filed::Replayed(first));
@@ -138,13 +141,13 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &Case<S
     case.same("the key of a call that did nothing is free", file(4, "shop", other).await, Filed::Done);
 }
 
-pub(super) async fn fenced_session_files_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn fenced_session_files_nothing<S: Store>(case: &StoreCase<S>) {
     let fenced = case.session();
     case.done("open", case.store.open(NOW).await);
     let document = document(DocumentKind::Tenant, 1, ANN, None);
-    let filed = case.store.file(fenced, document.clone(), None, Act::at(NOW)).await;
+    let filed = case.store.file(fenced, document.clone(), None, AuditStamp::at(NOW)).await;
     case.same("filed", matches!(filed, Err(StoreError::Fenced { .. })), true);
-    let removed = case.store.unfile(fenced, document.kind, document.id, Act::at(NOW)).await;
+    let removed = case.store.unfile(fenced, document.kind, document.id, AuditStamp::at(NOW)).await;
     case.same("removed", matches!(removed, Err(StoreError::Fenced { .. })), true);
     case.same("nothing is there", case.done("document", case.store.document(document.kind, document.id).await), None);
 }

@@ -10,15 +10,17 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{LaneSettings, OnDead, Order};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook};
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, StoreCase, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook,
+};
 use crate::Store;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::row::{
-    Act, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Erase, FirstAnswer, Idempotency, KeyHash, ListOrder,
-    SecretAct, SigningSecret, WebhookTarget, Whom,
+    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Erase, ErasureTarget, FirstAnswer, Idempotency,
+    KeyHash, ListOrder, SecretAct, SigningSecret, WebhookTarget,
 };
 
-pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Case<S>) {
+pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &StoreCase<S>) {
     let full = endpoint(1);
     let bare = Endpoint {
         order: Order::Strict,
@@ -44,7 +46,7 @@ pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &Cas
     case.same("a lane that no endpoint has", none, None);
 }
 
-pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>) {
+pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &StoreCase<S>) {
     let mut changing = endpoint(1);
     for round in 1..=3 {
         let url = format!("https://example.com/round/{round}");
@@ -70,9 +72,10 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &Case<S>)
     }
 }
 
-pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &Case<S>) {
-    let put =
-        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
+pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &StoreCase<S>) {
+    let put = async |endpoint| {
+        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
+    };
     case.same("unknown endpoint", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(endpoint(1)).await;
     case.same("made twice", put(endpoint(1)).await, EndpointPut::Stale);
@@ -87,9 +90,10 @@ pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &Ca
 }
 
 /// A change that was prepared before its endpoint's subject was erased does not bring the endpoint back.
-pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: Store>(case: &Case<S>) {
-    let put =
-        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
+pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: Store>(case: &StoreCase<S>) {
+    let put = async |endpoint| {
+        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
+    };
     let uid = Some("laptop".to_owned());
     let of = |n, version, subject: &str| Endpoint {
         version,
@@ -98,7 +102,8 @@ pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: S
         ..endpoint(n)
     };
     case.put_endpoint(of(1, 0, "ann")).await;
-    let erase = Erase { tenant: endpoint(1).tenant, whom: Whom::Subject("ann".to_owned()), at: after(1), by: None };
+    let erase =
+        Erase { tenant: endpoint(1).tenant, whom: ErasureTarget::Subject("ann".to_owned()), at: after(1), by: None };
     let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
     case.same("the same subject's", put(of(1, 1, "ann")).await, EndpointPut::Stale);
     case.same("another subject's", put(of(1, 1, "bob")).await, EndpointPut::Stale);
@@ -112,10 +117,10 @@ pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: S
     case.same("by its uid", found, Some(endpoint(2).id));
 }
 
-pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: Store>(case: &Case<S>) {
+pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
-    let delivery = case.accept_one(Draft::to(1)).await;
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
     let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
     settlement.record.endpoint_change = Some(EndpointChange::Disabled);
@@ -130,10 +135,10 @@ pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: St
     case.same("its lane", lanes, vec![(1, true)]);
 }
 
-pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     let (id, tenant) = (endpoint(1).id, endpoint(1).tenant);
-    let (shown, again) = (Act { at: after(1), by: api_key(1) }, Act { at: after(2), by: api_key(2) });
+    let (shown, again) = (AuditStamp { at: after(1), by: api_key(1) }, AuditStamp { at: after(2), by: api_key(2) });
     case.done("shown", case.store.note_secret_shown(case.session(), id, tenant, shown).await);
     let rotated = Endpoint {
         version: 1,
@@ -144,20 +149,23 @@ pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(cas
     let once = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
-    let put = case.store.rotate_secret(case.session(), rotated.clone(), None, Act::at(NOW)).await;
+    let put = case.store.rotate_secret(case.session(), rotated.clone(), None, AuditStamp::at(NOW)).await;
     case.same("rotated by another caller since", case.done("rotate", put), EndpointPut::Stale);
-    let put = case.store.rotate_secret(case.session(), rotated, Some(once), Act::at(NOW)).await;
+    let put = case.store.rotate_secret(case.session(), rotated, Some(once), AuditStamp::at(NOW)).await;
     case.same("under its key, as before", case.done("rotate", put), EndpointPut::Replayed(first));
     let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
-    let noted: Vec<Entry> = entries.filter(|entry| matches!(entry, Entry::Secret { .. })).collect();
+    let noted: Vec<JournalEntry> = entries.filter(|entry| matches!(entry, JournalEntry::Secret { .. })).collect();
     case.same(
         "both",
         noted,
-        vec![Entry::secret(id, tenant, SecretAct::Shown, shown), Entry::secret(id, tenant, SecretAct::Rotated, again)],
+        vec![
+            JournalEntry::secret(id, tenant, SecretAct::Shown, shown),
+            JournalEntry::secret(id, tenant, SecretAct::Rotated, again),
+        ],
     );
 }
 
-pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S: Store>(case: &StoreCase<S>) {
     let stranger = TenantId::from_raw(8);
     for n in [1, 2, 3] {
         case.put_endpoint(endpoint(n)).await;
@@ -177,12 +185,13 @@ pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S:
     case.same("the other way", list(None, oldest, Some(3), MANY).await, vec![11, 13]);
 }
 
-pub(super) async fn uid_is_unique_within_its_tenant<S: Store>(case: &Case<S>) {
+pub(super) async fn uid_is_unique_within_its_tenant<S: Store>(case: &StoreCase<S>) {
     let named = async |tenant: TenantId, uid: &str| {
         case.done("by uid", case.store.endpoint_named(tenant, uid.to_owned()).await)
     };
-    let put =
-        async |endpoint| case.done("put", case.store.put_endpoint(case.session(), endpoint, None, Act::at(NOW)).await);
+    let put = async |endpoint| {
+        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
+    };
     let (own, stranger) = (endpoint(1).tenant, TenantId::from_raw(8));
     let crm = |n| Endpoint { uid: Some("crm".to_owned()), ..endpoint(n) };
     case.put_endpoint(crm(1)).await;
@@ -199,11 +208,11 @@ pub(super) async fn uid_is_unique_within_its_tenant<S: Store>(case: &Case<S>) {
     case.same("and found again", named(own, "crm").await, Some(endpoint(3).id));
 }
 
-pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(case: &Case<S>) {
+pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(case: &StoreCase<S>) {
     let deleted = Endpoint { subject: Some("ann".to_owned()), order: Order::Strict, ..endpoint(1) };
     case.put_endpoint(deleted.clone()).await;
     case.put_endpoint(endpoint(2)).await;
-    let waiting = case.accept_one(Draft::to(1)).await;
+    let waiting = case.accept_one(DeliveryDraft::to(1)).await;
     case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointDeleted, &[]).await;
     let cancelled = State::Cancelled { at: after(7), cause: Cause::EndpointDeleted };
     case.same("what waited for it", case.state(waiting.id).await, cancelled);
@@ -221,7 +230,7 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
     let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
     case.same("pages of all endpoints lack it too", walked.len(), 1);
     let again = Endpoint { version: 2, ..deleted };
-    let put = case.done("put", case.store.put_endpoint(case.session(), again, None, Act::at(NOW)).await);
+    let put = case.done("put", case.store.put_endpoint(case.session(), again, None, AuditStamp::at(NOW)).await);
     case.same("it cannot be changed", put, EndpointPut::Stale);
     case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let left = case.done("endpoint", case.store.endpoint(expected.id).await);
@@ -229,7 +238,7 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
     case.put_endpoint(Endpoint { uid: Some("endpoint-1".to_owned()), ..endpoint(3) }).await;
 }
 
-pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
+pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &StoreCase<S>) {
     let stranger = TenantId::from_raw(8);
     let empty = TenantId::from_raw(7);
     for n in [3, 1, 2] {
@@ -248,7 +257,7 @@ pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &Case<S>) {
     case.same("without one that moved", left.len(), 2);
 }
 
-pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &Case<S>) {
+pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &StoreCase<S>) {
     let strict = Endpoint { order: Order::Strict, on_dead: OnDead::Hold, max_in_flight: 1, ..endpoint(2) };
     for endpoint in [endpoint(1), strict.clone(), endpoint(3)] {
         case.put_endpoint(endpoint).await;
@@ -265,7 +274,7 @@ pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &
     case.same("of nothing", case.done("lanes", case.store.lanes(Vec::new()).await), Vec::<Arc<LaneSettings>>::new());
 }
 
-pub(super) async fn an_unknown_policy_reads_as_the_default<S: Store>(case: &Case<S>) {
+pub(super) async fn an_unknown_policy_reads_as_the_default<S: Store>(case: &StoreCase<S>) {
     let newer = Endpoint { policy: Some("from a newer version".to_owned()), ..endpoint(1) };
     case.put_endpoint(newer.clone()).await;
     let lanes = case.done("lanes", case.store.lanes(vec![newer.lane]).await);

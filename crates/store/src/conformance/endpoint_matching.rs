@@ -7,9 +7,9 @@ use posthaste_core::cut::{CutScope, EndpointChange};
 use posthaste_core::id::TenantId;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, after, endpoint, endpoint_id, lane_id, number_of};
+use super::fixture::{DeliveryDraft, MANY, StoreCase, after, endpoint, endpoint_id, lane_id, number_of};
 use crate::Store;
-use crate::row::{Endpoint, EndpointSelector, EndpointStatus, Erase, Whom};
+use crate::row::{Endpoint, EndpointSelector, EndpointStatus, Erase, ErasureTarget};
 
 const STRANGER: TenantId = TenantId::from_raw(8);
 
@@ -21,7 +21,7 @@ fn tagged(n: u64, subject: Option<&str>, tags: &[&str]) -> Endpoint {
     Endpoint { subject: subject.map(str::to_owned), tags: owned(tags), ..endpoint(n) }
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// A page of the fixture tenant's endpoints: their numbers, and the number after which the next page begins.
     async fn page_matching(
         &self,
@@ -48,7 +48,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case: &StoreCase<S>) {
     for endpoint in [
         tagged(1, Some("ann"), &["eu", "beta"]),
         tagged(2, Some("bob"), &["eu"]),
@@ -74,7 +74,7 @@ pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case
     case.same("whole", found, vec![Arc::new(Endpoint { tenant: STRANGER, ..tagged(5, Some("ann"), &["eu"]) })]);
 }
 
-pub(super) async fn matches_come_by_id_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn matches_come_by_id_in_pages<S: Store>(case: &StoreCase<S>) {
     for n in [5, 3, 1, 4, 2, 6] {
         let subject = if n % 2 == 0 { "ann" } else { "bob" };
         case.put_endpoint(tagged(n, Some(subject), if n < 4 { &["a", "b"] } else { &["b"] })).await;
@@ -92,7 +92,7 @@ pub(super) async fn matches_come_by_id_in_pages<S: Store>(case: &Case<S>) {
     case.same("nothing asked for", case.page_matching(both, Some(3), 0).await, (vec![], Some(3)));
 }
 
-pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &Case<S>) {
+pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(tagged(1, Some("ann"), &["a", "b"])).await;
     case.matching(&["ann"], &["a"]).await;
     case.put_endpoint(Endpoint { version: 1, ..tagged(1, Some("bob"), &["b", "c", "c"]) }).await;
@@ -115,7 +115,7 @@ pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &
     case.same("found there", case.done("match", found).endpoints.len(), 1);
 }
 
-pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: Store>(case: &StoreCase<S>) {
     let tenant = endpoint(1).tenant;
     for n in [1, 2, 3] {
         case.put_endpoint(tagged(n, Some("ann"), &["a"])).await;
@@ -125,7 +125,7 @@ pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: St
     case.cut(CutScope::Lane(lane_id(2)), endpoint(2).id.0, Cause::EndpointDeleted, &[]).await;
     case.same("deleted", case.matching(&["ann"], &[]).await, vec![1, 3]);
     case.same("nor by its tag", case.matching(&[], &["a"]).await, vec![1, 3, 4]);
-    let erase = Erase { tenant, whom: Whom::Subject("ann".to_owned()), at: after(1), by: None };
+    let erase = Erase { tenant, whom: ErasureTarget::Subject("ann".to_owned()), at: after(1), by: None };
     case.done("erase", case.store.erase(case.session(), erase).await);
     case.same("erased", case.matching(&["ann"], &[]).await, vec![]);
     case.same("nor by their tag", case.matching(&[], &["a"]).await, vec![4]);
@@ -133,7 +133,7 @@ pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: St
     case.same("made after that", case.matching(&["ann"], &["a"]).await, vec![5]);
 }
 
-pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &Case<S>) {
+pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &StoreCase<S>) {
     let (own, active) = (endpoint(1).tenant, EndpointStatus::Active);
     case.put_endpoint(endpoint(3)).await;
     case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(20) }).await;
@@ -145,7 +145,7 @@ pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &Case<S>)
     case.put_endpoint(Endpoint { version: 1, max_in_flight: 3, ..endpoint(3) }).await;
     let list = case.done("endpoints", case.store.endpoints(own).await);
     case.same("changed", (list[1].version, list[1].max_in_flight), (1, 3));
-    let delivery = case.accept_one(Draft::to(7)).await;
+    let delivery = case.accept_one(DeliveryDraft::to(7)).await;
     let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
     let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
     settlement.record.endpoint_change = Some(EndpointChange::Disabled);

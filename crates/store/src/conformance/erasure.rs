@@ -9,22 +9,22 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id, lane_id};
-use crate::journal::{Entry, ErasedWhom, JournalRow};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id};
+use crate::journal::{ErasedTarget, JournalEntry, JournalRow};
 use crate::row::{
-    Acceptance, Accepted, Act, By, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure, ExportAsked, FirstAnswer,
-    HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder, Lives, Name, NewReplay, Pause, PauseScope,
-    ReplayWhat, Settlement, Whom,
+    Acceptance, Accepted, ApiKeyRef, AuditStamp, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure,
+    ErasureTarget, ExportRequest, FirstAnswer, HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder,
+    Lives, Name, NewReplay, Pause, PauseScope, ReplayWhat, Settlement,
 };
-use crate::row::{Chunk, Document, DocumentKind, Filed, Spread};
+use crate::row::{Chunk, ChunkDelivery, Document, DocumentKind, Filed};
 use crate::{Store, StoreError};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 const ANN: &str = "ann";
-const OPERATOR_KEY: By = By { key: Key::from_raw(5), made: NOW };
+const OPERATOR_KEY: ApiKeyRef = ApiKeyRef { key: Key::from_raw(5), made: NOW };
 
-impl<S: Store> Case<S> {
-    fn about(&self, subject: &str, drafts: &[Draft]) -> Accepted {
+impl<S: Store> StoreCase<S> {
+    fn about(&self, subject: &str, drafts: &[DeliveryDraft]) -> Accepted {
         let mut accepted = self.message(drafts);
         let message = Arc::make_mut(&mut accepted.message);
         message.subject = Some(subject.to_owned());
@@ -39,17 +39,17 @@ impl<S: Store> Case<S> {
         deliveries
     }
 
-    async fn accept_about(&self, subject: &str, draft: Draft) -> Delivery {
+    async fn accept_about(&self, subject: &str, draft: DeliveryDraft) -> Delivery {
         self.put(self.about(subject, &[draft])).await.remove(0)
     }
 
-    async fn erase(&self, whom: Whom) -> Erasure {
+    async fn erase(&self, whom: ErasureTarget) -> Erasure {
         let erase = Erase { tenant: TENANT, whom, at: after(50), by: Some(OPERATOR_KEY) };
         self.done("erase", self.store.erase(self.session(), erase).await)
     }
 
     async fn erase_subject(&self, subject: &str) -> Erasure {
-        self.erase(Whom::Subject(subject.to_owned())).await
+        self.erase(ErasureTarget::Subject(subject.to_owned())).await
     }
 
     /// Runs steps until the erasure is done or waits for a delivery in flight.
@@ -104,13 +104,13 @@ impl<S: Store> Case<S> {
         let what = ReplayWhat::Listed(vec![old.id]);
         let replay = NewReplay::new(job, TENANT, NOW, what);
         self.done("replay", self.store.start_replay(self.session(), replay, None).await);
-        let mut accepted = self.message(&[Draft::to(old.lane.raw())]);
+        let mut accepted = self.message(&[DeliveryDraft::to(old.lane.raw())]);
         let mut new = accepted.deliveries.remove(0);
         new.delivery.message = old.message;
         let made = new.delivery.clone();
         let message = self.done("message", self.store.message(old.message).await);
         let message = message.unwrap_or_else(|| self.fail("its payload is there"));
-        let spread = Spread { new, message, replays: Some(old.id) };
+        let spread = ChunkDelivery { new, message, replays: Some(old.id) };
         let chunk = Chunk {
             job,
             at: NOW,
@@ -124,7 +124,7 @@ impl<S: Store> Case<S> {
         made
     }
 
-    pub(super) async fn journal_entries(&self) -> Vec<(u64, Entry)> {
+    pub(super) async fn journal_entries(&self) -> Vec<(u64, JournalEntry)> {
         let rows = self.done("journal", self.store.journal(0, 1_000).await);
         let of_row = |row: &JournalRow| {
             let entries = row.entries().collect::<Result<Vec<_>, _>>();
@@ -135,10 +135,10 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn erased_data_cannot_be_read_and_other_data_can<S: Store>(case: &Case<S>) {
-    let erased = case.accept_about(ANN, Draft::to(1)).await;
-    let other = case.accept_about("bob", Draft::to(1)).await;
-    let without_subject = case.accept_one(Draft::to(1)).await;
+pub(super) async fn erased_data_cannot_be_read_and_other_data_can<S: Store>(case: &StoreCase<S>) {
+    let erased = case.accept_about(ANN, DeliveryDraft::to(1)).await;
+    let other = case.accept_about("bob", DeliveryDraft::to(1)).await;
+    let without_subject = case.accept_one(DeliveryDraft::to(1)).await;
     case.erase_subject(ANN).await;
     case.same("the payload", case.body(erased.message).await, None);
     case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![]);
@@ -149,15 +149,15 @@ pub(super) async fn erased_data_cannot_be_read_and_other_data_can<S: Store>(case
     }
 }
 
-pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &Case<S>) {
-    let pending = case.accept_about(ANN, Draft::to(1)).await;
-    let spilled = case.accept_about(ANN, Draft::to(1).spilled()).await;
-    let delivered = case.accept_about(ANN, Draft::to(1)).await;
+pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &StoreCase<S>) {
+    let pending = case.accept_about(ANN, DeliveryDraft::to(1)).await;
+    let spilled = case.accept_about(ANN, DeliveryDraft::to(1).spilled()).await;
+    let delivered = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&delivered, State::Delivered { at: after(5) }, Cause::Ok)).await;
-    let dead = case.accept_about(ANN, Draft::to(1)).await;
+    let dead = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.dies(&dead).await;
     let again = case.replayed(&dead).await;
-    let stays = case.accept_about("bob", Draft::to(1)).await;
+    let stays = case.accept_about("bob", DeliveryDraft::to(1)).await;
     case.dies(&stays).await;
     case.same("the excerpt", case.excerpts_of(&dead).await, 1);
     let erasure = case.erase_subject(ANN).await;
@@ -179,10 +179,10 @@ pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &Case<S
     case.check(case.body(stays.message).await.is_some(), "others stay");
 }
 
-pub(super) async fn data_accepted_after_an_erasure_is_kept<S: Store>(case: &Case<S>) {
-    let before = case.accept_about(ANN, Draft::to(1)).await;
+pub(super) async fn data_accepted_after_an_erasure_is_kept<S: Store>(case: &StoreCase<S>) {
+    let before = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
-    let new = case.accept_about(ANN, Draft::to(1)).await;
+    let new = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.check(case.body(new.message).await.is_some(), "it can be read");
     case.same("by its subject", case.named_messages(Name::Subject(ANN.to_owned())).await, vec![new.message]);
     case.finish(erasure, &[]).await;
@@ -194,9 +194,9 @@ pub(super) async fn data_accepted_after_an_erasure_is_kept<S: Store>(case: &Case
     case.check(!case.is_known(new.id).await, "until it is erased too");
 }
 
-pub(super) async fn erasure_waits_for_deliveries_in_flight<S: Store>(case: &Case<S>) {
-    let sent = case.accept_about(ANN, Draft::to(1)).await;
-    let waits = case.accept_about(ANN, Draft::to(2)).await;
+pub(super) async fn erasure_waits_for_deliveries_in_flight<S: Store>(case: &StoreCase<S>) {
+    let sent = case.accept_about(ANN, DeliveryDraft::to(1)).await;
+    let waits = case.accept_about(ANN, DeliveryDraft::to(2)).await;
     let erasure = case.erase_subject(ANN).await;
     case.same(
         "of three",
@@ -212,10 +212,10 @@ pub(super) async fn erasure_waits_for_deliveries_in_flight<S: Store>(case: &Case
     case.check(!case.is_known(sent.id).await, "with its outcome");
 }
 
-pub(super) async fn erasure_waits_for_ended_deliveries_still_in_flight<S: Store>(case: &Case<S>) {
+pub(super) async fn erasure_waits_for_ended_deliveries_still_in_flight<S: Store>(case: &StoreCase<S>) {
     // A superseded delivery has ended while its attempt is still in flight.
-    let sent = case.accept_about(ANN, Draft::to(1)).await;
-    let ended = case.accept_about(ANN, Draft::to(1)).await;
+    let sent = case.accept_about(ANN, DeliveryDraft::to(1)).await;
+    let ended = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     for delivery in [&sent, &ended] {
         case.settle_done(case.attempted(delivery, State::Delivered { at: after(55) }, Cause::Ok)).await;
     }
@@ -233,7 +233,7 @@ fn stranger() -> MessageId {
     MessageId::from_raw(77)
 }
 
-pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &Case<S>) {
+pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &StoreCase<S>) {
     let once = |n: u8| Idempotency {
         tenant: TENANT,
         key: KeyHash([n; 16]),
@@ -254,7 +254,7 @@ pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &
     }
 }
 
-pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S>) {
+pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreCase<S>) {
     let once = Idempotency {
         tenant: TENANT,
         key: KeyHash([5; 16]),
@@ -263,14 +263,14 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S
         at: NOW,
     };
     let theirs = Endpoint { subject: Some(ANN.to_owned()), uid: Some("phone".to_owned()), ..endpoint(1) };
-    let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone()), Act::at(NOW)).await;
+    let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone()), AuditStamp::at(NOW)).await;
     case.same("it is put", case.done("put", put), EndpointPut::Done);
     let bob = Endpoint { subject: Some("bob".to_owned()), ..endpoint(2) };
     case.put_endpoint(bob.clone()).await;
     case.put_endpoint(endpoint(3)).await;
     // Read before the erasure too, so that a stale cache would show.
     case.done("endpoints", case.store.endpoints(TENANT).await);
-    let waits = case.accept_one(Draft::to(1)).await;
+    let waits = case.accept_one(DeliveryDraft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     case.check(
@@ -289,14 +289,14 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &Case<S
     case.same("deleted", found.as_deref(), Some(&tombstone));
     case.check(case.body(waits.message).await.is_some(), "a message that is not about them stays");
     let again = Endpoint { id: endpoint_id(4), lane: lane_id(4), ..theirs };
-    let put = case.store.put_endpoint(case.session(), again, Some(once), Act::at(NOW)).await;
+    let put = case.store.put_endpoint(case.session(), again, Some(once), AuditStamp::at(NOW)).await;
     case.same("its key and its uid are free", case.done("put", put), EndpointPut::Done);
     let cuts = case.reopen().await.cuts.into_iter().map(|cut| (cut.scope, cut.upto, cut.cause)).collect::<Vec<_>>();
     let lane = CutScope::Lane(theirs.lane);
     case.same("its lane is cut, also after a restart", cuts, vec![(lane, Key::MAX, Cause::Erased)]);
 }
 
-pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>) {
+pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(endpoint(5)).await;
     case.cut(CutScope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
@@ -310,29 +310,29 @@ pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>)
         at: NOW,
         body: Bytes::from_static(b"{}"),
     };
-    let filed = case.store.file(case.session(), policy.clone(), None, Act::at(NOW)).await;
+    let filed = case.store.file(case.session(), policy.clone(), None, AuditStamp::at(NOW)).await;
     case.same("a policy", case.done("file", filed), Filed::Done);
-    let waits = case.accept_one(Draft::to(1)).await;
-    let dead = case.accept_about(ANN, Draft::to(1)).await;
+    let waits = case.accept_one(DeliveryDraft::to(1)).await;
+    let dead = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.dies(&dead).await;
     let filter = DeadLetterFilter { event_type: Some("some.event".to_owned()), ..DeadLetterFilter::of(TENANT) };
     let id = JobId(case.message(&[]).message.id.0);
     let reason = Some("she called".to_owned());
     let replay = NewReplay { reason, ..NewReplay::new(id, TENANT, NOW, ReplayWhat::Found(filter)) };
     case.done("replay", case.store.start_replay(case.session(), replay, None).await);
-    let mut theirs = case.message(&[Draft::to(2)]);
+    let mut theirs = case.message(&[DeliveryDraft::to(2)]);
     Arc::make_mut(&mut theirs.message).tenant = other.tenant;
     let stays = case.put(theirs).await.remove(0);
     for lane in [1, 2] {
         let pause = Pause::new(PauseScope::Lane(lane_id(lane)), None);
         case.done("pause", case.store.pause(case.session(), pause, NOW).await);
     }
-    let erasure = case.erase(Whom::Tenant).await;
+    let erasure = case.erase(ErasureTarget::Tenant).await;
     case.same("at once", case.body(waits.message).await, None);
     case.same("no endpoints", case.done("endpoints", case.store.endpoints(TENANT).await), Arc::default());
     let read = case.store.document(DocumentKind::Policy, policy.id).await;
     case.same("no documents", case.done("document", read), None);
-    let new = case.accept_about(ANN, Draft::to(3)).await;
+    let new = case.accept_about(ANN, DeliveryDraft::to(3)).await;
     case.put_endpoint(endpoint(3)).await;
     let done = case.finish(erasure, &[]).await;
     case.same("counted", (done.messages, done.deliveries), (2, 2));
@@ -349,21 +349,22 @@ pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &Case<S>)
     case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
     case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
     case.check(case.body(new.message).await.is_some(), "later data stays");
-    let filed = case.store.file(case.session(), Document { id: stranger().0, ..policy }, None, Act::at(NOW)).await;
+    let filed =
+        case.store.file(case.session(), Document { id: stranger().0, ..policy }, None, AuditStamp::at(NOW)).await;
     case.same("its names are free", case.done("file", filed), Filed::Done);
     case.same("its endpoint too", case.done("endpoints", case.store.endpoints(TENANT).await).len(), 1);
     let paused: Vec<_> = case.reopen().await.pauses.iter().map(|pause| pause.scope).collect();
     case.same("no pause of an endpoint that is gone", paused, vec![PauseScope::Lane(lane_id(2))]);
 }
 
-pub(super) async fn erasure_records_its_announcement_and_its_end<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_about(ANN, Draft::to(1)).await;
+pub(super) async fn erasure_records_its_announcement_and_its_end<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let erasure = case.erase_subject(ANN).await;
     let done = case.finish(erasure, &[]).await;
     case.same("it is found by its number", case.done("one", case.store.erasure(erasure.number).await), Some(done));
     let entries = case.journal_entries().await;
     let announced = entries.iter().find_map(|(row, entry)| match entry {
-        Entry::Erased { by, .. } => Some((*row, *by)),
+        JournalEntry::Erased { by, .. } => Some((*row, *by)),
         _ => None,
     });
     case.same("its row in the journal, and the API key", announced, Some((erasure.row, Some(OPERATOR_KEY))));
@@ -371,40 +372,43 @@ pub(super) async fn erasure_records_its_announcement_and_its_end<S: Store>(case:
     let is_signed = signed.iter().any(|signed| signed.row >= erasure.row);
     case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "a checkpoint covers it");
     let state = State::Cancelled { at: after(50), cause: Cause::Erased };
-    let ended = Entry::ended(&Delivery { state, ..delivery }, None);
+    let ended = JournalEntry::ended(&Delivery { state, ..delivery }, None);
     case.check(entries.iter().any(|(_, entry)| *entry == ended), "the waiting delivery has ended");
-    let end = Entry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
+    let end = JournalEntry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
     case.same("the end", entries.last().map(|(_, entry)| entry.clone()), Some(end));
 }
 
-pub(super) async fn export_is_recorded_in_the_journal<S: Store>(case: &Case<S>) {
-    case.accept_about(ANN, Draft::to(1)).await;
+pub(super) async fn export_is_recorded_in_the_journal<S: Store>(case: &StoreCase<S>) {
+    case.accept_about(ANN, DeliveryDraft::to(1)).await;
     for subject in [ANN, "unknown"] {
-        let request = ExportAsked { tenant: TENANT, subject: subject.to_owned(), at: after(5), by: Some(OPERATOR_KEY) };
+        let request =
+            ExportRequest { tenant: TENANT, subject: subject.to_owned(), at: after(5), by: Some(OPERATOR_KEY) };
         case.done("note", case.store.note_export(case.session(), request).await);
     }
     case.erase_subject(ANN).await;
     let entries = case.journal_entries().await;
     let erased = entries.iter().find_map(|(_, entry)| match entry {
-        Entry::Erased { whom: ErasedWhom::Subject(mark), .. } => Some(*mark),
+        JournalEntry::Erased { whom: ErasedTarget::Subject(mark), .. } => Some(*mark),
         _ => None,
     });
     let mark = erased.unwrap_or_else(|| case.fail("it is announced"));
     case.check(mark.is_some(), "the journal has her mark");
-    let exported = |subject| Entry::Exported { tenant: TENANT, subject, at: after(5), by: Some(OPERATOR_KEY) };
-    let noted = entries.into_iter().map(|(_, entry)| entry).filter(|entry| matches!(entry, Entry::Exported { .. }));
+    let exported = |subject| JournalEntry::Exported { tenant: TENANT, subject, at: after(5), by: Some(OPERATOR_KEY) };
+    let noted =
+        entries.into_iter().map(|(_, entry)| entry).filter(|entry| matches!(entry, JournalEntry::Exported { .. }));
     case.same("with that mark", noted.collect::<Vec<_>>(), vec![exported(mark), exported(None)]);
 }
 
-pub(super) async fn erasing_an_unknown_subject_succeeds<S: Store>(case: &Case<S>) {
+pub(super) async fn erasing_an_unknown_subject_succeeds<S: Store>(case: &StoreCase<S>) {
     let erasure = case.erase_subject("unknown").await;
     let done = case.finish(erasure, &[]).await;
     case.same("nothing was there", (done.messages, done.deliveries), (0, 0));
     case.check(done.done.is_some(), "and it is done");
 }
 
-pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &Case<S>) {
-    let drafts: Vec<Draft> = (0..900).map(|n| if n % 2 == 0 { Draft::to(1) } else { Draft::to(1).spilled() }).collect();
+pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &StoreCase<S>) {
+    let drafts: Vec<DeliveryDraft> =
+        (0..900).map(|n| if n % 2 == 0 { DeliveryDraft::to(1) } else { DeliveryDraft::to(1).spilled() }).collect();
     let deliveries = case.put(case.about(ANN, &drafts)).await;
     let erasure = case.erase_subject(ANN).await;
     let done = case.finish(erasure, &[]).await;
@@ -412,11 +416,11 @@ pub(super) async fn a_large_fan_out_is_erased_in_small_steps<S: Store>(case: &Ca
     case.check(!case.is_known(deliveries[899].id).await, "up to the last");
 }
 
-pub(super) async fn fenced_session_erases_nothing<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_about(ANN, Draft::to(1)).await;
+pub(super) async fn fenced_session_erases_nothing<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let old = case.session();
     case.reopen().await;
-    let erase = Erase { tenant: TENANT, whom: Whom::Subject(ANN.to_owned()), at: NOW, by: None };
+    let erase = Erase { tenant: TENANT, whom: ErasureTarget::Subject(ANN.to_owned()), at: NOW, by: None };
     let refused = case.store.erase(old, erase).await;
     case.check(matches!(refused, Err(StoreError::Fenced { .. })), "the old session is fenced");
     case.check(case.body(delivery.message).await.is_some(), "and nothing is erased");

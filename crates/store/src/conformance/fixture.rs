@@ -16,9 +16,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
 use crate::row::{
-    Accepted, Act, Attempt, By, CollapseKey, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTarget,
-    EndpointTls, Message, NewDelivery, Page, Query, Row, Session, Settled, Settlement, Shown, SigningSecret, Start,
-    Token, WebhookTarget,
+    Accepted, ApiKeyRef, AttemptRecord, AuditStamp, CollapseKey, DeliveryRecord, Endpoint, EndpointPut, EndpointRate,
+    EndpointStatus, EndpointTarget, EndpointTls, Message, NewDelivery, PendingPage, PendingRow, Query, Session,
+    SessionStart, Settled, Settlement, SigningSecret, Token, WebhookTarget,
 };
 use crate::{Store, StoreError};
 
@@ -29,16 +29,16 @@ pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 pub(super) const MANY: u32 = 100;
 
 /// One case on one store.
-pub(super) struct Case<S> {
+pub(super) struct StoreCase<S> {
     name: &'static str,
     pub(super) store: S,
-    pub(super) start: Start,
+    pub(super) start: SessionStart,
     next: Cell<u64>,
 }
 
 /// A delivery to make.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draft {
+pub(super) struct DeliveryDraft {
     pub(super) lane: LaneId,
     pub(super) tier: Tier,
     pub(super) place: RowIndex,
@@ -49,7 +49,7 @@ pub(super) struct Draft {
     pub(super) collapse: Option<CollapseKey>,
 }
 
-impl Draft {
+impl DeliveryDraft {
     /// A delivery to the `n`th lane, ready now.
     pub(super) fn to(lane: u64) -> Self {
         Self {
@@ -74,8 +74,8 @@ impl Draft {
 }
 
 /// The API key with this number.
-pub(super) fn api_key(number: u64) -> Option<By> {
-    Some(By { key: Key::from_raw(number), made: NOW })
+pub(super) fn api_key(number: u64) -> Option<ApiKeyRef> {
+    Some(ApiKeyRef { key: Key::from_raw(number), made: NOW })
 }
 
 /// The `n`th lane of all cases.
@@ -156,8 +156,8 @@ pub(super) fn ended(scope: CutScope, cause: Cause) -> Option<(EndpointId, Endpoi
 }
 
 /// An attempt with this number.
-pub(super) fn attempt(number: u16, cause: Cause) -> Attempt {
-    Attempt {
+pub(super) fn attempt(number: u16, cause: Cause) -> AttemptRecord {
+    AttemptRecord {
         number,
         at: after(i64::from(number) * 1_000),
         took: Duration::from_micros(12_345),
@@ -166,7 +166,7 @@ pub(super) fn attempt(number: u16, cause: Cause) -> Attempt {
     }
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     pub(super) async fn begin(name: &'static str, store: S) -> Self {
         let start = match store.open(NOW).await {
             Ok(start) => start,
@@ -205,7 +205,7 @@ impl<S: Store> Case<S> {
     // --- calls to the store ---
 
     /// A message with these deliveries, not accepted yet.
-    pub(super) fn message(&self, drafts: &[Draft]) -> Accepted {
+    pub(super) fn message(&self, drafts: &[DeliveryDraft]) -> Accepted {
         let id = MessageId(Key::new(self.session().writer, self.next.get()));
         self.next.set(self.next.get() + 1 + drafts.len() as u64);
         let message = Message {
@@ -217,7 +217,7 @@ impl<S: Store> Case<S> {
     }
 
     /// Accepts one message with these deliveries and returns their ids.
-    pub(super) async fn accept(&self, drafts: &[Draft]) -> Vec<DeliveryId> {
+    pub(super) async fn accept(&self, drafts: &[DeliveryDraft]) -> Vec<DeliveryId> {
         let accepted = self.message(drafts);
         let ids = accepted.deliveries.iter().map(|new| new.delivery.id).collect();
         self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
@@ -225,7 +225,7 @@ impl<S: Store> Case<S> {
     }
 
     /// Accepts one message with one delivery.
-    pub(super) async fn accept_one(&self, draft: Draft) -> Delivery {
+    pub(super) async fn accept_one(&self, draft: DeliveryDraft) -> Delivery {
         let accepted = self.message(&[draft]);
         let delivery = accepted.deliveries[0].delivery.clone();
         self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
@@ -272,7 +272,7 @@ impl<S: Store> Case<S> {
         self.done("cut", self.store.cut(self.session(), cut, None).await)
     }
 
-    pub(super) async fn page(&self, query: Query, limit: u32) -> Page {
+    pub(super) async fn page(&self, query: Query, limit: u32) -> PendingPage {
         let page = self.done("page", self.store.page(query, limit, NOW).await);
         self.same("every row's token is valid", page.rows.iter().all(|row| row.token == Token::Valid), true);
         page
@@ -283,11 +283,11 @@ impl<S: Store> Case<S> {
         self.page(query, limit).await.rows.iter().map(|row| row.delivery.id).collect()
     }
 
-    pub(super) async fn pending(&self, id: DeliveryId) -> Option<Row> {
+    pub(super) async fn pending(&self, id: DeliveryId) -> Option<PendingRow> {
         self.page(Query::One(id), 1).await.rows.pop()
     }
 
-    pub(super) async fn shown(&self, id: DeliveryId, now: Timestamp) -> Shown {
+    pub(super) async fn shown(&self, id: DeliveryId, now: Timestamp) -> DeliveryRecord {
         let shown = self.done("delivery", self.store.delivery(id, now).await);
         shown.unwrap_or_else(|| self.fail(&format!("delivery {id} is not known")))
     }
@@ -297,18 +297,18 @@ impl<S: Store> Case<S> {
     }
 
     pub(super) async fn put_endpoint(&self, endpoint: Endpoint) {
-        let put =
-            self.done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None, Act::at(NOW)).await);
+        let put = self
+            .done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None, AuditStamp::at(NOW)).await);
         self.same("it is put", put, EndpointPut::Done);
     }
 
     /// Begins the next session.
-    pub(super) async fn reopen(&self) -> Start {
+    pub(super) async fn reopen(&self) -> SessionStart {
         self.done("open", self.store.open(NOW).await)
     }
 }
 
-impl Draft {
+impl DeliveryDraft {
     fn delivery(&self, message: MessageId, n: u64) -> NewDelivery {
         let delivery = Delivery {
             state: State::Queued { due: self.due },

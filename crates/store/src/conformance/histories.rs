@@ -2,7 +2,7 @@
 //! between, must give the same results and the same pages from both.
 //!
 //! A history is drawn from a seed, so that a proof can run any number of them and name the one that failed. With a
-//! [`Fault`] the two stores get different calls, as if SQLite lacked a guard; then they must differ.
+//! [`PlantedFault`] the two stores get different calls, as if SQLite lacked a guard; then they must differ.
 
 mod both;
 mod compare;
@@ -14,14 +14,14 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use both::Both;
-use step::{Step, step};
+use step::{HistoryStep, step};
 
 /// Maximum number of calls in a history.
 const STEPS_MAX: usize = 40;
 
 /// A guard that SQLite is made to appear to lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum PlantedFault {
     /// A settle of another epoch is applied.
     EpochForgotten,
     /// A settle with a different attempt count is applied.
@@ -36,7 +36,7 @@ pub enum Fault {
     CollapseForgotten,
 }
 
-impl Fault {
+impl PlantedFault {
     /// All faults.
     pub const ALL: [Self; 6] = [
         Self::EpochForgotten,
@@ -60,11 +60,11 @@ pub fn run(seed: u64) -> usize {
 ///
 /// # Panics
 /// If the stores differ, as they should in most histories.
-pub fn run_with(seed: u64, fault: Fault) -> usize {
+pub fn run_with(seed: u64, fault: PlantedFault) -> usize {
     take_through(seed, Some(fault))
 }
 
-fn take_through(seed: u64, fault: Option<Fault>) -> usize {
+fn take_through(seed: u64, fault: Option<PlantedFault>) -> usize {
     let history = drawn(seed);
     let calls = history.len();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without IO can be built");
@@ -81,7 +81,7 @@ fn take_through(seed: u64, fault: Option<Fault>) -> usize {
 }
 
 /// The history of a seed.
-fn drawn(seed: u64) -> Vec<Step> {
+fn drawn(seed: u64) -> Vec<HistoryStep> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_store_that_lacks_a_guard_reads_differently() {
-        for fault in Fault::ALL {
+        for fault in PlantedFault::ALL {
             let differs = (0..100).any(|seed| std::panic::catch_unwind(|| run_with(seed, fault)).is_err());
             assert!(differs, "{fault:?}");
         }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, NOW, after, endpoint};
-use crate::row::{Acceptance, Accepted, Act, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
+use super::fixture::{DeliveryDraft, NOW, StoreCase, after, endpoint};
+use crate::row::{Acceptance, Accepted, AuditStamp, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
 use crate::{Store, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
@@ -31,10 +31,10 @@ fn replayed(text: &'static str) -> Acceptance {
     Acceptance::Replayed(FirstAnswer { status: 202, body: Bytes::from_static(text.as_bytes()) })
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// A message with one delivery under a key, not accepted yet.
     fn keyed(&self, idempotency: Idempotency) -> Accepted {
-        let accepted = self.message(&[Draft::to(1)]);
+        let accepted = self.message(&[DeliveryDraft::to(1)]);
         let message = Message { tenant: idempotency.tenant, ..Message::clone(&accepted.message) };
         Accepted { message: Arc::new(message), idempotency: Some(idempotency), ..accepted }
     }
@@ -59,7 +59,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn repeated_key_gets_the_first_answer_and_stores_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn repeated_key_gets_the_first_answer_and_stores_nothing<S: Store>(case: &StoreCase<S>) {
     let first = case.keyed(call(1, NOW, "first"));
     let again = case.keyed(call(1, after(5), "again"));
     let other = case.keyed(call(2, after(5), "other"));
@@ -82,13 +82,13 @@ pub(super) async fn repeated_key_gets_the_first_answer_and_stores_nothing<S: Sto
     case.same("what arrived", arrived, expected);
 }
 
-pub(super) async fn first_of_equal_keys_in_one_accept_is_fresh<S: Store>(case: &Case<S>) {
+pub(super) async fn first_of_equal_keys_in_one_accept_is_fresh<S: Store>(case: &StoreCase<S>) {
     let batch = vec![
         case.keyed(call(1, NOW, "first")),
-        case.message(&[Draft::to(1)]),
+        case.message(&[DeliveryDraft::to(1)]),
         case.keyed(call(1, NOW, "second")),
         case.keyed(Idempotency { digest: [2; 32], ..call(1, NOW, "third") }),
-        case.message(&[Draft::to(1)]),
+        case.message(&[DeliveryDraft::to(1)]),
     ];
     let found = case.done("accept", case.store.accept(case.session(), batch.clone()).await);
     let expected = [Acceptance::Fresh, Acceptance::Fresh, replayed("first"), Acceptance::KeyReused, Acceptance::Fresh];
@@ -98,7 +98,7 @@ pub(super) async fn first_of_equal_keys_in_one_accept_is_fresh<S: Store>(case: &
     }
 }
 
-pub(super) async fn exactly_one_of_concurrent_calls_with_one_key_is_fresh<S: Store>(case: &Case<S>) {
+pub(super) async fn exactly_one_of_concurrent_calls_with_one_key_is_fresh<S: Store>(case: &StoreCase<S>) {
     for n in 0..50 {
         let twins = ["a", "b", "c", "d"].map(|text| case.keyed(call(n, NOW, text)));
         let accept = |twin: usize| case.store.accept(case.session(), vec![twins[twin].clone()]);
@@ -114,7 +114,7 @@ pub(super) async fn exactly_one_of_concurrent_calls_with_one_key_is_fresh<S: Sto
     }
 }
 
-pub(super) async fn a_key_for_another_request_is_refused<S: Store>(case: &Case<S>) {
+pub(super) async fn a_key_for_another_request_is_refused<S: Store>(case: &StoreCase<S>) {
     case.same("the first", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
     let other = case.keyed(Idempotency { digest: [2; 32], ..call(1, after(1), "other") });
     let found = case.done("accept", case.store.accept(case.session(), vec![other.clone()]).await);
@@ -123,7 +123,7 @@ pub(super) async fn a_key_for_another_request_is_refused<S: Store>(case: &Case<S
     case.same("the first is still known", case.call(call(1, after(2), "again")).await, replayed("first"));
 }
 
-pub(super) async fn key_is_remembered_for_a_day_across_midnight<S: Store>(case: &Case<S>) {
+pub(super) async fn key_is_remembered_for_a_day_across_midnight<S: Store>(case: &StoreCase<S>) {
     for (n, hour) in (0..).zip([0, 1, 12, 23]) {
         let first = Timestamp::from_millis(20_000 * DAY_MS + hour * 3_600_000);
         let later = |ms: i64| Timestamp::from_millis(first.as_millis() + ms);
@@ -135,14 +135,14 @@ pub(super) async fn key_is_remembered_for_a_day_across_midnight<S: Store>(case: 
     }
 }
 
-pub(super) async fn same_key_of_two_tenants_is_two_keys<S: Store>(case: &Case<S>) {
+pub(super) async fn same_key_of_two_tenants_is_two_keys<S: Store>(case: &StoreCase<S>) {
     case.same("one", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
     let stranger = Idempotency { tenant: TenantId::from_raw(10), digest: [2; 32], ..call(1, NOW, "theirs") };
     case.same("another's", case.call(stranger).await, Acceptance::Fresh);
     case.same("one again", case.call(call(1, NOW, "again")).await, replayed("first"));
 }
 
-pub(super) async fn key_outlives_its_session_and_a_refused_call_stores_none<S: Store>(case: &Case<S>) {
+pub(super) async fn key_outlives_its_session_and_a_refused_call_stores_none<S: Store>(case: &StoreCase<S>) {
     case.same("the first", case.call(call(1, NOW, "first")).await, Acceptance::Fresh);
     let newer = case.reopen().await.session;
     let fenced = case.store.accept(case.session(), vec![case.keyed(call(2, NOW, "fenced"))]).await;
@@ -154,7 +154,7 @@ pub(super) async fn key_outlives_its_session_and_a_refused_call_stores_none<S: S
     }
 }
 
-pub(super) async fn large_duplicates_do_not_fill_the_arrival_queue<S: Store>(case: &Case<S>) {
+pub(super) async fn large_duplicates_do_not_fill_the_arrival_queue<S: Store>(case: &StoreCase<S>) {
     let body = Bytes::from(vec![b'x'; 1 << 20]);
     for n in 0..70 {
         let accepted = case.keyed(call(1, NOW, "first"));
@@ -165,9 +165,9 @@ pub(super) async fn large_duplicates_do_not_fill_the_arrival_queue<S: Store>(cas
     }
 }
 
-pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Case<S>) {
+pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &StoreCase<S>) {
     let put = async |n, once| {
-        let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once), Act::at(NOW)).await;
+        let put = case.store.put_endpoint(case.session(), endpoint(n), Some(once), AuditStamp::at(NOW)).await;
         (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
     };
     case.same("the first", put(1, call(1, NOW, "first")).await, (EndpointPut::Done, true));

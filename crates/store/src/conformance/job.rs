@@ -10,16 +10,17 @@ use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id, lane_id, number_of};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id, number_of};
 use crate::row::{
-    Accepted, Act, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Job, JobCursor, JobKind, JobQuery, JobState,
-    ListOrder, Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Spread, Sweep,
+    Accepted, AuditStamp, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeliveryJob, FanOut,
+    JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip,
+    Skips, Sweep,
 };
 use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store, StoreError};
 
 const TENANT: TenantId = TenantId::from_raw(9);
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// Accepts a message whose deliveries a job makes.
     pub(super) async fn fan_out(&self) -> Arc<Message> {
         let accepted = self.message(&[]);
@@ -45,19 +46,19 @@ impl<S: Store> Case<S> {
         }
     }
 
-    fn spread_to(&self, message: &Arc<Message>, lane: u64, replays: Option<DeliveryId>) -> Spread {
+    fn spread_to(&self, message: &Arc<Message>, lane: u64, replays: Option<DeliveryId>) -> ChunkDelivery {
         // The delivery gets the id of a message that is never accepted, which is unique.
         let id = DeliveryId(self.message(&[]).message.id.0);
-        let mut new = self.message(&[Draft::to(lane)]).deliveries.remove(0);
+        let mut new = self.message(&[DeliveryDraft::to(lane)]).deliveries.remove(0);
         new.delivery = Delivery::queued(id, message.id, endpoint_id(lane), lane_id(lane), Tier::Promotional, NOW);
-        Spread { new, message: Arc::clone(message), replays }
+        ChunkDelivery { new, message: Arc::clone(message), replays }
     }
 
     pub(super) async fn spread(&self, chunk: &Chunk) -> Chunked {
         self.done("spread", self.store.spread(self.session(), chunk.clone()).await)
     }
 
-    pub(super) async fn job(&self, id: JobId) -> Job {
+    pub(super) async fn job(&self, id: JobId) -> DeliveryJob {
         let job = self.done("job", self.store.job(id).await);
         job.unwrap_or_else(|| self.fail("there is no such job"))
     }
@@ -80,13 +81,13 @@ impl<S: Store> Case<S> {
         }
     }
 
-    pub(super) async fn ended(&self, draft: Draft, state: State) -> Delivery {
+    pub(super) async fn ended(&self, draft: DeliveryDraft, state: State) -> Delivery {
         let delivery = self.accept_one(draft).await;
         self.settle_done(self.attempted(&delivery, state, Cause::NotFound)).await;
         delivery
     }
 
-    pub(super) async fn replay(&self, what: ReplayWhat) -> Job {
+    pub(super) async fn replay(&self, what: ReplayWhat) -> DeliveryJob {
         let id = JobId(self.message(&[]).message.id.0);
         let replay = NewReplay { per_second: Some(7), ..NewReplay::new(id, TENANT, NOW, what) };
         self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
@@ -115,7 +116,7 @@ impl<S: Store> Case<S> {
             let message = message.unwrap_or_else(|| self.fail("a replayable delivery has its payload"));
             deliveries.push(self.spread_to(&message, lane, old));
         }
-        let Job { cursor: from, .. } = job;
+        let DeliveryJob { cursor: from, .. } = job;
         Chunk { job: id, at: NOW, from, to: page.next, deliveries, skipped, last: page.last }
     }
 }
@@ -132,9 +133,9 @@ pub(super) fn new_ids(chunk: &Chunk) -> Vec<DeliveryId> {
     chunk.deliveries.iter().map(|spread| spread.new.delivery.id).collect()
 }
 
-pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Case<S>) {
+pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
-    let expected = Job {
+    let expected = DeliveryJob {
         id: JobId(message.id.0),
         tenant: TENANT,
         at: message.at,
@@ -156,7 +157,7 @@ pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Case
     case.same("nor a replay", case.done("page", case.store.replay_page(expected.id, 1).await), None);
 }
 
-pub(super) async fn chunk_is_applied_once_with_its_cursor<S: Store>(case: &Case<S>) {
+pub(super) async fn chunk_is_applied_once_with_its_cursor<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
     let first = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
     case.same("made", case.spread(&first).await, Chunked::Done(2));
@@ -179,7 +180,7 @@ pub(super) async fn chunk_is_applied_once_with_its_cursor<S: Store>(case: &Case<
     case.same("a job that is done makes nothing", case.spread(&late).await, Chunked::Stale);
 }
 
-pub(super) async fn message_lists_deliveries_made_by_its_job<S: Store>(case: &Case<S>) {
+pub(super) async fn message_lists_deliveries_made_by_its_job<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
     let other = case.fan_out().await;
     let mut expected = Vec::new();
@@ -199,7 +200,7 @@ pub(super) async fn message_lists_deliveries_made_by_its_job<S: Store>(case: &Ca
     }
 }
 
-pub(super) async fn cut_ends_a_fan_out_and_its_deliveries<S: Store>(case: &Case<S>) {
+pub(super) async fn cut_ends_a_fan_out_and_its_deliveries<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
     let chunk = case.chunk(&message, JobCursor::START, 3, &[1, 2, 3]);
     case.same("made", case.spread(&chunk).await, Chunked::Done(3));
@@ -214,10 +215,11 @@ pub(super) async fn cut_ends_a_fan_out_and_its_deliveries<S: Store>(case: &Case<
     case.same("swept, but for what is under way", (swept.ended, swept.spared), (ids[1..].to_vec(), 1));
 }
 
-pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<S>) {
+pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
     let id = JobId(message.id.0);
-    let change = async |next| case.done("change", case.store.change_job(case.session(), id, next, Act::at(NOW)).await);
+    let change =
+        async |next| case.done("change", case.store.change_job(case.session(), id, next, AuditStamp::at(NOW)).await);
     let chunk = case.chunk(&message, JobCursor::START, 1, &[1]);
     case.check(!change(JobState::Running).await, "it runs already");
     case.check(change(JobState::Paused).await, "it pauses");
@@ -229,19 +231,20 @@ pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Case<
     case.check(change(JobState::Cancelled).await, "it is cancelled");
     case.same("cancelled", case.spread(&chunk).await, Chunked::Stale);
     case.check(!change(JobState::Running).await, "for good");
-    let unknown = case.store.change_job(case.session(), JobId::from_raw(77), JobState::Paused, Act::at(NOW)).await;
+    let unknown =
+        case.store.change_job(case.session(), JobId::from_raw(77), JobState::Paused, AuditStamp::at(NOW)).await;
     case.check(!case.done("change", unknown), "there is no such job");
 }
 
-pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &Case<S>) {
+pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &StoreCase<S>) {
     let mut old = Vec::new();
     for ms in 1..4 {
-        old.push(case.ended(Draft::to(1), dead(ms)).await.id);
+        old.push(case.ended(DeliveryDraft::to(1), dead(ms)).await.id);
     }
-    let other = case.ended(Draft::to(2), dead(1)).await.id;
+    let other = case.ended(DeliveryDraft::to(2), dead(1)).await.id;
     let filter = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..DeadLetterFilter::of(TENANT) };
     let job = case.replay(ReplayWhat::Found(filter.clone())).await;
-    case.same("found", job.total, Some(Count::Exactly(3)));
+    case.same("found", job.total, Some(BoundedCount::Exactly(3)));
     case.same("its pace", job.per_second, Some(7));
     let twin = case.replay(ReplayWhat::Found(filter.clone())).await;
     let fan_out = JobId(case.fan_out().await.id.0);
@@ -264,7 +267,7 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &Case<S>) 
         let listed = case.done("jobs", case.store.jobs(JobQuery::EveryReplay(order), after, MANY).await);
         case.same("all tenants' replays", listed.iter().map(|job| job.id).collect(), expected);
     }
-    let later = case.ended(Draft::to(1), dead(2)).await.id;
+    let later = case.ended(DeliveryDraft::to(1), dead(2)).await.id;
     let twins = case.replay_chunk(twin.id, MANY).await;
     let mut lives = Vec::new();
     for _ in 0..2 {
@@ -306,16 +309,17 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &Case<S>) 
     case.same("the first has had its own", case.job(third.id).await.skipped, Skips::of(Skip::ReplayedBefore, 1));
 }
 
-pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(case: &Case<S>) {
-    let expired = case.ended(Draft { expiry: Expiry::At(after(3)), ..Draft::to(1) }, State::Expired { at: after(3) });
+pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(case: &StoreCase<S>) {
+    let expired = case
+        .ended(DeliveryDraft { expiry: Expiry::At(after(3)), ..DeliveryDraft::to(1) }, State::Expired { at: after(3) });
     let expired = expired.await.id;
-    let given_up = case.ended(Draft::to(1), dead(1)).await.id;
-    let delivered = case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id;
-    let waiting = case.accept_one(Draft::to(1)).await.id;
+    let given_up = case.ended(DeliveryDraft::to(1), dead(1)).await.id;
+    let delivered = case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await.id;
+    let waiting = case.accept_one(DeliveryDraft::to(1)).await.id;
     let unknown = DeliveryId::from_raw(12_345);
     let list = vec![expired, delivered, waiting, given_up, unknown];
     let job = case.replay(ReplayWhat::Listed(list)).await;
-    case.same("as many", job.total, Some(Count::Exactly(5)));
+    case.same("as many", job.total, Some(BoundedCount::Exactly(5)));
     while case.job(job.id).await.state == JobState::Running {
         let chunk = case.replay_chunk(job.id, 2).await;
         let made = chunk.deliveries.len() as u64;
@@ -330,7 +334,7 @@ pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(ca
     }
 }
 
-pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
+pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &StoreCase<S>) {
     let begin = async |digest: u8| {
         let id = JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
@@ -352,14 +356,14 @@ pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &Case<S>) {
     case.same("one of them", case.done("jobs", all).len(), 1);
 }
 
-pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &Case<S>) {
-    let purged = case.ended(Draft::to(1), dead(1)).await;
-    let cut = case.ended(Draft::to(2), dead(2)).await;
+pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &StoreCase<S>) {
+    let purged = case.ended(DeliveryDraft::to(1), dead(1)).await;
+    let cut = case.ended(DeliveryDraft::to(2), dead(2)).await;
     let job = case.replay(ReplayWhat::Listed(vec![purged.id, cut.id])).await;
     let chunk = case.replay_chunk(job.id, MANY).await;
     case.same("both could be", chunk.deliveries.len(), 2);
     let filter = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter, Act::at(NOW)).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter, AuditStamp::at(NOW)).await);
     case.cut(CutScope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
     let mut skipped = Skips::of(Skip::Purged, 1);
@@ -370,7 +374,7 @@ pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &
     }
 }
 
-pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &StoreCase<S>) {
     let message = case.fan_out().await;
     let chunk = case.chunk(&message, JobCursor::START, 1, &[1]);
     let start = case.reopen().await;
@@ -381,7 +385,7 @@ pub(super) async fn a_fenced_session_spreads_nothing<S: Store>(case: &Case<S>) {
     case.same("ready", row.map(|row| row.place), Some(RowIndex::Ready));
 }
 
-pub(super) async fn endpoints_of_a_tenant_are_read_in_pages<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoints_of_a_tenant_are_read_in_pages<S: Store>(case: &StoreCase<S>) {
     for n in [3, 1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }

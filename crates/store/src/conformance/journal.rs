@@ -10,16 +10,16 @@ use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, api_key, attempt, ended, endpoint, lane_id};
-use crate::journal::{Entry, Head};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, api_key, attempt, ended, endpoint, lane_id};
+use crate::journal::{Head, JournalEntry};
 use crate::row::{
-    Accepted, Act, DeadLetterFilter, Deed, Endpoint, EndpointPut, EndpointStatus, JobState, Message, NewReplay, Pause,
-    PauseScope, ReplayWhat, Settled,
+    Accepted, AuditStamp, ChangeKind, DeadLetterFilter, Endpoint, EndpointPut, EndpointStatus, JobState, Message,
+    NewReplay, Pause, PauseScope, ReplayWhat, Settled,
 };
 use crate::{JournalRow, Store};
 
-pub(super) async fn journal_records_all_changes_of_a_delivery<S: Store>(case: &Case<S>) {
-    let accepted = case.message(&[Draft::to(1)]);
+pub(super) async fn journal_records_all_changes_of_a_delivery<S: Store>(case: &StoreCase<S>) {
+    let accepted = case.message(&[DeliveryDraft::to(1)]);
     let (message, delivery) = (accepted.message.clone(), accepted.deliveries[0].delivery.clone());
     case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
     let retry = State::Retry { due: after(50), cause: Cause::Unavailable };
@@ -29,19 +29,19 @@ pub(super) async fn journal_records_all_changes_of_a_delivery<S: Store>(case: &C
     case.settle_done(second.clone()).await;
 
     let entries = entries(case).await;
-    case.check(matches!(entries[0], Entry::Opened { .. }), "it begins with the session");
-    let Entry::Accepted { message: id, tenant, at, subject, deliveries, .. } = &entries[1] else {
+    case.check(matches!(entries[0], JournalEntry::Opened { .. }), "it begins with the session");
+    let JournalEntry::Accepted { message: id, tenant, at, subject, deliveries, .. } = &entries[1] else {
         case.fail("then it is accepted")
     };
     case.same("which message", (*id, *tenant, *at, *subject), (message.id, message.tenant, NOW, None));
     case.same("where to", deliveries.clone(), vec![(delivery.endpoint, delivery.lane, delivery.tier)]);
     let (endpoint, attempted) = (delivery.endpoint, attempt(1, Cause::Unavailable));
-    let tried = Entry::Attempted { delivery: delivery.id, endpoint, attempt: attempted };
-    let ended = Entry::ended(&second.record.delivery, Some(attempt(2, Cause::Ok)));
+    let tried = JournalEntry::Attempted { delivery: delivery.id, endpoint, attempt: attempted };
+    let ended = JournalEntry::ended(&second.record.delivery, Some(attempt(2, Cause::Ok)));
     case.same("then it is tried, and ends", entries[2..].to_vec(), vec![tried, ended]);
 }
 
-pub(super) async fn journal_has_fingerprints_of_payloads_and_subjects<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_has_fingerprints_of_payloads_and_subjects<S: Store>(case: &StoreCase<S>) {
     let message = |body: &'static [u8], subject: Option<&str>| {
         let accepted = case.message(&[]);
         let subject = subject.map(str::to_owned);
@@ -58,7 +58,7 @@ pub(super) async fn journal_has_fingerprints_of_payloads_and_subjects<S: Store>(
     ];
     case.done("accept", case.store.accept(case.session(), batch).await);
     let marks = entries(case).await.into_iter().filter_map(|entry| match entry {
-        Entry::Accepted { digest, subject, .. } => Some((digest, subject)),
+        JournalEntry::Accepted { digest, subject, .. } => Some((digest, subject)),
         _ => None,
     });
     let marks: Vec<_> = marks.collect();
@@ -69,9 +69,9 @@ pub(super) async fn journal_has_fingerprints_of_payloads_and_subjects<S: Store>(
     case.check(marks[3].1.is_some() && marks[3].1 != marks[5].1, "another subject has another mark");
 }
 
-pub(super) async fn journal_rows_are_linked_and_match_their_roots<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_rows_are_linked_and_match_their_roots<S: Store>(case: &StoreCase<S>) {
     for _ in 0..5 {
-        case.accept(&[Draft::to(1), Draft::to(2)]).await;
+        case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
     }
     case.reopen().await;
     let rows = rows(case).await;
@@ -85,8 +85,8 @@ pub(super) async fn journal_rows_are_linked_and_match_their_roots<S: Store>(case
     case.same("a page of it", page, rows[2..4].to_vec());
 }
 
-pub(super) async fn stale_settle_writes_only_its_attempt<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn stale_settle_writes_only_its_attempt<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let end = case.attempted(&delivery, State::Delivered { at: after(9) }, Cause::Ok);
     case.settle_done(end.clone()).await;
     let before = entries(case).await.len();
@@ -95,13 +95,13 @@ pub(super) async fn stale_settle_writes_only_its_attempt<S: Store>(case: &Case<S
     let other = case.attempted(&end.record.delivery, State::Delivered { at: after(9) }, Cause::Unavailable);
     case.same("another attempt", case.settle(other).await, Settled::Stale);
     let (endpoint, attempted) = (delivery.endpoint, attempt(2, Cause::Unavailable));
-    let late = Entry::Late { delivery: delivery.id, endpoint, attempt: attempted };
+    let late = JournalEntry::Late { delivery: delivery.id, endpoint, attempt: attempted };
     case.same("it is recorded as late", entries(case).await[before..].to_vec(), vec![late]);
 }
 
-pub(super) async fn changes_are_in_the_journal_with_their_api_key<S: Store>(case: &Case<S>) {
+pub(super) async fn changes_are_in_the_journal_with_their_api_key<S: Store>(case: &StoreCase<S>) {
     let (ann, bob) = (api_key(1), api_key(2));
-    let act = |ms, by| Act { at: after(ms), by };
+    let act = |ms, by| AuditStamp { at: after(ms), by };
     let put = case.store.put_endpoint(case.session(), endpoint(1), None, act(1, ann)).await;
     case.same("put", case.done("put_endpoint", put), EndpointPut::Done);
     let changed = Endpoint { version: 1, ..endpoint(1) };
@@ -119,60 +119,61 @@ pub(super) async fn changes_are_in_the_journal_with_their_api_key<S: Store>(case
     case.done("uncut", case.store.uncut(case.session(), gone, after(7)).await);
     let (endpoint, tenant) = (endpoint(1).id, endpoint(1).tenant);
     let (active, deleted) = (EndpointStatus::Active, EndpointStatus::Deleted);
-    let endpoint = |deed, status, Act { at, by }| Entry::Endpoint { endpoint, tenant, deed, status, at, by };
+    let endpoint =
+        |deed, status, AuditStamp { at, by }| JournalEntry::Endpoint { endpoint, tenant, deed, status, at, by };
     case.same(
         "every step",
         entries(case).await[1..].to_vec(),
         vec![
-            endpoint(Deed::Made, active, act(1, ann)),
-            endpoint(Deed::Changed, active, act(2, bob)),
-            Entry::Paused { scope, until: Some(after(50)), at: after(3), by: ann },
-            Entry::Resumed { scope, at: after(4), by: bob },
-            Entry::Reset { of, how, at: after(5), by: ann },
-            Entry::Cut { scope: gone, upto, cause, at: after(6), by: bob },
-            endpoint(Deed::Removed, deleted, act(6, bob)),
-            Entry::Uncut { scope: gone, at: after(7) },
+            endpoint(ChangeKind::Made, active, act(1, ann)),
+            endpoint(ChangeKind::Changed, active, act(2, bob)),
+            JournalEntry::Paused { scope, until: Some(after(50)), at: after(3), by: ann },
+            JournalEntry::Resumed { scope, at: after(4), by: bob },
+            JournalEntry::Reset { of, how, at: after(5), by: ann },
+            JournalEntry::Cut { scope: gone, upto, cause, at: after(6), by: bob },
+            endpoint(ChangeKind::Removed, deleted, act(6, bob)),
+            JournalEntry::Uncut { scope: gone, at: after(7) },
         ],
     );
     let times: Vec<Timestamp> = rows(case).await.iter().map(|row| row.at).collect();
     case.same("the rows' times", times, [0, 1, 2, 3, 4, 5, 6, 7].map(after).to_vec());
 }
 
-pub(super) async fn retry_now_is_in_the_journal_with_its_api_key<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn retry_now_is_in_the_journal_with_its_api_key<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let before = entries(case).await.len();
-    let act = Act { at: after(3), by: api_key(1) };
-    case.done("note_hurry", case.store.note_hurry(case.session(), &delivery, act).await);
-    case.same("the entry", entries(case).await[before..].to_vec(), vec![Entry::hurried(&delivery, act)]);
+    let act = AuditStamp { at: after(3), by: api_key(1) };
+    case.done("note_retry_now", case.store.note_retry_now(case.session(), &delivery, act).await);
+    case.same("the entry", entries(case).await[before..].to_vec(), vec![JournalEntry::hurried(&delivery, act)]);
 }
 
-pub(super) async fn replay_and_purge_are_in_the_journal_with_their_api_key<S: Store>(case: &Case<S>) {
+pub(super) async fn replay_and_purge_are_in_the_journal_with_their_api_key<S: Store>(case: &StoreCase<S>) {
     let (ann, bob) = (api_key(1), api_key(2));
     let (job, tenant) = (JobId(case.message(&[]).message.id.0), TenantId::from_raw(9));
     let replay = NewReplay::new(job, tenant, after(1), ReplayWhat::Listed(Vec::new()));
     case.done("replay", case.store.start_replay(case.session(), replay, ann).await);
-    let cancel = Act { at: after(2), by: bob };
+    let cancel = AuditStamp { at: after(2), by: bob };
     let changed = case.store.change_job(case.session(), job, JobState::Cancelled, cancel).await;
     case.check(case.done("change", changed), "it is cancelled");
-    let (filter, purge) = (DeadLetterFilter::of(tenant), Act { at: after(3), by: ann });
+    let (filter, purge) = (DeadLetterFilter::of(tenant), AuditStamp { at: after(3), by: ann });
     _ = case.done("purge", case.store.purge_dead_letters(case.session(), tenant, filter, purge).await);
     let replay = Some(after(1));
     case.same(
         "every step",
         entries(case).await[1..].to_vec(),
         vec![
-            Entry::Job { job, tenant, state: JobState::Running, replay, at: after(1), by: ann },
-            Entry::Job { job, tenant, state: JobState::Cancelled, replay, at: after(2), by: bob },
-            Entry::Purged { tenant, upto: 0, at: after(3), by: ann },
+            JournalEntry::Job { job, tenant, state: JobState::Running, replay, at: after(1), by: ann },
+            JournalEntry::Job { job, tenant, state: JobState::Cancelled, replay, at: after(2), by: bob },
+            JournalEntry::Purged { tenant, upto: 0, at: after(3), by: ann },
         ],
     );
 }
 
-async fn rows<S: Store>(case: &Case<S>) -> Vec<JournalRow> {
+async fn rows<S: Store>(case: &StoreCase<S>) -> Vec<JournalRow> {
     case.done("journal", case.store.journal(0, MANY).await)
 }
 
-async fn entries<S: Store>(case: &Case<S>) -> Vec<Entry> {
+async fn entries<S: Store>(case: &StoreCase<S>) -> Vec<JournalEntry> {
     let rows = rows(case).await;
     case.done("unpack", rows.iter().flat_map(JournalRow::entries).collect())
 }

@@ -6,16 +6,16 @@ use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;
-use crate::row::{Page, Query};
+use crate::row::{PendingPage, Query};
 
-pub(super) async fn left_rows_are_ready_ones_of_earlier_writers_by_id<S: Store>(case: &Case<S>) {
+pub(super) async fn left_rows_are_ready_ones_of_earlier_writers_by_id<S: Store>(case: &StoreCase<S>) {
     let mut ready = Vec::new();
     for _ in 0..3 {
-        ready.push(case.accept_one(Draft::to(1)).await.id);
-        case.accept_one(Draft::to(1).spilled()).await;
-        case.accept_one(Draft::to(1).delayed(NOW)).await;
+        ready.push(case.accept_one(DeliveryDraft::to(1)).await.id);
+        case.accept_one(DeliveryDraft::to(1).spilled()).await;
+        case.accept_one(DeliveryDraft::to(1).delayed(NOW)).await;
     }
     let own = case.session().writer;
     case.same("none of its own", case.page(Query::Left { after: None, before: own }, MANY).await.rows, Vec::new());
@@ -30,16 +30,16 @@ pub(super) async fn left_rows_are_ready_ones_of_earlier_writers_by_id<S: Store>(
     case.same("no due time", rest.next_due, None);
 }
 
-pub(super) async fn delayed_rows_come_by_due_time_then_id<S: Store>(case: &Case<S>) {
-    let late = case.accept_one(Draft::to(1).delayed(after(20))).await.id;
+pub(super) async fn delayed_rows_come_by_due_time_then_id<S: Store>(case: &StoreCase<S>) {
+    let late = case.accept_one(DeliveryDraft::to(1).delayed(after(20))).await.id;
     let twins = [
-        case.accept_one(Draft::to(2).delayed(after(10))).await.id,
-        case.accept_one(Draft::to(1).delayed(after(10))).await.id,
-        case.accept_one(Draft::to(3).delayed(after(10))).await.id,
+        case.accept_one(DeliveryDraft::to(2).delayed(after(10))).await.id,
+        case.accept_one(DeliveryDraft::to(1).delayed(after(10))).await.id,
+        case.accept_one(DeliveryDraft::to(3).delayed(after(10))).await.id,
     ];
-    let soon = case.accept_one(Draft::to(1).delayed(after(5))).await.id;
-    case.accept_one(Draft { due: after(5), ..Draft::to(1) }.spilled()).await;
-    case.accept_one(Draft { due: after(5), ..Draft::to(1) }).await;
+    let soon = case.accept_one(DeliveryDraft::to(1).delayed(after(5))).await.id;
+    case.accept_one(DeliveryDraft { due: after(5), ..DeliveryDraft::to(1) }.spilled()).await;
+    case.accept_one(DeliveryDraft { due: after(5), ..DeliveryDraft::to(1) }).await;
     let expected = [soon, twins[0], twins[1], twins[2], late];
     let until = after(20);
     case.same("all", case.ids(Query::Delayed { after: None, until }, MANY).await, expected.to_vec());
@@ -61,14 +61,14 @@ pub(super) async fn delayed_rows_come_by_due_time_then_id<S: Store>(case: &Case<
     case.check(over.rows.is_empty(), "nothing when the cursor is beyond the end");
 }
 
-pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &Case<S>) {
+pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &StoreCase<S>) {
     let until = after(10);
     let query = Query::Delayed { after: None, until };
-    case.same("of an empty store", case.page(query, MANY).await, Page::default());
-    case.accept_one(Draft::to(1).delayed(after(30))).await;
-    case.accept_one(Draft::to(1).delayed(after(11))).await;
-    let due = case.accept_one(Draft::to(1).delayed(after(10))).await.id;
-    case.accept_one(Draft { due: after(11), ..Draft::to(1) }.spilled()).await;
+    case.same("of an empty store", case.page(query, MANY).await, PendingPage::default());
+    case.accept_one(DeliveryDraft::to(1).delayed(after(30))).await;
+    case.accept_one(DeliveryDraft::to(1).delayed(after(11))).await;
+    let due = case.accept_one(DeliveryDraft::to(1).delayed(after(10))).await.id;
+    case.accept_one(DeliveryDraft { due: after(11), ..DeliveryDraft::to(1) }.spilled()).await;
     let page = case.page(query, MANY).await;
     case.same("the due row", ids(&page), vec![due]);
     case.same("the next due time", page.next_due, Some(after(11)));
@@ -79,7 +79,7 @@ pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &C
     );
 }
 
-pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
+pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &StoreCase<S>) {
     let queue = backlog(case).await;
     let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
@@ -87,7 +87,7 @@ pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &Case<S>) {
     case.same("the first ones", (ids(&first), first.more), (queue[..2].to_vec(), true));
 }
 
-pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &Case<S>) {
+pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &StoreCase<S>) {
     let mut queue = backlog(case).await;
     queue.reverse();
     let query =
@@ -96,11 +96,11 @@ pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &C
     case.same("the first ones", case.ids(query, 2).await, queue[..2].to_vec());
 }
 
-pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &Case<S>) {
+pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &StoreCase<S>) {
     let mut queue = Vec::new();
     for tier in [Tier::Engagement, Tier::Promotional, Tier::Transactional, Tier::Promotional, Tier::Engagement] {
-        queue.push(case.accept_one(Draft { tier, ..Draft::to(1).spilled() }).await.id);
-        case.accept_one(Draft { tier, ..Draft::to(2).spilled() }).await;
+        queue.push(case.accept_one(DeliveryDraft { tier, ..DeliveryDraft::to(1).spilled() }).await.id);
+        case.accept_one(DeliveryDraft { tier, ..DeliveryDraft::to(2).spilled() }).await;
     }
     for tier in Tier::ALL {
         let query = Query::Spilled { lane: lane_id(1), tier, order: Order::Strict, span: IdRange::ALL };
@@ -110,36 +110,36 @@ pub(super) async fn a_strict_lane_is_one_queue_over_all_tiers<S: Store>(case: &C
     }
 }
 
-pub(super) async fn row_is_found_by_id_while_pending<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1).spilled()).await;
+pub(super) async fn row_is_found_by_id_while_pending<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1).spilled()).await;
     case.same("it", case.ids(Query::One(delivery.id), 1).await, vec![delivery.id]);
     case.settle_done(case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
     case.same("after its end", case.ids(Query::One(delivery.id), 1).await, Vec::new());
 }
 
-pub(super) async fn spilled_queues_are_known_at_the_start<S: Store>(case: &Case<S>) {
+pub(super) async fn spilled_queues_are_known_at_the_start<S: Store>(case: &StoreCase<S>) {
     let (urgent, usual) = (Tier::Transactional, Tier::Engagement);
     for (lane, tier) in [(7, usual), (3, urgent), (7, urgent), (7, usual), (5, urgent)] {
-        case.accept_one(Draft { tier, ..Draft::to(lane).spilled() }).await;
+        case.accept_one(DeliveryDraft { tier, ..DeliveryDraft::to(lane).spilled() }).await;
     }
-    case.accept_one(Draft::to(8)).await;
-    case.accept_one(Draft::to(9).delayed(after(1))).await;
+    case.accept_one(DeliveryDraft::to(8)).await;
+    case.accept_one(DeliveryDraft::to(9).delayed(after(1))).await;
     let expected = vec![(lane_id(3), urgent), (lane_id(5), urgent), (lane_id(7), urgent), (lane_id(7), usual)];
     case.same("the queues", case.reopen().await.spilled, expected);
 }
 
 /// Three spilled rows of lane 1, tier promotional, with others between them.
-async fn backlog<S: Store>(case: &Case<S>) -> [DeliveryId; 3] {
+async fn backlog<S: Store>(case: &StoreCase<S>) -> [DeliveryId; 3] {
     let mut queue = Vec::new();
     for _ in 0..3 {
-        queue.push(case.accept_one(Draft::to(1).spilled()).await.id);
-        case.accept_one(Draft::to(1)).await;
-        case.accept_one(Draft::to(2).spilled()).await;
-        case.accept_one(Draft { tier: Tier::Transactional, ..Draft::to(1).spilled() }).await;
+        queue.push(case.accept_one(DeliveryDraft::to(1).spilled()).await.id);
+        case.accept_one(DeliveryDraft::to(1)).await;
+        case.accept_one(DeliveryDraft::to(2).spilled()).await;
+        case.accept_one(DeliveryDraft { tier: Tier::Transactional, ..DeliveryDraft::to(1).spilled() }).await;
     }
     [queue[0], queue[1], queue[2]]
 }
 
-fn ids(page: &Page) -> Vec<DeliveryId> {
+fn ids(page: &PendingPage) -> Vec<DeliveryId> {
     page.rows.iter().map(|row| row.delivery.id).collect()
 }

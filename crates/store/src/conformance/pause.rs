@@ -4,11 +4,11 @@ use posthaste_core::cause::Cause;
 use posthaste_core::id::{OriginId, TenantId};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, NOW, after, api_key, lane_id};
+use super::fixture::{DeliveryDraft, NOW, StoreCase, after, api_key, lane_id};
 use crate::Store;
-use crate::row::{Act, Pause, PauseScope, Settled};
+use crate::row::{AuditStamp, Pause, PauseScope, Settled};
 
-pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
+pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &StoreCase<S>) {
     let reason = || Some("the database is on fire".to_owned());
     let lane = Pause { reason: reason(), ..Pause::new(PauseScope::Lane(lane_id(1)), Some(after(5))) };
     let tenant = Pause::new(PauseScope::Tenant(TenantId::from_raw(1)), None);
@@ -26,12 +26,12 @@ pub(super) async fn pauses_are_known_at_the_start<S: Store>(case: &Case<S>) {
     let expected = [&all, &tenant, &lane, first, second, last].map(Clone::clone).to_vec();
     case.same("the pauses, with their reasons", start.pauses, expected);
     for scope in [all.scope, lane.scope, PauseScope::Lane(lane_id(2)), second.scope, last.scope] {
-        case.done("resume", case.store.resume(start.session, scope, Act::at(NOW)).await);
+        case.done("resume", case.store.resume(start.session, scope, AuditStamp::at(NOW)).await);
     }
     case.same("what is left", case.reopen().await.pauses, vec![tenant, first.clone()]);
 }
 
-pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &Case<S>) {
+pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &StoreCase<S>) {
     let scope = PauseScope::Lane(lane_id(1));
     for until in [None, Some(after(9))] {
         case.done("pause", case.store.pause(case.session(), Pause::new(scope, until), NOW).await);
@@ -41,8 +41,8 @@ pub(super) async fn a_pause_replaces_the_one_before<S: Store>(case: &Case<S>) {
     case.same("the last pause", case.reopen().await.pauses, vec![last]);
 }
 
-pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1).spilled()).await;
+pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1).spilled()).await;
     let dead = State::Dead { at: NOW, cause: Cause::NotFound };
     let mut settlement = case.attempted(&delivery, dead, Cause::NotFound);
     settlement.record.pauses_lane = true;
@@ -52,8 +52,8 @@ pub(super) async fn a_dead_head_pauses_its_lane_with_its_settle<S: Store>(case: 
     case.same("its lane", case.reopen().await.pauses, vec![expected]);
 }
 
-pub(super) async fn a_stale_settle_pauses_nothing<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1).spilled()).await;
+pub(super) async fn a_stale_settle_pauses_nothing<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1).spilled()).await;
     let dead = State::Dead { at: NOW, cause: Cause::NotFound };
     let mut settlement = case.attempted(&delivery, dead, Cause::NotFound);
     settlement.record.pauses_lane = true;

@@ -9,27 +9,27 @@ use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint, endpoint_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id};
 use super::job::{dead, new_ids};
 use crate::Store;
 use crate::row::{
-    Accepted, Act, Chunked, Count, DeadLetterFilter, Endpoint, Job, JobCursor, JobState, ListOrder, Missing, NewReplay,
-    ReplayWhat, Replayable, Retention, RetentionStep, Skip, Skips,
+    Accepted, AuditStamp, BoundedCount, Chunked, DeadLetterFilter, DeliveryJob, Endpoint, JobCursor, JobState,
+    ListOrder, Missing, NewReplay, ReplayWhat, Replayable, Retention, RetentionStep, Skip, Skips,
 };
 
 const TENANT: TenantId = TenantId::from_raw(9);
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     async fn expired(&self, lane: u64, ms: i64) -> Delivery {
-        let draft = Draft { expiry: Expiry::At(after(ms)), ..Draft::to(lane) };
+        let draft = DeliveryDraft { expiry: Expiry::At(after(ms)), ..DeliveryDraft::to(lane) };
         self.ended(draft, State::Expired { at: after(ms) }).await
     }
 
     /// A replay that is asked for some time after everything else.
-    async fn late_replay(&self, what: ReplayWhat) -> Job {
+    async fn late_replay(&self, what: ReplayWhat) -> DeliveryJob {
         let id = JobId(self.message(&[]).message.id.0);
         let reason = Some("the outage é".to_owned());
-        let total = Some(Count::AtLeast(1));
+        let total = Some(BoundedCount::AtLeast(1));
         let replay = NewReplay { reason, total, ..NewReplay::new(id, TENANT, after(100), what) };
         self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
     }
@@ -63,7 +63,7 @@ impl<S: Store> Case<S> {
         }
     }
 
-    async fn accept_event(&self, event_type: &str, drafts: &[Draft]) -> Accepted {
+    async fn accept_event(&self, event_type: &str, drafts: &[DeliveryDraft]) -> Accepted {
         let mut accepted = self.message(drafts);
         std::sync::Arc::make_mut(&mut accepted.message).event_type = Some(event_type.to_owned());
         self.done("accept", self.store.accept(self.session(), vec![accepted.clone()]).await);
@@ -71,18 +71,19 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: Store>(case: &Case<S>) {
+pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: Store>(case: &StoreCase<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
     case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(3) }).await;
     let (early, late) = (case.expired(1, 3).await.id, case.expired(2, 50).await.id);
-    let (given_up, purged) = (case.ended(Draft::to(1), dead(4)).await.id, case.ended(Draft::to(2), dead(4)).await.id);
+    let (given_up, purged) =
+        (case.ended(DeliveryDraft::to(1), dead(4)).await.id, case.ended(DeliveryDraft::to(2), dead(4)).await.id);
     let (others, delivered) =
-        (case.expired(3, 3).await.id, case.ended(Draft::to(1), State::Delivered { at: after(1) }).await.id);
-    let waits = case.accept_one(Draft::to(1)).await.id;
+        (case.expired(3, 3).await.id, case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await.id);
+    let waits = case.accept_one(DeliveryDraft::to(1)).await.id;
     let second = DeadLetterFilter { endpoint: Some(endpoint_id(2)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, Act::at(NOW)).await);
+    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, AuditStamp::at(NOW)).await);
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
     case.same("its reason", job.reason.as_deref(), Some("the outage é"));
@@ -108,11 +109,11 @@ pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: 
     case.check(case.has_next_life(late).await && case.has_next_life(after_it).await, "both of them");
 }
 
-pub(super) async fn expired_deliveries_are_found_by_every_filter<S: Store>(case: &Case<S>) {
+pub(super) async fn expired_deliveries_are_found_by_every_filter<S: Store>(case: &StoreCase<S>) {
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
-    let draft = |n: u64, tier| Draft { tier, expiry: Expiry::At(after(5)), ..Draft::to(n) };
+    let draft = |n: u64, tier| DeliveryDraft { tier, expiry: Expiry::At(after(5)), ..DeliveryDraft::to(n) };
     let drafts = [draft(1, Tier::Promotional), draft(2, Tier::Engagement)];
     let accepted = case.accept_event("invoice.paid", &drafts).await;
     let [first, second] = [&accepted.deliveries[0].delivery, &accepted.deliveries[1].delivery];
@@ -139,7 +140,7 @@ pub(super) async fn expired_deliveries_are_found_by_every_filter<S: Store>(case:
     }
 }
 
-pub(super) async fn expired_delivery_without_a_payload_is_skipped<S: Store>(case: &Case<S>) {
+pub(super) async fn expired_delivery_without_a_payload_is_skipped<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     let expired = case.expired(1, 3).await;
     let week = NOW + Duration::from_secs(8 * 24 * 60 * 60);
@@ -157,7 +158,7 @@ pub(super) async fn expired_delivery_without_a_payload_is_skipped<S: Store>(case
 }
 
 /// The messages that a dry run finds missing.
-async fn missing<S: Store>(case: &Case<S>, missing: Missing) -> Vec<MessageId> {
+async fn missing<S: Store>(case: &StoreCase<S>, missing: Missing) -> Vec<MessageId> {
     let items = case.dry_run(ReplayWhat::Missing(missing)).await;
     let ids = items.into_iter().map(|found| match found {
         Replayable::Missing(message) => message.id,
@@ -166,19 +167,19 @@ async fn missing<S: Store>(case: &Case<S>, missing: Missing) -> Vec<MessageId> {
     ids.collect()
 }
 
-pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Case<S>) {
+pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &StoreCase<S>) {
     let all = Missing { endpoint: endpoint_id(2), since: None, until: None };
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
-    let old = case.accept_event("invoice.paid", &[Draft::to(1)]).await.message;
-    let had = case.accept_event("invoice.paid", &[Draft::to(1), Draft::to(2)]).await;
+    let old = case.accept_event("invoice.paid", &[DeliveryDraft::to(1)]).await.message;
+    let had = case.accept_event("invoice.paid", &[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
     case.settle_done(case.attempted(&had.deliveries[1].delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
     let undelivered = case.accept_event("invoice.paid", &[]).await.message;
     let mut others = case.message(&[]);
     std::sync::Arc::make_mut(&mut others.message).tenant = TenantId::from_raw(8);
     case.done("accept", case.store.accept(case.session(), vec![others]).await);
-    let cut = case.accept_event("invoice.paid", &[Draft::to(1)]).await.message;
+    let cut = case.accept_event("invoice.paid", &[DeliveryDraft::to(1)]).await.message;
     case.cut(CutScope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     let fans_out = case.fan_out().await;
     case.same("two of them", missing(case, all).await, vec![old.id, undelivered.id]);
@@ -196,7 +197,7 @@ pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Cas
     case.same("read again", case.job(job.id).await, job.clone());
     let twin = case.late_replay(ReplayWhat::Missing(all)).await;
     let twins = case.replay_chunk(twin.id, MANY).await;
-    case.accept_event("invoice.paid", &[Draft::to(1)]).await;
+    case.accept_event("invoice.paid", &[DeliveryDraft::to(1)]).await;
     let made = case.run(job.id).await;
     let mut expected = vec![old.id, undelivered.id, passed_by.id];
     expected.sort_unstable();
@@ -220,11 +221,11 @@ pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Cas
     case.same("later messages are not part of it", missing(case, all).await.len(), 1);
 }
 
-pub(super) async fn dry_run_returns_items_and_starts_nothing<S: Store>(case: &Case<S>) {
+pub(super) async fn dry_run_returns_items_and_starts_nothing<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
-    let given_up = case.ended(Draft::to(1), dead(1)).await;
-    let delivered = case.ended(Draft::to(1), State::Delivered { at: after(1) }).await;
-    let waits = case.accept_one(Draft::to(1)).await;
+    let given_up = case.ended(DeliveryDraft::to(1), dead(1)).await;
+    let delivered = case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await;
+    let waits = case.accept_one(DeliveryDraft::to(1)).await;
     let letters = case.dry_run(ReplayWhat::Found(DeadLetterFilter::of(TENANT))).await;
     case.same("the letter", letters.iter().filter_map(Replayable::ended).map(|it| it.id).collect(), vec![given_up.id]);
     let listed = case.dry_run(ReplayWhat::Listed(vec![waits.id, given_up.id, delivered.id])).await;

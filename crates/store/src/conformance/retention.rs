@@ -9,11 +9,11 @@ use posthaste_core::id::{Key, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;
-use crate::journal::{Entry, JournalRow};
+use crate::journal::{JournalEntry, JournalRow};
 use crate::row::{
-    Act, DeadLetterFilter, JobState, ListOrder, NewReplay, Pause, PauseScope, RETENTION_STEP_MAX, ReplayWhat,
+    AuditStamp, DeadLetterFilter, JobState, ListOrder, NewReplay, Pause, PauseScope, RETENTION_STEP_MAX, ReplayWhat,
     Retention, RetentionPhase, RetentionStep, Session,
 };
 
@@ -21,7 +21,7 @@ pub(super) fn days(days: u64) -> Timestamp {
     NOW + Duration::from_secs(days * 24 * 60 * 60)
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     /// A whole run; returns the number of rows removed, moved or ended.
     pub(super) async fn retain(&self, now: Timestamp) -> u64 {
         self.retain_in(self.session(), now).await
@@ -58,8 +58,8 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn payload_is_deleted_after_a_week_and_history_after_a_month<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn payload_is_deleted_after_a_week_and_history_after_a_month<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Ok))
         .await;
     let tried = case.shown(delivery.id, NOW).await.delivery;
@@ -74,9 +74,9 @@ pub(super) async fn payload_is_deleted_after_a_week_and_history_after_a_month<S:
     case.check(!case.is_shown(&delivery).await, "the history is gone");
 }
 
-pub(super) async fn a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1).spilled()).await;
-    let dead = case.accept_one(Draft::to(2)).await;
+pub(super) async fn a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1).spilled()).await;
+    let dead = case.accept_one(DeliveryDraft::to(2)).await;
     case.end(&dead, State::Dead { at: days(5), cause: Cause::NotFound }).await;
     let before = case.done("message", case.store.message(dead.message).await);
     case.retain(days(8)).await;
@@ -92,12 +92,13 @@ pub(super) async fn a_payload_stays_while_a_delivery_or_a_dead_letter_needs_it<S
     case.check(!case.is_shown(&dead).await, "and its history");
 }
 
-pub(super) async fn delivery_pending_for_a_month_is_given_up<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1).spilled()).await;
-    let flies = case.accept_one(Draft::to(5)).await;
-    let cut = case.accept_one(Draft::to(2)).await;
-    let over = case.accept_one(Draft { expiry: Expiry::At(after(50)), ..Draft::to(3) }).await;
-    let sent = case.accept_one(Draft { ack_within: Some(Duration::from_secs(1)), ..Draft::to(4) }).await;
+pub(super) async fn delivery_pending_for_a_month_is_given_up<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1).spilled()).await;
+    let flies = case.accept_one(DeliveryDraft::to(5)).await;
+    let cut = case.accept_one(DeliveryDraft::to(2)).await;
+    let over = case.accept_one(DeliveryDraft { expiry: Expiry::At(after(50)), ..DeliveryDraft::to(3) }).await;
+    let sent =
+        case.accept_one(DeliveryDraft { ack_within: Some(Duration::from_secs(1)), ..DeliveryDraft::to(4) }).await;
     let awaits = State::AwaitingAck { until: days(40) };
     case.settle_done(case.attempted(&sent, awaits, Cause::Ok)).await;
     case.cut(CutScope::Lane(lane_id(2)), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
@@ -119,7 +120,7 @@ pub(super) async fn delivery_pending_for_a_month_is_given_up<S: Store>(case: &Ca
     case.same("still awaited", case.state(sent.id).await, awaits);
 }
 
-pub(super) async fn retention_runs_in_small_steps<S: Store>(case: &Case<S>) {
+pub(super) async fn retention_runs_in_small_steps<S: Store>(case: &StoreCase<S>) {
     let count = RETENTION_STEP_MAX as usize * 2 + 7;
     let messages = (0..count).map(|_| case.message(&[])).collect();
     _ = case.done("accept", case.store.accept(case.session(), messages).await);
@@ -134,7 +135,7 @@ pub(super) async fn retention_runs_in_small_steps<S: Store>(case: &Case<S>) {
     case.same("all of them", removed, count as u64);
 }
 
-pub(super) async fn ended_jobs_are_deleted_and_running_ones_kept<S: Store>(case: &Case<S>) {
+pub(super) async fn ended_jobs_are_deleted_and_running_ones_kept<S: Store>(case: &StoreCase<S>) {
     let mut ids = Vec::new();
     for _ in 0..2 {
         let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
@@ -143,15 +144,15 @@ pub(super) async fn ended_jobs_are_deleted_and_running_ones_kept<S: Store>(case:
         case.done("replay", case.store.start_replay(case.session(), replay, None).await);
         ids.push(id);
     }
-    let ended = case.store.change_job(case.session(), ids[0], JobState::Cancelled, Act::at(NOW)).await;
+    let ended = case.store.change_job(case.session(), ids[0], JobState::Cancelled, AuditStamp::at(NOW)).await;
     case.check(case.done("change", ended), "cancelled");
     case.retain(days(31)).await;
     case.same("gone", case.done("job", case.store.job(ids[0]).await), None);
     case.check(case.done("job", case.store.job(ids[1]).await).is_some(), "it still runs");
 }
 
-pub(super) async fn deletions_are_recorded_in_the_journal<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn deletions_are_recorded_in_the_journal<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     case.end(&delivery, State::Delivered { at: after(1) }).await;
     case.retain(days(399)).await;
     let rows = case.done("journal", case.store.journal(0, MANY).await);
@@ -159,7 +160,7 @@ pub(super) async fn deletions_are_recorded_in_the_journal<S: Store>(case: &Case<
         .iter()
         .flat_map(JournalRow::entries)
         .filter_map(|entry| match case.done("entry", entry) {
-            Entry::Retained { phase, .. } => Some(phase),
+            JournalEntry::Retained { phase, .. } => Some(phase),
             _ => None,
         })
         .collect();
@@ -168,9 +169,9 @@ pub(super) async fn deletions_are_recorded_in_the_journal<S: Store>(case: &Case<
 }
 
 /// A run that keeps a younger outcome must not make later runs skip it.
-pub(super) async fn younger_outcome_is_deleted_once_expired_after_an_older_one<S: Store>(case: &Case<S>) {
-    let old = case.accept_one(Draft::to(1)).await;
-    let young = case.accept_one(Draft::to(2)).await;
+pub(super) async fn younger_outcome_is_deleted_once_expired_after_an_older_one<S: Store>(case: &StoreCase<S>) {
+    let old = case.accept_one(DeliveryDraft::to(1)).await;
+    let young = case.accept_one(DeliveryDraft::to(2)).await;
     case.end(&old, State::Delivered { at: days(1) }).await;
     case.end(&young, State::Delivered { at: days(20) }).await;
     case.retain(days(32)).await;
@@ -181,9 +182,9 @@ pub(super) async fn younger_outcome_is_deleted_once_expired_after_an_older_one<S
     case.check(!case.is_shown(&young).await, "a month after its own end");
 }
 
-pub(super) async fn journal_rows_are_kept_until_they_expire<S: Store>(case: &Case<S>) {
+pub(super) async fn journal_rows_are_kept_until_they_expire<S: Store>(case: &StoreCase<S>) {
     case.done("pause", case.store.pause(case.session(), Pause::new(PauseScope::All, None), after(1)).await);
-    case.done("resume", case.store.resume(case.session(), PauseScope::All, Act::at(after(2))).await);
+    case.done("resume", case.store.resume(case.session(), PauseScope::All, AuditStamp::at(after(2))).await);
     case.reopen().await;
     let last = case.reopen().await.session;
     case.same("nothing has expired", case.retain_in(last, days(399)).await, 0);

@@ -9,11 +9,11 @@ use posthaste_core::id::WriterId;
 use posthaste_core::scheduler::{BreakerOf, Reset, RowIndex, SoftBreaker};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, endpoint, lane_id};
-use crate::row::{Act, Pause, PauseScope, Query};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, endpoint, lane_id};
+use crate::row::{AuditStamp, Pause, PauseScope, Query};
 use crate::{Store, StoreError};
 
-pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
+pub(super) async fn a_new_store_is_empty<S: Store>(case: &StoreCase<S>) {
     let start = &case.start;
     case.check(start.cuts.is_empty() && start.pauses.is_empty() && start.spilled.is_empty(), "it starts empty");
     case.check(start.breakers.is_empty(), "every breaker is closed");
@@ -21,7 +21,7 @@ pub(super) async fn a_new_store_is_empty<S: Store>(case: &Case<S>) {
     case.same("no rows", case.page(Query::Left { after: None, before }, MANY).await.rows, Vec::new());
 }
 
-pub(super) async fn each_session_has_higher_numbers_than_the_last<S: Store>(case: &Case<S>) {
+pub(super) async fn each_session_has_higher_numbers_than_the_last<S: Store>(case: &StoreCase<S>) {
     let mut last = case.session();
     for _ in 0..3 {
         let next = case.reopen().await.session;
@@ -32,8 +32,8 @@ pub(super) async fn each_session_has_higher_numbers_than_the_last<S: Store>(case
     }
 }
 
-pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     case.put_endpoint(endpoint(1)).await;
     let older = case.session();
     let newer = case.reopen().await.session;
@@ -46,7 +46,7 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
 
     let ended = case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok);
     fenced("settle", store.settle(older, vec![ended]).await.map(|_| ()));
-    fenced("accept", store.accept(older, vec![case.message(&[Draft::to(1)])]).await.map(drop));
+    fenced("accept", store.accept(older, vec![case.message(&[DeliveryDraft::to(1)])]).await.map(drop));
     fenced("spill", store.spill(older, vec![delivery.id]).await);
     let scope = CutScope::Lane(lane_id(1));
     let cut =
@@ -55,12 +55,12 @@ pub(super) async fn a_newer_session_fences_the_older<S: Store>(case: &Case<S>) {
     fenced("uncut", store.uncut(older, scope, NOW).await);
     fenced("pause", store.pause(older, Pause::new(PauseScope::All, None), NOW).await);
     let breaker = BreakerOf::Lane(lane_id(1));
-    fenced("reset", store.reset(older, breaker, Reset::Force, Act::at(NOW)).await);
-    fenced("resume", store.resume(older, PauseScope::All, Act::at(NOW)).await);
+    fenced("reset", store.reset(older, breaker, Reset::Force, AuditStamp::at(NOW)).await);
+    fenced("resume", store.resume(older, PauseScope::All, AuditStamp::at(NOW)).await);
     let soft = Soft { since: NOW, hold: Duration::from_secs(30) };
     let breaker = SoftBreaker { of: BreakerOf::Lane(lane_id(1)), soft };
     fenced("remember", store.remember(older, vec![breaker]).await);
-    fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None, Act::at(NOW)).await.map(drop));
+    fenced("put_endpoint", store.put_endpoint(older, endpoint(2), None, AuditStamp::at(NOW)).await.map(drop));
 
     let row = case.pending(delivery.id).await.unwrap_or_else(|| case.fail("the delivery is gone"));
     case.same("the row is untouched", (row.delivery, row.place), (delivery.clone(), RowIndex::Ready));

@@ -11,11 +11,11 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, attempt, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, attempt, lane_id};
 use crate::Store;
 use crate::row::{Query, Settled, Settlement};
 
-pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &Case<S>) {
+pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &StoreCase<S>) {
     let ends = [
         (State::Delivered { at: after(1) }, Cause::Ok),
         (State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound),
@@ -23,7 +23,7 @@ pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &Cas
         (State::Cancelled { at: after(4), cause: Cause::Cancelled }, Cause::ConnectRefused),
     ];
     for (end, cause) in ends {
-        let delivery = case.accept_one(Draft::to(1)).await;
+        let delivery = case.accept_one(DeliveryDraft::to(1)).await;
         let settlement = case.attempted(&delivery, end, cause);
         case.settle_done(settlement.clone()).await;
         case.check(case.pending(delivery.id).await.is_none(), "an ended delivery is not pending");
@@ -34,8 +34,8 @@ pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &Cas
     }
 }
 
-pub(super) async fn end_without_an_attempt_is_stored_without_one<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn end_without_an_attempt_is_stored_without_one<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let ended = Delivery { state: State::Cancelled { at: NOW, cause: Cause::Cancelled }, ..delivery.clone() };
     case.settle_done(case.settlement(&delivery, ended.clone())).await;
     let shown = case.shown(delivery.id, NOW).await;
@@ -43,8 +43,8 @@ pub(super) async fn end_without_an_attempt_is_stored_without_one<S: Store>(case:
     case.check(shown.attempts.is_empty(), "it was never tried");
 }
 
-pub(super) async fn excerpt_is_stored_with_its_attempt<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn excerpt_is_stored_with_its_attempt<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let excerpts = async |id| case.done("excerpts", case.store.excerpts(id).await);
     let first =
         case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Unavailable);
@@ -57,7 +57,7 @@ pub(super) async fn excerpt_is_stored_with_its_attempt<S: Store>(case: &Case<S>)
     case.settle_done(Settlement { excerpt: Some(Bytes::from_static(b"who?")), ..last }).await;
     let both = vec![(1, Bytes::from_static(b"come back \xff")), (2, Bytes::from_static(b"who?"))];
     case.same("and of the end", excerpts(delivery.id).await, both);
-    let fine = case.accept_one(Draft::to(1)).await;
+    let fine = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&fine, State::Delivered { at: NOW }, Cause::Ok)).await;
     case.same("nothing of a successful attempt", excerpts(fine.id).await, Vec::new());
 }
@@ -66,8 +66,8 @@ fn dead(at: Timestamp) -> State {
     State::Dead { at, cause: Cause::NotFound }
 }
 
-pub(super) async fn retry_keeps_all_its_fields<S: Store>(case: &Case<S>) {
-    let draft = Draft { compact: Compact::Spare, tier: Tier::Engagement, ..Draft::to(1) };
+pub(super) async fn retry_keeps_all_its_fields<S: Store>(case: &StoreCase<S>) {
+    let draft = DeliveryDraft { compact: Compact::Spare, tier: Tier::Engagement, ..DeliveryDraft::to(1) };
     let delivery = case.accept_one(draft).await;
     let mut settlement =
         case.attempted(&delivery, State::Retry { due: after(9_000), cause: Cause::DnsNotFound }, Cause::DnsNotFound);
@@ -82,8 +82,9 @@ pub(super) async fn retry_keeps_all_its_fields<S: Store>(case: &Case<S>) {
     case.same("its attempt", case.shown(delivery.id, NOW).await.attempts, vec![attempt(1, Cause::DnsNotFound)]);
 }
 
-pub(super) async fn a_delivery_waits_for_its_receipt<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft { ack_within: Some(Duration::from_secs(5)), ..Draft::to(1) }).await;
+pub(super) async fn a_delivery_waits_for_its_receipt<S: Store>(case: &StoreCase<S>) {
+    let delivery =
+        case.accept_one(DeliveryDraft { ack_within: Some(Duration::from_secs(5)), ..DeliveryDraft::to(1) }).await;
     let sent = case.attempted(&delivery, State::AwaitingAck { until: after(5_000) }, Cause::Ok);
     let sent_delivery = sent.record.delivery.clone();
     case.settle_done(sent).await;
@@ -97,9 +98,9 @@ pub(super) async fn a_delivery_waits_for_its_receipt<S: Store>(case: &Case<S>) {
     case.same("the attempt that was sent", shown.attempts, vec![attempt(1, Cause::Ok)]);
 }
 
-pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(case: &Case<S>) {
-    let mut delivery = case.accept_one(Draft::to(1)).await;
-    let other = case.accept_one(Draft::to(1)).await;
+pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(case: &StoreCase<S>) {
+    let mut delivery = case.accept_one(DeliveryDraft::to(1)).await;
+    let other = case.accept_one(DeliveryDraft::to(1)).await;
     for number in 1..=11 {
         let retry = State::Retry { due: after(i64::from(number)), cause: Cause::Unavailable };
         let settlement = case.attempted(&delivery, retry, Cause::Unavailable);
@@ -113,8 +114,8 @@ pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(cas
     case.check(case.shown(other.id, NOW).await.attempts.is_empty(), "another delivery has none of them");
 }
 
-pub(super) async fn settle_with_a_different_attempt_count_is_stale<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1)).await;
+pub(super) async fn settle_with_a_different_attempt_count_is_stale<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1)).await;
     let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
     case.settle_done(retry.clone()).await;
     let ends = [State::Delivered { at: NOW }, State::Retry { due: after(77), cause: Cause::BadGateway }];
@@ -128,8 +129,8 @@ pub(super) async fn settle_with_a_different_attempt_count_is_stale<S: Store>(cas
     case.same("the attempts are history all the same", shown.attempts, expected);
 }
 
-pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let causes = [Cause::Ok, Cause::Unknown];
     for (epoch, cause) in [case.session().epoch - 1, case.session().epoch + 1].into_iter().zip(causes) {
         let ended = case.attempted(&delivery, State::Delivered { at: NOW }, cause);
@@ -140,8 +141,8 @@ pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &Case<S>)
     case.same("the attempts are history all the same", shown.attempts, causes.map(|cause| attempt(1, cause)).to_vec());
 }
 
-pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &Case<S>) {
-    let first = case.accept_one(Draft::to(1)).await;
+pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &StoreCase<S>) {
+    let first = case.accept_one(DeliveryDraft::to(1)).await;
     let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
     let ended = case.attempted(&retry.record.delivery, State::Delivered { at: NOW }, Cause::Ok);
     let early = Settlement { epoch: ended.epoch - 1, ..ended.clone() };
@@ -154,8 +155,8 @@ pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &Case<S>) {
     case.same("the attempts", attempts, vec![attempt(1, Cause::Unknown), attempt(2, Cause::Ok)]);
 }
 
-pub(super) async fn ended_delivery_keeps_its_final_state<S: Store>(case: &Case<S>) {
-    let delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn ended_delivery_keeps_its_final_state<S: Store>(case: &StoreCase<S>) {
+    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&delivery, State::Delivered { at: after(1) }, Cause::Ok)).await;
     let again = case.attempted(&delivery, State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound);
     case.same("a second end", case.settle(again).await, Settled::Stale);
@@ -167,17 +168,17 @@ pub(super) async fn ended_delivery_keeps_its_final_state<S: Store>(case: &Case<S
     case.same("late attempts come after the one that ended it", shown.attempts, expected);
 }
 
-pub(super) async fn settle_of_an_unknown_delivery_is_stale<S: Store>(case: &Case<S>) {
-    let never = case.message(&[Draft::to(1)]).deliveries.remove(0).delivery;
+pub(super) async fn settle_of_an_unknown_delivery_is_stale<S: Store>(case: &StoreCase<S>) {
+    let never = case.message(&[DeliveryDraft::to(1)]).deliveries.remove(0).delivery;
     let settled = case.settle(case.attempted(&never, State::Delivered { at: NOW }, Cause::Ok)).await;
     case.same("the answer", settled, Settled::Stale);
     case.same("it is still unknown", case.done("delivery", case.store.delivery(never.id, NOW).await), None);
 }
 
-pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &Case<S>) {
+pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &StoreCase<S>) {
     let mut batch = Vec::new();
     for _ in 0..3 {
-        let delivery = case.accept_one(Draft::to(1)).await;
+        let delivery = case.accept_one(DeliveryDraft::to(1)).await;
         batch.push(case.attempted(&delivery, State::Delivered { at: NOW }, Cause::Ok));
     }
     batch[1].record.attempts_before = 5;
@@ -191,8 +192,8 @@ pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &Ca
     case.same("nothing to settle", none, Vec::new());
 }
 
-pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &Case<S>) {
-    let mut delivery = case.accept_one(Draft::to(1)).await;
+pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &StoreCase<S>) {
+    let mut delivery = case.accept_one(DeliveryDraft::to(1)).await;
     for place in [RowIndex::Delayed, RowIndex::Spilled, RowIndex::Delayed, RowIndex::Ready, RowIndex::Spilled] {
         let due = after(i64::from(delivery.attempts) * 10);
         let mut settlement = case.attempted(&delivery, State::Retry { due, cause: Cause::Unknown }, Cause::Unknown);
@@ -203,10 +204,10 @@ pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &C
     }
 }
 
-pub(super) async fn spilled_rows_are_read_by_queue<S: Store>(case: &Case<S>) {
-    let ready = case.accept_one(Draft::to(1)).await;
-    let delayed = case.accept_one(Draft::to(1).delayed(after(5))).await;
-    let ended = case.accept_one(Draft::to(1)).await;
+pub(super) async fn spilled_rows_are_read_by_queue<S: Store>(case: &StoreCase<S>) {
+    let ready = case.accept_one(DeliveryDraft::to(1)).await;
+    let delayed = case.accept_one(DeliveryDraft::to(1).delayed(after(5))).await;
+    let ended = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&ended, State::Delivered { at: NOW }, Cause::Ok)).await;
     let unknown = DeliveryId::from_raw(77);
     let spilled = vec![ready.id, unknown, delayed.id, ended.id, ready.id];
@@ -220,11 +221,12 @@ pub(super) async fn spilled_rows_are_read_by_queue<S: Store>(case: &Case<S>) {
     case.same("an ended delivery is not brought back", case.pending(ended.id).await, None);
 }
 
-pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>(case: &Case<S>) {
-    case.accept(&[Draft::to(1), Draft::to(2)]).await;
+pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>(case: &StoreCase<S>) {
+    case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
     let empty = case.message(&[]);
-    let message = case.message(&[Draft::to(1), Draft::to(2).delayed(after(9)), Draft::to(3).spilled()]);
-    let behind = case.message(&[Draft::to(1)]);
+    let message =
+        case.message(&[DeliveryDraft::to(1), DeliveryDraft::to(2).delayed(after(9)), DeliveryDraft::to(3).spilled()]);
+    let behind = case.message(&[DeliveryDraft::to(1)]);
     let (id, empty_id) = (message.message.id, empty.message.id);
     let mut expected: Vec<Delivery> = message.deliveries.iter().map(|new| new.delivery.clone()).collect();
     case.done("accept", case.store.accept(case.session(), vec![empty, message, behind]).await);
@@ -243,7 +245,7 @@ pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>
 }
 
 /// Checks that a row is found by the query for its place, and by no other.
-async fn found_only_in<S: Store>(case: &Case<S>, id: DeliveryId, place: RowIndex, due: Timestamp) {
+async fn found_only_in<S: Store>(case: &StoreCase<S>, id: DeliveryId, place: RowIndex, due: Timestamp) {
     let next = case.session().writer.number() + 1;
     let before = posthaste_core::id::WriterId::new(next).expect("a small number");
     let lane: LaneId = lane_id(1);

@@ -8,11 +8,11 @@ use posthaste_core::delivery::Expiry;
 use posthaste_core::id::{DeliveryId, Key, TenantId};
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, lane_id};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::row::{DeadLetterFilter, ListOrder, SWEEP_ENDS_MAX, Sweep, SweptRows};
 use crate::{Store, StoreError};
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     async fn sweep(&self, sweep: Sweep, under_way: &[DeliveryId]) -> SweptRows {
         self.done("sweep", self.store.sweep(self.session(), sweep, under_way.to_vec()).await)
     }
@@ -30,15 +30,15 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn rows_of_a_lane_are_swept_in_any_place<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_of_a_lane_are_swept_in_any_place<S: Store>(case: &StoreCase<S>) {
     let mut mine = Vec::new();
     let mut others = Vec::new();
-    for draft in [Draft::to(1), Draft::to(1).spilled(), Draft::to(1).delayed(after(1))] {
+    for draft in [DeliveryDraft::to(1), DeliveryDraft::to(1).spilled(), DeliveryDraft::to(1).delayed(after(1))] {
         mine.push(case.accept_one(draft).await.id);
-        others.push(case.accept_one(Draft { lane: lane_id(2), ..draft }).await.id);
+        others.push(case.accept_one(DeliveryDraft { lane: lane_id(2), ..draft }).await.id);
     }
-    let spared = case.accept_one(Draft::to(1).spilled()).await.id;
-    let later = case.accept_one(Draft::to(1).spilled()).await.id;
+    let spared = case.accept_one(DeliveryDraft::to(1).spilled()).await.id;
+    let later = case.accept_one(DeliveryDraft::to(1).spilled()).await.id;
     let scope = CutScope::Lane(lane_id(1));
     case.same("nothing without a cut", case.sweep(Sweep::Cut(scope), &[]).await, SweptRows::default());
     case.cut(scope, spared.0, Cause::Cancelled, &[spared]).await;
@@ -62,13 +62,14 @@ pub(super) async fn rows_of_a_lane_are_swept_in_any_place<S: Store>(case: &Case<
     case.same("the index has no more", case.sweep(Sweep::Cut(scope), &[]).await.ended, Vec::new());
 }
 
-pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &Case<S>) {
-    let before = case.accept(&[Draft::to(1)]).await;
-    let message = case.message(&[Draft::to(1), Draft::to(2).spilled(), Draft::to(3).delayed(after(9))]);
+pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &StoreCase<S>) {
+    let before = case.accept(&[DeliveryDraft::to(1)]).await;
+    let message =
+        case.message(&[DeliveryDraft::to(1), DeliveryDraft::to(2).spilled(), DeliveryDraft::to(3).delayed(after(9))]);
     let ids: Vec<_> = message.deliveries.iter().map(|new| new.delivery.id).collect();
     let scope = CutScope::Message(message.message.id);
     case.done("accept", case.store.accept(case.session(), vec![message]).await);
-    let behind = case.accept(&[Draft::to(1)]).await;
+    let behind = case.accept(&[DeliveryDraft::to(1)]).await;
     case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
     case.same("a roll does not end them", case.roll(0).await, Vec::new());
     case.same("its rows", case.sweep(Sweep::Cut(scope), &[]).await.ended, ids.clone());
@@ -80,9 +81,9 @@ pub(super) async fn rows_of_a_message_are_swept_by_its_key<S: Store>(case: &Case
     }
 }
 
-pub(super) async fn deliveries_in_flight_are_not_swept<S: Store>(case: &Case<S>) {
-    let over = case.accept_one(Draft { expiry: Expiry::At(after(5)), ..Draft::to(1) }).await;
-    let cut = case.accept_one(Draft::to(2).spilled()).await;
+pub(super) async fn deliveries_in_flight_are_not_swept<S: Store>(case: &StoreCase<S>) {
+    let over = case.accept_one(DeliveryDraft { expiry: Expiry::At(after(5)), ..DeliveryDraft::to(1) }).await;
+    let cut = case.accept_one(DeliveryDraft::to(2).spilled()).await;
     let scope = CutScope::Lane(lane_id(2));
     case.cut(scope, cut.id.0, Cause::Cancelled, &[]).await;
     let under_way = [over.id, cut.id];
@@ -95,15 +96,23 @@ pub(super) async fn deliveries_in_flight_are_not_swept<S: Store>(case: &Case<S>)
     case.same("the cut delivery only", case.roll(9).await, vec![cut.id]);
 }
 
-pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &Case<S>) {
+pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &StoreCase<S>) {
     let mut over = Vec::new();
-    for (draft, ms) in [(Draft::to(1), 10), (Draft::to(2).spilled(), 8), (Draft::to(1).delayed(after(99)), 10)] {
-        over.push(case.accept_one(Draft { expiry: Expiry::At(after(ms)), ..draft }).await.id);
+    for (draft, ms) in
+        [(DeliveryDraft::to(1), 10), (DeliveryDraft::to(2).spilled(), 8), (DeliveryDraft::to(1).delayed(after(99)), 10)]
+    {
+        over.push(case.accept_one(DeliveryDraft { expiry: Expiry::At(after(ms)), ..draft }).await.id);
         case.accept_one(draft).await;
-        case.accept_one(Draft { expiry: Expiry::At(after(11)), ..draft }).await;
+        case.accept_one(DeliveryDraft { expiry: Expiry::At(after(11)), ..draft }).await;
     }
-    over.push(case.accept_one(Draft { expiry: Expiry::NowOrNever(after(10)), ..Draft::to(1) }).await.id);
-    let draft = Draft { expiry: Expiry::At(after(5)), ack_within: Some(Duration::from_secs(1)), ..Draft::to(1) };
+    over.push(
+        case.accept_one(DeliveryDraft { expiry: Expiry::NowOrNever(after(10)), ..DeliveryDraft::to(1) }).await.id,
+    );
+    let draft = DeliveryDraft {
+        expiry: Expiry::At(after(5)),
+        ack_within: Some(Duration::from_secs(1)),
+        ..DeliveryDraft::to(1)
+    };
     let sent = case.accept_one(draft).await;
     case.settle_done(case.attempted(&sent, State::AwaitingAck { until: after(1_040) }, Cause::Ok)).await;
     case.same("none before", case.roll(7).await, Vec::new());
@@ -115,13 +124,13 @@ pub(super) async fn rows_past_their_ttl_are_swept<S: Store>(case: &Case<S>) {
     case.same("only once", case.roll(10).await, Vec::new());
 }
 
-pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &Case<S>) {
+pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &StoreCase<S>) {
     let many = SWEEP_ENDS_MAX as usize + 100;
-    let (own, lane) = (case.message(&vec![Draft::to(1); many]), CutScope::Lane(lane_id(2)));
+    let (own, lane) = (case.message(&vec![DeliveryDraft::to(1); many]), CutScope::Lane(lane_id(2)));
     let message = CutScope::Message(own.message.id);
-    let other = case.message(&vec![Draft::to(2).spilled(); many]);
+    let other = case.message(&vec![DeliveryDraft::to(2).spilled(); many]);
     case.done("accept", case.store.accept(case.session(), vec![own, other]).await);
-    case.accept_one(Draft::to(3)).await;
+    case.accept_one(DeliveryDraft::to(3)).await;
     for scope in [message, lane] {
         case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
         let first = case.sweep(Sweep::Cut(scope), &[]).await;
@@ -129,7 +138,7 @@ pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &C
         let rest = case.sweep(Sweep::Cut(scope), &[]).await;
         case.same("the rest", (rest.ended.len(), rest.stopped_at), (100, None));
     }
-    let last = case.message(&vec![Draft { expiry: Expiry::At(after(1)), ..Draft::to(4) }; many]);
+    let last = case.message(&vec![DeliveryDraft { expiry: Expiry::At(after(1)), ..DeliveryDraft::to(4) }; many]);
     case.done("accept", case.store.accept(case.session(), vec![last]).await);
     let first = case.sweep(Sweep::Roll { after: None, now: after(1) }, &[]).await;
     case.same("the first ones", (first.ended.len(), first.stopped_at), (many - 100, first.ended.last().copied()));
@@ -137,8 +146,8 @@ pub(super) async fn sweep_ends_a_bounded_number_and_continues<S: Store>(case: &C
     case.same("the rest", (rest.ended.len(), rest.stopped_at), (100, None));
 }
 
-pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1).spilled()).await;
+pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1).spilled()).await;
     let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, Key::MAX, Cause::EndpointGone, &[]).await;
     case.same("it has ended", case.sweep(Sweep::Cut(scope), &[]).await.ended, vec![waiting.id]);
@@ -148,8 +157,8 @@ pub(super) async fn sweep_of_a_gone_endpoint_files_dead_letters<S: Store>(case: 
     case.same("a dead letter", filed, vec![(waiting.id, Cause::EndpointGone, after(7))]);
 }
 
-pub(super) async fn a_fenced_sweep_ends_nothing<S: Store>(case: &Case<S>) {
-    let waiting = case.accept_one(Draft::to(1).spilled()).await;
+pub(super) async fn a_fenced_sweep_ends_nothing<S: Store>(case: &StoreCase<S>) {
+    let waiting = case.accept_one(DeliveryDraft::to(1).spilled()).await;
     let scope = CutScope::Lane(lane_id(1));
     case.cut(scope, Key::MAX, Cause::Cancelled, &[]).await;
     let older = case.session();

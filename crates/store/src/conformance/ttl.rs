@@ -6,12 +6,12 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Expiry;
 use posthaste_core::state::State;
 
-use super::fixture::{Case, Draft, after};
+use super::fixture::{DeliveryDraft, StoreCase, after};
 use crate::Store;
 
-pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(case: &Case<S>) {
+pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(case: &StoreCase<S>) {
     for expiry in [Expiry::At(after(50)), Expiry::NowOrNever(after(50))] {
-        let delivery = case.accept_one(Draft { expiry, ..Draft::to(1) }).await;
+        let delivery = case.accept_one(DeliveryDraft { expiry, ..DeliveryDraft::to(1) }).await;
         case.same("before", case.shown(delivery.id, after(49)).await.delivery, delivery.clone());
         for now in [50, 51] {
             let shown = case.shown(delivery.id, after(now)).await;
@@ -25,8 +25,12 @@ pub(super) async fn a_delivery_past_its_ttl_reads_as_expired_at_once<S: Store>(c
     }
 }
 
-pub(super) async fn delivery_awaiting_its_receipt_does_not_expire<S: Store>(case: &Case<S>) {
-    let draft = Draft { expiry: Expiry::At(after(50)), ack_within: Some(Duration::from_secs(1)), ..Draft::to(1) };
+pub(super) async fn delivery_awaiting_its_receipt_does_not_expire<S: Store>(case: &StoreCase<S>) {
+    let draft = DeliveryDraft {
+        expiry: Expiry::At(after(50)),
+        ack_within: Some(Duration::from_secs(1)),
+        ..DeliveryDraft::to(1)
+    };
     let delivery = case.accept_one(draft).await;
     let awaits = State::AwaitingAck { until: after(1_040) };
     case.settle_done(case.attempted(&delivery, awaits, Cause::Ok)).await;

@@ -17,18 +17,18 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 
-pub use kind::Kind;
+pub use kind::EntryKind;
 
-use super::{Hidden, Marks};
+use super::{Hidden, MessageMarks};
 use crate::number;
 use crate::row::{
-    Accepted, Act, Attempt, By, Deed, Document, DocumentKind, Endpoint, EndpointStatus, Job, JobKind, JobState,
-    OwnRetention, Pause, PauseScope, RetentionPhase, SecretAct, Settlement,
+    Accepted, ApiKeyRef, AttemptRecord, AuditStamp, ChangeKind, DeliveryJob, Document, DocumentKind, Endpoint,
+    EndpointStatus, JobKind, JobState, Pause, PauseScope, RetentionOverride, RetentionPhase, SecretAct, Settlement,
 };
 
 /// One change that the journal records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum JournalEntry {
     /// A session began. Ids minted under its writer from here on belong to it.
     Opened {
         /// The session's number.
@@ -60,7 +60,7 @@ pub enum Entry {
         /// The endpoint it goes to.
         endpoint: EndpointId,
         /// The attempt.
-        attempt: Attempt,
+        attempt: AttemptRecord,
     },
     /// An attempt whose delivery had already ended or changed: recorded, but without effect.
     Late {
@@ -69,7 +69,7 @@ pub enum Entry {
         /// The endpoint it goes to.
         endpoint: EndpointId,
         /// The attempt.
-        attempt: Attempt,
+        attempt: AttemptRecord,
     },
     /// A delivery ended.
     Ended {
@@ -88,7 +88,7 @@ pub enum Entry {
         /// The number of attempts made.
         attempts: u16,
         /// The attempt that led to it, if one did.
-        attempt: Option<Attempt>,
+        attempt: Option<AttemptRecord>,
     },
     /// A cut was put in force.
     Cut {
@@ -101,7 +101,7 @@ pub enum Entry {
         /// The time of the cut.
         at: Timestamp,
         /// The API key that asked for it; `None` if the dispatch loop made it.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A cut was removed: all its rows are swept.
     Uncut {
@@ -119,7 +119,7 @@ pub enum Entry {
         /// The time at which it began.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A pause was ended.
     Resumed {
@@ -128,7 +128,7 @@ pub enum Entry {
         /// The time at which it ended.
         at: Timestamp,
         /// The API key that ended it, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A caller asked for a delivery to be retried now.
     Hurried {
@@ -141,7 +141,7 @@ pub enum Entry {
         /// The time of the request.
         at: Timestamp,
         /// The API key of the caller, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// An operator reset a breaker.
     Reset {
@@ -152,7 +152,7 @@ pub enum Entry {
         /// The time of the reset.
         at: Timestamp,
         /// The API key of the operator, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// An endpoint was made, changed or deleted.
     Endpoint {
@@ -161,13 +161,13 @@ pub enum Entry {
         /// The tenant that owns the endpoint.
         tenant: TenantId,
         /// Whether it was made, changed or removed.
-        deed: Deed,
+        deed: ChangeKind,
         /// Its status after the change.
         status: EndpointStatus,
         /// The time of the change.
         at: Timestamp,
         /// The API key that made the change; `None` if the server made it.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A caller was shown an endpoint's secrets, or rotated them.
     Secret {
@@ -180,7 +180,7 @@ pub enum Entry {
         /// The time at which it was done.
         at: Timestamp,
         /// The API key of the caller, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A job made deliveries.
     Spread {
@@ -207,7 +207,7 @@ pub enum Entry {
         /// The time of the change.
         at: Timestamp,
         /// The API key that asked for it; `None` if the server made the change.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// Dead letters were purged.
     Purged {
@@ -218,7 +218,7 @@ pub enum Entry {
         /// The time of the purge.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// Retention deleted expired rows.
     Retained {
@@ -240,7 +240,7 @@ pub enum Entry {
         /// The tenant.
         tenant: TenantId,
         /// The override from now on.
-        own: OwnRetention,
+        own: RetentionOverride,
         /// The time of the change.
         at: Timestamp,
     },
@@ -255,22 +255,22 @@ pub enum Entry {
         /// When it was made, which is part of its public id.
         made: Timestamp,
         /// Whether it was made, changed or removed.
-        deed: Deed,
+        deed: ChangeKind,
         /// The time of the change.
         at: Timestamp,
         /// The API key that made the change; `None` if the server made it.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A subject or tenant was erased: values sealed for it cannot be opened any more, and its outcomes are removed.
     Erased {
         /// The erased tenant, or the tenant of the erased subject.
         tenant: TenantId,
         /// Whether the tenant or one of its subjects was erased.
-        whom: ErasedWhom,
+        whom: ErasedTarget,
         /// The time at which the key was destroyed.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// An erasure is complete: nothing of the subject or tenant is left.
     ErasureDone {
@@ -292,7 +292,7 @@ pub enum Entry {
         /// The time of the request.
         at: Timestamp,
         /// The API key of the caller, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A rotation began: from now on keys are wrapped by a newer master key.
     RotationBegun {
@@ -301,7 +301,7 @@ pub enum Entry {
         /// The time at which it began.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     },
     /// A rotation ended: no older master key wraps anything.
     RotationEnded {
@@ -316,7 +316,7 @@ pub enum Entry {
 
 /// What an erasure covers, as the journal records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErasedWhom {
+pub enum ErasedTarget {
     /// A whole tenant, with everything it had up to this row.
     Tenant,
     /// A subject, hidden as in the entries of its messages; `None` if the store did not know the subject.
@@ -338,9 +338,9 @@ const fn queue_of(delivery: &Delivery) -> (EndpointId, LaneId, Tier) {
     (delivery.endpoint, delivery.lane, delivery.tier)
 }
 
-impl Entry {
+impl JournalEntry {
     /// The entry of a message that was accepted with its deliveries.
-    pub fn accepted(accepted: &Accepted, marks: &Marks) -> Self {
+    pub fn accepted(accepted: &Accepted, marks: &MessageMarks) -> Self {
         let message = &accepted.message;
         Self::Accepted {
             message: message.id,
@@ -370,7 +370,7 @@ impl Entry {
     }
 
     /// The entry of a delivery that ended.
-    pub fn ended(delivery: &Delivery, attempt: Option<Attempt>) -> Self {
+    pub fn ended(delivery: &Delivery, attempt: Option<AttemptRecord>) -> Self {
         Self::Ended {
             delivery: delivery.id,
             message: delivery.message,
@@ -384,7 +384,7 @@ impl Entry {
     }
 
     /// The entry of a cut put in force.
-    pub fn cut(cut: &Cut, by: Option<By>) -> Self {
+    pub fn cut(cut: &Cut, by: Option<ApiKeyRef>) -> Self {
         Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at, by }
     }
 
@@ -401,41 +401,46 @@ impl Entry {
     }
 
     /// The entry of an endpoint that was made, changed or deleted.
-    pub fn endpoint(endpoint: &Endpoint, Act { at, by }: Act) -> Self {
+    pub fn endpoint(endpoint: &Endpoint, AuditStamp { at, by }: AuditStamp) -> Self {
         let Endpoint { id, tenant, status, .. } = *endpoint;
         let deed = match (status, endpoint.version) {
-            (EndpointStatus::Deleted, _) => Deed::Removed,
-            (_, 0) => Deed::Made,
-            _ => Deed::Changed,
+            (EndpointStatus::Deleted, _) => ChangeKind::Removed,
+            (_, 0) => ChangeKind::Made,
+            _ => ChangeKind::Changed,
         };
         Self::Endpoint { endpoint: id, tenant, deed, status, at, by }
     }
 
     /// The entry of an endpoint whose status changed.
-    pub fn turned(endpoint: EndpointId, tenant: TenantId, status: EndpointStatus, Act { at, by }: Act) -> Self {
-        let deed = if status == EndpointStatus::Deleted { Deed::Removed } else { Deed::Changed };
+    pub fn turned(
+        endpoint: EndpointId,
+        tenant: TenantId,
+        status: EndpointStatus,
+        AuditStamp { at, by }: AuditStamp,
+    ) -> Self {
+        let deed = if status == EndpointStatus::Deleted { ChangeKind::Removed } else { ChangeKind::Changed };
         Self::Endpoint { endpoint, tenant, deed, status, at, by }
     }
 
     /// The entry of an endpoint's secrets being shown or rotated.
-    pub fn secret(endpoint: EndpointId, tenant: TenantId, act: SecretAct, done: Act) -> Self {
+    pub fn secret(endpoint: EndpointId, tenant: TenantId, act: SecretAct, done: AuditStamp) -> Self {
         Self::Secret { endpoint, tenant, act, at: done.at, by: done.by }
     }
 
     /// The entry of a document that was made, changed or removed.
-    pub fn document(document: &Document, deed: Deed, Act { at, by }: Act) -> Self {
+    pub fn document(document: &Document, deed: ChangeKind, AuditStamp { at, by }: AuditStamp) -> Self {
         let Document { kind, id, tenant, at: made, .. } = *document;
         Self::Document { kind, id, tenant, made, deed, at, by }
     }
 
     /// The entry of a job that changed to `state`.
-    pub fn job(job: &Job, state: JobState, Act { at, by }: Act) -> Self {
+    pub fn job(job: &DeliveryJob, state: JobState, AuditStamp { at, by }: AuditStamp) -> Self {
         let replay = if matches!(job.kind, JobKind::FanOut(_)) { None } else { Some(job.at) };
         Self::Job { job: job.id, tenant: job.tenant, state, replay, at, by }
     }
 
     /// The entry of a delivery that a caller asked to retry now.
-    pub const fn hurried(delivery: &Delivery, Act { at, by }: Act) -> Self {
+    pub const fn hurried(delivery: &Delivery, AuditStamp { at, by }: AuditStamp) -> Self {
         Self::Hurried { delivery: delivery.id, message: delivery.message, endpoint: delivery.endpoint, at, by }
     }
 
@@ -494,7 +499,7 @@ impl Entry {
     }
 
     /// The API key that caused the change, where the entry has one.
-    pub fn by(&self) -> Option<By> {
+    pub fn by(&self) -> Option<ApiKeyRef> {
         match self {
             Self::Cut { by, .. }
             | Self::Paused { by, .. }

@@ -13,19 +13,26 @@ use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
 use crate::row::{
-    Attempt, By, Deed, DocumentKind, EndpointStatus, JobState, OwnRetention, PauseScope, RetentionPhase, SecretAct,
+    ApiKeyRef, AttemptRecord, ChangeKind, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionOverride,
+    RetentionPhase, SecretAct,
 };
 
 fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
 }
 
-fn attempt(number: u16, status: Option<u16>) -> Attempt {
-    Attempt { number, at: at(number.into()), took: Duration::from_micros(12_345), cause: Cause::Unavailable, status }
+fn attempt(number: u16, status: Option<u16>) -> AttemptRecord {
+    AttemptRecord {
+        number,
+        at: at(number.into()),
+        took: Duration::from_micros(12_345),
+        cause: Cause::Unavailable,
+        status,
+    }
 }
 
-fn ended(state: State, attempt: Option<Attempt>) -> Entry {
-    Entry::Ended {
+fn ended(state: State, attempt: Option<AttemptRecord>) -> JournalEntry {
+    JournalEntry::Ended {
         delivery: DeliveryId::from_raw(1 << 40 | 9),
         message: MessageId::from_raw(1 << 40 | 7),
         endpoint: EndpointId::from_raw(2),
@@ -38,8 +45,8 @@ fn ended(state: State, attempt: Option<Attempt>) -> Entry {
 }
 
 /// Entries of every kind, with each optional field present and absent.
-fn every_kind() -> Vec<Entry> {
-    let accepted = |subject, correlation, deliveries: &[(EndpointId, u64, Tier)]| Entry::Accepted {
+fn every_kind() -> Vec<JournalEntry> {
+    let accepted = |subject, correlation, deliveries: &[(EndpointId, u64, Tier)]| JournalEntry::Accepted {
         message: MessageId::from_raw(1 << 40 | 7),
         tenant: TenantId::from_raw(u64::MAX >> 1),
         at: at(0),
@@ -49,88 +56,93 @@ fn every_kind() -> Vec<Entry> {
         deliveries: deliveries.iter().map(|(of, lane, tier)| (*of, LaneId::from_raw(*lane), *tier)).collect(),
     };
     let (delivery, endpoint, lane) = (DeliveryId::from_raw(8), EndpointId::from_raw(2), LaneId::from_raw(3));
-    let operator = Some(By { key: Key::from_raw(1 << 40 | 2), made: at(3) });
+    let operator = Some(ApiKeyRef { key: Key::from_raw(1 << 40 | 2), made: at(3) });
     // A lane next to its endpoint, and lanes as far from it as ids allow.
     let (first, last) = (EndpointId::from_raw(0), EndpointId::from_raw(u64::MAX >> 1));
     let all = [(first, 1, Tier::Transactional), (first, u64::MAX >> 1, Tier::Promotional), (last, 3, Tier::Engagement)];
     vec![
-        Entry::Opened { session: 1, at: at(0) },
+        JournalEntry::Opened { session: 1, at: at(0) },
         accepted(None, None, &[]),
         accepted(Some(Hidden([1; 16])), None, &all),
         accepted(None, Some(Hidden([2; 16])), &all[..1]),
         accepted(Some(Hidden([1; 16])), Some(Hidden([2; 16])), &all),
-        Entry::Attempted { delivery, endpoint, attempt: attempt(1, None) },
-        Entry::Late { delivery, endpoint, attempt: attempt(65_535, Some(599)) },
+        JournalEntry::Attempted { delivery, endpoint, attempt: attempt(1, None) },
+        JournalEntry::Late { delivery, endpoint, attempt: attempt(65_535, Some(599)) },
         ended(State::Delivered { at: at(1) }, Some(attempt(9, Some(204)))),
         ended(State::Dead { at: at(2), cause: Cause::Gone }, None),
         ended(State::Expired { at: at(3) }, None),
         ended(State::Cancelled { at: Timestamp::from_millis(-5), cause: Cause::Superseded }, Some(attempt(9, None))),
-        Entry::Cut {
+        JournalEntry::Cut {
             scope: CutScope::Message(MessageId::from_raw(7)),
             upto: Key::from_raw(9),
             cause: Cause::Ok,
             at: at(4),
             by: None,
         },
-        Entry::Cut {
+        JournalEntry::Cut {
             scope: CutScope::Lane(lane),
             upto: Key::from_raw(9),
             cause: Cause::Cancelled,
             at: at(4),
             by: operator,
         },
-        Entry::Uncut { scope: CutScope::Lane(lane), at: at(4) },
-        Entry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
-        Entry::Paused { scope: PauseScope::Tenant(TenantId::from_raw(4)), until: Some(at(5)), at: at(4), by: operator },
-        Entry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
-        Entry::Hurried {
+        JournalEntry::Uncut { scope: CutScope::Lane(lane), at: at(4) },
+        JournalEntry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
+        JournalEntry::Paused {
+            scope: PauseScope::Tenant(TenantId::from_raw(4)),
+            until: Some(at(5)),
+            at: at(4),
+            by: operator,
+        },
+        JournalEntry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
+        JournalEntry::Hurried {
             delivery: DeliveryId::from_raw(8),
             message: MessageId::from_raw(7),
             endpoint,
             at: at(4),
             by: operator,
         },
-        Entry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
-        Entry::Reset {
+        JournalEntry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
+        JournalEntry::Reset {
             of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),
             how: Reset::Force,
             at: at(4),
             by: operator,
         },
-        Entry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: operator },
-        Entry::Endpoint {
+        JournalEntry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: operator },
+        JournalEntry::Endpoint {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
-            deed: Deed::Changed,
+            deed: ChangeKind::Changed,
             status: EndpointStatus::Gone,
             at: at(5),
             by: None,
         },
-        Entry::Endpoint {
+        JournalEntry::Endpoint {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
-            deed: Deed::Made,
+            deed: ChangeKind::Made,
             status: EndpointStatus::Active,
             at: at(5),
             by: operator,
         },
-        Entry::Secret {
+        JournalEntry::Secret {
             endpoint: EndpointId::from_raw(3),
             tenant: TenantId::from_raw(4),
             act: SecretAct::Rotated,
             at: at(5),
             by: operator,
         },
-        Entry::Document {
+        JournalEntry::Document {
             kind: DocumentKind::ApiKey,
             id: Key::from_raw(1 << 40 | 2),
             tenant: TenantId::from_raw(4),
             made: at(3),
-            deed: Deed::Removed,
+            deed: ChangeKind::Removed,
             at: at(5),
             by: operator,
         },
-        Entry::Spread {
+        JournalEntry::Spread {
             job: JobId::from_raw(7),
             tenant: TenantId::from_raw(4),
             at: at(6),
@@ -143,7 +155,7 @@ fn every_kind() -> Vec<Entry> {
                 2
             ],
         },
-        Entry::Job {
+        JournalEntry::Job {
             job: JobId::from_raw(7),
             tenant: TenantId::from_raw(4),
             state: JobState::Cancelled,
@@ -151,7 +163,7 @@ fn every_kind() -> Vec<Entry> {
             at: at(6),
             by: operator,
         },
-        Entry::Job {
+        JournalEntry::Job {
             job: JobId::from_raw(7),
             tenant: TenantId::from_raw(4),
             state: JobState::Done,
@@ -159,9 +171,16 @@ fn every_kind() -> Vec<Entry> {
             at: at(6),
             by: None,
         },
-        Entry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: operator },
-        Entry::Retained { phase: RetentionPhase::Journal, upto: 9, removed: 3, before: at(5), at: at(7), tenant: None },
-        Entry::Retained {
+        JournalEntry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: operator },
+        JournalEntry::Retained {
+            phase: RetentionPhase::Journal,
+            upto: 9,
+            removed: 3,
+            before: at(5),
+            at: at(7),
+            tenant: None,
+        },
+        JournalEntry::Retained {
             phase: RetentionPhase::History,
             upto: 9,
             removed: 3,
@@ -169,37 +188,47 @@ fn every_kind() -> Vec<Entry> {
             at: at(7),
             tenant: Some(TenantId::from_raw(4)),
         },
-        Entry::Agreed { tenant: TenantId::from_raw(4), own: OwnRetention::default(), at: at(7) },
-        Entry::Agreed {
+        JournalEntry::Agreed { tenant: TenantId::from_raw(4), own: RetentionOverride::default(), at: at(7) },
+        JournalEntry::Agreed {
             tenant: TenantId::from_raw(4),
-            own: OwnRetention { payload: Some(Duration::from_secs(3_600)), history: None },
+            own: RetentionOverride { payload: Some(Duration::from_secs(3_600)), history: None },
             at: at(7),
         },
-        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Tenant, at: at(8), by: None },
-        Entry::Erased { tenant: TenantId::from_raw(3), whom: ErasedWhom::Subject(None), at: at(8), by: operator },
-        Entry::Erased {
+        JournalEntry::Erased { tenant: TenantId::from_raw(3), whom: ErasedTarget::Tenant, at: at(8), by: None },
+        JournalEntry::Erased {
             tenant: TenantId::from_raw(3),
-            whom: ErasedWhom::Subject(Some(Hidden([7; 16]))),
+            whom: ErasedTarget::Subject(None),
             at: at(8),
             by: operator,
         },
-        Entry::Exported { tenant: TenantId::from_raw(3), subject: None, at: at(8), by: None },
-        Entry::Exported { tenant: TenantId::from_raw(3), subject: Some(Hidden([7; 16])), at: at(8), by: operator },
-        Entry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
-        Entry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: operator },
-        Entry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
+        JournalEntry::Erased {
+            tenant: TenantId::from_raw(3),
+            whom: ErasedTarget::Subject(Some(Hidden([7; 16]))),
+            at: at(8),
+            by: operator,
+        },
+        JournalEntry::Exported { tenant: TenantId::from_raw(3), subject: None, at: at(8), by: None },
+        JournalEntry::Exported {
+            tenant: TenantId::from_raw(3),
+            subject: Some(Hidden([7; 16])),
+            at: at(8),
+            by: operator,
+        },
+        JournalEntry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
+        JournalEntry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: operator },
+        JournalEntry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
     ]
 }
 
-fn packed(entries: &[Entry]) -> Entries {
+fn packed(entries: &[JournalEntry]) -> Entries {
     let mut packed = Entries::default();
     entries.iter().for_each(|entry| packed.push(entry));
     packed
 }
 
-fn chain(calls: &[Vec<Entry>]) -> Vec<JournalRow> {
+fn chain(calls: &[Vec<JournalEntry>]) -> Vec<JournalRow> {
     let mut head = Head::default();
-    let link = |entries: &Vec<Entry>| {
+    let link = |entries: &Vec<JournalEntry>| {
         let row = head.next(&packed(entries));
         head = Head::behind(&row);
         row
@@ -221,18 +250,18 @@ fn is_valid(rows: &[JournalRow]) -> bool {
 fn every_kind_of_entry_survives_a_round_trip() {
     let entries = every_kind();
     let row = Head::default().next(&packed(&entries));
-    let found: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("complete entries");
+    let found: Vec<JournalEntry> = row.entries().collect::<Result<_, _>>().expect("complete entries");
     assert_eq!(found, entries);
 }
 
 #[test]
 fn every_kind_has_a_unique_name_and_an_example_here() {
-    let kinds: Vec<Kind> = every_kind().iter().map(Entry::kind).collect();
-    for kind in Kind::ALL {
+    let kinds: Vec<EntryKind> = every_kind().iter().map(JournalEntry::kind).collect();
+    for kind in EntryKind::ALL {
         assert!(kinds.contains(&kind), "{kind:?}");
-        assert_eq!(Kind::named(kind.name()), Some(kind));
+        assert_eq!(EntryKind::named(kind.name()), Some(kind));
     }
-    assert_eq!(Kind::named("nothing"), None);
+    assert_eq!(EntryKind::named("nothing"), None);
 }
 
 #[test]
@@ -242,7 +271,7 @@ fn row_has_the_time_of_its_latest_entry() {
         assert_eq!(row.at, entry.at().max(Timestamp::default()), "{entry:?}");
     }
     let row = Head::default().next(&packed(&every_kind()));
-    assert_eq!(Some(row.at), every_kind().iter().map(Entry::at).max());
+    assert_eq!(Some(row.at), every_kind().iter().map(JournalEntry::at).max());
 }
 
 #[test]
@@ -251,13 +280,13 @@ fn truncated_or_unknown_entry_is_reported_as_damage() {
         let mut bytes = Vec::new();
         entry.pack(&mut bytes);
         // Optional fields come last, so a truncated entry may be a valid shorter one. It must not equal the original.
-        let is_same = |length: usize| Entry::unpack(&bytes[..length]).is_ok_and(|found| found == entry);
+        let is_same = |length: usize| JournalEntry::unpack(&bytes[..length]).is_ok_and(|found| found == entry);
         assert!((0..bytes.len()).all(|length| !is_same(length)), "{entry:?}");
         bytes.push(0);
-        assert!(Entry::unpack(&bytes).is_ok_and(|found| found == entry).eq(&false), "{entry:?}");
+        assert!(JournalEntry::unpack(&bytes).is_ok_and(|found| found == entry).eq(&false), "{entry:?}");
     }
-    assert!(Entry::unpack(&[99]).is_err());
-    assert!(Entry::unpack(&[]).is_err());
+    assert!(JournalEntry::unpack(&[99]).is_err());
+    assert!(JournalEntry::unpack(&[]).is_err());
 }
 
 #[test]
@@ -281,7 +310,7 @@ fn truncated_entries_do_not_affect_the_root() {
 
 #[test]
 fn row_time_never_goes_back() {
-    let later = vec![Entry::Cut {
+    let later = vec![JournalEntry::Cut {
         scope: CutScope::Lane(LaneId::from_raw(1)),
         upto: Key::from_raw(1),
         cause: Cause::Ok,
@@ -289,14 +318,14 @@ fn row_time_never_goes_back() {
         by: None,
     }];
     let earlier = vec![ended(State::Delivered { at: at(1) }, None)];
-    let rows = chain(&[later, earlier, vec![Entry::Opened { session: 2, at: at(2) }]]);
+    let rows = chain(&[later, earlier, vec![JournalEntry::Opened { session: 2, at: at(2) }]]);
     assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [at(9), at(9), at(9)]);
     assert!(is_valid(&rows));
 }
 
 #[test]
 fn changed_removed_and_reordered_rows_are_detected() {
-    let calls: Vec<Vec<Entry>> = every_kind().chunks(3).map(<[Entry]>::to_vec).collect();
+    let calls: Vec<Vec<JournalEntry>> = every_kind().chunks(3).map(<[JournalEntry]>::to_vec).collect();
     let rows = chain(&calls);
     assert!(is_valid(&rows));
     for at in 0..rows.len() {
@@ -326,7 +355,7 @@ fn entry_weight_is_the_number_of_deliveries_made_also_when_copied() {
         message: MessageId::from_raw(7),
         queue: (EndpointId::from_raw(n), LaneId::from_raw(n), Tier::Engagement),
     };
-    let made = |count| Entry::Spread {
+    let made = |count| JournalEntry::Spread {
         job: JobId::from_raw(7),
         tenant: TenantId::from_raw(9),
         at: at(0),
@@ -334,7 +363,7 @@ fn entry_weight_is_the_number_of_deliveries_made_also_when_copied() {
     };
     let mut elsewhere = Entries::default();
     elsewhere.push(&made(5));
-    elsewhere.push(&Entry::Opened { session: 1, at: at(0) });
+    elsewhere.push(&JournalEntry::Opened { session: 1, at: at(0) });
     let mut entries = Entries::default();
     entries.push(&made(1_000));
     entries.push_from(&elsewhere, 0);

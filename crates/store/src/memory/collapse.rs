@@ -6,13 +6,13 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
+use super::MemoryState;
 use crate::row::collapse::{CollapseKey, superseded};
 
 /// Deliveries by lane and collapse key. Deliveries that have ended are removed when their key is used again.
 pub(super) type Collapsing = BTreeSet<(LaneId, CollapseKey, DeliveryId)>;
 
-impl Memory {
+impl MemoryState {
     /// Ends the deliveries that wait under this key and returns them. Deliveries that a cut covers are left to the
     /// sweep.
     pub(super) fn supersede(&mut self, lane: LaneId, key: CollapseKey, at: Timestamp) -> Vec<Delivery> {
@@ -20,7 +20,7 @@ impl Memory {
         let known: Vec<DeliveryId> = self.collapsing.range(all).map(|(.., id)| *id).collect();
         let mut ended = Vec::new();
         for id in known {
-            let cut = |row: &crate::Row| self.cuts.values().any(|cut| cut.covers(&row.delivery));
+            let cut = |row: &crate::PendingRow| self.cuts.values().any(|cut| cut.covers(&row.delivery));
             if self.pending.get(&id).is_some_and(cut) {
                 continue;
             }

@@ -7,23 +7,23 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId, TenantId};
 use posthaste_core::state::State;
 
-use super::Memory;
+use super::MemoryState;
 use crate::StoreError;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::row::{
-    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
+    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
+    DeadLetterFilter, DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
 };
 
 #[derive(Debug, Default)]
-pub(super) struct DeadLetters {
+pub(super) struct LetterTables {
     last: u64,
     letters: BTreeMap<u64, DeadLetter>,
     by_delivery: BTreeMap<DeliveryId, u64>,
     purges: BTreeMap<u64, Purge>,
 }
 
-impl DeadLetters {
+impl LetterTables {
     /// The letters that the filter's index holds, in its order, after `after`.
     fn walk(
         &self,
@@ -74,7 +74,7 @@ impl DeadLetters {
     }
 
     /// Removes a delivery's dead letter.
-    pub(super) fn let_go(&mut self, delivery: DeliveryId) {
+    pub(super) fn delete_expired(&mut self, delivery: DeliveryId) {
         if let Some(number) = self.by_delivery.get(&delivery).copied() {
             self.remove(number);
         }
@@ -87,7 +87,7 @@ impl DeadLetters {
     }
 }
 
-impl Memory {
+impl MemoryState {
     /// Files a delivery that has just ended, if it is dead.
     pub(super) fn file(&mut self, delivery: &Delivery) {
         let State::Dead { at, cause } = delivery.state else { return };
@@ -135,10 +135,10 @@ impl Memory {
     }
 
     /// See [`crate::DeadLetters::count_dead_letters`].
-    pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> Count {
+    pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> BoundedCount {
         let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
         let count = page.letters.len() as u64;
-        if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
+        if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) }
     }
 
     /// See [`crate::DeadLetters::purge_dead_letters`].
@@ -147,8 +147,8 @@ impl Memory {
         session: Session,
         tenant: TenantId,
         filter: &DeadLetterFilter,
-        Act { at, by }: Act,
-    ) -> Result<Count, StoreError> {
+        AuditStamp { at, by }: AuditStamp,
+    ) -> Result<BoundedCount, StoreError> {
         self.guard(session)?;
         let filter = filter.within(tenant);
         let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
@@ -157,16 +157,16 @@ impl Memory {
             for letter in page.letters {
                 self.dead.remove(letter.number);
             }
-            self.note([Entry::Purged { tenant, upto: self.dead.last, at, by }]);
-            return Ok(Count::Exactly(count));
+            self.note([JournalEntry::Purged { tenant, upto: self.dead.last, at, by }]);
+            return Ok(BoundedCount::Exactly(count));
         }
         if self.dead.purges.len() >= PURGES_MAX {
             return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
         }
         let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
         self.dead.purges.insert(id, Purge { filter, upto: self.dead.last, swept: None });
-        self.note([Entry::Purged { tenant, upto: self.dead.last, at, by }]);
-        Ok(if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) })
+        self.note([JournalEntry::Purged { tenant, upto: self.dead.last, at, by }]);
+        Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
     }
 
     /// See [`crate::DeadLetters::sweep_dead_letters`].

@@ -7,15 +7,15 @@ use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
+use super::MemoryState;
 use super::journal::lookup_key;
 use crate::derived::{Derived, NameKind};
 use crate::row::{
-    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, Hour, ListOrder, ListedMessage, MessageFilter,
-    MessagePage, Name, NamedPage, Pending, Tally, Waiting,
+    HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, HourlyCount, LaneBacklog, ListOrder, ListedMessage,
+    MessageFilter, MessagePage, Name, NamedPage, PendingCounts, UtcHour,
 };
 
-impl Memory {
+impl MemoryState {
     fn derived(&self) -> Derived {
         let mut derived = Derived::default();
         for entry in self.happened.iter().flatten() {
@@ -114,28 +114,28 @@ impl Memory {
     }
 
     /// See [`crate::Archive::tallies`].
-    pub fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Vec<Tally> {
+    pub fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> Vec<HourlyCount> {
         let all = self.derived().tallies.into_iter();
         all.filter(|((of, hour, _), _)| *of == tenant && *hour >= since && *hour < until)
-            .map(|((tenant, hour, counted), count)| Tally { tenant, hour, counted, count: count.unsigned_abs() })
+            .map(|((tenant, hour, counted), count)| HourlyCount { tenant, hour, counted, count: count.unsigned_abs() })
             .collect()
     }
 
     /// See [`crate::Archive::pending`].
-    pub fn all_pending(&self) -> Pending {
+    pub fn all_pending(&self) -> PendingCounts {
         let count =
             |is: &dyn Fn(&Delivery) -> bool| self.pending.values().filter(|row| is(&row.delivery)).count() as u64;
-        Pending {
+        PendingCounts {
             by_tier: Tier::ALL.map(|tier| count(&|delivery| delivery.tier == tier)),
             untried: count(&|delivery| delivery.attempts == 0),
         }
     }
 
     /// See [`crate::Archive::waiting`].
-    pub fn waiting(&self, lane: LaneId) -> Waiting {
+    pub fn waiting(&self, lane: LaneId) -> LaneBacklog {
         let pending = self.derived().pending;
         let of = |tier: Tier| pending.get(&(lane, tier)).map_or(0, |count| count.unsigned_abs());
-        Waiting { lane, by_tier: Tier::ALL.map(of) }
+        LaneBacklog { lane, by_tier: Tier::ALL.map(of) }
     }
 }
 

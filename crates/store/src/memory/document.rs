@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 
 use posthaste_core::id::{Key, TenantId};
 
-use super::Memory;
+use super::MemoryState;
 use crate::StoreError;
-use crate::journal::Entry;
-use crate::row::{Act, Deed, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::journal::JournalEntry;
+use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Documents of each kind by id.
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Register::file`].
     pub fn file_document(
         &mut self,
         session: Session,
         document: Document,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<Filed, StoreError> {
         self.guard(session)?;
         if let Some(filed) = self.known(once.as_ref()).map(Filed::from) {
@@ -32,17 +32,23 @@ impl Memory {
         }
         self.remember_call(once, None);
         let is_there = self.documents.contains_key(&(document.kind, document.id));
-        let deed = if is_there { Deed::Changed } else { Deed::Made };
-        self.note([Entry::document(&document, deed, act)]);
+        let deed = if is_there { ChangeKind::Changed } else { ChangeKind::Made };
+        self.note([JournalEntry::document(&document, deed, act)]);
         self.documents.insert((document.kind, document.id), document);
         Ok(Filed::Done)
     }
 
     /// See [`crate::Register::unfile`].
-    pub fn unfile(&mut self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
+    pub fn unfile(
+        &mut self,
+        session: Session,
+        kind: DocumentKind,
+        id: Key,
+        act: AuditStamp,
+    ) -> Result<bool, StoreError> {
         self.guard(session)?;
         let Some(removed) = self.documents.remove(&(kind, id)) else { return Ok(false) };
-        self.note([Entry::document(&removed, Deed::Removed, act)]);
+        self.note([JournalEntry::document(&removed, ChangeKind::Removed, act)]);
         Ok(true)
     }
 

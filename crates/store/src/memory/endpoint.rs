@@ -5,22 +5,22 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
+use super::MemoryState;
 use crate::StoreError;
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 use crate::row::{
-    Act, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder, MatchedEndpoints,
-    SecretAct, Session,
+    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
+    MatchedEndpoints, SecretAct, Session,
 };
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Directory::put_endpoint`].
     pub fn put_endpoint(
         &mut self,
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
         self.put_noted(session, endpoint, once, act, None)
     }
@@ -31,9 +31,9 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
-        let note = Entry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
+        let note = JournalEntry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
         self.put_noted(session, endpoint, once, act, Some(note))
     }
 
@@ -43,10 +43,10 @@ impl Memory {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<(), StoreError> {
         self.guard(session)?;
-        self.note([Entry::secret(endpoint, tenant, SecretAct::Shown, act)]);
+        self.note([JournalEntry::secret(endpoint, tenant, SecretAct::Shown, act)]);
         Ok(())
     }
 
@@ -55,8 +55,8 @@ impl Memory {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
-        note: Option<Entry>,
+        act: AuditStamp,
+        note: Option<JournalEntry>,
     ) -> Result<EndpointPut, StoreError> {
         self.guard(session)?;
         if let Some(before) = self.known(once.as_ref()) {
@@ -75,7 +75,7 @@ impl Memory {
             return Ok(EndpointPut::UidTaken);
         }
         self.remember_call(once, Some(endpoint.id.0));
-        self.note([Entry::endpoint(&endpoint, act)].into_iter().chain(note));
+        self.note([JournalEntry::endpoint(&endpoint, act)].into_iter().chain(note));
         self.put_lane(Arc::new(endpoint.lane_settings()));
         self.endpoints.insert(endpoint.id, Arc::new(endpoint));
         Ok(EndpointPut::Done)
@@ -150,14 +150,19 @@ impl Memory {
     }
 
     /// Disables an endpoint at its receiver's request, if it is active. Returns the journal entry.
-    pub(super) fn disable_endpoint(&mut self, id: EndpointId, at: Timestamp) -> Option<Entry> {
+    pub(super) fn disable_endpoint(&mut self, id: EndpointId, at: Timestamp) -> Option<JournalEntry> {
         let is_active = self.endpoints.get(&id)?.status == EndpointStatus::Active;
         let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
-        is_active.then(|| self.turn_endpoint(id, disabled, Act::at(at))).flatten()
+        is_active.then(|| self.turn_endpoint(id, disabled, AuditStamp::at(at))).flatten()
     }
 
     /// Changes an endpoint's status and returns the journal entry; `None` if the endpoint is deleted or unknown.
-    pub(super) fn turn_endpoint(&mut self, id: EndpointId, status: EndpointStatus, act: Act) -> Option<Entry> {
+    pub(super) fn turn_endpoint(
+        &mut self,
+        id: EndpointId,
+        status: EndpointStatus,
+        act: AuditStamp,
+    ) -> Option<JournalEntry> {
         let endpoint = self.endpoints.get_mut(&id).filter(|endpoint| endpoint.status != EndpointStatus::Deleted)?;
         let turned = Arc::make_mut(endpoint);
         turned.version += 1;
@@ -165,7 +170,7 @@ impl Memory {
         if status == EndpointStatus::Deleted {
             *turned = turned.tombstone();
         }
-        let (entry, lane) = (Entry::endpoint(turned, act), turned.lane_settings());
+        let (entry, lane) = (JournalEntry::endpoint(turned, act), turned.lane_settings());
         self.put_lane(Arc::new(lane));
         Some(entry)
     }

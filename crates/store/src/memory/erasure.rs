@@ -11,17 +11,18 @@ use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantI
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
+use super::MemoryState;
 use super::journal::subject_mark;
 use crate::StoreError;
-use crate::journal::{Entry, ErasedWhom, Hidden};
+use crate::journal::{ErasedTarget, Hidden, JournalEntry};
 use crate::row::{
-    Act, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ExportAsked, Message, PauseScope, Session, Whom,
+    AuditStamp, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Message,
+    PauseScope, Session,
 };
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
-pub(super) struct Erasures {
+pub(super) struct ErasureTables {
     all: BTreeMap<u64, Erasing>,
     /// Erased messages whose deliveries are not all removed yet, with the time of the erasure.
     messages: BTreeMap<MessageId, Timestamp>,
@@ -34,7 +35,7 @@ struct Erasing {
     messages: BTreeSet<MessageId>,
 }
 
-impl Erasures {
+impl ErasureTables {
     /// The final state of pending deliveries of this message, if it was erased.
     pub(super) fn end_of(&self, message: MessageId) -> Option<State> {
         self.messages.get(&message).map(|at| State::Cancelled { at: *at, cause: Cause::Erased })
@@ -46,27 +47,27 @@ impl Erasures {
     }
 }
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Erasures::erase`].
     pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
         self.guard(session)?;
         let is_theirs = |message: &Message| {
             message.tenant == erase.tenant
                 && match &erase.whom {
-                    Whom::Subject(subject) => message.subject.as_ref() == Some(subject),
-                    Whom::Tenant => true,
+                    ErasureTarget::Subject(subject) => message.subject.as_ref() == Some(subject),
+                    ErasureTarget::Tenant => true,
                 }
         };
         let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
         let whom = match &erase.whom {
-            Whom::Subject(subject) => ErasedWhom::Subject(self.mark_of(erase.tenant, subject)),
-            Whom::Tenant => ErasedWhom::Tenant,
+            ErasureTarget::Subject(subject) => ErasedTarget::Subject(self.mark_of(erase.tenant, subject)),
+            ErasureTarget::Tenant => ErasedTarget::Tenant,
         };
-        self.note([Entry::Erased { tenant: erase.tenant, whom, at: erase.at, by: erase.by }]);
+        self.note([JournalEntry::Erased { tenant: erase.tenant, whom, at: erase.at, by: erase.by }]);
         let erasure = Erasure {
             number: self.erasures.all.len() as u64 + 1,
             tenant: erase.tenant,
-            is_tenant: erase.whom == Whom::Tenant,
+            is_tenant: erase.whom == ErasureTarget::Tenant,
             row: self.happened.len() as u64,
             at: erase.at,
             messages: 0,
@@ -86,10 +87,10 @@ impl Memory {
     }
 
     /// See [`crate::Erasures::note_export`].
-    pub fn note_export(&mut self, session: Session, asked: &ExportAsked) -> Result<(), StoreError> {
+    pub fn note_export(&mut self, session: Session, asked: &ExportRequest) -> Result<(), StoreError> {
         self.guard(session)?;
-        let ExportAsked { tenant, at, by, .. } = *asked;
-        self.note([Entry::Exported { tenant, subject: self.mark_of(tenant, &asked.subject), at, by }]);
+        let ExportRequest { tenant, at, by, .. } = *asked;
+        self.note([JournalEntry::Exported { tenant, subject: self.mark_of(tenant, &asked.subject), at, by }]);
         Ok(())
     }
 
@@ -106,22 +107,22 @@ impl Memory {
         let is_theirs = |endpoint: &&Arc<Endpoint>| {
             endpoint.tenant == erase.tenant
                 && match &erase.whom {
-                    Whom::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
-                    Whom::Tenant => true,
+                    ErasureTarget::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
+                    ErasureTarget::Tenant => true,
                 }
         };
-        if erase.whom == Whom::Tenant {
+        if erase.whom == ErasureTarget::Tenant {
             self.documents.retain(|_, document| document.tenant != erase.tenant);
         }
         let theirs = self.endpoints.values().filter(is_theirs);
         let gone: Vec<(EndpointId, LaneId)> = theirs.map(|endpoint| (endpoint.id, endpoint.lane)).collect();
         for (id, lane) in &gone {
-            if erase.whom == Whom::Tenant {
+            if erase.whom == ErasureTarget::Tenant {
                 self.endpoints.remove(id);
                 self.lanes.remove(lane);
             } else {
                 // A tombstone stays: deliveries of other subjects' messages get their tenant from the endpoint.
-                self.turn_endpoint(*id, EndpointStatus::Deleted, Act::at(erase.at));
+                self.turn_endpoint(*id, EndpointStatus::Deleted, AuditStamp::at(erase.at));
                 let cut = Cut::new(CutScope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
                 self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
             }
@@ -143,7 +144,7 @@ impl Memory {
         let lanes = std::mem::take(&mut erasing.lanes);
         if erasing.erasure.done.is_none() {
             if erasing.erasure.is_tenant {
-                self.jobs.forget_tenant(erasing.erasure.tenant, erasing.erasure.at);
+                self.jobs.evict_tenant(erasing.erasure.tenant, erasing.erasure.at);
             }
             for id in std::mem::take(&mut erasing.messages) {
                 if !self.erase_message(id, &mut erasing.erasure, under_way) {
@@ -153,7 +154,7 @@ impl Memory {
             if erasing.messages.is_empty() {
                 erasing.erasure.done = Some(now);
                 let Erasure { row, messages, deliveries, .. } = erasing.erasure;
-                self.note([Entry::ErasureDone { announced: row, messages, deliveries, at: now }]);
+                self.note([JournalEntry::ErasureDone { announced: row, messages, deliveries, at: now }]);
             }
         }
         let erasure = erasing.erasure;
@@ -171,7 +172,7 @@ impl Memory {
         let (sent, ended): (Vec<_>, Vec<_>) = ended.into_iter().partition(|id| under_way.contains(id));
         let state = State::Cancelled { at: erasure.at, cause: Cause::Erased };
         let gone: Vec<Delivery> = gone.into_iter().map(|delivery| Delivery { state, ..delivery }).collect();
-        self.note(gone.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
+        self.note(gone.iter().map(|delivery| JournalEntry::ended(delivery, None)).collect::<Vec<_>>());
         for id in gone.iter().map(|delivery| delivery.id).chain(ended) {
             self.remove(id);
             self.let_outcome_go(id);

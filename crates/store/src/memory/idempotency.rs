@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::id::{Key, TenantId};
 
-use super::Memory;
-use crate::row::idempotency::{Acceptance, Before, Day, Idempotency, KeyHash};
+use super::MemoryState;
+use crate::row::idempotency::{Acceptance, EarlierCall, Idempotency, KeyHash, UtcDay};
 
 /// Calls by day, tenant and key, with the id of the object they created.
-pub(super) type Keys = BTreeMap<(Day, TenantId, KeyHash), (Idempotency, Option<Key>)>;
+pub(super) type IdempotencyCalls = BTreeMap<(UtcDay, TenantId, KeyHash), (Idempotency, Option<Key>)>;
 
-impl Memory {
+impl MemoryState {
     /// Checks whether a call is new, and remembers it if so. `makes` is the id of the object it creates.
     pub(super) fn once(&mut self, call: Option<Idempotency>, makes: Option<Key>) -> Acceptance {
         let before = self.known(call.as_ref()).map(Acceptance::from);
@@ -21,16 +21,16 @@ impl Memory {
     }
 
     /// The earlier call under the same key, if there is one.
-    pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<Before> {
+    pub(super) fn known(&self, call: Option<&Idempotency>) -> Option<EarlierCall> {
         let call = call?;
-        let days = Day::of(call.at).near();
+        let days = UtcDay::of(call.at).near();
         let known = days.into_iter().filter_map(|day| self.keys.get(&(day, call.tenant, call.key)));
         known.filter_map(|(known, _)| call.after(known)).next()
     }
 
     /// Remembers a call. `makes` is the id of the object it creates.
     pub(super) fn remember_call(&mut self, call: Option<Idempotency>, makes: Option<Key>) {
-        self.keys.extend(call.map(|call| ((Day::of(call.at), call.tenant, call.key), (call, makes))));
+        self.keys.extend(call.map(|call| ((UtcDay::of(call.at), call.tenant, call.key), (call, makes))));
     }
 
     /// Removes the keys of erased messages and endpoints, or all keys of a tenant.
@@ -42,7 +42,7 @@ impl Memory {
     }
 
     /// Removes at most `limit` keys of days before this one and returns how many.
-    pub fn forget_keys_before(&mut self, day: Day, limit: usize) -> usize {
+    pub fn forget_keys_before(&mut self, day: UtcDay, limit: usize) -> usize {
         let old: Vec<_> = self.keys.keys().take_while(|(of, ..)| *of < day).take(limit).copied().collect();
         for key in &old {
             self.keys.remove(key);

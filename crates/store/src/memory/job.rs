@@ -9,31 +9,31 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
-use crate::journal::Entry;
+use super::MemoryState;
+use crate::journal::JournalEntry;
 use crate::row::{
-    Act, Arrival, Begun, By, Chunk, Chunked, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery, JobState, Known,
-    ListOrder, ListedMessage, Lives, MadeBy, Message, Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat,
-    Replayable, Row, Session, Shown, Skip, Spread, Token,
+    ApiKeyRef, ArrivedDelivery, AuditStamp, Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, DeliveryRecord, FanOut,
+    Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, ListedMessage, Lives, MadeBy, Message, Missing,
+    NewReplay, PendingRow, ReplayCandidate, ReplayItem, ReplayPage, ReplayWhat, Replayable, Session, Skip, Token,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
 #[derive(Debug, Default)]
-pub(super) struct Jobs {
-    jobs: BTreeMap<JobId, Job>,
+pub(super) struct JobTables {
+    jobs: BTreeMap<JobId, DeliveryJob>,
     listed: BTreeMap<JobId, Vec<DeliveryId>>,
     /// Ranges of consecutive delivery ids: the length, by message and first delivery.
     pub(super) chunks: BTreeMap<(MessageId, DeliveryId), u64>,
     /// From a replayed delivery to the one that replays it.
     lives: BTreeMap<DeliveryId, DeliveryId>,
     /// From a delivery to the one it replays.
-    before: BTreeMap<DeliveryId, (DeliveryId, Made)>,
+    before: BTreeMap<DeliveryId, (DeliveryId, MadeByJob)>,
     /// Deliveries made for messages that an endpoint was missing.
-    pub(super) missed: BTreeMap<(MessageId, EndpointId), (DeliveryId, Made)>,
+    pub(super) missed: BTreeMap<(MessageId, EndpointId), (DeliveryId, MadeByJob)>,
 }
 
 /// The job that made a delivery, and when.
-pub(super) type Made = (JobId, Timestamp);
+pub(super) type MadeByJob = (JobId, Timestamp);
 
 /// A page of items, by id, after a cursor.
 fn page_behind(cursor: JobCursor, found: impl Iterator<Item = (Replayable, u64)>, limit: u32) -> ReplayPage {
@@ -48,7 +48,7 @@ fn page_behind(cursor: JobCursor, found: impl Iterator<Item = (Replayable, u64)>
     ReplayPage { items, next, last }
 }
 
-impl Jobs {
+impl JobTables {
     pub(super) fn fan_out(&mut self, fan_out: FanOut, message: &Message) {
         let job = fan_out.job(message);
         self.jobs.insert(job.id, job);
@@ -85,8 +85,8 @@ impl Jobs {
 
     /// Deletes ended jobs that were asked for no later than their tenant's retention limit. Returns how many, and the
     /// highest id.
-    pub(super) fn let_go(&mut self, old: impl Fn(TenantId) -> Timestamp) -> (usize, u64) {
-        let has_ended = |job: &&Job| matches!(job.state, JobState::Done | JobState::Cancelled);
+    pub(super) fn delete_expired(&mut self, old: impl Fn(TenantId) -> Timestamp) -> (usize, u64) {
+        let has_ended = |job: &&DeliveryJob| matches!(job.state, JobState::Done | JobState::Cancelled);
         let past: Vec<JobId> =
             self.jobs.values().filter(|job| job.at <= old(job.tenant)).filter(has_ended).map(|job| job.id).collect();
         for id in &past {
@@ -102,7 +102,7 @@ impl Jobs {
     }
 
     /// Removes a tenant's jobs that were asked for at `upto` or earlier.
-    pub(super) fn forget_tenant(&mut self, tenant: TenantId, upto: Timestamp) {
+    pub(super) fn evict_tenant(&mut self, tenant: TenantId, upto: Timestamp) {
         let theirs = self.jobs.values().filter(|job| job.tenant == tenant && job.at <= upto);
         for id in theirs.map(|job| job.id).collect::<Vec<_>>() {
             self.jobs.remove(&id);
@@ -120,9 +120,14 @@ impl Jobs {
     }
 }
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Jobs::start_replay`].
-    pub fn start_replay(&mut self, session: Session, replay: &NewReplay, by: Option<By>) -> Result<Job, StoreError> {
+    pub fn start_replay(
+        &mut self,
+        session: Session,
+        replay: &NewReplay,
+        by: Option<ApiKeyRef>,
+    ) -> Result<DeliveryJob, StoreError> {
         self.guard(session)?;
         self.has_room(replay)?;
         let mut job = replay.job(self.dead.last())?;
@@ -135,7 +140,7 @@ impl Memory {
             ReplayWhat::Listed(ids) => _ = self.jobs.listed.insert(job.id, ids.clone()),
             ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
         }
-        self.note([Entry::job(&job, job.state, Act { at: job.at, by })]);
+        self.note([JournalEntry::job(&job, job.state, AuditStamp { at: job.at, by })]);
         self.jobs.jobs.insert(job.id, job.clone());
         Ok(job)
     }
@@ -150,7 +155,7 @@ impl Memory {
         session: Session,
         replay: &NewReplay,
         once: Idempotency,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Begun, StoreError> {
         self.guard(session)?;
         if let Some(before) = self.known(Some(&once)) {
@@ -162,13 +167,13 @@ impl Memory {
     }
 
     /// See [`crate::Jobs::job`].
-    pub fn job(&self, id: JobId) -> Option<Job> {
+    pub fn job(&self, id: JobId) -> Option<DeliveryJob> {
         self.jobs.jobs.get(&id).cloned()
     }
 
     /// See [`crate::Jobs::jobs`].
-    pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<Job> {
-        let matches_query = |job: &&Job| match query {
+    pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<DeliveryJob> {
+        let matches_query = |job: &&DeliveryJob| match query {
             JobQuery::Running => job.state == JobState::Running,
             JobQuery::FanOuts => job.state == JobState::Running && matches!(job.kind, JobKind::FanOut(_)),
             JobQuery::ReplaysOf(tenant) => {
@@ -182,7 +187,7 @@ impl Memory {
             query,
             JobQuery::Replays(_, ListOrder::NewestFirst) | JobQuery::EveryReplay(ListOrder::NewestFirst)
         );
-        let behind = |job: &&Job| match after {
+        let behind = |job: &&DeliveryJob| match after {
             None => true,
             Some(after) if newest_first => job.id < after,
             Some(after) => job.id > after,
@@ -192,11 +197,17 @@ impl Memory {
     }
 
     /// See [`crate::Jobs::change_job`].
-    pub fn change_job(&mut self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
+    pub fn change_job(
+        &mut self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+        act: AuditStamp,
+    ) -> Result<bool, StoreError> {
         self.guard(session)?;
         let Some(job) = self.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else { return Ok(false) };
         job.state = next;
-        let entry = Entry::job(job, next, act);
+        let entry = JournalEntry::job(job, next, act);
         self.note([entry]);
         Ok(true)
     }
@@ -210,12 +221,12 @@ impl Memory {
 
     /// See [`crate::Jobs::would_replay`].
     pub fn would_replay(&self, replay: &NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
-        let job = Job { cursor: from, ..replay.job(self.dead.last())? };
+        let job = DeliveryJob { cursor: from, ..replay.job(self.dead.last())? };
         let listed = if let ReplayWhat::Listed(ids) = &replay.what { ids.as_slice() } else { &[] };
         self.page_of(&job, listed, limit).ok_or(StoreError::Stopped)
     }
 
-    fn page_of(&self, job: &Job, listed: &[DeliveryId], limit: u32) -> Option<ReplayPage> {
+    fn page_of(&self, job: &DeliveryJob, listed: &[DeliveryId], limit: u32) -> Option<ReplayPage> {
         let met = match &job.kind {
             JobKind::FanOut(_) => return None,
             JobKind::ReplayEnded { filter, dead } => {
@@ -256,7 +267,7 @@ impl Memory {
         is_theirs && event_type.is_none_or(has)
     }
 
-    fn is_missing(&self, job: &Job, missing: Missing, message: &Message) -> bool {
+    fn is_missing(&self, job: &DeliveryJob, missing: Missing, message: &Message) -> bool {
         let endpoint = missing.endpoint;
         let fans_out = self.jobs.jobs.get(&JobId(message.id.0));
         let fans_out = fans_out.is_some_and(|job| matches!(job.state, JobState::Running | JobState::Paused));
@@ -274,7 +285,7 @@ impl Memory {
     /// What a replay can make of a delivery.
     fn replayable(&self, kind: &JobKind, id: DeliveryId) -> Replayable {
         let ended = self.ended.get(&id).cloned();
-        kind.judge(Known {
+        kind.judge(ReplayCandidate {
             is_pending: self.pending.contains_key(&id),
             was_replayed: self.jobs.lives.contains_key(&id),
             is_filed: self.dead.is_filed(id),
@@ -285,7 +296,7 @@ impl Memory {
 
     /// Links a new delivery to the one it replays or to the message its endpoint was missing. If the delivery cannot be
     /// made any more, returns the reason.
-    fn link(&mut self, kind: &JobKind, spread: &Spread, made: Made) -> Option<Skip> {
+    fn link(&mut self, kind: &JobKind, spread: &ChunkDelivery, made: MadeByJob) -> Option<Skip> {
         let (new, message) = (spread.new.delivery.id, spread.new.delivery.message);
         if matches!(kind, JobKind::FanOut(_)) {
             return None;
@@ -315,7 +326,7 @@ impl Memory {
     }
 
     /// See [`crate::Jobs::spread`]. Also returns the arrivals.
-    pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<Arrival>), StoreError> {
+    pub fn spread(&mut self, session: Session, chunk: Chunk) -> Result<(Chunked, Vec<ArrivedDelivery>), StoreError> {
         self.guard(session)?;
         let Some(job) = self.jobs.jobs.get(&chunk.job).filter(|job| job.takes(&chunk)) else {
             return Ok((Chunked::Stale, Vec::new()));
@@ -332,13 +343,13 @@ impl Memory {
             let (id, message) = (delivery.id, delivery.message);
             self.jobs.list(message, id);
             self.lanes.entry(delivery.lane).or_insert_with(|| Arc::clone(&spread.new.lane));
-            self.put(Row { delivery: delivery.clone(), place: spread.new.place, token: Token::Valid });
-            arrivals.push(Arrival { new: spread.new, message: spread.message, superseded: Vec::new() });
+            self.put(PendingRow { delivery: delivery.clone(), place: spread.new.place, token: Token::Valid });
+            arrivals.push(ArrivedDelivery { new: spread.new, message: spread.message, superseded: Vec::new() });
         }
         let made = arrivals.len() as u64;
         let mut happened = Vec::new();
         if made > 0 {
-            happened.push(Entry::spread(
+            happened.push(JournalEntry::spread(
                 chunk.job,
                 tenant,
                 chunk.at,
@@ -352,7 +363,7 @@ impl Memory {
             if chunk.last {
                 job.state = JobState::Done;
                 self.jobs.listed.remove(&chunk.job);
-                happened.push(Entry::job(job, job.state, Act::at(chunk.at)));
+                happened.push(JournalEntry::job(job, job.state, AuditStamp::at(chunk.at)));
             }
         }
         self.note(happened);
@@ -375,7 +386,13 @@ impl Memory {
     }
 
     /// See [`crate::Archive::deliveries`].
-    pub fn deliveries(&self, message: MessageId, after: Option<DeliveryId>, now: Timestamp, limit: u32) -> Vec<Shown> {
+    pub fn deliveries(
+        &self,
+        message: MessageId,
+        after: Option<DeliveryId>,
+        now: Timestamp,
+        limit: u32,
+    ) -> Vec<DeliveryRecord> {
         let inline = (DeliveryId(message.0.plus(1)), DELIVERIES_MAX);
         let chunks = self.jobs.chunks.iter().filter(|((of, _), _)| *of == message);
         let chunks = chunks.map(|((_, first), count)| (*first, *count));

@@ -4,9 +4,9 @@ use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::sha256;
 
-use super::Memory;
+use super::MemoryState;
 use crate::JournalRow;
-use crate::journal::{Entries, Entry, Head, Hidden, Marks};
+use crate::journal::{Entries, Head, Hidden, JournalEntry, MessageMarks};
 use crate::row::Message;
 
 /// The key that names are hashed with. It need not be secret, because a store in memory leaves no file.
@@ -15,9 +15,9 @@ pub(super) fn lookup_key() -> LookupKey {
 }
 
 /// The fingerprints of a message.
-pub(super) fn marks(message: &Message) -> Marks {
+pub(super) fn marks(message: &Message) -> MessageMarks {
     let hide = |id: &str| Hidden::new(&lookup_key(), "correlation", message.tenant, id);
-    Marks {
+    MessageMarks {
         payload: sha256(&[&message.body]),
         subject: message.subject.as_deref().map(|subject| subject_mark(message.tenant, subject)),
         correlation: message.correlation_id.as_deref().map(hide),
@@ -29,10 +29,10 @@ pub(super) fn subject_mark(tenant: TenantId, subject: &str) -> Hidden {
     Hidden::new(&lookup_key(), "subject", tenant, subject)
 }
 
-impl Memory {
+impl MemoryState {
     /// Appends the entries of a call to the journal.
-    pub(super) fn note(&mut self, entries: impl IntoIterator<Item = Entry>) {
-        let entries: Vec<Entry> = entries.into_iter().collect();
+    pub(super) fn note(&mut self, entries: impl IntoIterator<Item = JournalEntry>) {
+        let entries: Vec<JournalEntry> = entries.into_iter().collect();
         if !entries.is_empty() {
             self.happened.push(entries);
         }

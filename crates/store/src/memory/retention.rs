@@ -9,17 +9,19 @@ use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::Memory;
+use super::MemoryState;
 use crate::JournalRow;
 use crate::StoreError;
-use crate::journal::Entry;
-use crate::row::idempotency::Day;
+use crate::journal::JournalEntry;
+use crate::row::idempotency::UtcDay;
 use crate::row::retention::before;
-use crate::row::{Agreed, Message, OwnRetention, Retained, Retention, RetentionPhase, RetentionStep, Session};
+use crate::row::{
+    Message, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session,
+};
 
 /// Deleted data to which the journal may still refer.
 #[derive(Debug, Default)]
-pub(super) struct Gone {
+pub(super) struct DeletedData {
     pub(super) deliveries: BTreeSet<DeliveryId>,
     pub(super) messages: BTreeSet<MessageId>,
     /// Expired messages that are still needed.
@@ -32,11 +34,11 @@ pub(super) struct Gone {
 struct Times {
     retention: Retention,
     now: Timestamp,
-    own: BTreeMap<TenantId, OwnRetention>,
+    own: BTreeMap<TenantId, RetentionOverride>,
 }
 
 impl Times {
-    fn of(&self, tenant: TenantId) -> OwnRetention {
+    fn of(&self, tenant: TenantId) -> RetentionOverride {
         self.own.get(&tenant).copied().unwrap_or_default()
     }
 
@@ -45,7 +47,7 @@ impl Times {
     }
 
     /// The distinct retention times in use: `None` for the default, then the overrides.
-    fn each(&self, time: impl Fn(&OwnRetention) -> Option<Duration>) -> BTreeSet<Option<Duration>> {
+    fn each(&self, time: impl Fn(&RetentionOverride) -> Option<Duration>) -> BTreeSet<Option<Duration>> {
         self.own.values().map(time).chain([None]).collect()
     }
 
@@ -54,20 +56,25 @@ impl Times {
     }
 }
 
-impl Memory {
-    /// See [`crate::Archive::agree`].
-    pub fn agree(&mut self, session: Session, agreed: &Agreed, now: Timestamp) -> Result<u64, StoreError> {
+impl MemoryState {
+    /// See [`crate::Archive::set_retention_overrides`].
+    pub fn set_retention_overrides(
+        &mut self,
+        session: Session,
+        overrides: &RetentionOverrides,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut all = self.own.clone();
-        all.retain(|tenant, _| !agreed.covers(*tenant));
-        all.extend(agreed.own.iter().copied().filter(|(_, own)| *own != OwnRetention::default()));
-        let of = |own: &BTreeMap<TenantId, OwnRetention>, tenant| own.get(&tenant).copied().unwrap_or_default();
+        all.retain(|tenant, _| !overrides.covers(*tenant));
+        all.extend(overrides.own.iter().copied().filter(|(_, own)| *own != RetentionOverride::default()));
+        let of = |own: &BTreeMap<TenantId, RetentionOverride>, tenant| own.get(&tenant).copied().unwrap_or_default();
         let tenants: BTreeSet<TenantId> = self.own.keys().chain(all.keys()).copied().collect();
         let is_other = |tenant: &TenantId| of(&self.own, *tenant) != of(&all, *tenant);
-        let entries: Vec<Entry> = tenants
+        let entries: Vec<JournalEntry> = tenants
             .into_iter()
             .filter(is_other)
-            .map(|tenant| Entry::Agreed { tenant, own: of(&all, tenant), at: now })
+            .map(|tenant| JournalEntry::Agreed { tenant, own: of(&all, tenant), at: now })
             .collect();
         let changed = entries.len() as u64;
         self.own = all;
@@ -96,11 +103,11 @@ impl Memory {
             RetentionPhase::History => self.delete_history(&times),
             RetentionPhase::Kept => self.delete_kept(&times),
             RetentionPhase::Jobs => {
-                let gone = self.jobs.let_go(|tenant| times.old(step.phase, tenant));
+                let gone = self.jobs.delete_expired(|tenant| times.old(step.phase, tenant));
                 self.announce(&times, step.phase, gone)
             }
             RetentionPhase::Keys => {
-                let gone = self.forget_keys_before(Day::of(retention.old(step.phase, now)), usize::MAX);
+                let gone = self.forget_keys_before(UtcDay::of(retention.old(step.phase, now)), usize::MAX);
                 self.announce(&times, step.phase, (gone, 0))
             }
             RetentionPhase::Journal => self.delete_journal(&times),
@@ -113,7 +120,7 @@ impl Memory {
     fn announce(&mut self, times: &Times, phase: RetentionPhase, (removed, upto): (usize, u64)) -> usize {
         let (before, at) = (times.retention.old(phase, times.now), times.now);
         if removed > 0 {
-            self.note([Entry::Retained { phase, upto, removed: removed as u64, before, at, tenant: None }]);
+            self.note([JournalEntry::Retained { phase, upto, removed: removed as u64, before, at, tenant: None }]);
         }
         removed
     }
@@ -138,7 +145,7 @@ impl Memory {
                 .filter(|delivery| is_old(delivery) && waits(delivery))
                 .map(|delivery| Delivery { state, ..delivery.clone() })
                 .collect();
-            self.note(ends.iter().map(|delivery| Entry::ended(delivery, None)).collect::<Vec<_>>());
+            self.note(ends.iter().map(|delivery| JournalEntry::ended(delivery, None)).collect::<Vec<_>>());
             for delivery in ends {
                 self.remove(delivery.id);
                 self.file(&delivery);
@@ -167,7 +174,7 @@ impl Memory {
                     self.let_message_go(*id);
                 }
             }
-            let own = OwnRetention { payload: kept, history: None };
+            let own = RetentionOverride { payload: kept, history: None };
             let times = Times { retention: times.retention.with(own), now: times.now, own: BTreeMap::new() };
             count += self.announce(&times, phase, (past.len(), past.last().map_or(0, |id| id.raw())));
         }
@@ -204,7 +211,7 @@ impl Memory {
         let ended = |delivery: &Delivery| crate::number::split(&delivery.state).1;
         let mut count = 0;
         for kept in times.each(|own| own.history) {
-            let own = OwnRetention { payload: None, history: kept };
+            let own = RetentionOverride { payload: None, history: kept };
             let before = times.retention.with(own).old(phase, times.now);
             let mut past: BTreeMap<Option<TenantId>, Vec<DeliveryId>> = BTreeMap::new();
             for delivery in self.ended.values().filter(|delivery| ended(delivery) <= Some(before)) {
@@ -216,7 +223,7 @@ impl Memory {
             let upto = past.values().flatten().max().map_or(0, |id| id.raw());
             let announcement = |(tenant, ids): (&Option<TenantId>, &Vec<DeliveryId>)| {
                 let (removed, tenant) = (ids.len() as u64, *tenant);
-                Entry::Retained { phase, upto, removed, before, at: times.now, tenant }
+                JournalEntry::Retained { phase, upto, removed, before, at: times.now, tenant }
             };
             self.note(past.iter().map(announcement).collect::<Vec<_>>());
             for id in past.into_values().flatten() {
@@ -231,7 +238,7 @@ impl Memory {
         self.ended.remove(&id);
         self.attempts.remove(&id);
         self.excerpts.retain(|(of, _), _| *of != id);
-        self.dead.let_go(id);
+        self.dead.delete_expired(id);
         self.jobs.forget_life(id);
         self.gone.deliveries.insert(id);
     }
@@ -240,22 +247,21 @@ impl Memory {
     fn repeat_overrides(&mut self, times: &Times, old: Timestamp) {
         let last_entry_at = |of: TenantId| {
             self.happened.iter().rev().flatten().find_map(|entry| match entry {
-                Entry::Agreed { tenant, at, .. } if *tenant == of => Some(*at),
+                JournalEntry::Agreed { tenant, at, .. } if *tenant == of => Some(*at),
                 _ => None,
             })
         };
-        let entries: Vec<Entry> = times
+        let entries: Vec<JournalEntry> = times
             .own
             .iter()
             .filter(|(tenant, _)| last_entry_at(**tenant) <= Some(old))
-            .map(|(tenant, own)| Entry::Agreed { tenant: *tenant, own: *own, at: times.now })
+            .map(|(tenant, own)| JournalEntry::Agreed { tenant: *tenant, own: *own, at: times.now })
             .collect();
         self.note(entries);
     }
 
     fn finds_outcome(&self, row: &JournalRow) -> bool {
-        let is_kept =
-            |entry: Entry| matches!(entry, Entry::Ended { delivery, .. } if self.ended.contains_key(&delivery));
+        let is_kept = |entry: JournalEntry| matches!(entry, JournalEntry::Ended { delivery, .. } if self.ended.contains_key(&delivery));
         row.entries().flatten().any(is_kept)
     }
 
@@ -275,7 +281,7 @@ impl Memory {
         let past = rows.iter().filter(|row| row.number <= upto).count();
         self.repeat_overrides(times, old);
         self.gone.journal = upto;
-        self.signed.let_go(upto);
+        self.signed.delete_expired(upto);
         self.announce(times, RetentionPhase::Journal, (past, upto))
     }
 }

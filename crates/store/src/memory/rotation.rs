@@ -3,22 +3,22 @@
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
 
-use super::Memory;
-use crate::journal::Entry;
-use crate::row::{By, Session};
+use super::MemoryState;
+use crate::journal::JournalEntry;
+use crate::row::{ApiKeyRef, Session};
 use crate::{Rotation, StoreError};
 
 /// The numbers of the current, the older and the offered key.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct MasterNumbers {
     newest: u32,
     older: Option<u32>,
-    offered: Option<(MasterKeyId, Option<By>)>,
+    offered: Option<(MasterKeyId, Option<ApiKeyRef>)>,
 }
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::MasterKeys::offer`].
-    pub fn offer(&mut self, newer: MasterKeyId, by: Option<By>) {
+    pub fn offer(&mut self, newer: MasterKeyId, by: Option<ApiKeyRef>) {
         self.masters.offered = Some((newer, by));
     }
 
@@ -27,11 +27,11 @@ impl Memory {
         self.guard(session)?;
         let to = MasterKeyId::from_raw(self.masters.newest);
         if self.masters.older.take().is_some() {
-            self.note([Entry::RotationEnded { to, rewrapped: 0, at }]);
+            self.note([JournalEntry::RotationEnded { to, rewrapped: 0, at }]);
         } else if let Some((to, by)) = self.masters.offered.take() {
             self.masters.older = Some(self.masters.newest);
             self.masters.newest = to.raw();
-            self.note([Entry::RotationBegun { to, at, by }]);
+            self.note([JournalEntry::RotationBegun { to, at, by }]);
         }
         Ok(self.rotation())
     }

@@ -6,7 +6,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, CheckpointKey, PublicKey};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 
-use super::Memory;
+use super::MemoryState;
 use crate::row::Session;
 use crate::{Signed, StoreError};
 
@@ -26,12 +26,12 @@ impl Lines {
     }
 
     /// Removes the lines for rows up to `upto`, which were deleted.
-    pub(super) fn let_go(&mut self, upto: u64) {
+    pub(super) fn delete_expired(&mut self, upto: u64) {
         self.lines = self.lines.split_off(&(upto + 1));
     }
 }
 
-impl Memory {
+impl MemoryState {
     /// See [`crate::Checkpoints::public_key`].
     pub fn public_key(&mut self) -> PublicKey {
         self.signed.key().public()

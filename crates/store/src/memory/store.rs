@@ -1,4 +1,4 @@
-//! Implements the traits of a [`Store`](crate::Store) for [`Memory`]: every call takes effect at once.
+//! Implements the traits of a [`Store`](crate::Store) for [`MemoryState`]: every call takes effect at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,48 +14,48 @@ use posthaste_crypto::master::MasterKey;
 use tokio::sync::Notify;
 
 use crate::row::{
-    Acceptance, Accepted, Act, Arrival, By, Count, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, Document,
-    DocumentKind, Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage, Hour, Idempotency, ListOrder, Message,
-    MessageFilter, MessagePage, Name, NamedPage, Page, Pause, PauseScope, Query, Session, Settled, Settlement, Shown,
-    Start, Sweep, Swept, SweptRows, Tally, Waiting,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, BoundedCount, DeadLetterCursor, DeadLetterFilter,
+    DeadLetterPage, DeliveryRecord, Document, DocumentKind, Endpoint, EndpointPut, Filed, HistoryFilter, HistoryPage,
+    HourlyCount, Idempotency, LaneBacklog, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage, Pause,
+    PauseScope, PendingPage, Query, Session, SessionStart, Settled, Settlement, Sweep, Swept, SweptRows, UtcHour,
 };
-use crate::row::{Agreed, Pending, Retained, Retention, RetentionStep};
-use crate::row::{Begun, Chunk, Chunked, Job, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage};
+use crate::row::{Begun, Chunk, Chunked, DeliveryJob, JobCursor, JobQuery, JobState, Lives, NewReplay, ReplayPage};
 use crate::row::{EndpointSelector, MatchedEndpoints};
-use crate::row::{Erase, Erasure, ErasureStep, ExportAsked};
+use crate::row::{Erase, Erasure, ErasureStep, ExportRequest};
+use crate::row::{PendingCounts, Retained, Retention, RetentionOverrides, RetentionStep};
 use crate::{
     Archive, Checkpoints, Condition, DeadLetters, Directory, ENDPOINTS_LISTED_MAX, Erasures, Jobs, JournalRow,
     MasterKeys, Outbox, Register, Rotation, Signed, StoreError, Watchable,
 };
 
-use super::Memory;
+use super::MemoryState;
 
 /// A [`Store`](crate::Store) that keeps everything in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
-    memory: Mutex<Memory>,
-    arrivals: Mutex<VecDeque<Arrival>>,
+    memory: Mutex<MemoryState>,
+    arrivals: Mutex<VecDeque<ArrivedDelivery>>,
     arrived: Notify,
 }
 
 impl MemoryStore {
-    /// Locks the store's content, for callers that use [`Memory`] directly.
-    pub fn lock(&self) -> MutexGuard<'_, Memory> {
+    /// Locks the store's content, for callers that use [`MemoryState`] directly.
+    pub fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arrive(&self, arrivals: Vec<Arrival>) {
+    fn arrive(&self, arrivals: Vec<ArrivedDelivery>) {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).extend(arrivals);
         self.arrived.notify_one();
     }
 
-    fn take_arrivals(&self) -> Vec<Arrival> {
+    fn take_arrivals(&self) -> Vec<ArrivedDelivery> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
 }
 
 impl Outbox for MemoryStore {
-    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+    async fn open(&self, at: Timestamp) -> Result<SessionStart, StoreError> {
         Ok(self.lock().open(at))
     }
 
@@ -67,7 +67,7 @@ impl Outbox for MemoryStore {
         Ok(acceptances)
     }
 
-    async fn arrivals(&self) -> Vec<Arrival> {
+    async fn arrivals(&self) -> Vec<ArrivedDelivery> {
         loop {
             let arrivals = self.take_arrivals();
             if !arrivals.is_empty() {
@@ -85,7 +85,7 @@ impl Outbox for MemoryStore {
         self.lock().spill(session, &deliveries)
     }
 
-    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<PendingPage, StoreError> {
         Ok(self.lock().page(query, limit))
     }
 
@@ -93,7 +93,7 @@ impl Outbox for MemoryStore {
         Ok(self.lock().lanes(&lanes))
     }
 
-    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+    async fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         self.lock().cut(session, cut, by)
     }
 
@@ -109,11 +109,11 @@ impl Outbox for MemoryStore {
         self.lock().pause(session, pause, at)
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+    async fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
         self.lock().resume(session, scope, act)
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
         self.lock().reset(session, of, how, act)
     }
 
@@ -128,7 +128,7 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
         self.lock().put_endpoint(session, endpoint, once, act)
     }
@@ -142,7 +142,7 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
         self.lock().rotate_secret(session, endpoint, once, act)
     }
@@ -152,7 +152,7 @@ impl Directory for MemoryStore {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<(), StoreError> {
         self.lock().note_secret_shown(session, endpoint, tenant, act)
     }
@@ -205,12 +205,12 @@ impl Register for MemoryStore {
         session: Session,
         document: Document,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<Filed, StoreError> {
         self.lock().file_document(session, document, once, act)
     }
 
-    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: AuditStamp) -> Result<bool, StoreError> {
         self.lock().unfile(session, kind, id, act)
     }
 
@@ -240,7 +240,12 @@ impl Register for MemoryStore {
 }
 
 impl Jobs for MemoryStore {
-    async fn start_replay(&self, session: Session, replay: NewReplay, by: Option<By>) -> Result<Job, StoreError> {
+    async fn start_replay(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        by: Option<ApiKeyRef>,
+    ) -> Result<DeliveryJob, StoreError> {
         self.lock().start_replay(session, &replay, by)
     }
 
@@ -249,20 +254,26 @@ impl Jobs for MemoryStore {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Begun, StoreError> {
         self.lock().start_replay_once(session, &replay, once, by)
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+    async fn job(&self, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
         Ok(self.lock().job(id))
     }
 
-    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<DeliveryJob>, StoreError> {
         Ok(self.lock().jobs(query, after, limit))
     }
 
-    async fn change_job(&self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
+    async fn change_job(
+        &self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+        act: AuditStamp,
+    ) -> Result<bool, StoreError> {
         self.lock().change_job(session, id, next, act)
     }
 
@@ -297,7 +308,7 @@ impl Archive for MemoryStore {
         Ok(messages.iter().map(|id| memory.messages.get(id).map(|message| message.at)).collect())
     }
 
-    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<DeliveryRecord>, StoreError> {
         Ok(self.lock().delivery(id, now))
     }
 
@@ -311,7 +322,7 @@ impl Archive for MemoryStore {
         after: Option<DeliveryId>,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<Shown>, StoreError> {
+    ) -> Result<Vec<DeliveryRecord>, StoreError> {
         Ok(self.lock().deliveries(message, after, now, limit))
     }
 
@@ -347,15 +358,15 @@ impl Archive for MemoryStore {
         Ok(self.lock().named(tenant, &name, order, after, limit))
     }
 
-    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+    async fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> Result<Vec<HourlyCount>, StoreError> {
         Ok(self.lock().tallies(tenant, since, until))
     }
 
-    async fn pending(&self) -> Result<Pending, StoreError> {
+    async fn pending(&self) -> Result<PendingCounts, StoreError> {
         Ok(self.lock().all_pending())
     }
 
-    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+    async fn waiting(&self, lane: LaneId) -> Result<LaneBacklog, StoreError> {
         Ok(self.lock().waiting(lane))
     }
 
@@ -363,12 +374,17 @@ impl Archive for MemoryStore {
         Ok(self.lock().journal(after, limit))
     }
 
-    async fn note_hurry(&self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
-        self.lock().note_hurry(session, delivery, act)
+    async fn note_retry_now(&self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
+        self.lock().note_retry_now(session, delivery, act)
     }
 
-    async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {
-        self.lock().agree(session, &agreed, now)
+    async fn set_retention_overrides(
+        &self,
+        session: Session,
+        overrides: RetentionOverrides,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        self.lock().set_retention_overrides(session, &overrides, now)
     }
 
     async fn retain(
@@ -394,7 +410,7 @@ impl DeadLetters for MemoryStore {
         Ok(self.lock().dead_letters(&filter, order, after, limit))
     }
 
-    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<BoundedCount, StoreError> {
         Ok(self.lock().count_dead_letters(&filter))
     }
 
@@ -403,8 +419,8 @@ impl DeadLetters for MemoryStore {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
-        act: Act,
-    ) -> Result<Count, StoreError> {
+        act: AuditStamp,
+    ) -> Result<BoundedCount, StoreError> {
         self.lock().purge_dead_letters(session, tenant, &filter, act)
     }
 
@@ -454,7 +470,7 @@ impl Erasures for MemoryStore {
         Ok(self.lock().unfinished_erasures(limit))
     }
 
-    async fn note_export(&self, session: Session, asked: ExportAsked) -> Result<(), StoreError> {
+    async fn note_export(&self, session: Session, asked: ExportRequest) -> Result<(), StoreError> {
         self.lock().note_export(session, &asked)
     }
 
@@ -470,7 +486,7 @@ impl Watchable for MemoryStore {
 }
 
 impl MasterKeys for MemoryStore {
-    fn offer(&self, newer: MasterKey, by: Option<By>) {
+    fn offer(&self, newer: MasterKey, by: Option<ApiKeyRef>) {
         self.lock().offer(newer.id(), by);
     }
 

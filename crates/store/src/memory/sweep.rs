@@ -7,12 +7,12 @@ use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 
-use super::Memory;
+use super::MemoryState;
 use crate::StoreError;
-use crate::journal::Entry;
-use crate::row::{Row, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, Sweep, SweptRows};
+use crate::journal::JournalEntry;
+use crate::row::{PendingRow, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, Sweep, SweptRows};
 
-impl Memory {
+impl MemoryState {
     /// See [`Outbox::sweep`](crate::Outbox::sweep).
     pub fn sweep(&mut self, session: Session, sweep: Sweep, under_way: &[DeliveryId]) -> Result<SweptRows, StoreError> {
         self.guard(session)?;
@@ -39,17 +39,18 @@ impl Memory {
             swept.ended.push(id);
         }
         swept.ended.sort_unstable();
-        let entries: Vec<Entry> = swept.ended.iter().map(|id| Entry::ended(&self.ended[id], None)).collect();
+        let entries: Vec<JournalEntry> =
+            swept.ended.iter().map(|id| JournalEntry::ended(&self.ended[id], None)).collect();
         self.note(entries);
         Ok(swept)
     }
 
     /// The rows that a sweep reads, in its order.
-    fn looked_at(&self, sweep: Sweep) -> Box<dyn Iterator<Item = &Row> + '_> {
+    fn looked_at(&self, sweep: Sweep) -> Box<dyn Iterator<Item = &PendingRow> + '_> {
         match sweep {
             Sweep::Cut(CutScope::Message(message)) => {
                 let upto = self.cuts.get(&CutScope::Message(message)).map(|cut| cut.upto);
-                let mine = move |row: &&Row| {
+                let mine = move |row: &&PendingRow| {
                     row.delivery.message == message && upto.is_some_and(|upto| row.delivery.id.0 <= upto)
                 };
                 Box::new(self.pending.values().filter(mine))
@@ -68,7 +69,7 @@ impl Memory {
     }
 
     /// The final state of a row whose delivery has ended, and whether the sweep must skip it because its cut spared it.
-    fn end_of(&self, sweep: Sweep, row: &Row) -> Option<(State, bool)> {
+    fn end_of(&self, sweep: Sweep, row: &PendingRow) -> Option<(State, bool)> {
         let delivery = &row.delivery;
         let by_cut = |scope: CutScope| {
             let cut = self.cuts.get(&scope)?;

@@ -67,7 +67,7 @@ pub struct DeadLetterFilter {
 
 /// The part of a filter for which there is an index. The rest of the filter is applied to the rows read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Walk<'a> {
+pub(crate) enum LetterIndex<'a> {
     Endpoint(EndpointId),
     Cause(TenantId, Cause),
     EventType(TenantId, &'a str),
@@ -111,31 +111,31 @@ impl DeadLetterFilter {
     }
 
     /// The index to read: the one that usually leaves the fewest rows.
-    pub(crate) fn walk(&self) -> Walk<'_> {
+    pub(crate) fn walk(&self) -> LetterIndex<'_> {
         let tenant = match (self.endpoint, self.tenant) {
-            (Some(endpoint), _) => return Walk::Endpoint(endpoint),
-            (None, None) => return Walk::AllTenants,
+            (Some(endpoint), _) => return LetterIndex::Endpoint(endpoint),
+            (None, None) => return LetterIndex::AllTenants,
             (None, Some(tenant)) => tenant,
         };
         match (self.cause, &self.event_type, self.tier) {
-            (Some(cause), ..) => Walk::Cause(tenant, cause),
-            (None, Some(event_type), _) => Walk::EventType(tenant, event_type),
-            (None, None, Some(tier)) => Walk::Tier(tenant, tier),
-            (None, None, None) => Walk::Tenant(tenant),
+            (Some(cause), ..) => LetterIndex::Cause(tenant, cause),
+            (None, Some(event_type), _) => LetterIndex::EventType(tenant, event_type),
+            (None, None, Some(tier)) => LetterIndex::Tier(tenant, tier),
+            (None, None, None) => LetterIndex::Tenant(tenant),
         }
     }
 
     /// Whether reading the index of [`walk`](Self::walk) yields this letter.
     pub(crate) fn meets(&self, letter: &DeadLetter) -> bool {
         let is_in_index = match self.walk() {
-            Walk::Endpoint(endpoint) => letter.endpoint == endpoint,
-            Walk::Cause(tenant, cause) => letter.tenant == tenant && letter.cause == cause,
-            Walk::EventType(tenant, event_type) => {
+            LetterIndex::Endpoint(endpoint) => letter.endpoint == endpoint,
+            LetterIndex::Cause(tenant, cause) => letter.tenant == tenant && letter.cause == cause,
+            LetterIndex::EventType(tenant, event_type) => {
                 letter.tenant == tenant && letter.event_type.as_deref() == Some(event_type)
             }
-            Walk::Tier(tenant, tier) => letter.tenant == tenant && letter.tier == tier,
-            Walk::Tenant(tenant) => letter.tenant == tenant,
-            Walk::AllTenants => true,
+            LetterIndex::Tier(tenant, tier) => letter.tenant == tenant && letter.tier == tier,
+            LetterIndex::Tenant(tenant) => letter.tenant == tenant,
+            LetterIndex::AllTenants => true,
         };
         is_in_index && self.has_time(letter.at)
     }
@@ -179,7 +179,7 @@ pub struct DeadLetterPage {
 
 /// A count that may have stopped at a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
+pub enum BoundedCount {
     /// This many.
     Exactly(u64),
     /// At least this many: counting stopped after reading [`DEAD_LETTERS_LOOKED_MAX`] rows.

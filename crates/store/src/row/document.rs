@@ -5,7 +5,7 @@ use bytes::Bytes;
 use posthaste_core::id::{Key, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::idempotency::{Before, FirstAnswer};
+use super::idempotency::{EarlierCall, FirstAnswer};
 
 /// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,11 +66,11 @@ pub enum Filed {
     KeyReused,
 }
 
-impl From<Before> for Filed {
-    fn from(before: Before) -> Self {
+impl From<EarlierCall> for Filed {
+    fn from(before: EarlierCall) -> Self {
         match before {
-            Before::Same(answer) => Self::Replayed(answer),
-            Before::Another => Self::KeyReused,
+            EarlierCall::Same(answer) => Self::Replayed(answer),
+            EarlierCall::Another => Self::KeyReused,
         }
     }
 }

@@ -10,7 +10,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
 use posthaste_core::time::Timestamp;
 
-use super::idempotency::{Before, FirstAnswer};
+use super::idempotency::{EarlierCall, FirstAnswer};
 
 /// Size above which an endpoint is not cached. A certificate chain with its key is smaller; the API's limits are much
 /// higher.
@@ -314,11 +314,11 @@ pub enum EndpointPut {
     KeyReused,
 }
 
-impl From<Before> for EndpointPut {
-    fn from(before: Before) -> Self {
+impl From<EarlierCall> for EndpointPut {
+    fn from(before: EarlierCall) -> Self {
         match before {
-            Before::Same(answer) => Self::Replayed(answer),
-            Before::Another => Self::KeyReused,
+            EarlierCall::Same(answer) => Self::Replayed(answer),
+            EarlierCall::Another => Self::KeyReused,
         }
     }
 }

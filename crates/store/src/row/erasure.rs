@@ -3,11 +3,11 @@
 use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::By;
+use super::ApiKeyRef;
 
 /// What to erase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum ErasureTarget {
     /// A subject of the tenant: all messages and endpoints with this subject.
     Subject(String),
     /// The whole tenant, with everything it has.
@@ -20,16 +20,16 @@ pub struct Erase {
     /// The tenant to erase, or the tenant of the subject.
     pub tenant: TenantId,
     /// Whether to erase a subject or the tenant.
-    pub whom: Whom,
+    pub whom: ErasureTarget,
     /// The time of the request.
     pub at: Timestamp,
     /// The API key that made the request, where that is known.
-    pub by: Option<By>,
+    pub by: Option<ApiKeyRef>,
 }
 
 /// A request to export the data held about a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportAsked {
+pub struct ExportRequest {
     /// The tenant of the subject.
     pub tenant: TenantId,
     /// The subject.
@@ -37,7 +37,7 @@ pub struct ExportAsked {
     /// The time of the request.
     pub at: Timestamp,
     /// The API key that made the request, where that is known.
-    pub by: Option<By>,
+    pub by: Option<ApiKeyRef>,
 }
 
 /// An erasure. From its first commit on, the erased data cannot be read; the rows are then removed in steps.

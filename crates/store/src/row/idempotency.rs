@@ -29,9 +29,9 @@ impl KeyHash {
 
 /// A day of UTC, counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Day(pub i64);
+pub struct UtcDay(pub i64);
 
-impl Day {
+impl UtcDay {
     /// The day of a point in time.
     pub fn of(at: Timestamp) -> Self {
         Self(at.as_millis().div_euclid(DAY_MS))
@@ -86,18 +86,18 @@ pub enum Acceptance {
 /// An earlier call under the same idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Before {
+pub(crate) enum EarlierCall {
     /// The same request, with its answer.
     Same(FirstAnswer),
     /// A different request.
     Another,
 }
 
-impl From<Before> for Acceptance {
-    fn from(before: Before) -> Self {
+impl From<EarlierCall> for Acceptance {
+    fn from(before: EarlierCall) -> Self {
         match before {
-            Before::Same(answer) => Self::Replayed(answer),
-            Before::Another => Self::KeyReused,
+            EarlierCall::Same(answer) => Self::Replayed(answer),
+            EarlierCall::Another => Self::KeyReused,
         }
     }
 }
@@ -105,11 +105,11 @@ impl From<Before> for Acceptance {
 impl Idempotency {
     /// Compares this call with an earlier one under the same key; `None` if the earlier one is so old that the key may
     /// be used again.
-    pub(crate) fn after(&self, known: &Self) -> Option<Before> {
+    pub(crate) fn after(&self, known: &Self) -> Option<EarlierCall> {
         if apart(self.at, known.at) >= KEPT {
             return None;
         }
-        Some(if self.digest == known.digest { Before::Same(known.answer.clone()) } else { Before::Another })
+        Some(if self.digest == known.digest { EarlierCall::Same(known.answer.clone()) } else { EarlierCall::Another })
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
         let noon = Timestamp::from_millis(DAY_MS / 2);
         for ms in [1 - DAY_MS, 0, DAY_MS - 1] {
             let other = Timestamp::from_millis(noon.as_millis() + ms);
-            assert!(Day::of(noon).near().contains(&Day::of(other)), "{ms} ms away");
+            assert!(UtcDay::of(noon).near().contains(&UtcDay::of(other)), "{ms} ms away");
         }
-        assert_eq!(Day::of(Timestamp::from_millis(-1)), Day(-1));
+        assert_eq!(UtcDay::of(Timestamp::from_millis(-1)), UtcDay(-1));
     }
 }

@@ -10,14 +10,14 @@ use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::dead_letter::{Count, DeadLetterCursor, DeadLetterFilter, ListOrder};
-use super::idempotency::Before;
+use super::dead_letter::{BoundedCount, DeadLetterCursor, DeadLetterFilter, ListOrder};
+use super::idempotency::EarlierCall;
 use super::replay::{Missing, Skips};
 use super::{FirstAnswer, Message, NewDelivery};
 
 /// Work that makes deliveries, chunk by chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct DeliveryJob {
     /// The job's id; a fan-out has the id of its message.
     pub id: JobId,
     /// The tenant that owns the job.
@@ -35,7 +35,7 @@ pub struct Job {
     /// The number of items skipped, by reason.
     pub skipped: Skips,
     /// For a replay, how many items matched when it was asked for, where they were counted.
-    pub total: Option<Count>,
+    pub total: Option<BoundedCount>,
     /// Maximum number of deliveries made per second; `None` for no limit other than yielding to other work.
     pub per_second: Option<u32>,
     /// The reason that the caller gave.
@@ -82,8 +82,8 @@ pub struct FanOut {
 
 impl FanOut {
     /// The job that makes the deliveries.
-    pub(crate) fn job(self, message: &Message) -> Job {
-        Job {
+    pub(crate) fn job(self, message: &Message) -> DeliveryJob {
+        DeliveryJob {
             id: JobId(message.id.0),
             tenant: message.tenant,
             at: message.at,
@@ -99,7 +99,7 @@ impl FanOut {
     }
 }
 
-impl Job {
+impl DeliveryJob {
     /// Whether the job runs and this chunk was built from its current cursor.
     pub(crate) fn takes(&self, chunk: &Chunk) -> bool {
         self.state == JobState::Running && self.cursor == chunk.from
@@ -162,18 +162,18 @@ impl From<DeadLetterCursor> for JobCursor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// The replay was started.
-    Now(Box<Job>),
+    Now(Box<DeliveryJob>),
     /// The replay was started before under the same key; this was the answer.
     Before(FirstAnswer),
     /// The key was used for another request: nothing was started.
     KeyReused,
 }
 
-impl From<Before> for Begun {
-    fn from(before: Before) -> Self {
+impl From<EarlierCall> for Begun {
+    fn from(before: EarlierCall) -> Self {
         match before {
-            Before::Same(answer) => Self::Before(answer),
-            Before::Another => Self::KeyReused,
+            EarlierCall::Same(answer) => Self::Before(answer),
+            EarlierCall::Another => Self::KeyReused,
         }
     }
 }
@@ -205,7 +205,7 @@ pub struct Chunk {
     /// The position of the job's cursor after the chunk.
     pub to: JobCursor,
     /// The deliveries, by id.
-    pub deliveries: Vec<Spread>,
+    pub deliveries: Vec<ChunkDelivery>,
     /// Items between `from` and `to` that were skipped.
     pub skipped: Skips,
     /// Whether this is the job's last chunk.
@@ -214,7 +214,7 @@ pub struct Chunk {
 
 /// A delivery of a chunk.
 #[derive(Clone, Debug)]
-pub struct Spread {
+pub struct ChunkDelivery {
     /// The delivery.
     pub new: NewDelivery,
     /// Its message.

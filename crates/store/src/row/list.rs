@@ -8,7 +8,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::LookupKey;
 
-use super::{Details, Message, Shown};
+use super::{DeliveryRecord, Details, Message};
 use crate::derived::NameKind;
 use crate::journal::Hidden;
 
@@ -68,7 +68,7 @@ impl HistoryFilter {
     }
 
     /// Whether the filter selects this delivery.
-    pub fn matches(&self, shown: &Shown) -> bool {
+    pub fn matches(&self, shown: &DeliveryRecord) -> bool {
         let delivery = &shown.delivery;
         self.phase.is_none_or(|phase| is_in(delivery.state, phase))
             && self.cause.is_none_or(|cause| delivery.state.cause() == Some(cause))
@@ -90,7 +90,7 @@ fn is_in(state: State, phase: Phase) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
     /// The deliveries found.
-    pub deliveries: Vec<Shown>,
+    pub deliveries: Vec<DeliveryRecord>,
     /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<DeliveryId>,
 }
@@ -198,7 +198,7 @@ pub struct NamedPage {
 
 /// A counter in a tenant's hourly tallies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Counted {
+pub enum CountedEvent {
     /// Messages accepted.
     Messages,
     /// Deliveries made.
@@ -217,9 +217,9 @@ pub enum Counted {
 
 /// A whole hour since 1970, in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hour(pub i64);
+pub struct UtcHour(pub i64);
 
-impl Hour {
+impl UtcHour {
     /// The hour that contains a time.
     pub const fn of(at: Timestamp) -> Self {
         Self(at.as_millis().div_euclid(3_600_000))
@@ -228,27 +228,27 @@ impl Hour {
 
 /// The value of a tenant's counter for one hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct HourlyCount {
     /// The tenant. Deliveries of endpoints that are no longer stored count for tenant 0.
     pub tenant: TenantId,
     /// The hour.
-    pub hour: Hour,
+    pub hour: UtcHour,
     /// The counter.
-    pub counted: Counted,
+    pub counted: CountedEvent,
     /// The counter's value for this hour.
     pub count: u64,
 }
 
 /// The number of pending deliveries in all lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingCounts {
     /// By tier, in the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL).
     pub by_tier: [u64; 3],
     /// The number of these without an attempt.
     pub untried: u64,
 }
 
-impl Pending {
+impl PendingCounts {
     /// The number of pending deliveries with at least one attempt.
     pub fn tried(&self) -> u64 {
         self.by_tier.iter().sum::<u64>().saturating_sub(self.untried)
@@ -257,14 +257,14 @@ impl Pending {
 
 /// The number of pending deliveries in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct LaneBacklog {
     /// The lane.
     pub lane: LaneId,
     /// By tier, in the order of [`Tier::ALL`].
     pub by_tier: [u64; 3],
 }
 
-impl Waiting {
+impl LaneBacklog {
     /// The sum over all tiers.
     pub fn total(&self) -> u64 {
         self.by_tier.iter().sum()

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::dead_letter::{Count, DeadLetter, DeadLetterFilter, DeadLetterPage};
-use super::job::{Job, JobCursor, JobKind, JobState};
+use super::dead_letter::{BoundedCount, DeadLetter, DeadLetterFilter, DeadLetterPage};
+use super::job::{DeliveryJob, JobCursor, JobKind, JobState};
 use super::list::ListedMessage;
 use crate::StoreError;
 
@@ -29,7 +29,7 @@ pub struct NewReplay {
     pub what: ReplayWhat,
     /// The number of items, if the caller has counted them. Listed deliveries and dead letters are counted by the
     /// store.
-    pub total: Option<Count>,
+    pub total: Option<BoundedCount>,
     /// Maximum number of deliveries made per second.
     pub per_second: Option<u32>,
     /// The reason that the caller gave.
@@ -239,7 +239,7 @@ impl NewReplay {
     }
 
     /// The replay's job in its initial state.
-    pub fn begun(&self) -> Result<Job, StoreError> {
+    pub fn begun(&self) -> Result<DeliveryJob, StoreError> {
         self.job(u64::MAX)
     }
 
@@ -249,13 +249,13 @@ impl NewReplay {
     }
 
     /// The number of dead letters to replay, counted on a page that begins at the start.
-    pub(crate) fn counted(page: &DeadLetterPage) -> Count {
+    pub(crate) fn counted(page: &DeadLetterPage) -> BoundedCount {
         let open = page.letters.iter().filter(|letter| letter.replayed_as.is_none()).count() as u64;
-        if page.next.is_some() { Count::AtLeast(open) } else { Count::Exactly(open) }
+        if page.next.is_some() { BoundedCount::AtLeast(open) } else { BoundedCount::Exactly(open) }
     }
 
     /// The replay's job in its initial state. `upto` is the highest number of a dead letter to replay.
-    pub(crate) fn job(&self, upto: u64) -> Result<Job, StoreError> {
+    pub(crate) fn job(&self, upto: u64) -> Result<DeliveryJob, StoreError> {
         let mut total = self.total;
         let kind = match &self.what {
             ReplayWhat::Found(filter) => JobKind::ReplayFound { filter: self.filter(filter), upto },
@@ -265,11 +265,11 @@ impl NewReplay {
                 return Err(StoreError::TooMany { what: "deliveries", limit: REPLAY_LISTED_MAX });
             }
             ReplayWhat::Listed(ids) => {
-                total = Some(Count::Exactly(ids.len() as u64));
+                total = Some(BoundedCount::Exactly(ids.len() as u64));
                 JobKind::ReplayListed
             }
         };
-        Ok(Job {
+        Ok(DeliveryJob {
             id: self.id,
             tenant: self.tenant,
             at: self.at,
@@ -294,7 +294,7 @@ pub(crate) struct Met {
 }
 
 /// What a store knows about a selected delivery.
-pub(crate) struct Known {
+pub(crate) struct ReplayCandidate {
     /// The delivery as it ended; `None` if it has not ended or is unknown.
     pub(crate) ended: Option<Delivery>,
     pub(crate) is_pending: bool,
@@ -307,7 +307,7 @@ pub(crate) struct Known {
 impl JobKind {
     /// What the replay can make of a delivery. A quarantined delivery is skipped unless the filter asks for exactly
     /// those, because its row may have been forged.
-    pub(crate) fn judge(&self, known: Known) -> Replayable {
+    pub(crate) fn judge(&self, known: ReplayCandidate) -> Replayable {
         let Some(delivery) = known.ended else {
             return Replayable::Not(if known.is_pending { Skip::NotEnded } else { Skip::NotFound });
         };
@@ -334,7 +334,7 @@ impl JobKind {
     }
 }
 
-impl Job {
+impl DeliveryJob {
     /// The deliveries to replay on a page of the dead letters after the cursor: those filed before the replay was asked
     /// for, and not replayed since.
     pub(crate) fn meets_letters(&self, upto: u64, page: &DeadLetterPage) -> Met {
@@ -371,18 +371,18 @@ impl Job {
     }
 
     /// The number of items a replay has yet to process; `None` if its items were not counted.
-    pub fn left(&self) -> Option<Count> {
+    pub fn left(&self) -> Option<BoundedCount> {
         let done = self.made + self.skipped.total();
         Some(match self.total? {
-            Count::Exactly(total) => Count::Exactly(total.saturating_sub(done)),
-            Count::AtLeast(total) => Count::AtLeast(total.saturating_sub(done)),
+            BoundedCount::Exactly(total) => BoundedCount::Exactly(total.saturating_sub(done)),
+            BoundedCount::AtLeast(total) => BoundedCount::AtLeast(total.saturating_sub(done)),
         })
     }
 
     /// The estimated time of completion, at the job's rate limit or else at its average rate so far. `None` if it does
     /// not run, has made no progress, or its items were not counted.
     pub fn done_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let (Count::Exactly(left) | Count::AtLeast(left)) = self.left()?;
+        let (BoundedCount::Exactly(left) | BoundedCount::AtLeast(left)) = self.left()?;
         if self.state != JobState::Running {
             return None;
         }
@@ -400,9 +400,9 @@ impl Job {
 mod tests {
     use super::*;
 
-    fn job(per_second: Option<u32>) -> Job {
+    fn job(per_second: Option<u32>) -> DeliveryJob {
         let replay = NewReplay {
-            total: Some(Count::Exactly(100)),
+            total: Some(BoundedCount::Exactly(100)),
             per_second,
             ..NewReplay::new(
                 JobId::from_raw(1),
@@ -420,7 +420,7 @@ mod tests {
         let now = Timestamp::from_millis(1_000);
         assert_eq!(job.done_at(now), Some(Timestamp::from_millis(11_000)));
         (job.made, job.skipped) = (30, Skips::of(Skip::EndpointGone, 20));
-        assert_eq!(job.left(), Some(Count::Exactly(50)));
+        assert_eq!(job.left(), Some(BoundedCount::Exactly(50)));
         assert_eq!(job.done_at(now), Some(Timestamp::from_millis(6_000)));
         job.state = JobState::Paused;
         assert_eq!(job.done_at(now), None);

@@ -28,7 +28,7 @@ impl Default for Retention {
 
 /// A tenant's retention override; `None` means that the default applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnRetention {
+pub struct RetentionOverride {
     /// See [`Retention::payload`].
     pub payload: Option<Duration>,
     /// See [`Retention::history`].
@@ -37,18 +37,18 @@ pub struct OwnRetention {
 
 /// The retention overrides of all tenants in a range of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct RetentionOverrides {
     /// The range begins after this tenant; `None` for the first.
     pub after: Option<TenantId>,
     /// The range ends with this tenant; `None` for the last.
     pub upto: Option<TenantId>,
     /// The overrides, by tenant id. Other tenants in the range have none.
-    pub own: Vec<(TenantId, OwnRetention)>,
+    pub own: Vec<(TenantId, RetentionOverride)>,
 }
 
-impl Agreed {
+impl RetentionOverrides {
     /// The overrides of all tenants: those not listed have none.
-    pub fn all(own: Vec<(TenantId, OwnRetention)>) -> Self {
+    pub fn all(own: Vec<(TenantId, RetentionOverride)>) -> Self {
         Self { after: None, upto: None, own }
     }
 
@@ -59,7 +59,7 @@ impl Agreed {
 
 impl Retention {
     /// The retention times with a tenant's override applied.
-    pub(crate) fn with(self, own: OwnRetention) -> Self {
+    pub(crate) fn with(self, own: RetentionOverride) -> Self {
         Self {
             payload: own.payload.unwrap_or(self.payload),
             history: own.history.unwrap_or(self.history),

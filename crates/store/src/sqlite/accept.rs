@@ -11,16 +11,16 @@ use rusqlite::{Connection, Statement};
 
 use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number, tier_number};
 use super::sealed::{SealedAccept, SealedMessage};
-use super::vault::{NewKey, Vault};
+use super::vault::{UnwrittenKey, Vault};
 use super::{collapse, failed, idempotency, job};
 use crate::StoreError;
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{Acceptance, Accepted, Message, NewDelivery};
 
 /// The result of an accept: for each message whether it is new, and pairs of a new delivery and one that it
 /// supersedes, in the order of the new deliveries.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct AcceptResult {
     pub(super) acceptances: Vec<Acceptance>,
     pub(super) superseded: Vec<(DeliveryId, DeliveryId)>,
 }
@@ -59,9 +59,9 @@ impl<'c> Accept<'c> {
         sealed: &SealedAccept,
         prepared: &Entries,
         journal: &mut Entries,
-    ) -> Result<Found, StoreError> {
+    ) -> Result<AcceptResult, StoreError> {
         let doing = failed("accept messages");
-        let mut found = Found::default();
+        let mut found = AcceptResult::default();
         self.put_keys(&sealed.keys).map_err(&doing)?;
         for (index, (accepted, sealed)) in messages.iter().zip(&sealed.messages).enumerate() {
             if let Some(before) = idempotency::known(self.conn, &self.vault, sealed.once.as_ref())? {
@@ -77,7 +77,7 @@ impl<'c> Accept<'c> {
             }
             for (new, mac) in accepted.deliveries.iter().zip(&sealed.macs) {
                 for old in self.put_delivery(new, mac, accepted.message.at)? {
-                    journal.push(&Entry::ended(&old, None));
+                    journal.push(&JournalEntry::ended(&old, None));
                     found.superseded.push((new.delivery.id, old.id));
                 }
             }
@@ -88,7 +88,7 @@ impl<'c> Accept<'c> {
         Ok(found)
     }
 
-    pub(super) fn put_keys(&self, keys: &[NewKey]) -> rusqlite::Result<()> {
+    pub(super) fn put_keys(&self, keys: &[UnwrittenKey]) -> rusqlite::Result<()> {
         for new in keys.iter().filter(|new| !self.vault.is_destroyed(new.tenant, new.id)) {
             self.vault.put(self.conn, new)?;
         }

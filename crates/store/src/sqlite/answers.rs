@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use super::Shared;
-use super::accept::Found;
+use super::accept::AcceptResult;
 use super::arrivals::{self, Arrivals};
 use super::group::Refused;
-use super::request::{Reply, Request};
+use super::request::{Reply, WriteRequest};
 use super::thread::Joined;
 use crate::StoreError;
-use crate::row::{Acceptance, Accepted, Arrival, Chunked};
+use crate::row::{Acceptance, Accepted, ArrivedDelivery, Chunked};
 
 /// Groups that wait to be answered; with more, the writer waits.
 const QUEUE: usize = 2;
@@ -31,7 +31,7 @@ pub(super) struct Answers {
 }
 
 struct Committed {
-    group: Vec<Request>,
+    group: Vec<WriteRequest>,
     refused: Refused,
 }
 
@@ -43,7 +43,7 @@ impl Answers {
     }
 
     /// Queues a group for its answers; its commit must be on the disk.
-    pub(super) fn committed(&self, group: Vec<Request>, refused: Refused) -> Result<(), StoreError> {
+    pub(super) fn committed(&self, group: Vec<WriteRequest>, refused: Refused) -> Result<(), StoreError> {
         self.committed.send(Committed { group, refused }).map_err(|_| StoreError::Stopped)
     }
 }
@@ -55,7 +55,7 @@ fn serve(queue: &Receiver<Committed>, arrivals: &Arrivals) {
 }
 
 /// Hands the accepted deliveries to the dispatch loop, then answers. Callers that have hung up are ignored.
-pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals) {
+pub(super) fn answer(group: Vec<WriteRequest>, refused: Refused, arrivals: &Arrivals) {
     let mut refused = refused.into_iter().peekable();
     let mut accepted = Vec::new();
     let mut answers = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
     for (place, request) in group.into_iter().enumerate() {
         let refusal = refused.next_if(|(at, _)| *at == place).map(|(_, error)| error);
         match request {
-            Request::Accept { messages, found, room, reply, .. } => {
+            WriteRequest::Accept { messages, found, room, reply, .. } => {
                 let used = match &refusal {
                     Some(_) => 0,
                     None => arrive(messages, &found, &mut accepted).min(room),
@@ -73,11 +73,11 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 arrivals.give_back(room - used);
                 answers.push((reply, refusal.map_or(Ok(BatchReply::single(found.acceptances)), Err)));
             }
-            Request::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
-            Request::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
-            Request::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.put), Err)),
-            Request::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
-            Request::Spread { chunk, chunked, room, reply, .. } => {
+            WriteRequest::Settle { settled, reply, .. } => _ = reply.send(refusal.map_or(Ok(settled), Err)),
+            WriteRequest::Cut { ended, reply, .. } => _ = reply.send(refusal.map_or(Ok(ended), Err)),
+            WriteRequest::PutEndpoint { put, reply, .. } => _ = reply.send(refusal.map_or(Ok(put.put), Err)),
+            WriteRequest::Change { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            WriteRequest::Spread { chunk, chunked, room, reply, .. } => {
                 let used = match (&refusal, chunked) {
                     (None, Chunked::Done(_)) => room,
                     _ => 0,
@@ -86,7 +86,7 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 arrivals.give_back(room - used);
                 if used > 0 {
                     let made = chunk.deliveries.into_iter();
-                    accepted.extend(made.map(|spread| Arrival {
+                    accepted.extend(made.map(|spread| ArrivedDelivery {
                         new: spread.new,
                         message: spread.message,
                         superseded: Vec::new(),
@@ -94,12 +94,12 @@ pub(super) fn answer(group: Vec<Request>, refused: Refused, arrivals: &Arrivals)
                 }
                 spreads.push((reply, refusal.map_or(Ok(chunked), Err)));
             }
-            Request::Work { work, .. } => work.answer(refusal),
-            Request::Open { start, reply, .. } => {
+            WriteRequest::Work { work, .. } => work.answer(refusal),
+            WriteRequest::Open { start, reply, .. } => {
                 _ = reply.send(refusal.map_or_else(|| start.ok_or(StoreError::Stopped), Err));
             }
-            Request::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
-            Request::CatchUp(_) | Request::EmptyLog(_) | Request::Wake | Request::Stop => {}
+            WriteRequest::Follow { reply, .. } => _ = reply.send(refusal.map_or(Ok(()), Err)),
+            WriteRequest::CatchUp(_) | WriteRequest::EmptyLog(_) | WriteRequest::Wake | WriteRequest::Stop => {}
         }
     }
     arrivals.publish(accepted, taken);
@@ -125,7 +125,7 @@ impl BatchReply {
     }
 
     /// Returns the caller's own acceptances, and sends the other replies.
-    pub(super) fn pass_on(self) -> Vec<Acceptance> {
+    pub(super) fn wake_rest(self) -> Vec<Acceptance> {
         self.acceptances
     }
 }
@@ -156,7 +156,7 @@ fn send_replies(mut waiting: Vec<Waiting>) {
 }
 
 /// Adds the deliveries of the fresh messages to `accepted`; returns how much room they take.
-fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival>) -> u32 {
+fn arrive(mut messages: Vec<Accepted>, found: &AcceptResult, accepted: &mut Vec<ArrivedDelivery>) -> u32 {
     let mut acceptances = found.acceptances.iter();
     messages.retain(|_| acceptances.next() == Some(&Acceptance::Fresh));
     let room = arrivals::room(messages.iter());
@@ -167,7 +167,7 @@ fn arrive(mut messages: Vec<Accepted>, found: &Found, accepted: &mut Vec<Arrival
             while let Some((_, id)) = superseded.next_if(|(by, _)| *by == new.delivery.id) {
                 old.push(*id);
             }
-            accepted.push(Arrival { new, message: Arc::clone(&message), superseded: old });
+            accepted.push(ArrivedDelivery { new, message: Arc::clone(&message), superseded: old });
         }
     }
     room
@@ -206,7 +206,7 @@ mod tests {
         send_replies(waiting);
         let first = callers[2].try_recv().expect("it has its reply").expect("it was accepted");
         assert!(callers[0].try_recv().is_err(), "its reply has not been passed on yet");
-        assert_eq!(first.pass_on(), [Acceptance::Fresh]);
+        assert_eq!(first.wake_rest(), [Acceptance::Fresh]);
         assert!(has_reply(&mut callers[0]) && has_reply(&mut callers[1]));
     }
 

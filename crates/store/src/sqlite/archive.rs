@@ -10,10 +10,11 @@ use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{
-    Act, Agreed, HistoryFilter, HistoryPage, Hour, ListOrder, Message, MessageFilter, MessagePage, Name, NamedPage,
-    Pending, RETENTION_STEP_MAX, Retained, Retention, RetentionStep, Session, Shown, Tally, Waiting,
+    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,
+    MessageFilter, MessagePage, Name, NamedPage, PendingCounts, RETENTION_STEP_MAX, Retained, Retention,
+    RetentionOverrides, RetentionStep, Session, UtcHour,
 };
 use crate::{Archive, JournalRow, StoreError};
 
@@ -27,7 +28,7 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| messages.iter().map(|id| show::accepted_at(conn, *id)).collect()).await
     }
 
-    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+    async fn delivery(&self, id: DeliveryId, now: Timestamp) -> Result<Option<DeliveryRecord>, StoreError> {
         self.readers.read(move |conn| show::read(conn, id, now)).await
     }
 
@@ -42,7 +43,7 @@ impl Archive for Sqlite {
         after: Option<DeliveryId>,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<Shown>, StoreError> {
+    ) -> Result<Vec<DeliveryRecord>, StoreError> {
         self.readers.read(move |conn| show::deliveries_of_message(conn, message, after, now, limit)).await
     }
 
@@ -85,15 +86,15 @@ impl Archive for Sqlite {
             .await
     }
 
-    async fn tallies(&self, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+    async fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> Result<Vec<HourlyCount>, StoreError> {
         self.readers.read(move |conn| derived::tallies(conn, tenant, since, until)).await
     }
 
-    async fn waiting(&self, lane: LaneId) -> Result<Waiting, StoreError> {
+    async fn waiting(&self, lane: LaneId) -> Result<LaneBacklog, StoreError> {
         self.readers.read(move |conn| derived::waiting(conn, lane)).await
     }
 
-    async fn pending(&self) -> Result<Pending, StoreError> {
+    async fn pending(&self) -> Result<PendingCounts, StoreError> {
         self.readers.read(derived::pending).await
     }
 
@@ -101,8 +102,8 @@ impl Archive for Sqlite {
         self.readers.read(move |conn| journal::read(conn, after, limit)).await
     }
 
-    async fn note_hurry(&self, session: Session, delivery: &Delivery, act: Act) -> Result<(), StoreError> {
-        let entry = Entry::hurried(delivery, act);
+    async fn note_retry_now(&self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
+        let entry = JournalEntry::hurried(delivery, act);
         let note = move |_: &Connection, entries: &mut Entries| {
             entries.push(&entry);
             Ok(())
@@ -110,9 +111,16 @@ impl Archive for Sqlite {
         self.asked_work(session, 1, note).await
     }
 
-    async fn agree(&self, session: Session, agreed: Agreed, now: Timestamp) -> Result<u64, StoreError> {
-        let rows = agreed.own.len().max(1);
-        let run = move |conn: &Connection, entries: &mut Entries| retention::agreed::agree(conn, &agreed, now, entries);
+    async fn set_retention_overrides(
+        &self,
+        session: Session,
+        overrides: RetentionOverrides,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let rows = overrides.own.len().max(1);
+        let run = move |conn: &Connection, entries: &mut Entries| {
+            retention::overrides::set_retention_overrides(conn, &overrides, now, entries)
+        };
         self.noted_work(session, rows, run).await
     }
 
@@ -124,7 +132,7 @@ impl Archive for Sqlite {
         step: RetentionStep,
         under_way: Vec<DeliveryId>,
     ) -> Result<Retained, StoreError> {
-        let request = retention::Asked { retention, now, step };
+        let request = retention::RetentionRequest { retention, now, step };
         let under_way: BTreeSet<DeliveryId> = under_way.into_iter().collect();
         let run = move |conn: &Connection, entries: &mut Entries| retention::step(conn, request, &under_way, entries);
         self.noted_work(session, RETENTION_STEP_MAX as usize, run).await

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::writer::soon;
 use crate::StoreError;
-use crate::row::{Accepted, Arrival, Chunk};
+use crate::row::{Accepted, ArrivedDelivery, Chunk};
 
 /// Room for bodies and rows between the accept and the dispatch loop, in KiB: 16 MiB, four of the largest groups. Each
 /// body is in memory twice meanwhile, plain and sealed.
@@ -26,7 +26,7 @@ pub(super) struct Arrivals {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<ArrivedDelivery>,
     room: u32,
 }
 
@@ -60,7 +60,7 @@ impl Arrivals {
     }
 
     /// Hands over the deliveries that one group accepted. Called in the order of the commits.
-    pub(super) fn publish(&self, arrivals: Vec<Arrival>, room: u32) {
+    pub(super) fn publish(&self, arrivals: Vec<ArrivedDelivery>, room: u32) {
         if arrivals.is_empty() {
             self.give_back(room);
             return;
@@ -77,7 +77,7 @@ impl Arrivals {
     }
 
     /// Takes all deliveries that wait; waits until there is one. Returns none only after [`Self::close`].
-    pub(super) async fn fetch(&self) -> Vec<Arrival> {
+    pub(super) async fn fetch(&self) -> Vec<ArrivedDelivery> {
         loop {
             let fetched = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if !fetched.arrivals.is_empty() {

@@ -19,11 +19,11 @@ use super::derived::owner;
 use super::folder::DATABASE;
 use super::header::Header;
 use super::journal::{self, Then};
-use super::reading::Reading;
+use super::reading::LongRead;
 use super::{failed, schema, signed, vault};
-use crate::audit::{Archived, Audit, Counts, ErasedHint, Finding, Kept, Report};
-use crate::journal::{Entry, ErasedWhom, Hidden};
-use crate::row::{Attempt, Retention};
+use crate::audit::{Archived, Audit, AuditCounts, AuditReport, CheckpointSource, ErasedHint, Finding};
+use crate::journal::{ErasedTarget, Hidden, JournalEntry};
+use crate::row::{AttemptRecord, Retention};
 use crate::{Signed, StoreError};
 
 /// Rows between two reports of progress.
@@ -31,7 +31,7 @@ const SAID_EVERY: u64 = 256;
 
 /// The progress of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct AuditProgress {
     /// Rows read.
     pub done: u64,
     /// Rows of the journal when the audit began.
@@ -63,20 +63,22 @@ impl Trust {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// The findings.
-    pub report: Report,
+    pub report: AuditReport,
     /// The key that checkpoints were verified with; `None` if no key was given and the file has none.
     pub public_key: Option<PublicKey>,
 }
 
 /// Audits the journal in a folder. Gives up with an error when the log of a running server grows too large meanwhile.
-pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Result<Verified, StoreError> {
+pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(AuditProgress)) -> Result<Verified, StoreError> {
     let (reading, conn) = open_for_long(folder)?;
     let doing = failed("read the journal");
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs).map_err(&doing);
     conn.execute_batch("BEGIN").map_err(&doing)?;
-    let counts =
-        Counts { outcomes: count("SELECT count(*) FROM outcome")?, attempts: count("SELECT count(*) FROM attempt")? };
-    let mut progress = Progress { done: 0, of: count("SELECT count(*) FROM journal")? };
+    let counts = AuditCounts {
+        outcomes: count("SELECT count(*) FROM outcome")?,
+        attempts: count("SELECT count(*) FROM attempt")?,
+    };
+    let mut progress = AuditProgress { done: 0, of: count("SELECT count(*) FROM journal")? };
     let mut audit = Audit::new(trust.now, trust.retention);
     let judge = Judge::of(&conn, trust.public_key, &mut audit)?;
     erasures(&conn, &mut audit)?;
@@ -85,7 +87,7 @@ pub fn verify(folder: &Path, trust: &Trust, mut say: impl FnMut(Progress)) -> Re
     let mut own = Own { lines: sql.query([]).map_err(&doing)?, next: None };
     let mut failure = None;
     let mut owners = BTreeMap::new();
-    let mut archived = |entry: &Entry| {
+    let mut archived = |entry: &JournalEntry| {
         look_up(&conn, &mut owners, entry).unwrap_or_else(|error| {
             failure.get_or_insert(error);
             Archived::Differs("its record cannot be read")
@@ -149,7 +151,7 @@ fn erasures(conn: &Connection, audit: &mut Audit) -> Result<(), StoreError> {
     while let Some(row) = rows.next().map_err(&doing)? {
         let read = || -> Result<ErasedHint, StoreError> {
             let mark: Option<[u8; 16]> = get(row, 3)?;
-            let whom = if get(row, 2)? { ErasedWhom::Tenant } else { ErasedWhom::Subject(mark.map(Hidden)) };
+            let whom = if get(row, 2)? { ErasedTarget::Tenant } else { ErasedTarget::Subject(mark.map(Hidden)) };
             let tenant = TenantId(stored_key(get(row, 1)?)?);
             Ok(ErasedHint { row: get::<i64>(row, 0)?.cast_unsigned(), tenant, whom })
         };
@@ -181,7 +183,7 @@ impl Judge {
     /// Checks a line and adds it to the audit, as a checkpoint or as a finding. `row` is the row that the file has the
     /// line for; `None` for an exported line.
     fn take(&self, line: &str, row: Option<u64>, audit: &mut Audit) {
-        let kept = if row.is_some() { Kept::InTheFile } else { Kept::Elsewhere };
+        let kept = if row.is_some() { CheckpointSource::InTheFile } else { CheckpointSource::Elsewhere };
         let unverified = claimed(line).map(|(checkpoint, _)| checkpoint);
         let row = row.or(unverified.map(|checkpoint| checkpoint.row)).unwrap_or(0);
         if unverified.is_some_and(|checkpoint| Some(checkpoint.store) != self.store) {
@@ -242,10 +244,10 @@ pub(super) fn open(folder: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Like [`open`], for a read that may be long. The connection must be dropped before the [`Reading`].
-pub(super) fn open_for_long(folder: &Path) -> Result<(Reading, Connection), StoreError> {
+/// Like [`open`], for a read that may be long. The connection must be dropped before the [`LongRead`].
+pub(super) fn open_for_long(folder: &Path) -> Result<(LongRead, Connection), StoreError> {
     let conn = open(folder)?;
-    Ok((Reading::begin(folder), conn))
+    Ok((LongRead::begin(folder), conn))
 }
 
 fn too_long(folder: &Path) -> StoreError {
@@ -258,18 +260,18 @@ fn too_long(folder: &Path) -> StoreError {
 fn look_up(
     conn: &Connection,
     owners: &mut BTreeMap<EndpointId, TenantId>,
-    entry: &Entry,
+    entry: &JournalEntry,
 ) -> Result<Archived, StoreError> {
     let (found, endpoint) = match entry {
-        Entry::Ended { delivery, endpoint, .. } => (ended(conn, *delivery, entry)?, endpoint),
-        Entry::Attempted { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, false)?, endpoint),
-        Entry::Late { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, true)?, endpoint),
+        JournalEntry::Ended { delivery, endpoint, .. } => (ended(conn, *delivery, entry)?, endpoint),
+        JournalEntry::Attempted { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, false)?, endpoint),
+        JournalEntry::Late { delivery, endpoint, attempt } => (tried(conn, *delivery, attempt, true)?, endpoint),
         _ => return Ok(Archived::Fits),
     };
     found.map_or_else(|| owner(conn, owners, *endpoint).map(Archived::Missing), Ok)
 }
 
-fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Archived>, StoreError> {
+fn ended(conn: &Connection, id: DeliveryId, entry: &JournalEntry) -> Result<Option<Archived>, StoreError> {
     let doing = failed("read an outcome");
     let mut sql = conn
         .prepare_cached(concat!(
@@ -282,13 +284,13 @@ fn ended(conn: &Connection, id: DeliveryId, entry: &Entry) -> Result<Option<Arch
     let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
     let led = get::<Option<i64>>(row, DELIVERY_COLUMNS)?.map(|_| attempt(row, DELIVERY_COLUMNS)).transpose();
     Ok(Some(match (delivery(row), led) {
-        (Ok(stored), Ok(led)) if Entry::ended(&stored, led) == *entry => Archived::Fits,
+        (Ok(stored), Ok(led)) if JournalEntry::ended(&stored, led) == *entry => Archived::Fits,
         (Ok(_), Ok(_)) => Archived::Differs("its outcome was changed"),
         (_, _) => Archived::Differs("its outcome is damaged"),
     }))
 }
 
-fn tried(conn: &Connection, id: DeliveryId, made: &Attempt, late: bool) -> Result<Option<Archived>, StoreError> {
+fn tried(conn: &Connection, id: DeliveryId, made: &AttemptRecord, late: bool) -> Result<Option<Archived>, StoreError> {
     let doing = failed("read the attempts of a delivery");
     let exists = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
         conn.prepare_cached(sql).and_then(|mut sql| sql.exists(params)).map_err(&doing)

@@ -1,7 +1,7 @@
 //! Backups: a copy of the database as of one snapshot, made while the server runs. [`restore`] makes a data folder of
 //! such a copy.
 //!
-//! A connection of its own reads the copy in one read transaction ([`Reading`]), so it blocks no write and never has to
+//! A connection of its own reads the copy in one read transaction (`LongRead`), so it blocks no write and never has to
 //! start over. Data written meanwhile stays in the log; when the log grows larger than the database, the backup is
 //! given up. The copy pauses half of the time, to leave the disk to commits.
 //!
@@ -26,7 +26,7 @@ use rusqlite::backup::{Backup, StepResult};
 
 use super::erasures_file::ERASURES;
 use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, sync_folder};
-use super::reading::Reading;
+use super::reading::LongRead;
 use super::{audit, failed, fault, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
@@ -42,7 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Bytes copied.
     pub done: u64,
     /// Bytes in all.
@@ -116,7 +116,7 @@ pub fn back_up(
     folder: &Path,
     to: &Path,
     now: Timestamp,
-    mut say: impl FnMut(Progress) -> bool,
+    mut say: impl FnMut(CopyProgress) -> bool,
 ) -> Result<Manifest, NotCopied> {
     if to.symlink_metadata().is_ok() {
         return Err(NotCopied::Exists { path: to.display().to_string() });
@@ -196,10 +196,10 @@ impl Drop for Part {
 
 /// Copies one snapshot of the database; returns its manifest without length and digest.
 fn copy(
-    (reading, conn): (&Reading, &Connection),
+    (reading, conn): (&LongRead, &Connection),
     to: &Path,
     now: Timestamp,
-    say: &mut impl FnMut(Progress) -> bool,
+    say: &mut impl FnMut(CopyProgress) -> bool,
 ) -> Result<Manifest, NotCopied> {
     let doing = failed("copy the database");
     conn.execute_batch("BEGIN").map_err(&doing)?;
@@ -221,7 +221,7 @@ fn copy(
         }
         let pages = |count: i32| u64::from(count.unsigned_abs()) * super::schema::PAGE_BYTES;
         let seen = backup.progress();
-        let progress = Progress { done: pages(seen.pagecount - seen.remaining), of: pages(seen.pagecount) };
+        let progress = CopyProgress { done: pages(seen.pagecount - seen.remaining), of: pages(seen.pagecount) };
         if reading.is_too_long() {
             return Err(NotCopied::TooMuchWritten);
         }

@@ -8,7 +8,7 @@ use rusqlite::{Row, Statement};
 
 use crate::StoreError;
 pub(super) use crate::number::*;
-use crate::row::Attempt;
+use crate::row::AttemptRecord;
 
 /// The columns that `delivery` and `outcome` share, in the order [`bind_delivery`] binds and
 /// [`delivery`] reads them; `{at}` is `due_ms` or `ended_ms`.
@@ -75,7 +75,11 @@ pub(super) fn delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
 }
 
 /// Binds an attempt to five parameters, from `first` on; none as nulls.
-pub(super) fn bind_attempt(sql: &mut Statement<'_>, first: usize, attempt: Option<&Attempt>) -> rusqlite::Result<()> {
+pub(super) fn bind_attempt(
+    sql: &mut Statement<'_>,
+    first: usize,
+    attempt: Option<&AttemptRecord>,
+) -> rusqlite::Result<()> {
     sql.raw_bind_parameter(first, attempt.map(|attempt| attempt.number))?;
     sql.raw_bind_parameter(first + 1, attempt.map(|attempt| attempt.at.as_millis()))?;
     sql.raw_bind_parameter(first + 2, attempt.map(|attempt| micros(attempt.took)))?;
@@ -84,8 +88,8 @@ pub(super) fn bind_attempt(sql: &mut Statement<'_>, first: usize, attempt: Optio
 }
 
 /// Reads five columns as an attempt.
-pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<Attempt, StoreError> {
-    Ok(Attempt {
+pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRecord, StoreError> {
+    Ok(AttemptRecord {
         number: get(row, first)?,
         at: Timestamp::from_millis(get(row, first + 1)?),
         took: stored_micros(get(row, first + 2)?),

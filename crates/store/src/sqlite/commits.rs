@@ -58,12 +58,12 @@ impl fmt::Debug for Commits {
 }
 
 /// The histogram: the writer thread adds to it, any thread may read it.
-pub(super) struct Count {
+pub(super) struct CommitHistogram {
     rows: AtomicU64,
     took: [AtomicU64; BUCKETS],
 }
 
-impl Count {
+impl CommitHistogram {
     pub(super) fn note(&self, rows: usize, took: Duration) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
         self.took[bucket(took)].fetch_add(1, Ordering::Relaxed);
@@ -75,13 +75,13 @@ impl Count {
     }
 }
 
-impl Default for Count {
+impl Default for CommitHistogram {
     fn default() -> Self {
         Self { rows: AtomicU64::new(0), took: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
-impl fmt::Debug for Count {
+impl fmt::Debug for CommitHistogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.read().fmt(f)
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn percentiles_since_a_reading_leave_out_earlier_commits() {
-        let count = Count::default();
+        let count = CommitHistogram::default();
         count.note(7, Duration::from_secs(3));
         let before = count.read();
         for millis in 1..=100 {

@@ -19,10 +19,10 @@ use super::column::{cause_number, get, key, number, optional, stored_cause, stor
 use super::list::EventType;
 use super::vault::Vault;
 use super::{Sqlite, failed};
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{
-    Act, Count, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept, Walk,
+    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
+    DeadLetterFilter, DeadLetterPage, LetterIndex, ListOrder, PURGES_MAX, Purge, Session, Swept,
 };
 use crate::{DeadLetters, StoreError};
 
@@ -46,7 +46,7 @@ impl DeadLetters for Sqlite {
             .await
     }
 
-    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<Count, StoreError> {
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<BoundedCount, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
             found(conn, &vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
@@ -59,8 +59,8 @@ impl DeadLetters for Sqlite {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
-        act: Act,
-    ) -> Result<Count, StoreError> {
+        act: AuditStamp,
+    ) -> Result<BoundedCount, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
             vault.own_on_disk(conn, tenant)?;
@@ -179,9 +179,9 @@ fn list_if(
     Ok(DeadLetterPage { letters, next })
 }
 
-fn counted(page: &DeadLetterPage) -> Count {
+fn counted(page: &DeadLetterPage) -> BoundedCount {
     let count = page.letters.len() as u64;
-    if page.next.is_some() { Count::AtLeast(count) } else { Count::Exactly(count) }
+    if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) }
 }
 
 /// Purges the dead letters that match: at once if they are few, otherwise by one row that a sweep carries out.
@@ -189,20 +189,20 @@ pub(super) fn purge(
     conn: &Connection,
     tenant: TenantId,
     filter: &DeadLetterFilter,
-    Act { at, by }: Act,
+    AuditStamp { at, by }: AuditStamp,
     entries: &mut Entries,
-) -> Result<Count, StoreError> {
+) -> Result<BoundedCount, StoreError> {
     let upto = last(conn)?;
     let page = list(conn, filter, ListOrder::OldestFirst, None, u32::MAX)?;
     if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
         remove(conn, page.letters.iter().map(|letter| letter.number))?;
-        entries.push(&Entry::Purged { tenant, upto, at, by });
+        entries.push(&JournalEntry::Purged { tenant, upto, at, by });
         return Ok(counted(&page));
     }
     if purges(conn)?.len() >= PURGES_MAX {
         return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
     }
-    entries.push(&Entry::Purged { tenant, upto, at, by });
+    entries.push(&JournalEntry::Purged { tenant, upto, at, by });
     conn.prepare_cached(
         "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -373,14 +373,14 @@ fn walk(
 }
 
 /// The query of a walk. Its first two parameters are the columns that the index begins with.
-fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
+fn query(walk: LetterIndex<'_>, order: ListOrder, part: Part) -> String {
     let begins = match walk {
-        Walk::Endpoint(_) => "endpoint = ?1",
-        Walk::Cause(..) => "tenant = ?1 AND cause = ?2",
-        Walk::EventType(..) => "tenant = ?1 AND event_type = ?2",
-        Walk::Tier(..) => "tenant = ?1 AND tier = ?2",
-        Walk::Tenant(_) => "tenant = ?1",
-        Walk::AllTenants => "TRUE",
+        LetterIndex::Endpoint(_) => "endpoint = ?1",
+        LetterIndex::Cause(..) => "tenant = ?1 AND cause = ?2",
+        LetterIndex::EventType(..) => "tenant = ?1 AND event_type = ?2",
+        LetterIndex::Tier(..) => "tenant = ?1 AND tier = ?2",
+        LetterIndex::Tenant(_) => "tenant = ?1",
+        LetterIndex::AllTenants => "TRUE",
     };
     let range = match (part, order) {
         (Part::Span, ListOrder::NewestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms DESC, number DESC",
@@ -390,33 +390,33 @@ fn query(walk: Walk<'_>, order: ListOrder, part: Part) -> String {
     };
     // Name the index: the planner has no statistics on how the rows are distributed.
     let index = match walk {
-        Walk::Endpoint(_) => "dead_letter_endpoint",
-        Walk::Cause(..) => "dead_letter_cause",
-        Walk::EventType(..) => "dead_letter_event_type",
-        Walk::Tier(..) => "dead_letter_tier",
-        Walk::Tenant(_) => "dead_letter_tenant",
-        Walk::AllTenants => "dead_letter_time",
+        LetterIndex::Endpoint(_) => "dead_letter_endpoint",
+        LetterIndex::Cause(..) => "dead_letter_cause",
+        LetterIndex::EventType(..) => "dead_letter_event_type",
+        LetterIndex::Tier(..) => "dead_letter_tier",
+        LetterIndex::Tenant(_) => "dead_letter_tenant",
+        LetterIndex::AllTenants => "dead_letter_time",
     };
     format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
 
-fn bind_walk(sql: &mut Statement<'_>, walk: Walk<'_>) -> rusqlite::Result<()> {
+fn bind_walk(sql: &mut Statement<'_>, walk: LetterIndex<'_>) -> rusqlite::Result<()> {
     match walk {
-        Walk::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
-        Walk::Cause(tenant, cause) => {
+        LetterIndex::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
+        LetterIndex::Cause(tenant, cause) => {
             sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, cause_number(cause))
         }
-        Walk::EventType(tenant, event_type) => {
+        LetterIndex::EventType(tenant, event_type) => {
             sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, event_type)
         }
-        Walk::Tier(tenant, tier) => {
+        LetterIndex::Tier(tenant, tier) => {
             sql.raw_bind_parameter(1, key(tenant.0))?;
             sql.raw_bind_parameter(2, tier_number(tier))
         }
-        Walk::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
-        Walk::AllTenants => Ok(()),
+        LetterIndex::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
+        LetterIndex::AllTenants => Ok(()),
     }
 }
 
@@ -448,12 +448,12 @@ mod tests {
     fn every_list_walks_the_index_of_its_filter_in_its_own_order() {
         let tenant = TenantId::from_raw(1);
         let walks = [
-            (Walk::Endpoint(EndpointId::from_raw(1)), "endpoint", "endpoint=? AND "),
-            (Walk::Cause(tenant, Cause::Gone), "cause", "tenant=? AND cause=? AND "),
-            (Walk::EventType(tenant, "a"), "event_type", "tenant=? AND event_type=? AND "),
-            (Walk::Tier(tenant, Tier::Promotional), "tier", "tenant=? AND tier=? AND "),
-            (Walk::Tenant(tenant), "tenant", "tenant=? AND "),
-            (Walk::AllTenants, "time", ""),
+            (LetterIndex::Endpoint(EndpointId::from_raw(1)), "endpoint", "endpoint=? AND "),
+            (LetterIndex::Cause(tenant, Cause::Gone), "cause", "tenant=? AND cause=? AND "),
+            (LetterIndex::EventType(tenant, "a"), "event_type", "tenant=? AND event_type=? AND "),
+            (LetterIndex::Tier(tenant, Tier::Promotional), "tier", "tenant=? AND tier=? AND "),
+            (LetterIndex::Tenant(tenant), "tenant", "tenant=? AND "),
+            (LetterIndex::AllTenants, "time", ""),
         ];
         for (walk, index, begins) in walks {
             for (order, passed) in [(ListOrder::NewestFirst, "rowid<?"), (ListOrder::OldestFirst, "rowid>?")] {

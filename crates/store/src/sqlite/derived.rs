@@ -15,14 +15,16 @@ use super::column::{get, key, stored_key, tier_number};
 use super::journal::Then;
 use super::{failed, journal};
 use crate::StoreError;
-use crate::derived::{Depth, Derived, Fact, NameKind, Only};
+use crate::derived::{Depth, Derived, DerivedFact, NameKind, Only};
 use crate::journal::Hidden;
 use crate::number::{counted_number, stored_counted};
-use crate::row::{Counted, HISTORY_LOOKED_MAX, Hour, ListOrder, NamedPage, Pending, Tally, Waiting};
+use crate::row::{
+    CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, UtcHour,
+};
 
 /// Some of the facts derived from a batch of rows of the journal.
-pub(super) struct Slice {
-    pub(super) facts: Vec<Fact>,
+pub(super) struct FactSlice {
+    pub(super) facts: Vec<DerivedFact>,
     /// The last row of the batch.
     pub(super) to: u64,
     /// Whether it is the last slice of the batch.
@@ -70,7 +72,7 @@ pub(super) fn owner(
 }
 
 /// Writes a slice.
-pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
+pub(super) fn write(conn: &Connection, slice: &FactSlice) -> rusqlite::Result<()> {
     let to = slice.to.cast_signed();
     let mut mark = conn.prepare_cached("UPDATE meta SET value = ?2 WHERE key = ?1")?;
     mark.execute(("following", to))?;
@@ -93,11 +95,11 @@ pub(super) fn write(conn: &Connection, slice: &Slice) -> rusqlite::Result<()> {
     )?;
     for fact in &slice.facts {
         match *fact {
-            Fact::Delivery(endpoint, id) => delivery.execute((key(endpoint.0), key(id.0)))?,
-            Fact::Named(kind, hidden, message) => name.execute((kind_number(kind), hidden.0, key(message.0)))?,
-            Fact::Pending(lane, tier, more) => pending.execute((key(lane.0), tier_number(tier), more, to))?,
-            Fact::Depth(counted, more) => depth.execute((depth_number(counted), more, to))?,
-            Fact::Tally(tenant, hour, counted, more) => {
+            DerivedFact::Delivery(endpoint, id) => delivery.execute((key(endpoint.0), key(id.0)))?,
+            DerivedFact::Named(kind, hidden, message) => name.execute((kind_number(kind), hidden.0, key(message.0)))?,
+            DerivedFact::Pending(lane, tier, more) => pending.execute((key(lane.0), tier_number(tier), more, to))?,
+            DerivedFact::Depth(counted, more) => depth.execute((depth_number(counted), more, to))?,
+            DerivedFact::Tally(tenant, hour, counted, more) => {
                 tally.execute((key(tenant.0), hour.0, counted_number(counted), more, to))?
             }
         };
@@ -179,24 +181,29 @@ pub(super) fn named(
 }
 
 /// A tenant's tallies from `since` until before `until`.
-pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: Hour) -> Result<Vec<Tally>, StoreError> {
+pub(super) fn tallies(
+    conn: &Connection,
+    tenant: TenantId,
+    since: UtcHour,
+    until: UtcHour,
+) -> Result<Vec<HourlyCount>, StoreError> {
     let doing = failed("read tallies");
     let Followed { followed: at, following } = followed(conn)?;
-    let mut counts: BTreeMap<(Hour, Counted), i64> = BTreeMap::new();
+    let mut counts: BTreeMap<(UtcHour, CountedEvent), i64> = BTreeMap::new();
     let mut ahead = BTreeSet::new();
     let mut sql = conn
         .prepare_cached("SELECT hour, counted, count, upto FROM tally WHERE tenant = ?1 AND hour >= ?2 AND hour < ?3")
         .map_err(&doing)?;
     let mut rows = sql.query((key(tenant.0), since.0, until.0)).map_err(&doing)?;
     while let Some(row) = rows.next().map_err(&doing)? {
-        let of = (Hour(get(row, 0)?), stored_counted(get(row, 1)?)?);
+        let of = (UtcHour(get(row, 0)?), stored_counted(get(row, 1)?)?);
         counts.insert(of, get(row, 2)?);
         // A batch under way may have written this count already, up to the batch's end.
         if following == Some(get::<i64>(row, 3)?.cast_unsigned()) {
             ahead.insert(of);
         }
     }
-    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(Hour, Counted)) -> bool| {
+    let mut add = |rest: Derived, is_wanted: &dyn Fn(&(UtcHour, CountedEvent)) -> bool| {
         for ((_, hour, counted), more) in rest.tallies {
             let is_in_range = hour >= since && hour < until;
             if is_in_range && is_wanted(&(hour, counted)) {
@@ -208,13 +215,17 @@ pub(super) fn tallies(conn: &Connection, tenant: TenantId, since: Hour, until: H
     if let Some(end) = following.filter(|_| !ahead.is_empty()) {
         add(tail(conn, end, Only::Tenant(tenant))?, &|of| ahead.contains(of));
     }
-    let tally =
-        |((hour, counted), count): ((Hour, Counted), i64)| Tally { tenant, hour, counted, count: count.unsigned_abs() };
+    let tally = |((hour, counted), count): ((UtcHour, CountedEvent), i64)| HourlyCount {
+        tenant,
+        hour,
+        counted,
+        count: count.unsigned_abs(),
+    };
     Ok(counts.into_iter().map(tally).collect())
 }
 
 /// The number of pending deliveries of a lane.
-pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreError> {
+pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, StoreError> {
     let Followed { followed: at, following } = followed(conn)?;
     let rest = tail(conn, at, Only::Lane(lane))?;
     let mut ahead = None;
@@ -238,11 +249,11 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<Waiting, StoreE
         let more = rest.pending.get(&(lane, tier)).copied().unwrap_or(0);
         *pending = u64::try_from(count + more).unwrap_or(0);
     }
-    Ok(Waiting { lane, by_tier })
+    Ok(LaneBacklog { lane, by_tier })
 }
 
 /// The number of pending deliveries of all lanes.
-pub(super) fn pending(conn: &Connection) -> Result<Pending, StoreError> {
+pub(super) fn pending(conn: &Connection) -> Result<PendingCounts, StoreError> {
     let doing = failed("count pending deliveries");
     let Followed { followed: at, following } = followed(conn)?;
     let mut counts: BTreeMap<Depth, (i64, u64)> = BTreeMap::new();
@@ -259,7 +270,7 @@ pub(super) fn pending(conn: &Connection) -> Result<Pending, StoreError> {
         let rest = ahead.as_ref().filter(|(end, _)| *end == upto).map_or(&rest, |(_, ahead)| ahead);
         u64::try_from(count + rest.depth.get(&of).copied().unwrap_or(0)).unwrap_or(0)
     };
-    Ok(Pending { by_tier: Tier::ALL.map(|tier| count(Depth::Tier(tier))), untried: count(Depth::Untried) })
+    Ok(PendingCounts { by_tier: Tier::ALL.map(|tier| count(Depth::Tier(tier))), untried: count(Depth::Untried) })
 }
 
 /// The bound at which a page of an index begins: `after`, or before the first entry in this order.
@@ -320,7 +331,7 @@ mod tests {
 
     use super::journal::Journal;
     use super::*;
-    use crate::journal::Entry;
+    use crate::journal::JournalEntry;
 
     const ENDPOINT: EndpointId = EndpointId::from_raw(71);
     const LANE: LaneId = LaneId::from_raw(1);
@@ -328,11 +339,11 @@ mod tests {
     const NAME: Hidden = Hidden([7; 16]);
 
     /// Reads a name, a lane's count and a tenant's tallies, all as of now.
-    fn look(conn: &Connection) -> (Vec<MessageId>, u64, Vec<Tally>) {
+    fn look(conn: &Connection) -> (Vec<MessageId>, u64, Vec<HourlyCount>) {
         let named = named(conn, (NameKind::Correlation, NAME), ListOrder::NewestFirst, None, 100).expect("it reads");
-        let tallies = tallies(conn, TENANT, Hour(0), Hour(1)).expect("it reads");
+        let tallies = tallies(conn, TENANT, UtcHour(0), UtcHour(1)).expect("it reads");
         let lane = waiting(conn, LANE).expect("it reads").total();
-        let all = Pending { by_tier: [0, lane, 20], untried: lane + 20 };
+        let all = PendingCounts { by_tier: [0, lane, 20], untried: lane + 20 };
         assert_eq!(pending(conn).expect("it reads"), all, "all lanes together");
         (named.messages, lane, tallies)
     }
@@ -341,7 +352,7 @@ mod tests {
     fn journalled(conn: &Connection) {
         let mut journal = Journal::prepare(conn).expect("the schema is there");
         for n in 0..20 {
-            journal.entries.push(&Entry::Accepted {
+            journal.entries.push(&JournalEntry::Accepted {
                 message: MessageId::from_raw(10 * (n + 1)),
                 tenant: TENANT,
                 at: Timestamp::from_millis(5),
@@ -386,11 +397,11 @@ mod tests {
         })
         .expect("it reads");
         let facts = derived.into_facts();
-        let slices: Vec<&[Fact]> = facts.chunks(3).collect();
+        let slices: Vec<&[DerivedFact]> = facts.chunks(3).collect();
         // A crash after each slice: the next start repeats the batch from its beginning.
         for made in 1..=slices.len() {
             for (at, facts) in slices.iter().enumerate().take(made) {
-                let slice = Slice { facts: facts.to_vec(), to, is_last: at + 1 == slices.len() };
+                let slice = FactSlice { facts: facts.to_vec(), to, is_last: at + 1 == slices.len() };
                 write(&conn, &slice).expect("it is written");
                 assert_eq!(look(&conn), expected, "slice {at} of {made}");
             }

@@ -12,12 +12,12 @@ use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{get, key, stored_key};
-use super::sealed::{self, Once};
+use super::sealed::{self, SealedCall};
 use super::vault::Vault;
 use super::{Sqlite, derived, failed, idempotency};
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::number::{document_number, stored_document};
-use crate::row::{Act, Deed, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 use crate::{Register, StoreError};
 
 /// The keyed hash by which a name is looked up.
@@ -31,7 +31,7 @@ struct Sealed {
     /// The key it is sealed under. Holding it here keeps it from being evicted before it is written.
     key: Arc<SealingKey>,
     /// The time of the change, and the API key behind it.
-    act: Act,
+    act: AuditStamp,
 }
 
 impl Register for Sqlite {
@@ -40,7 +40,7 @@ impl Register for Sqlite {
         session: Session,
         document: Document,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<Filed, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let own = self.key_of((document.tenant, None)).await?;
@@ -48,7 +48,7 @@ impl Register for Sqlite {
             Some(call) => Some(vault.seal_once(&call, &self.key_of((call.tenant, None)).await?)),
             None => None,
         };
-        let keyed = once.as_ref().map(Once::known_by);
+        let keyed = once.as_ref().map(SealedCall::known_by);
         let name = document.name.as_deref().map(|name| hide(&vault, document.kind, document.tenant, name));
         let sealed = Sealed { name, sealed: sealed::seal_document(&document, &own), key: own, act, document };
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &sealed, once.as_ref(), entries);
@@ -58,12 +58,12 @@ impl Register for Sqlite {
         }
     }
 
-    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: Act) -> Result<bool, StoreError> {
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: AuditStamp) -> Result<bool, StoreError> {
         self.asked_work(session, 1, move |conn, entries| {
             let removed = remove(conn, kind, id).map_err(failed("remove a document"))?;
             if let Some((tenant, made)) = removed {
-                let Act { at, by } = act;
-                entries.push(&Entry::Document { kind, id, tenant, made, deed: Deed::Removed, at, by });
+                let AuditStamp { at, by } = act;
+                entries.push(&JournalEntry::Document { kind, id, tenant, made, deed: ChangeKind::Removed, at, by });
             }
             Ok(removed.is_some())
         })
@@ -138,7 +138,7 @@ fn file(
     conn: &Connection,
     vault: &Vault,
     new: &Sealed,
-    once: Option<&Once>,
+    once: Option<&SealedCall>,
     entries: &mut Entries,
 ) -> Result<Filed, StoreError> {
     if let Some(before) = idempotency::known(conn, vault, once)? {
@@ -155,7 +155,7 @@ fn file(
     // If the tenant was erased since the document was sealed, it has another key now: seal the document again.
     let anew = (own.id() != new.key.id()).then(|| sealed::seal_document(document, &own));
     let deed = put(conn, document, name.as_ref(), anew.as_ref().unwrap_or(&new.sealed)).map_err(&doing)?;
-    entries.push(&Entry::document(document, deed, new.act));
+    entries.push(&JournalEntry::document(document, deed, new.act));
     Ok(Filed::Done)
 }
 
@@ -170,14 +170,19 @@ fn is_taken(conn: &Connection, name: Option<&HiddenName>, id: i64) -> rusqlite::
 }
 
 /// Writes a document; returns whether it was created or changed.
-fn put(conn: &Connection, document: &Document, name: Option<&HiddenName>, sealed: &[u8]) -> rusqlite::Result<Deed> {
+fn put(
+    conn: &Connection,
+    document: &Document,
+    name: Option<&HiddenName>,
+    sealed: &[u8],
+) -> rusqlite::Result<ChangeKind> {
     let (kind, id) = (document_number(document.kind), key(document.id));
     let is_there = conn.prepare_cached("SELECT 1 FROM document WHERE kind = ?1 AND id = ?2")?.exists((kind, id))?;
     conn.prepare_cached(
         "INSERT OR REPLACE INTO document (kind, id, tenant, name, at_ms, sealed) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?
     .execute((kind, id, key(document.tenant.0), name, document.at.as_millis(), sealed))?;
-    Ok(if is_there { Deed::Changed } else { Deed::Made })
+    Ok(if is_there { ChangeKind::Changed } else { ChangeKind::Made })
 }
 
 /// Removes a document; returns its tenant and when it was created.
@@ -226,7 +231,7 @@ fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Do
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Erase, FirstAnswer, KeyHash, Whom};
+    use crate::row::{Erase, ErasureTarget, FirstAnswer, KeyHash};
     use crate::{Erasures, Outbox};
 
     #[tokio::test]
@@ -244,9 +249,9 @@ mod tests {
         let key = store.key_of((tenant, None)).await.expect("a key");
         let once = vault.seal_once(&call, &key);
         let name = document.name.as_deref().map(|name| hide(&vault, kind, tenant, name));
-        let (sealed, act) = (sealed::seal_document(&document, &key), Act::at(at));
+        let (sealed, act) = (sealed::seal_document(&document, &key), AuditStamp::at(at));
         let new = Sealed { name, sealed, key, act, document: document.clone() };
-        let erase = Erase { tenant, whom: Whom::Tenant, at, by: None };
+        let erase = Erase { tenant, whom: ErasureTarget::Tenant, at, by: None };
         store.erase(session, erase).await.expect("it is erased");
         let run = move |conn: &Connection, entries: &mut Entries| file(conn, &vault, &new, Some(&once), entries);
         assert_eq!(store.noted_work(session, 1, run).await.expect("it is filed"), Filed::Done);

@@ -1,6 +1,6 @@
 //! Writes endpoints, and finds them by id, lane, uid, tenant, subject and tag, from memory where possible.
 
-mod kept;
+mod cache;
 mod listed;
 mod matching;
 
@@ -15,18 +15,18 @@ use super::column::{
     get, key, micros, on_dead_number, order_number, status_number, stored_key, stored_micros, stored_on_dead,
     stored_order, stored_status,
 };
-use super::request::{PutEndpoint, Request};
+use super::request::{PutEndpoint, WriteRequest};
 use super::sealed::endpoint::{EndpointNames, NAME_BYTES, SealedEndpoint};
 use super::vault::{self, Vault};
 use super::{Sqlite, failed, sealed};
 use crate::journal;
 use crate::row::{
-    Act, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder, MatchedEndpoints,
-    SecretAct, Session,
+    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
+    MatchedEndpoints, SecretAct, Session,
 };
 use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
-pub(super) use kept::{CommittedChange, Kept};
+pub(super) use cache::{CommittedChange, EndpointCache};
 
 impl Directory for Sqlite {
     async fn put_endpoint(
@@ -34,7 +34,7 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
         self.put(session, endpoint, once, act, None).await
     }
@@ -44,9 +44,9 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
-        let note = journal::Entry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
+        let note = journal::JournalEntry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
         self.put(session, endpoint, once, act, Some(note)).await
     }
 
@@ -55,9 +55,9 @@ impl Directory for Sqlite {
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
-        act: Act,
+        act: AuditStamp,
     ) -> Result<(), StoreError> {
-        let note = journal::Entry::secret(endpoint, tenant, SecretAct::Shown, act);
+        let note = journal::JournalEntry::secret(endpoint, tenant, SecretAct::Shown, act);
         self.asked_work(session, 1, move |_, entries| {
             entries.push(&note);
             Ok(())
@@ -66,24 +66,24 @@ impl Directory for Sqlite {
     }
 
     async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
-        if let Some(entry) = self.shared.kept.get(id) {
+        if let Some(entry) = self.shared.cache.get(id) {
             return Ok(Some(entry.endpoint));
         }
-        let read_at = self.shared.kept.changes();
+        let read_at = self.shared.cache.changes();
         let vault = Arc::clone(&self.shared.vault);
         let read = self.readers.read(move |conn| read(conn, &vault, &[id])).await?;
-        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+        Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
     async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
-        let (mut found, _) = self.shared.kept.by_lanes(&[lane]);
+        let (mut found, _) = self.shared.cache.by_lanes(&[lane]);
         if let Some(entry) = found.pop() {
             return Ok(Some(entry.endpoint));
         }
-        let read_at = self.shared.kept.changes();
+        let read_at = self.shared.cache.changes();
         let vault = Arc::clone(&self.shared.vault);
         let read = self.readers.read(move |conn| read_lanes(conn, &vault, &[lane])).await?;
-        Ok(self.shared.kept.keep(read_at, read).pop().map(|entry| entry.endpoint))
+        Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
@@ -102,15 +102,15 @@ impl Directory for Sqlite {
     }
 
     async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
-        if let Some(list) = self.shared.kept.tenant_list(tenant) {
+        if let Some(list) = self.shared.cache.tenant_list(tenant) {
             return Ok(list);
         }
-        let read_at = self.shared.kept.changes();
+        let read_at = self.shared.cache.changes();
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, None, ENDPOINTS_LISTED_MAX + 1);
         let read = self.readers.read(read).await?;
-        self.shared.kept.count_rows(read.len());
-        Ok(self.shared.kept.keep_tenant(read_at, tenant, read))
+        self.shared.cache.count_rows(read.len());
+        Ok(self.shared.cache.keep_tenant(read_at, tenant, read))
     }
 
     async fn endpoints_matching(
@@ -120,14 +120,14 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<MatchedEndpoints, StoreError> {
-        let (shared, read_at) = (Arc::clone(&self.shared), self.shared.kept.changes());
-        let (keys, limit) = (matching::Keys::of(shared.vault.lookups(), tenant, &selector), limit as usize);
+        let (shared, read_at) = (Arc::clone(&self.shared), self.shared.cache.changes());
+        let (keys, limit) = (matching::LookupHashes::of(shared.vault.lookups(), tenant, &selector), limit as usize);
         let read = move |conn: &Connection| matching::read(conn, &shared, &keys, after, limit);
         let matching::Candidates { mut known, read, next, rows } = self.readers.read(read).await?;
-        self.shared.kept.count_rows(rows);
+        self.shared.cache.count_rows(rows);
         // A walk over many pages is not cached: it would evict endpoints that are in use.
         if after.is_none() && next.is_none() {
-            known.extend(self.shared.kept.keep(read_at, read).into_iter().map(|entry| entry.endpoint));
+            known.extend(self.shared.cache.keep(read_at, read).into_iter().map(|entry| entry.endpoint));
         } else {
             known.extend(read.into_iter().map(Arc::new));
         }
@@ -181,8 +181,8 @@ impl Sqlite {
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
-        act: Act,
-        note: Option<journal::Entry>,
+        act: AuditStamp,
+        note: Option<journal::JournalEntry>,
     ) -> Result<EndpointPut, StoreError> {
         let vault = &self.shared.vault;
         let keyed = once.as_ref().map(|call| (call.tenant, call.key));
@@ -196,7 +196,7 @@ impl Sqlite {
             note,
             put: EndpointPut::Done,
         };
-        let put = self.writer.ask(|reply| Request::PutEndpoint { session, put: Box::new(put), reply }).await?;
+        let put = self.writer.ask(|reply| WriteRequest::PutEndpoint { session, put: Box::new(put), reply }).await?;
         match (put, keyed) {
             (EndpointPut::Replayed(answer), Some(keyed)) => {
                 Ok(EndpointPut::Replayed(self.open_answer(keyed, answer).await?))
@@ -207,7 +207,7 @@ impl Sqlite {
 }
 
 /// The stored row of an endpoint that is about to be changed.
-pub(super) struct Before {
+pub(super) struct EndpointBefore {
     pub(super) tenant: TenantId,
     version: u32,
     is_deleted: bool,
@@ -216,13 +216,13 @@ pub(super) struct Before {
     sealed: Vec<u8>,
 }
 
-pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Option<Before>> {
+pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Option<EndpointBefore>> {
     conn.prepare_cached("SELECT tenant, version, status, tags, sealed FROM endpoint WHERE id = ?1")?
         .query_row([key(id.0)], |row| {
             let tenant = TenantId::from_raw(row.get::<_, i64>(0)?.unsigned_abs());
             let is_deleted = row.get::<_, u8>(2)? == status_number(EndpointStatus::Deleted);
             let tags = row.get::<_, Option<Vec<u8>>>(3)?.unwrap_or_default();
-            Ok(Before { tenant, version: row.get(1)?, is_deleted, tags, sealed: row.get(4)? })
+            Ok(EndpointBefore { tenant, version: row.get(1)?, is_deleted, tags, sealed: row.get(4)? })
         })
         .optional()
 }
@@ -232,7 +232,7 @@ pub(super) fn before(conn: &Connection, id: EndpointId) -> rusqlite::Result<Opti
 pub(super) fn may_put(
     conn: &Connection,
     endpoint: &Endpoint,
-    before: Option<&Before>,
+    before: Option<&EndpointBefore>,
     uid: Option<&Digest>,
 ) -> Result<EndpointPut, StoreError> {
     let next = before.map_or(0, |before| before.version + 1);
@@ -269,7 +269,7 @@ pub(super) fn put(
     conn: &Connection,
     endpoint: &Endpoint,
     names: &EndpointNames,
-    before: Option<&Before>,
+    before: Option<&EndpointBefore>,
     sealed: &[u8],
 ) -> rusqlite::Result<()> {
     let tags = names.tags.as_flattened();

@@ -23,12 +23,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tokio::sync::oneshot;
 
 use super::column::{get, key, stored_key};
-use super::erasures_file::{self, Line};
-use super::request::Request;
+use super::erasures_file::{self, ErasureLine};
+use super::request::WriteRequest;
 use super::vault::{self, Vault};
 use super::{Sqlite, derived, failed, idempotency, scrub, sealed, signed};
-use crate::journal::{Entries, Entry, ErasedWhom, Hidden};
-use crate::row::{By, Erase, Erasure, ErasureStep, ExportAsked, Session, Whom};
+use crate::journal::{Entries, ErasedTarget, Hidden, JournalEntry};
+use crate::row::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Session};
 use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
 
 pub use again::ErasedAgain;
@@ -95,14 +95,14 @@ impl Erasures for Sqlite {
     async fn erase(&self, session: Session, erase: Erase) -> Result<Erasure, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let subject = match &erase.whom {
-            Whom::Subject(name) => Some(vault.subject(erase.tenant, name)),
-            Whom::Tenant => None,
+            ErasureTarget::Subject(name) => Some(vault.subject(erase.tenant, name)),
+            ErasureTarget::Tenant => None,
         };
         let begin = move |conn: &Connection, entries: &mut Entries| {
             begin(conn, &vault, (erase.tenant, subject.as_ref()), (erase.at, erase.by), entries)
         };
         let open = self.asked_work(session, 1, begin).await?;
-        self.shared.kept.forget_tenant(open.erasure.tenant);
+        self.shared.cache.evict_tenant(open.erasure.tenant);
         self.list(&open).await?;
         self.turn(session, open).await?;
         self.sign(session, 1, open.erasure.at).await?;
@@ -155,13 +155,13 @@ impl Erasures for Sqlite {
         self.readers.read(move |conn| unfinished(conn, limit)).await
     }
 
-    async fn note_export(&self, session: Session, asked: ExportAsked) -> Result<(), StoreError> {
+    async fn note_export(&self, session: Session, asked: ExportRequest) -> Result<(), StoreError> {
         let vault = Arc::clone(&self.shared.vault);
-        let ExportAsked { tenant, subject, at, by } = asked;
+        let ExportRequest { tenant, subject, at, by } = asked;
         let subject = vault.subject(tenant, &subject);
         let note = move |conn: &Connection, entries: &mut Entries| {
             let mark = known_subject(conn, &vault, tenant, &subject)?.and_then(|(_, mark)| mark);
-            entries.push(&Entry::Exported { tenant, subject: mark, at, by });
+            entries.push(&JournalEntry::Exported { tenant, subject: mark, at, by });
             Ok(())
         };
         self.asked_work(session, 1, note).await
@@ -181,12 +181,13 @@ impl Sqlite {
     /// Copies the log into the database and truncates it, so that no overwritten bytes are left in it. Returns `false`
     /// when another program's read prevents it, or the disk is full: then try again.
     pub(super) async fn empty_log(&self) -> Result<bool, StoreError> {
-        self.writer.ask(Request::EmptyLog).await
+        self.writer.ask(WriteRequest::EmptyLog).await
     }
 
     /// Adds an erasure to the list beside the data, unless the list has it.
     async fn list(&self, open: &Open) -> Result<(), StoreError> {
-        let line = Line { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
+        let line =
+            ErasureLine { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
         let (folder, text) = (self.path.clone(), line.to_text(self.shared.vault.erasures()));
         // Runs on a reader thread, since it waits for the disk.
         let append = move |_: &Connection| {
@@ -224,7 +225,7 @@ impl Sqlite {
         let followed = |conn: &Connection| Ok(derived::followed(conn)?.followed);
         if self.readers.read(followed).await? < open.erasure.row {
             let (reply, done) = oneshot::channel();
-            self.writer.send(Request::CatchUp(reply)).await?;
+            self.writer.send(WriteRequest::CatchUp(reply)).await?;
             // This may fail on a full disk.
             _ = done.await;
         }
@@ -269,7 +270,7 @@ fn begin(
     conn: &Connection,
     vault: &Vault,
     (tenant, subject): (TenantId, Option<&Digest>),
-    (at, by): (Timestamp, Option<By>),
+    (at, by): (Timestamp, Option<ApiKeyRef>),
     entries: &mut Entries,
 ) -> Result<Open, StoreError> {
     let doing = failed("begin an erasure");
@@ -283,8 +284,8 @@ fn begin(
             None
         }
     };
-    let whom = subject.map_or(ErasedWhom::Tenant, |_| ErasedWhom::Subject(mark));
-    entries.push(&Entry::Erased { tenant, whom, at, by });
+    let whom = subject.map_or(ErasedTarget::Tenant, |_| ErasedTarget::Subject(mark));
+    entries.push(&JournalEntry::Erased { tenant, whom, at, by });
     // The row of the journal that this commit will write.
     let row: i64 =
         conn.query_row("SELECT coalesce(max(number), 0) + 1 FROM journal", [], |row| row.get(0)).map_err(&doing)?;
@@ -355,7 +356,7 @@ fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
 fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) -> Result<(), StoreError> {
     let Some(open) = one(conn, number)?.filter(|open| open.phase == Phase::Log) else { return Ok(()) };
     let Erasure { row, messages, deliveries, .. } = open.erasure;
-    entries.push(&Entry::ErasureDone { announced: row, messages, deliveries, at: now });
+    entries.push(&JournalEntry::ErasureDone { announced: row, messages, deliveries, at: now });
     let erasure = Erasure { done: Some(now), ..open.erasure };
     Open { erasure, phase: Phase::Done, ..open }.write(conn)
 }

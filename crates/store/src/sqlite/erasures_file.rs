@@ -26,7 +26,7 @@ const HEAD: &str = "posthaste erasure 1";
 
 /// One line of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ErasureLine {
     pub(super) store: [u8; 16],
     /// The row of the journal that announced it.
     pub(super) row: u64,
@@ -34,7 +34,7 @@ pub(super) struct Line {
     pub(super) hidden: Digest,
 }
 
-impl Line {
+impl ErasureLine {
     /// The line with its MAC, as written to the file.
     pub(super) fn to_text(self, key: &LookupKey) -> String {
         let words = self.words();
@@ -104,7 +104,8 @@ fn mac(key: &LookupKey, words: &str) -> Digest {
 mod tests {
     use super::*;
 
-    const LINE: Line = Line { store: [7; 16], row: 12, at: Timestamp::from_millis(1_760_000_000_000), hidden: [9; 32] };
+    const LINE: ErasureLine =
+        ErasureLine { store: [7; 16], row: 12, at: Timestamp::from_millis(1_760_000_000_000), hidden: [9; 32] };
 
     fn key() -> LookupKey {
         LookupKey::from_bytes([1; 32])
@@ -114,7 +115,7 @@ mod tests {
     fn a_line_parses_as_written_and_altered_lines_are_refused() {
         let text = LINE.to_text(&key());
         let line = text.trim_end();
-        assert_eq!(Line::parse(line, &key()), Some(LINE));
+        assert_eq!(ErasureLine::parse(line, &key()), Some(LINE));
         let forged = [
             line.replace(" 12 ", " 13 "),
             line.replace(" 1 ", " 2 "),
@@ -124,9 +125,9 @@ mod tests {
             String::new(),
         ];
         for forged in forged {
-            assert_eq!(Line::parse(&forged, &key()), None, "{forged}");
+            assert_eq!(ErasureLine::parse(&forged, &key()), None, "{forged}");
         }
-        assert_eq!(Line::parse(line, &LookupKey::from_bytes([2; 32])), None, "another store's");
+        assert_eq!(ErasureLine::parse(line, &LookupKey::from_bytes([2; 32])), None, "another store's");
     }
 
     #[test]
@@ -137,7 +138,7 @@ mod tests {
         append(folder.path(), &text).expect("it is appended");
         append(folder.path(), &text).expect("it is appended");
         let file = std::fs::read_to_string(folder.path().join(ERASURES)).expect("it is there");
-        let read: Vec<_> = file.lines().map(|line| Line::parse(line, &key())).collect();
+        let read: Vec<_> = file.lines().map(|line| ErasureLine::parse(line, &key())).collect();
         assert_eq!(read, [None, Some(LINE), Some(LINE)]);
         assert!(has(folder.path(), &text).expect("it reads"));
     }

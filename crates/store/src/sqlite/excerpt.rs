@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::Outbox;
-    use crate::row::{Accepted, Attempt, Message, NewDelivery, Session, Settled};
+    use crate::row::{Accepted, AttemptRecord, Message, NewDelivery, Session, Settled};
     use crate::sqlite::Sqlite;
 
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -127,7 +127,7 @@ mod tests {
             },
             epoch: session.epoch,
             excerpt: Some(Bytes::from_static(b"go away")),
-            attempt: Some(Attempt {
+            attempt: Some(AttemptRecord {
                 number: 1,
                 at: NOW,
                 took: Duration::ZERO,

@@ -20,9 +20,9 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
-use super::derived::{self, Slice};
+use super::derived::{self, FactSlice};
 use super::journal;
-use super::request::Request;
+use super::request::WriteRequest;
 use super::thread::Joined;
 use crate::StoreError;
 use crate::derived::Derived;
@@ -57,7 +57,7 @@ struct Behind {
 
 impl Follower {
     /// Starts the thread on a connection of its own.
-    pub(super) fn start(conn: Connection, requests: WeakSender<Request>) -> Result<Self, StoreError> {
+    pub(super) fn start(conn: Connection, requests: WeakSender<WriteRequest>) -> Result<Self, StoreError> {
         let (wake, woken) = sync_channel(1);
         let behind = Arc::new(Behind::default());
         let side = Side { conn, requests, behind: Arc::clone(&behind), owners: BTreeMap::new() };
@@ -89,7 +89,7 @@ impl Follower {
 /// The state of the thread.
 struct Side {
     conn: Connection,
-    requests: WeakSender<Request>,
+    requests: WeakSender<WriteRequest>,
     behind: Arc<Behind>,
     /// A cache of the tenants of endpoints.
     owners: BTreeMap<EndpointId, TenantId>,
@@ -149,10 +149,10 @@ impl Side {
         let facts = derived.into_facts();
         let mut slices = facts.chunks(SLICE).peekable();
         if slices.peek().is_none() {
-            self.write(Slice { facts: Vec::new(), to, is_last: true })?;
+            self.write(FactSlice { facts: Vec::new(), to, is_last: true })?;
         }
         while let Some(slice) = slices.next() {
-            self.write(Slice { facts: slice.to_vec(), to, is_last: slices.peek().is_none() })?;
+            self.write(FactSlice { facts: slice.to_vec(), to, is_last: slices.peek().is_none() })?;
         }
         if self.owners.len() > OWNERS_MAX {
             self.owners.clear();
@@ -160,10 +160,10 @@ impl Side {
         Ok(true)
     }
 
-    fn write(&self, slice: Slice) -> Result<(), StoreError> {
+    fn write(&self, slice: FactSlice) -> Result<(), StoreError> {
         let (reply, answer) = oneshot::channel();
         let requests = self.requests.upgrade().ok_or(StoreError::Stopped)?;
-        requests.blocking_send(Request::Follow { slice, reply }).map_err(|_| StoreError::Stopped)?;
+        requests.blocking_send(WriteRequest::Follow { slice, reply }).map_err(|_| StoreError::Stopped)?;
         drop(requests);
         answer.blocking_recv().map_err(|_| StoreError::Stopped)?
     }

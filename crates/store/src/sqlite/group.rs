@@ -17,14 +17,14 @@ use super::endpoint::{CommittedChange, Turned};
 use super::fault::{is_callers, is_full};
 use super::journal::Journal;
 use super::low::Low;
-use super::request::{Change, PutEndpoint, Request};
+use super::request::{PutEndpoint, SmallChange, WriteRequest};
 use super::sealed::endpoint::SealedEndpoint;
 use super::settle::Settle;
-use super::vault::{Vault, View};
+use super::vault::{KeyView, Vault};
 use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
 use crate::StoreError;
-use crate::journal::Entry;
-use crate::row::{Act, By, EndpointPut, Session, Settlement, Start};
+use crate::journal::JournalEntry;
+use crate::row::{ApiKeyRef, AuditStamp, EndpointPut, Session, SessionStart, Settlement};
 
 /// The prepared statements and the state for running groups of requests.
 pub(super) struct Group<'c> {
@@ -68,7 +68,7 @@ impl<'c> Group<'c> {
     }
 
     /// Commits a group. An error ends the writer, unless the disk is full: then the group is rolled back.
-    pub(super) fn write(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+    pub(super) fn write(&mut self, group: &mut [WriteRequest]) -> Result<Refused, StoreError> {
         let session = self.session;
         match self.write_together(group) {
             Err(error) if is_callers(&error) => {
@@ -100,7 +100,7 @@ impl<'c> Group<'c> {
         Ok(())
     }
 
-    fn write_together(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+    fn write_together(&mut self, group: &mut [WriteRequest]) -> Result<Refused, StoreError> {
         let mut refused = Refused::new();
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
@@ -116,7 +116,7 @@ impl<'c> Group<'c> {
     }
 
     /// Runs the group again with each request in a savepoint, so that a faulty one fails alone.
-    fn write_apart(&mut self, group: &mut [Request]) -> Result<Refused, StoreError> {
+    fn write_apart(&mut self, group: &mut [WriteRequest]) -> Result<Refused, StoreError> {
         let mut refused = Refused::new();
         self.begin.raw_execute().map_err(failed("begin a commit"))?;
         for (place, request) in group.iter_mut().enumerate() {
@@ -156,7 +156,7 @@ impl<'c> Group<'c> {
         Ok(())
     }
 
-    fn apply(&mut self, request: &mut Request) -> Result<(), StoreError> {
+    fn apply(&mut self, request: &mut WriteRequest) -> Result<(), StoreError> {
         if let Some(session) = request.session()
             && self.session != Some(session)
         {
@@ -165,39 +165,39 @@ impl<'c> Group<'c> {
         self.low.notice(request);
         let doing = request.doing();
         match request {
-            Request::Open { at, start, .. } => {
+            WriteRequest::Open { at, start, .. } => {
                 let begun = begin_session(self.conn, &self.vault)?;
-                self.journal.entries.push(&Entry::Opened { session: begun.session.id, at: *at });
+                self.journal.entries.push(&JournalEntry::Opened { session: begun.session.id, at: *at });
                 self.session = Some(begun.session);
                 *start = Some(begun);
                 Ok(())
             }
-            Request::Accept { messages, sealed, entries, found, .. } => {
+            WriteRequest::Accept { messages, sealed, entries, found, .. } => {
                 *found = self.accept.run(messages, sealed, entries, &mut self.journal.entries)?;
                 Ok(())
             }
-            Request::Settle { session, settlements, entries, macs, settled, .. } => {
+            WriteRequest::Settle { session, settlements, entries, macs, settled, .. } => {
                 let written = &mut self.journal.entries;
                 self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))?;
                 self.disable_where_asked(settlements).map_err(failed(doing))
             }
-            Request::Cut { cut, by, ended, .. } => self.cut(cut, *by, ended),
-            Request::PutEndpoint { put, .. } => self.put_endpoint(put),
-            Request::Change { change, .. } => self.change(change).map_err(failed(doing)),
-            Request::Spread { chunk, macs, chunked, .. } => {
+            WriteRequest::Cut { cut, by, ended, .. } => self.cut(cut, *by, ended),
+            WriteRequest::PutEndpoint { put, .. } => self.put_endpoint(put),
+            WriteRequest::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            WriteRequest::Spread { chunk, macs, chunked, .. } => {
                 *chunked = job::spread(self.conn, &mut self.accept, chunk, macs, &mut self.journal.entries)?;
                 Ok(())
             }
-            Request::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
-            Request::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
-            Request::CatchUp(_) | Request::EmptyLog(_) | Request::Wake | Request::Stop => Ok(()),
+            WriteRequest::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
+            WriteRequest::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
+            WriteRequest::CatchUp(_) | WriteRequest::EmptyLog(_) | WriteRequest::Wake | WriteRequest::Stop => Ok(()),
         }
     }
 
-    fn cut(&mut self, cut: &Cut, by: Option<By>, ended: &mut Option<u64>) -> Result<(), StoreError> {
-        self.journal.entries.push(&Entry::cut(cut, by));
+    fn cut(&mut self, cut: &Cut, by: Option<ApiKeyRef>, ended: &mut Option<u64>) -> Result<(), StoreError> {
+        self.journal.entries.push(&JournalEntry::cut(cut, by));
         if let Some(turned) = cut::put(self.conn, cut)? {
-            self.turned(turned, Act { at: cut.at, by });
+            self.turned(turned, AuditStamp { at: cut.at, by });
         }
         // For a lane, a reader counts: the count scans every pending row, and all writes would wait for it.
         if let CutScope::Message(_) = cut.scope {
@@ -212,15 +212,15 @@ impl<'c> Group<'c> {
             let Some(at) = settlement.asked_to_disable() else { continue };
             let endpoint = settlement.record.delivery.endpoint;
             if let Some(turned) = endpoint::disable(self.conn, endpoint)? {
-                self.turned(turned, Act::at(at));
+                self.turned(turned, AuditStamp::at(at));
             }
         }
         Ok(())
     }
 
     /// Notes that an endpoint has another status.
-    fn turned(&mut self, turned: Turned, act: Act) {
-        self.journal.entries.push(&Entry::turned(turned.id, turned.tenant, turned.status, act));
+    fn turned(&mut self, turned: Turned, act: AuditStamp) {
+        self.journal.entries.push(&JournalEntry::turned(turned.id, turned.tenant, turned.status, act));
         self.changed.push(CommittedChange::Turned(turned));
     }
 
@@ -239,7 +239,7 @@ impl<'c> Group<'c> {
         let anew = if self.vault.is_destroyed(endpoint.tenant, sealed.key.id()) {
             // Its tenant or subject was erased since it was sealed: seal it again, under a new key.
             let (tenant, subject) = sealed::endpoint::whose(&self.vault, endpoint);
-            let key = self.vault.find_or_make(self.conn, View::Writers, tenant, subject.as_ref())?;
+            let key = self.vault.find_or_make(self.conn, KeyView::Writers, tenant, subject.as_ref())?;
             Some(SealedEndpoint::new(&self.vault, endpoint, &key, once.as_ref()))
         } else {
             None
@@ -247,7 +247,7 @@ impl<'c> Group<'c> {
         let sealed = anew.as_ref().unwrap_or(&*sealed);
         self.accept.put_keys(&sealed.keys).map_err(&doing)?;
         idempotency::remember(self.conn, sealed.once.as_ref().map(|once| &once.sealed)).map_err(&doing)?;
-        self.journal.entries.push(&Entry::endpoint(endpoint, *act));
+        self.journal.entries.push(&JournalEntry::endpoint(endpoint, *act));
         note.iter().for_each(|note| self.journal.entries.push(note));
         endpoint::put(self.conn, endpoint, names, before.as_ref(), &sealed.settings).map_err(&doing)?;
         let moved_from = before.map(|before| before.tenant).filter(|tenant| *tenant != endpoint.tenant);
@@ -255,29 +255,29 @@ impl<'c> Group<'c> {
         Ok(())
     }
 
-    fn change(&mut self, change: &Change) -> rusqlite::Result<()> {
+    fn change(&mut self, change: &SmallChange) -> rusqlite::Result<()> {
         if let Some(entry) = change.entry() {
             self.journal.entries.push(&entry);
         }
         match change {
-            Change::Spill(deliveries) => {
+            SmallChange::Spill(deliveries) => {
                 for delivery in deliveries {
                     self.spill.raw_bind_parameter(1, key(delivery.0))?;
                     self.spill.raw_execute()?;
                 }
             }
-            Change::Uncut(scope, _) => cut::remove(self.conn, *scope)?,
-            Change::Pause(pause, _) => pause::put(self.conn, &self.vault, pause)?,
-            Change::Resume(scope, _) => pause::remove(self.conn, *scope)?,
+            SmallChange::Uncut(scope, _) => cut::remove(self.conn, *scope)?,
+            SmallChange::Pause(pause, _) => pause::put(self.conn, &self.vault, pause)?,
+            SmallChange::Resume(scope, _) => pause::remove(self.conn, *scope)?,
             // The journal entry is all there is to write.
-            Change::Reset(..) => {}
-            Change::Remember(breakers) => breaker::replace(self.conn, breakers)?,
+            SmallChange::Reset(..) => {}
+            SmallChange::Remember(breakers) => breaker::replace(self.conn, breakers)?,
         }
         Ok(())
     }
 }
 
-fn begin_session(conn: &Connection, vault: &Vault) -> Result<Start, StoreError> {
+fn begin_session(conn: &Connection, vault: &Vault) -> Result<SessionStart, StoreError> {
     let number: u32 = conn
         .query_row("UPDATE meta SET value = value + 1 WHERE key = 'starts' RETURNING value", [], |row| row.get(0))
         .map_err(failed("count a start"))?;
@@ -286,7 +286,7 @@ fn begin_session(conn: &Connection, vault: &Vault) -> Result<Start, StoreError> 
     // These deliveries were in flight in an earlier session when a cut was made; they are covered by the cut now, and
     // not sent again.
     conn.execute("DELETE FROM spared", []).map_err(failed("clear the deliveries that cuts spared"))?;
-    Ok(Start {
+    Ok(SessionStart {
         session: Session { id: number.into(), writer, epoch: number.into() },
         cuts: cut::all(conn)?,
         pauses: pause::all(conn, vault)?,

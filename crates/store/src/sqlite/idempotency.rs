@@ -11,20 +11,24 @@ use rusqlite::{Connection, Row};
 
 use super::column::key;
 use super::failed;
-use super::sealed::{self, Once};
+use super::sealed::{self, SealedCall};
 use super::vault::{self, Vault};
 use crate::StoreError;
-use crate::row::idempotency::{Before, Day, FirstAnswer, Idempotency, KeyHash};
+use crate::row::idempotency::{EarlierCall, FirstAnswer, Idempotency, KeyHash, UtcDay};
 
 const KNOWN: &str = "SELECT digest, status, answer, at_ms FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3";
 const FORGET: &str = "DELETE FROM idempotency WHERE (day, tenant, key) IN
                         (SELECT day, tenant, key FROM idempotency WHERE day < ?1 ORDER BY day, tenant, key LIMIT ?2)";
 
 /// What is known of an earlier call with the same key. A key whose answer was erased counts as unknown, and is removed.
-pub(super) fn known(conn: &Connection, vault: &Vault, once: Option<&Once>) -> Result<Option<Before>, StoreError> {
-    let Some(Once { sealed: call, .. }) = once else { return Ok(None) };
+pub(super) fn known(
+    conn: &Connection,
+    vault: &Vault,
+    once: Option<&SealedCall>,
+) -> Result<Option<EarlierCall>, StoreError> {
+    let Some(SealedCall { sealed: call, .. }) = once else { return Ok(None) };
     let doing = failed("look up an idempotency key");
-    for near in Day::of(call.at).near() {
+    for near in UtcDay::of(call.at).near() {
         let Some(known) = find(conn, near, call.tenant, call.key).map_err(&doing)? else { continue };
         let Some(before) = call.after(&known) else { continue };
         if vault.is_there(conn, &known.answer.body)? {
@@ -42,7 +46,7 @@ pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlit
         "INSERT INTO idempotency (day, tenant, key, digest, status, answer, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?
     .execute((
-        Day::of(call.at).0,
+        UtcDay::of(call.at).0,
         key(call.tenant.0),
         call.key.0,
         call.digest,
@@ -54,7 +58,7 @@ pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlit
 }
 
 /// Deletes a key.
-pub(super) fn remove(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<usize> {
+pub(super) fn remove(conn: &Connection, day: UtcDay, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<usize> {
     conn.prepare_cached("DELETE FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3")?.execute((
         day.0,
         key(tenant.0),
@@ -65,7 +69,7 @@ pub(super) fn remove(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHas
 /// A cursor over a tenant's keys: the day, and the last key read of it.
 pub(super) type Behind = (i64, [u8; 16]);
 /// The keys found, and where to continue; `None` at the end.
-type Looked = (Vec<(Day, KeyHash)>, Option<Behind>);
+type Looked = (Vec<(UtcDay, KeyHash)>, Option<Behind>);
 
 /// Finds a tenant's keys whose answers are sealed under a destroyed key. Reads at most `limit` keys after the cursor.
 pub(super) fn erased(
@@ -86,7 +90,7 @@ pub(super) fn erased(
         (looked, last) = (looked + 1, row.get(0).map_err(&doing)?);
         let sealed: Vec<u8> = row.get(1).map_err(&doing)?;
         if !vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(&doing)? {
-            found.push((Day(day), KeyHash(last)));
+            found.push((UtcDay(day), KeyHash(last)));
         }
     }
     if looked == limit {
@@ -100,11 +104,11 @@ pub(super) fn erased(
 }
 
 /// Deletes at most `limit` keys of days before this one; returns how many.
-pub(super) fn forget_before(conn: &Connection, day: Day, limit: u32) -> rusqlite::Result<usize> {
+pub(super) fn forget_before(conn: &Connection, day: UtcDay, limit: u32) -> rusqlite::Result<usize> {
     conn.prepare_cached(FORGET)?.execute((day.0, limit))
 }
 
-fn find(conn: &Connection, day: Day, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<Option<Idempotency>> {
+fn find(conn: &Connection, day: UtcDay, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<Option<Idempotency>> {
     let mut sql = conn.prepare_cached(KNOWN)?;
     let mut rows = sql.query((day.0, key(tenant.0), hash.0))?;
     rows.next()?.map(|row| stored(row, tenant, hash)).transpose()
@@ -150,7 +154,7 @@ mod tests {
                 remember(&conn, Some(&call(day, n))).expect("the table is there");
             }
         }
-        let forget = |limit| forget_before(&conn, Day(12), limit).expect("the table is there");
+        let forget = |limit| forget_before(&conn, UtcDay(12), limit).expect("the table is there");
         assert_eq!([forget(4), forget(4), forget(4)], [4, 2, 0]);
         let left: i64 = conn.query_row("SELECT count(*) FROM idempotency", [], |row| row.get(0)).expect("a count");
         assert_eq!(left, 3, "the day itself stays");

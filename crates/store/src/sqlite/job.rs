@@ -17,14 +17,14 @@ use super::column::{
     cause_number, get, job_state_number, key, micros, number, optional, stored_cause, stored_job_state, stored_key,
     stored_micros, stored_tier, tier_number,
 };
-use super::request::Request;
+use super::request::WriteRequest;
 use super::vault::Vault;
 use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{
-    Act, Begun, By, Chunk, Chunked, Count, DeadLetterFilter, FanOut, Idempotency, Job, JobCursor, JobKind, JobQuery,
-    JobState, ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayPage, ReplayWhat, Replayable, Session,
-    Skip, Skips, Spread,
+    ApiKeyRef, AuditStamp, Begun, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeliveryJob, FanOut,
+    Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX,
+    ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips,
 };
 use crate::{Jobs, StoreError};
 
@@ -32,7 +32,12 @@ const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number,
   per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto, reason";
 
 impl Jobs for Sqlite {
-    async fn start_replay(&self, session: Session, replay: NewReplay, by: Option<By>) -> Result<Job, StoreError> {
+    async fn start_replay(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        by: Option<ApiKeyRef>,
+    ) -> Result<DeliveryJob, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let run = move |conn: &Connection, entries: &mut Entries| {
             has_room(conn, &replay)?;
@@ -46,7 +51,7 @@ impl Jobs for Sqlite {
         session: Session,
         replay: NewReplay,
         once: Idempotency,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
     ) -> Result<Begun, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let once = vault.seal_once(&once, &self.key_of((once.tenant, None)).await?);
@@ -66,12 +71,12 @@ impl Jobs for Sqlite {
         }
     }
 
-    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+    async fn job(&self, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         self.readers.read(move |conn| one(conn, id)?.map(|job| opened(conn, &vault, job)).transpose()).await
     }
 
-    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<Job>, StoreError> {
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<DeliveryJob>, StoreError> {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
             list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, &vault, job)).collect()
@@ -79,10 +84,16 @@ impl Jobs for Sqlite {
         self.readers.read(read).await
     }
 
-    async fn change_job(&self, session: Session, id: JobId, next: JobState, act: Act) -> Result<bool, StoreError> {
+    async fn change_job(
+        &self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+        act: AuditStamp,
+    ) -> Result<bool, StoreError> {
         let run = move |conn: &Connection, entries: &mut Entries| {
             let changed = change(conn, id, next)?;
-            changed.iter().for_each(|job| entries.push(&Entry::job(job, next, act)));
+            changed.iter().for_each(|job| entries.push(&JournalEntry::job(job, next, act)));
             Ok(changed.is_some())
         };
         self.asked_work(session, 1, run).await
@@ -101,7 +112,7 @@ impl Jobs for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
             let replay = sealed(conn, &vault, &replay)?;
-            let job = Job { cursor: from, ..replay.job(dead_letter::last(conn)?)? };
+            let job = DeliveryJob { cursor: from, ..replay.job(dead_letter::last(conn)?)? };
             let listed = if let ReplayWhat::Listed(ids) = &replay.what { Some(ids.as_slice()) } else { None };
             let page = replay::page(conn, &vault, &job, listed, limit)?;
             page.ok_or_else(|| super::vault::damaged("a replay"))
@@ -112,13 +123,13 @@ impl Jobs for Sqlite {
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
         let room = arrivals::room_of_chunk(&chunk);
         let key = self.shared.vault.row_macs();
-        let mac = |spread: &Spread| (spread.new.delivery.id, token::make(key, &spread.new.delivery));
+        let mac = |spread: &ChunkDelivery| (spread.new.delivery.id, token::make(key, &spread.new.delivery));
         let macs = chunk.deliveries.iter().map(mac).collect();
         let permit = self.shared.arrivals.make_room(room).await?;
         self.writer
             .ask(|reply| {
                 permit.forget();
-                Request::Spread { session, chunk: Box::new(chunk), macs, chunked: Chunked::Stale, room, reply }
+                WriteRequest::Spread { session, chunk: Box::new(chunk), macs, chunked: Chunked::Stale, room, reply }
             })
             .await
     }
@@ -129,7 +140,7 @@ impl Jobs for Sqlite {
 }
 
 /// Opens the sealed event type and reason of a stored job.
-fn opened(conn: &Connection, vault: &Vault, mut job: Job) -> Result<Job, StoreError> {
+fn opened(conn: &Connection, vault: &Vault, mut job: DeliveryJob) -> Result<DeliveryJob, StoreError> {
     if let JobKind::ReplayFound { filter, .. } | JobKind::ReplayEnded { filter, .. } = &mut job.kind {
         dead_letter::open(conn, vault, job.tenant, &mut filter.event_type)?;
     }
@@ -140,7 +151,7 @@ fn opened(conn: &Connection, vault: &Vault, mut job: Job) -> Result<Job, StoreEr
 }
 
 /// Writes a new job.
-pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
+pub(super) fn put(conn: &Connection, job: &DeliveryJob) -> rusqlite::Result<()> {
     let (fan_out, filter, upto) = match &job.kind {
         JobKind::FanOut(fan_out) => (Some(fan_out), None, None),
         JobKind::ReplayFound { filter, upto } => (None, Some(filter.clone()), Some(*upto)),
@@ -155,8 +166,8 @@ pub(super) fn put(conn: &Connection, job: &Job) -> rusqlite::Result<()> {
     let tier = fan_out.map(|fan_out| fan_out.tier).or(filter.and_then(|filter| filter.tier));
     let (total, counted) = match job.total {
         None => (None, None),
-        Some(Count::Exactly(total)) => (Some(number(total)), Some(0)),
-        Some(Count::AtLeast(total)) => (Some(number(total)), Some(1)),
+        Some(BoundedCount::Exactly(total)) => (Some(number(total)), Some(0)),
+        Some(BoundedCount::AtLeast(total)) => (Some(number(total)), Some(1)),
     };
     let mut sql = conn.prepare_cached(&format!(
         "INSERT INTO job ({COLUMNS}) VALUES
@@ -206,19 +217,19 @@ fn begin(
     conn: &Connection,
     vault: &Vault,
     replay: &NewReplay,
-    by: Option<By>,
+    by: Option<ApiKeyRef>,
     entries: &mut Entries,
-) -> Result<Job, StoreError> {
+) -> Result<DeliveryJob, StoreError> {
     let own = vault.own_on_disk(conn, replay.tenant)?;
     let reason = replay.reason.as_deref().map(|reason| vault.seal_reason((replay.tenant, replay.id), &own, reason));
     let replay = NewReplay { reason, ..sealed(conn, vault, replay)? };
     let job = start_replay(conn, &replay)?;
-    entries.push(&Entry::job(&job, job.state, Act { at: job.at, by }));
+    entries.push(&JournalEntry::job(&job, job.state, AuditStamp { at: job.at, by }));
     opened(conn, vault, job)
 }
 
 /// Writes the job of a sealed replay.
-fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<Job, StoreError> {
+fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, StoreError> {
     let doing = failed("begin a replay");
     let mut job = replay.job(dead_letter::last(conn)?)?;
     match &replay.what {
@@ -239,7 +250,7 @@ fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<Job, StoreError
 }
 
 /// Reads one job.
-pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<Job>, StoreError> {
+pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
     Ok(read(conn, "id = ?1", [key(id.0)])?.pop())
 }
 
@@ -257,7 +268,7 @@ pub(super) fn list(
     query: JobQuery,
     after: Option<JobId>,
     limit: u32,
-) -> Result<Vec<Job>, StoreError> {
+) -> Result<Vec<DeliveryJob>, StoreError> {
     let after = after.map(|id| key(id.0));
     let (before, after) = (after.unwrap_or(i64::MAX), after.unwrap_or(-1));
     match query {
@@ -272,7 +283,7 @@ pub(super) fn list(
 }
 
 /// Changes a job's state if that is allowed; returns the job as it was before, or `None`.
-pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<Job>, StoreError> {
+pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<DeliveryJob>, StoreError> {
     let job = one(conn, id)?.filter(|job| job.state.may_become(next));
     if job.is_some() {
         conn.prepare_cached("UPDATE job SET state = ?2 WHERE id = ?1")
@@ -298,7 +309,7 @@ pub(super) fn spread(
 ) -> Result<Chunked, StoreError> {
     let doing = failed("make a chunk of deliveries");
     let Some(job) = one(conn, chunk.job)?.filter(|job| job.takes(chunk)) else { return Ok(Chunked::Stale) };
-    let look = replay::Look::begin(conn, &job.kind)?;
+    let look = replay::ReplaySelector::begin(conn, &job.kind)?;
     let mut passed_over = Vec::new();
     let mut skipped = chunk.skipped;
     for spread in &chunk.deliveries {
@@ -330,7 +341,7 @@ pub(super) fn spread(
     chunk.deliveries.retain(|spread| made(spread.new.delivery.id));
     chunk.skipped = skipped;
     if count > 0 {
-        entries.push(&Entry::spread(
+        entries.push(&JournalEntry::spread(
             job.id,
             job.tenant,
             chunk.at,
@@ -338,7 +349,7 @@ pub(super) fn spread(
         ));
     }
     if chunk.last {
-        entries.push(&Entry::job(&job, JobState::Done, Act::at(chunk.at)));
+        entries.push(&JournalEntry::job(&job, JobState::Done, AuditStamp::at(chunk.at)));
     }
     Ok(Chunked::Done(count))
 }
@@ -405,7 +416,7 @@ fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Deliv
     Ok(())
 }
 
-fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Job>, StoreError> {
+fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<DeliveryJob>, StoreError> {
     let doing = failed("read jobs");
     let mut sql = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM job WHERE {which}")).map_err(&doing)?;
     let mut rows = sql.query(params).map_err(&doing)?;
@@ -432,7 +443,7 @@ fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
 }
 
 /// A job without the items it passed over.
-fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
+fn stored(row: &Row<'_>) -> Result<DeliveryJob, StoreError> {
     let id = stored_key(get(row, 0)?)?;
     let tenant = TenantId(stored_key(get(row, 1)?)?);
     let time = |index| Ok(get::<Option<i64>>(row, index)?.map(Timestamp::from_millis));
@@ -461,9 +472,9 @@ fn stored(row: &Row<'_>) -> Result<Job, StoreError> {
     let at_least = get::<Option<i64>>(row, 9)? == Some(1);
     let count = |total: i64| {
         let total = total.unsigned_abs();
-        if at_least { Count::AtLeast(total) } else { Count::Exactly(total) }
+        if at_least { BoundedCount::AtLeast(total) } else { BoundedCount::Exactly(total) }
     };
-    Ok(Job {
+    Ok(DeliveryJob {
         id: JobId(id),
         tenant,
         at: Timestamp::from_millis(get(row, 2)?),

@@ -91,7 +91,7 @@ fn walk(
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let from = derived::beyond(order, after.map(|id| key(id.0)));
     let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
-    let (mut page, mut owners, mut budget) = (HistoryPage::default(), BTreeMap::new(), Budget::new());
+    let (mut page, mut owners, mut budget) = (HistoryPage::default(), BTreeMap::new(), ReadBudget::new());
     while let Some(row) = rows.next().map_err(&doing)? {
         if budget.is_spent() || page.deliveries.len() == limit as usize {
             return Ok(page);
@@ -130,7 +130,7 @@ pub(super) fn messages(
     limit: u32,
 ) -> Result<MessagePage, StoreError> {
     let event_type = EventType::asked(conn, vault, filter.event_type.as_deref());
-    let mut look = Look { conn, vault, filter, event_type, budget: Budget::new() };
+    let mut look = Look { conn, vault, filter, event_type, budget: ReadBudget::new() };
     if let (Some(tenant), Some(name)) = (filter.tenant, &filter.name) {
         let Some(hidden) = vault.hide(conn, tenant, name)? else { return Ok(MessagePage::default()) };
         let named = derived::named(conn, hidden, order, after, limit)?;
@@ -163,16 +163,16 @@ struct Look<'a> {
     vault: &'a Vault,
     filter: &'a MessageFilter,
     event_type: EventType<'a>,
-    budget: Budget,
+    budget: ReadBudget,
 }
 
 /// Bounds one request, by rows and by time.
-pub(super) struct Budget {
+pub(super) struct ReadBudget {
     pub(super) looks: u32,
     began: Instant,
 }
 
-impl Budget {
+impl ReadBudget {
     #[expect(
         clippy::disallowed_methods,
         reason = "how long a read takes is measured; only the length of its page depends on it"

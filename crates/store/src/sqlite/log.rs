@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
 use super::fault::is_full;
-use super::request::Request;
+use super::request::WriteRequest;
 use super::schema::{BUSY_WAIT, PAGE_BYTES};
 use super::thread::Joined;
 use super::{Bounds, Shared, failed, reading};
@@ -33,7 +33,7 @@ const READS_END_WITHIN: Duration = Duration::from_millis(250);
 const STEPS: u32 = 32;
 
 /// The writer's side of the log.
-pub(super) struct Log {
+pub(super) struct LogKeeper {
     /// Pages in the log, as SQLite reports after each commit.
     pages: Arc<AtomicU32>,
     /// How many of them the thread had copied at its last step. Out of date while the log begins anew.
@@ -50,14 +50,14 @@ pub(super) struct Log {
     _thread: Joined,
 }
 
-impl Log {
+impl LogKeeper {
     /// Starts the thread on a connection of its own, and counts what `writer` commits.
     pub(super) fn start(
         writer: &mut Connection,
         own: Connection,
         bounds: Bounds,
         shared: Arc<Shared>,
-        requests: WeakSender<Request>,
+        requests: WeakSender<WriteRequest>,
     ) -> Result<Self, StoreError> {
         let pages = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&pages);
@@ -140,7 +140,7 @@ impl Log {
     }
 }
 
-impl Log {
+impl LogKeeper {
     /// Copies everything and truncates the log. Interrupts reads that prevent it; returns `false` when one does not end
     /// in time, or the disk is full.
     pub(super) fn empty(&mut self, conn: &Connection, shared: &Shared) -> Result<bool, StoreError> {
@@ -194,7 +194,7 @@ struct Side {
     copying: Arc<Mutex<()>>,
     copied: Arc<AtomicU32>,
     shared: Arc<Shared>,
-    requests: WeakSender<Request>,
+    requests: WeakSender<WriteRequest>,
 }
 
 impl Side {
@@ -241,7 +241,7 @@ impl Side {
     fn wake_writer(&self) {
         if let Some(requests) = self.requests.upgrade() {
             // If the queue is full, the writer is awake anyway.
-            _ = requests.try_send(Request::Wake);
+            _ = requests.try_send(WriteRequest::Wake);
         }
     }
 }

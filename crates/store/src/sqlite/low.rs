@@ -12,7 +12,7 @@ use posthaste_core::scheduler::RowIndex;
 use rusqlite::{Connection, Statement};
 
 use super::column::{key, place_number};
-use super::request::{Change, Request};
+use super::request::{SmallChange, WriteRequest};
 
 /// Rows read for each row that was written. More than one, so that the mark catches up with accepted rows.
 const LOOKS_PER_ROW: usize = 2;
@@ -45,23 +45,23 @@ impl<'c> Low<'c> {
     }
 
     /// Lowers the mark for a request that is about to run. If it is then refused, the mark is lower than necessary.
-    pub(super) fn notice(&mut self, request: &Request) {
+    pub(super) fn notice(&mut self, request: &WriteRequest) {
         match request {
-            Request::Accept { messages, .. } => {
+            WriteRequest::Accept { messages, .. } => {
                 let new = messages.iter().flat_map(|accepted| &accepted.deliveries);
                 new.for_each(|new| self.wrote(new.delivery.id, new.place));
             }
-            Request::Spread { chunk, .. } => {
+            WriteRequest::Spread { chunk, .. } => {
                 let new = chunk.deliveries.iter().map(|spread| &spread.new);
                 new.for_each(|new| self.wrote(new.delivery.id, new.place));
             }
-            Request::Settle { settlements, .. } => {
+            WriteRequest::Settle { settlements, .. } => {
                 for record in settlements.iter().map(|settlement| &settlement.record) {
                     self.wrote(record.delivery.id, record.place);
                 }
             }
-            Request::Change { change: Change::Spill(deliveries), .. } => self.written += deliveries.len(),
-            Request::Work { rows, .. } => self.written += rows,
+            WriteRequest::Change { change: SmallChange::Spill(deliveries), .. } => self.written += deliveries.len(),
+            WriteRequest::Work { rows, .. } => self.written += rows,
             _ => {}
         }
     }

@@ -16,7 +16,7 @@ use super::column::{
 };
 use super::token::Check;
 use super::{cut, derived, failed};
-use crate::row::{Page, Query, Row, SWEEP_LOOKS_MAX, Token};
+use crate::row::{PendingPage, PendingRow, Query, SWEEP_LOOKS_MAX, Token};
 use crate::{DELIVERIES_MAX, StoreError};
 
 /// The number of the place in the column `place`.
@@ -62,7 +62,7 @@ const LEFT_BY_CUT: &str = "SELECT
 const ONE: &str = select!("id = ?1");
 
 /// Reads a page for the dispatch loop; `check` decides which of its rows may be sent.
-pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u32) -> Result<Page, StoreError> {
+pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u32) -> Result<PendingPage, StoreError> {
     let check = Some(check);
     let mut next_due = None;
     let rows = match query {
@@ -74,7 +74,7 @@ pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u3
         Query::Spilled { lane, tier, order, span } => spilled(conn, check, (lane, tier, order), span, limit)?,
         Query::One(id) => rows(conn, check, ONE, [key(id.0)])?,
     };
-    Ok(Page { more: rows.len() == limit as usize, rows, looked: None, next_due })
+    Ok(PendingPage { more: rows.len() == limit as usize, rows, looked: None, next_due })
 }
 
 /// The queues with spilled rows; takes one step in the index for each.
@@ -118,12 +118,12 @@ pub(super) fn left(
     after: Option<DeliveryId>,
     before: WriterId,
     limit: u32,
-) -> Result<(Page, u32), StoreError> {
+) -> Result<(PendingPage, u32), StoreError> {
     let doing = failed("read the rows of earlier sessions");
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(LEFT).map_err(&doing)?;
     let mut rows = sql.query((after, key(Key::new(before, 0)), SWEEP_LOOKS_MAX)).map_err(&doing)?;
-    let mut page = Page::default();
+    let mut page = PendingPage::default();
     let (mut looked, mut last) = (0, None);
     while page.rows.len() < limit as usize
         && let Some(row) = rows.next().map_err(&doing)?
@@ -145,7 +145,7 @@ fn delayed(
     after: Option<(Timestamp, DeliveryId)>,
     until: Timestamp,
     limit: u32,
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<PendingRow>, StoreError> {
     let Some((due, id)) = after else {
         return rows(conn, check, DELAYED, (i64::MIN, until.as_millis(), limit));
     };
@@ -174,7 +174,7 @@ fn spilled(
     (lane, tier, order): (LaneId, Tier, Order),
     span: IdRange,
     limit: u32,
-) -> Result<Vec<Row>, StoreError> {
+) -> Result<Vec<PendingRow>, StoreError> {
     let (from, below) = (key(span.from.0), key(span.below.0));
     let queue = |sql, tier| rows(conn, check, sql, (key(lane.0), tier_number(tier), from, below, limit));
     match order {
@@ -192,7 +192,12 @@ fn spilled(
     }
 }
 
-fn rows(conn: &Connection, check: Option<&Check<'_>>, sql: &str, params: impl Params) -> Result<Vec<Row>, StoreError> {
+fn rows(
+    conn: &Connection,
+    check: Option<&Check<'_>>,
+    sql: &str,
+    params: impl Params,
+) -> Result<Vec<PendingRow>, StoreError> {
     let doing = failed("read pending deliveries");
     let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let mut found = sql.query(params).map_err(&doing)?;
@@ -204,16 +209,16 @@ fn rows(conn: &Connection, check: Option<&Check<'_>>, sql: &str, params: impl Pa
 }
 
 /// Reads one row. `check` is `None` for rows that are not sent, only shown or ended.
-fn read_row(conn: &Connection, check: Option<&Check<'_>>, row: &rusqlite::Row<'_>) -> Result<Row, StoreError> {
+fn read_row(conn: &Connection, check: Option<&Check<'_>>, row: &rusqlite::Row<'_>) -> Result<PendingRow, StoreError> {
     let delivery = delivery(row)?;
     let mac = row.get_ref(DELIVERY_COLUMNS + 1).map_err(failed("read a row's MAC"))?;
     let mac = mac.as_blob().unwrap_or_default();
     let token = check.map_or(Ok(Token::Valid), |check| check.token(conn, &delivery, mac))?;
-    Ok(Row { delivery, place: stored_place(get(row, DELIVERY_COLUMNS)?)?, token })
+    Ok(PendingRow { delivery, place: stored_place(get(row, DELIVERY_COLUMNS)?)?, token })
 }
 
 /// One pending row, to be shown or ended; its MAC is not checked.
-pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<Row>, StoreError> {
+pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<PendingRow>, StoreError> {
     Ok(rows(conn, None, ONE, [key(id.0)])?.pop())
 }
 

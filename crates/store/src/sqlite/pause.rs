@@ -2,7 +2,7 @@
 
 use posthaste_core::id::Key;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;
 
 use super::column::{get, pause_columns, stored_pause_scope};
@@ -10,7 +10,7 @@ use super::failed;
 use super::vault::Vault;
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
-use crate::row::{By, Pause, PauseScope};
+use crate::row::{ApiKeyRef, Pause, PauseScope};
 
 pub(super) fn put(conn: &Connection, vault: &Vault, pause: &Pause) -> rusqlite::Result<()> {
     write(conn, pause, seal(vault, pause))
@@ -56,9 +56,9 @@ pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreE
     Ok(pauses)
 }
 
-fn spot(scope: PauseScope) -> Spot {
+fn context(scope: PauseScope) -> SealContext {
     let (kind, of) = pause_columns(scope);
-    Spot::new(Whose::Store, Field::PauseSaid, Object::Part(kind.into(), of.cast_unsigned()))
+    SealContext::new(SealOwner::Store, SealedField::PauseSaid, SealedObject::Part(kind.into(), of.cast_unsigned()))
 }
 
 fn seal(vault: &Vault, pause: &Pause) -> Option<Vec<u8>> {
@@ -70,16 +70,16 @@ fn seal(vault: &Vault, pause: &Pause) -> Option<Vec<u8>> {
     for text in [origin, reason].into_iter().flatten() {
         pack::bytes(&mut plain, text.as_bytes());
     }
-    if let Some(By { key, made }) = by {
+    if let Some(ApiKeyRef { key, made }) = by {
         pack::number(&mut plain, key.raw());
         pack::time(&mut plain, *made);
     }
-    Some(vault.own().seal(&spot(*scope), &plain))
+    Some(vault.own().seal(&context(*scope), &plain))
 }
 
 /// Opens the sealed part into `pause`; `None` when it does not open.
 fn open(vault: &Vault, pause: &mut Pause, sealed: &[u8]) -> Option<()> {
-    let plain = vault.own().open(&spot(pause.scope), sealed).ok()?;
+    let plain = vault.own().open(&context(pause.scope), sealed).ok()?;
     let mut rest = Unpack(plain.get(1..)?);
     let text = |rest: &mut Unpack<'_>| Some(String::from_utf8_lossy(rest.bytes().ok()?).into_owned());
     let (has, mut opened) = (plain[0], Pause::new(pause.scope, pause.until));
@@ -90,7 +90,7 @@ fn open(vault: &Vault, pause: &mut Pause, sealed: &[u8]) -> Option<()> {
         opened.reason = Some(text(&mut rest)?);
     }
     if has & 4 != 0 {
-        opened.by = Some(By { key: Key::from_raw(rest.number().ok()?), made: rest.time().ok()? });
+        opened.by = Some(ApiKeyRef { key: Key::from_raw(rest.number().ok()?), made: rest.time().ok()? });
     }
     rest.end().ok()?;
     *pause = opened;

@@ -17,7 +17,7 @@ const LOCK: &str = "reading";
 const LOG_BYTES: u64 = 1 << 30;
 
 /// A long read, until it is dropped.
-pub(super) struct Reading {
+pub(super) struct LongRead {
     // None where the lock file cannot be opened for writing: then the writer waits for this read at the log's bound, a
     // moment for each commit.
     _lock: Option<File>,
@@ -25,7 +25,7 @@ pub(super) struct Reading {
     log: PathBuf,
 }
 
-impl Reading {
+impl LongRead {
     /// Takes the shared lock.
     pub(super) fn begin(folder: &Path) -> Self {
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(folder.join(LOCK));
@@ -55,7 +55,7 @@ mod tests {
     fn reading_is_under_way_until_the_last_reader_ends() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         assert!(!is_under_way(folder.path()));
-        let (one, two) = (Reading::begin(folder.path()), Reading::begin(folder.path()));
+        let (one, two) = (LongRead::begin(folder.path()), LongRead::begin(folder.path()));
         assert!(is_under_way(folder.path()) && !one.is_too_long());
         drop(one);
         assert!(is_under_way(folder.path()));

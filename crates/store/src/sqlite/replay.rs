@@ -11,12 +11,12 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::column::{delivery, delivery_columns, get, key, number, stored_key};
-use super::list::{Budget, WHOLE_LOOKS};
+use super::list::{ReadBudget, WHOLE_LOOKS};
 use super::vault::Vault;
 use super::{cut, dead_letter, derived, failed, show};
 use crate::row::{
-    Chunk, DeadLetterFilter, Job, JobCursor, JobKind, Known, LISTED_LOOKED_MAX, ListOrder, Lives, MadeBy, Missing,
-    ReplayItem, ReplayPage, Replayable, Skip,
+    Chunk, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives, MadeBy, Missing,
+    ReplayCandidate, ReplayItem, ReplayPage, Replayable, Skip,
 };
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -24,11 +24,11 @@ use crate::{DELIVERIES_MAX, StoreError};
 pub(super) fn page(
     conn: &Connection,
     vault: &Vault,
-    job: &Job,
+    job: &DeliveryJob,
     list: Option<&[DeliveryId]>,
     limit: u32,
 ) -> Result<Option<ReplayPage>, StoreError> {
-    let look = Look::begin(conn, &job.kind)?;
+    let look = ReplaySelector::begin(conn, &job.kind)?;
     let met = match &job.kind {
         JobKind::FanOut(_) => return Ok(None),
         JobKind::ReplayEnded { filter, dead } => return look.ended(job, filter, *dead, limit).map(Some),
@@ -82,13 +82,13 @@ const MESSAGES: &str = "SELECT id, tenant, at_ms, head FROM message WHERE id > ?
      UNION ALL SELECT id, tenant, at_ms, head FROM kept WHERE id > ?1 AND id < ?2 ORDER BY id LIMIT ?3";
 
 /// Decides which deliveries and messages a replay can select.
-pub(super) struct Look<'a> {
+pub(super) struct ReplaySelector<'a> {
     conn: &'a Connection,
     kind: &'a JobKind,
     purges: dead_letter::Purges,
 }
 
-impl<'a> Look<'a> {
+impl<'a> ReplaySelector<'a> {
     pub(super) fn begin(conn: &'a Connection, kind: &'a JobKind) -> Result<Self, StoreError> {
         Ok(Self { conn, kind, purges: dead_letter::Purges::read(conn)? })
     }
@@ -97,7 +97,7 @@ impl<'a> Look<'a> {
     pub(super) fn at(&self, id: DeliveryId) -> Result<Replayable, StoreError> {
         let ended = show::ended_delivery(self.conn, id)?;
         let message = ended.as_ref().map(|ended| ended.message);
-        let known = Known {
+        let known = ReplayCandidate {
             is_pending: ended.is_none() && self.has("SELECT 1 FROM delivery WHERE id = ?1", [key(id.0)])?,
             was_replayed: self.has("SELECT 1 FROM replay_life WHERE old = ?1", [key(id.0)])?,
             is_filed: dead_letter::is_filed(self.conn, &self.purges, id)?,
@@ -124,13 +124,19 @@ impl<'a> Look<'a> {
     }
 
     /// The ended deliveries that match, by id.
-    fn ended(&self, job: &Job, filter: &DeadLetterFilter, dead: bool, limit: u32) -> Result<ReplayPage, StoreError> {
+    fn ended(
+        &self,
+        job: &DeliveryJob,
+        filter: &DeadLetterFilter,
+        dead: bool,
+        limit: u32,
+    ) -> Result<ReplayPage, StoreError> {
         let doing = failed("find ended deliveries");
         let mut sql = self.conn.prepare_cached(ENDED).map_err(&doing)?;
         let below = key(job.id.0);
         let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
-        let (mut owners, mut budget) = (BTreeMap::new(), Budget::new());
+        let (mut owners, mut budget) = (BTreeMap::new(), ReadBudget::new());
         while let Some(row) = rows.next().map_err(&doing)? {
             if budget.is_spent() || page.items.len() == limit as usize {
                 return Ok(page);
@@ -168,14 +174,20 @@ impl<'a> Look<'a> {
     }
 
     /// Messages that have no delivery for an endpoint, by id.
-    fn missing(&self, vault: &Vault, job: &Job, missing: Missing, limit: u32) -> Result<ReplayPage, StoreError> {
+    fn missing(
+        &self,
+        vault: &Vault,
+        job: &DeliveryJob,
+        missing: Missing,
+        limit: u32,
+    ) -> Result<ReplayPage, StoreError> {
         let doing = failed("find the messages that an endpoint is missing");
         let mut sql = self.conn.prepare_cached(MESSAGES).map_err(&doing)?;
         let below = key(job.id.0);
         let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
         let mut had = Had { look: self, endpoint: missing.endpoint, tail: None };
-        let mut budget = Budget::new();
+        let mut budget = ReadBudget::new();
         while let Some(row) = rows.next().map_err(&doing)? {
             if budget.is_spent() || page.items.len() == limit as usize {
                 return Ok(page);
@@ -244,7 +256,7 @@ pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreErr
 
 /// Finds out whether an endpoint has, or is about to get, a delivery of a message.
 struct Had<'l, 'a> {
-    look: &'l Look<'a>,
+    look: &'l ReplaySelector<'a>,
     endpoint: EndpointId,
     /// The endpoint's deliveries that are not in the table `history` yet.
     tail: Option<BTreeSet<i64>>,

@@ -9,18 +9,18 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 
-use super::accept::Found;
+use super::accept::AcceptResult;
 use super::answers::BatchReply;
 use super::arrivals;
-use super::derived::Slice;
+use super::derived::FactSlice;
 use super::sealed::SealedAccept;
 use super::sealed::endpoint::{EndpointNames, SealedEndpoint};
 use super::work::Work;
 use crate::StoreError;
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{
-    Accepted, Act, By, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session, Settled,
-    Settlement, Start,
+    Accepted, ApiKeyRef, AuditStamp, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session,
+    SessionStart, Settled, Settlement,
 };
 
 /// The channel to the caller that waits for an answer.
@@ -28,11 +28,11 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A request to the writer. A `session` in it is checked first; a field such as `settled` or `ended` is filled in by
 /// the writer and sent back on `reply` after the commit.
-pub(super) enum Request {
+pub(super) enum WriteRequest {
     Open {
         at: Timestamp,
-        start: Option<Start>,
-        reply: Reply<Start>,
+        start: Option<SessionStart>,
+        reply: Reply<SessionStart>,
     },
     Accept {
         session: Session,
@@ -41,7 +41,7 @@ pub(super) enum Request {
         sealed: SealedAccept,
         /// The journal entries, one for each message, made in the caller's task too.
         entries: Entries,
-        found: Found,
+        found: AcceptResult,
         room: u32,
         reply: Reply<BatchReply>,
     },
@@ -59,7 +59,7 @@ pub(super) enum Request {
     Cut {
         session: Session,
         cut: Cut,
-        by: Option<By>,
+        by: Option<ApiKeyRef>,
         ended: Option<u64>,
         reply: Reply<Option<u64>>,
     },
@@ -70,12 +70,12 @@ pub(super) enum Request {
     },
     Change {
         session: Session,
-        change: Change,
+        change: SmallChange,
         reply: Reply<()>,
     },
     /// Writes part of what is derived from the journal.
     Follow {
-        slice: Slice,
+        slice: FactSlice,
         reply: Reply<()>,
     },
     Spread {
@@ -104,7 +104,7 @@ pub(super) enum Request {
     Stop,
 }
 
-/// The origin of a [`Request::Work`]: decides whether it may be refused on a full disk.
+/// The origin of a [`WriteRequest::Work`]: decides whether it may be refused on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// The dispatch loop or the store's own upkeep: one step of work that continues.
@@ -114,13 +114,13 @@ pub(super) enum Asker {
 }
 
 /// A change that is answered with success or an error only.
-pub(super) enum Change {
+pub(super) enum SmallChange {
     Spill(Vec<DeliveryId>),
     Uncut(CutScope, Timestamp),
     Pause(Pause, Timestamp),
-    Resume(PauseScope, Act),
+    Resume(PauseScope, AuditStamp),
     Remember(Vec<SoftBreaker>),
-    Reset(BreakerOf, Reset, Act),
+    Reset(BreakerOf, Reset, AuditStamp),
 }
 
 /// An endpoint to create or change, and whether that was done.
@@ -134,26 +134,30 @@ pub(super) struct PutEndpoint {
     /// The idempotency key and answer of the call that creates it.
     pub(super) once: Option<Idempotency>,
     /// The time of the change, and the API key behind it.
-    pub(super) act: Act,
+    pub(super) act: AuditStamp,
     /// A journal entry in addition to the one for the endpoint.
-    pub(super) note: Option<Entry>,
+    pub(super) note: Option<JournalEntry>,
     pub(super) put: EndpointPut,
 }
 
-impl Change {
+impl SmallChange {
     /// Its journal entry; `None` where rows only move, or where a restart does not need it.
-    pub(super) fn entry(&self) -> Option<Entry> {
+    pub(super) fn entry(&self) -> Option<JournalEntry> {
         match self {
             Self::Spill(_) | Self::Remember(_) => None,
-            Self::Uncut(scope, at) => Some(Entry::Uncut { scope: *scope, at: *at }),
-            Self::Pause(pause, at) => Some(Entry::paused(pause, *at)),
-            Self::Reset(of, how, Act { at, by }) => Some(Entry::Reset { of: *of, how: *how, at: *at, by: *by }),
-            Self::Resume(scope, Act { at, by }) => Some(Entry::Resumed { scope: *scope, at: *at, by: *by }),
+            Self::Uncut(scope, at) => Some(JournalEntry::Uncut { scope: *scope, at: *at }),
+            Self::Pause(pause, at) => Some(JournalEntry::paused(pause, *at)),
+            Self::Reset(of, how, AuditStamp { at, by }) => {
+                Some(JournalEntry::Reset { of: *of, how: *how, at: *at, by: *by })
+            }
+            Self::Resume(scope, AuditStamp { at, by }) => {
+                Some(JournalEntry::Resumed { scope: *scope, at: *at, by: *by })
+            }
         }
     }
 }
 
-impl Request {
+impl WriteRequest {
     pub(super) fn work(session: Session, rows: usize, by: Asker, work: impl Work + 'static) -> Self {
         Self::Work { session, rows, by, work: Box::new(work) }
     }
@@ -169,8 +173,8 @@ impl Request {
             Self::Spread { chunk, .. } => (chunk.deliveries.len(), 0),
             Self::Work { rows, .. } => (*rows, 0),
             Self::Follow { slice, .. } => (slice.facts.len(), 0),
-            Self::Change { change: Change::Spill(deliveries), .. } => (deliveries.len(), 0),
-            Self::Change { change: Change::Remember(breakers), .. } => (breakers.len(), 0),
+            Self::Change { change: SmallChange::Spill(deliveries), .. } => (deliveries.len(), 0),
+            Self::Change { change: SmallChange::Remember(breakers), .. } => (breakers.len(), 0),
             Self::Open { .. }
             | Self::Cut { .. }
             | Self::PutEndpoint { .. }
@@ -228,12 +232,12 @@ impl Request {
             Self::Settle { .. } => "settle deliveries",
             Self::Cut { .. } => "put a cut in force",
             Self::Change { change, .. } => match change {
-                Change::Spill(_) => "spill deliveries",
-                Change::Uncut(..) => "remove a cut",
-                Change::Pause(..) => "record a pause",
-                Change::Resume(..) => "end a pause",
-                Change::Reset(..) => "record a breaker's reset",
-                Change::Remember(_) => "store the breakers",
+                SmallChange::Spill(_) => "spill deliveries",
+                SmallChange::Uncut(..) => "remove a cut",
+                SmallChange::Pause(..) => "record a pause",
+                SmallChange::Resume(..) => "end a pause",
+                SmallChange::Reset(..) => "record a breaker's reset",
+                SmallChange::Remember(_) => "store the breakers",
             },
             Self::PutEndpoint { .. } => "put an endpoint",
             Self::Spread { .. } => "make a chunk of deliveries",

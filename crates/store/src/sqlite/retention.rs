@@ -3,11 +3,11 @@
 //! Rows are walked by their ids, which grow with time, from the place that the walk reached last; outcomes are walked
 //! by the journal, in the order in which deliveries ended. A step reads a bounded number of rows. Some of them may have
 //! to stay (they are still needed, or belong to a tenant that keeps them for longer); a walk is over when a whole step
-//! has met no expired row. Read next: `agreed`.
+//! has met no expired row. Read next: `overrides`.
 //!
 //! Invariant: a payload that an unfinished delivery or a dead letter needs is in `message` or in `kept`.
 
-pub(super) mod agreed;
+pub(super) mod overrides;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,15 +21,15 @@ use rusqlite::Connection;
 use super::column::{delivery, delivery_columns, get, key, stored_key};
 use super::derived::{followed, kind_number};
 use super::journal::Then;
-use super::sealed::Names;
+use super::sealed::NameHashes;
 use super::sweep::WriteOff;
 use super::{failed, idempotency, show};
-use crate::journal::{Entries, Entry};
-use crate::row::idempotency::Day;
+use crate::journal::{Entries, JournalEntry};
+use crate::row::idempotency::UtcDay;
 use crate::row::retention::before;
-use crate::row::{OwnRetention, RETENTION_STEP_MAX, Retained, Retention, RetentionPhase, RetentionStep};
+use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionPhase, RetentionStep};
 use crate::{DELIVERIES_MAX, StoreError};
-use agreed::{Owners, Walk};
+use overrides::{Owners, RetentionWalk};
 
 /// Rows that a step reads to find those it removes.
 const LOOKED_MAX: u32 = 2_000;
@@ -46,20 +46,20 @@ const PAGES_STEP: i64 = 128;
 
 /// A step to run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RetentionRequest {
     pub(super) retention: Retention,
     pub(super) now: Timestamp,
     pub(super) step: RetentionStep,
 }
 
-impl Asked {
-    fn walk(&self) -> Walk {
-        Walk::new(self.step.phase, self.step.kept)
+impl RetentionRequest {
+    fn walk(&self) -> RetentionWalk {
+        RetentionWalk::new(self.step.phase, self.step.kept)
     }
 
     /// The retention limit of this walk: rows with this time or an earlier one have expired.
     fn old(&self) -> Timestamp {
-        let own = OwnRetention { payload: self.step.kept, history: self.step.kept };
+        let own = RetentionOverride { payload: self.step.kept, history: self.step.kept };
         self.retention.with(own).old(self.step.phase, self.now)
     }
 
@@ -113,11 +113,11 @@ impl Done {
 /// Runs one step. Deliveries in `under_way` are not given up.
 pub(super) fn step(
     conn: &Connection,
-    request: Asked,
+    request: RetentionRequest,
     under_way: &BTreeSet<DeliveryId>,
     entries: &mut Entries,
 ) -> Result<Retained, StoreError> {
-    let Asked { now, step, .. } = request;
+    let RetentionRequest { now, step, .. } = request;
     let look = match step.phase {
         RetentionPhase::Pending => give_up(conn, request, under_way, entries)?,
         RetentionPhase::Messages => messages(conn, request)?,
@@ -125,7 +125,7 @@ pub(super) fn step(
         RetentionPhase::Kept => kept(conn, request)?,
         RetentionPhase::Jobs => jobs(conn, request)?,
         RetentionPhase::Keys => {
-            let deleted = idempotency::forget_before(conn, Day::of(request.old()), RETENTION_STEP_MAX);
+            let deleted = idempotency::forget_before(conn, UtcDay::of(request.old()), RETENTION_STEP_MAX);
             Look::all(deleted.map_err(failed("delete idempotency keys"))?, 0)
         }
         RetentionPhase::Journal => journal(conn, request, entries)?,
@@ -137,7 +137,7 @@ pub(super) fn step(
     if removed > 0 && needs_entry {
         let upto = look.upto.unsigned_abs();
         let before = request.old();
-        entries.push(&Entry::Retained { phase: step.phase, upto, removed, before, at: now, tenant: None });
+        entries.push(&JournalEntry::Retained { phase: step.phase, upto, removed, before, at: now, tenant: None });
     }
     let next = match look.after {
         Some(after) => Some(RetentionStep { after: after.unsigned_abs(), ..step }),
@@ -152,7 +152,7 @@ pub(super) fn step(
 /// Ends deliveries that have been pending for too long, as dead, unless they have ended already by a cut or a TTL.
 fn give_up(
     conn: &Connection,
-    request: Asked,
+    request: RetentionRequest,
     under_way: &BTreeSet<DeliveryId>,
     entries: &mut Entries,
 ) -> Result<Look, StoreError> {
@@ -198,7 +198,7 @@ fn give_up(
     let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
     for delivery in &given_up {
         write_off.end(delivery).map_err(failed("give up deliveries that waited too long"))?;
-        entries.push(&Entry::ended(delivery, None));
+        entries.push(&JournalEntry::ended(delivery, None));
     }
     walk.has_come(conn, done.upto)?;
     let given_up: Vec<DeliveryId> = given_up.into_iter().map(|delivery| delivery.id).collect();
@@ -210,7 +210,7 @@ struct Head {
     id: i64,
     tenant: TenantId,
     at: Timestamp,
-    names: Names,
+    names: NameHashes,
     /// Size of its payload.
     bytes: i64,
 }
@@ -229,7 +229,7 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
             id: get(row, 0)?,
             tenant: TenantId(stored_key(get(row, 1)?)?),
             at: Timestamp::from_millis(get(row, 2)?),
-            names: Names::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
+            names: NameHashes::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
             bytes: get(row, 4)?,
         });
     }
@@ -237,7 +237,7 @@ fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Resu
 }
 
 /// Removes expired messages, or moves them to `kept` if they are still needed.
-fn messages(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+fn messages(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
     let doing = failed("delete expired messages");
     let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
@@ -282,7 +282,7 @@ fn messages(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
 
 /// Removes messages from `kept` that are no longer needed. They stay if their tenant's retention was extended
 /// meanwhile.
-fn kept(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+fn kept(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
     let doing = failed("delete kept messages");
     let mut owners = Owners::new(conn)?;
     let heads = heads(conn, "kept", request.from(conn)?, RETENTION_STEP_MAX)?;
@@ -310,7 +310,7 @@ fn kept(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
 }
 
 /// Removes the rows by which a message and its deliveries are found.
-pub(super) fn forget(conn: &Connection, id: i64, names: Names) -> Result<(), StoreError> {
+pub(super) fn forget(conn: &Connection, id: i64, names: NameHashes) -> Result<(), StoreError> {
     let doing = failed("delete the index rows of a message");
     for sql in ["DELETE FROM fanout_chunk WHERE message = ?1", "DELETE FROM replay_missed WHERE message = ?1"] {
         conn.prepare_cached(sql).and_then(|mut sql| sql.execute([id])).map_err(&doing)?;
@@ -362,7 +362,7 @@ fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> rus
 
 /// Removes expired outcomes with their attempts and dead letters. Adds one entry to the journal, or one for each tenant
 /// if the tenants of this walk have a retention override.
-fn history(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
+fn history(conn: &Connection, request: RetentionRequest, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("delete expired outcomes");
     let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
@@ -373,7 +373,7 @@ fn history(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<L
         for entry in row.entries() {
             looked += 1;
             let entry = entry?;
-            let Entry::Ended { delivery, endpoint, .. } = entry else { continue };
+            let JournalEntry::Ended { delivery, endpoint, .. } = entry else { continue };
             if entry.at() > old {
                 stays = true;
                 continue;
@@ -403,7 +403,7 @@ fn history(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<L
     walk.has_come(conn, done.upto)?;
     let (phase, upto) = (RetentionPhase::History, look.upto.unsigned_abs());
     for (tenant, removed) in gone {
-        entries.push(&Entry::Retained { phase, upto, removed, before: old, at: request.now, tenant });
+        entries.push(&JournalEntry::Retained { phase, upto, removed, before: old, at: request.now, tenant });
     }
     Ok(look)
 }
@@ -420,7 +420,7 @@ pub(super) fn let_outcome_go(conn: &Connection, id: i64, endpoint: i64) -> rusql
 }
 
 /// Removes jobs that have ended and were requested longer ago than the retention of the history.
-fn jobs(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
+fn jobs(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
     let doing = failed("delete expired jobs");
     let history = before(Timestamp::from_millis(0), request.retention.history);
     let past: Vec<i64> = conn
@@ -444,9 +444,9 @@ fn jobs(conn: &Connection, request: Asked) -> Result<Look, StoreError> {
 /// Removes expired rows of the journal that the follower is past, and by which no outcome is found any more. A row is
 /// removed only when the next one has expired too; so the last expired row stays, whose hash the next row contains. A
 /// row without a time does not expire by itself.
-fn journal(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<Look, StoreError> {
+fn journal(conn: &Connection, request: RetentionRequest, entries: &mut Entries) -> Result<Look, StoreError> {
     let doing = failed("delete expired rows of the journal");
-    let longest = agreed::longest_history(conn)?.unwrap_or_default();
+    let longest = overrides::longest_history(conn)?.unwrap_or_default();
     let old = request.old().min(before(request.now, longest));
     let (first, past): (Option<i64>, Option<i64>) = conn
         .prepare_cached(
@@ -458,11 +458,11 @@ fn journal(conn: &Connection, request: Asked, entries: &mut Entries) -> Result<L
         })
         .map_err(&doing)?;
     let followed = i64::try_from(followed(conn)?.followed).unwrap_or(i64::MAX);
-    let upto = past.map_or(0, |past| past - 1).min(followed).min(agreed::walked(conn)?);
+    let upto = past.map_or(0, |past| past - 1).min(followed).min(overrides::walked(conn)?);
     if first.is_none_or(|first| upto < first) {
         return Ok(Look::default());
     }
-    if agreed::tell_again(conn, old, request.now, entries)? > 0 {
+    if overrides::tell_again(conn, old, request.now, entries)? > 0 {
         return Ok(Look { after: Some(0), ..Look::default() });
     }
     let removed = conn

@@ -14,14 +14,14 @@ use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{KeyCheck, MasterKey, MasterKeyId, Masters};
-use posthaste_crypto::spot::Whose;
+use posthaste_crypto::seal_context::SealOwner;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{get, stored_key};
 use super::vault::{STORE_KEY, Vault, damaged, damaged_because, expected, meta};
 use super::{Sqlite, audit, failed};
-use crate::journal::{Entries, Entry};
-use crate::row::{By, Session};
+use crate::journal::{Entries, JournalEntry};
+use crate::row::{ApiKeyRef, Session};
 use crate::{MasterKeys, Rotation, StoreError};
 
 /// Keys wrapped again by one step. Each takes some microseconds, and other writes wait meanwhile.
@@ -102,7 +102,7 @@ pub(super) struct InUse {
     /// A newer key that was offered, and does not wrap yet.
     pub(super) newer: Option<MasterKey>,
     /// The API key behind the offer.
-    pub(super) newer_by: Option<By>,
+    pub(super) newer_by: Option<ApiKeyRef>,
     pub(super) side: Side,
 }
 
@@ -117,7 +117,7 @@ impl InUse {
 }
 
 impl MasterKeys for Sqlite {
-    fn offer(&self, newer: MasterKey, by: Option<By>) {
+    fn offer(&self, newer: MasterKey, by: Option<ApiKeyRef>) {
         let mut in_use = self.shared.vault.in_use.write().unwrap_or_else(PoisonError::into_inner);
         // A second offer does not replace the first, whose key may be in the list already.
         if in_use.newer.is_none() && in_use.masters.iter().all(|key| key.id() != newer.id()) {
@@ -198,7 +198,7 @@ fn begin(conn: &Connection, vault: &Vault, entries: &mut Entries, at: Timestamp)
             )
         })
         .map_err(failed("begin a rotation"))?;
-    entries.push(&Entry::RotationBegun { to: newer.id(), at, by: in_use.newer_by });
+    entries.push(&JournalEntry::RotationBegun { to: newer.id(), at, by: in_use.newer_by });
     Ok(())
 }
 
@@ -225,7 +225,7 @@ fn move_some(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
 }
 
 /// The first keys in a table, with their owners.
-fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, Whose, MasterWrapped)>, StoreError> {
+fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, SealOwner, MasterWrapped)>, StoreError> {
     let doing = failed("read wrapped keys");
     let mut sql = conn
         .prepare_cached(&format!(
@@ -237,8 +237,11 @@ fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, Whose, Maste
     while let Some(row) = rows.next().map_err(&doing)? {
         let id = KeyId(get(row, 0)?);
         let wrapped: [u8; WRAPPED_BYTES] = row.get(1).map_err(&doing)?;
-        let whose =
-            if id == STORE_KEY { Whose::Store } else { Whose::Tenant(TenantId(stored_key(get(row, 2)?)?).raw()) };
+        let whose = if id == STORE_KEY {
+            SealOwner::Store
+        } else {
+            SealOwner::Tenant(TenantId(stored_key(get(row, 2)?)?).raw())
+        };
         found.push((id, whose, MasterWrapped::from_bytes(wrapped)));
     }
     Ok(found)
@@ -255,7 +258,7 @@ fn end(conn: &Connection, entries: &mut Entries, at: Timestamp) -> Result<(), St
     let needed = checks(conn)?;
     let Some(newest) = needed.first().filter(|_| needed.len() > 1) else { return Ok(()) };
     put_checks(conn, &[*newest]).map_err(failed("end a rotation"))?;
-    entries.push(&Entry::RotationEnded { to: newest.id(), rewrapped: rewrapped(conn)?, at });
+    entries.push(&JournalEntry::RotationEnded { to: newest.id(), rewrapped: rewrapped(conn)?, at });
     Ok(())
 }
 

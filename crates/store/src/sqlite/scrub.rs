@@ -16,7 +16,7 @@ pub(super) const LOOKED: u32 = 4_096;
 pub(super) const CLEARED: usize = 256;
 
 /// The pages to clear.
-pub(super) struct Found {
+pub(super) struct DirtyPages {
     /// Pages whose gap has bytes other than zero.
     pub(super) pages: Vec<u32>,
     /// The page after which to continue; `None` at the end of the file.
@@ -24,7 +24,7 @@ pub(super) struct Found {
 }
 
 /// Finds pages whose gap has bytes other than zero, after page `behind`.
-pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> {
+pub(super) fn find(conn: &Connection, behind: u32) -> Result<DirtyPages, StoreError> {
     let doing = failed("find gaps of pages to clear");
     let count: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(&doing)?;
     let mut sql = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
@@ -32,7 +32,7 @@ pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> 
     let last = behind.saturating_add(LOOKED).min(count);
     for page in behind.saturating_add(1)..=last {
         if pages.len() == CLEARED {
-            return Ok(Found { pages, next: Some(page - 1) });
+            return Ok(DirtyPages { pages, next: Some(page - 1) });
         }
         let mut rows = sql.query([page]).map_err(&doing)?;
         let Some(row) = rows.next().map_err(&doing)? else { continue };
@@ -41,7 +41,7 @@ pub(super) fn find(conn: &Connection, behind: u32) -> Result<Found, StoreError> 
             pages.push(page);
         }
     }
-    Ok(Found { pages, next: (last < count).then_some(last) })
+    Ok(DirtyPages { pages, next: (last < count).then_some(last) })
 }
 
 /// Clears the gaps of these pages. Each gap is computed again, since the page may have changed.

@@ -21,26 +21,26 @@ use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::KeyId;
 use posthaste_crypto::row_mac::RowMac;
 use posthaste_crypto::seal::{self, NotOpened, SealingKey};
-use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::token;
-use super::vault::{NewKey, Vault, View};
+use super::vault::{KeyView, UnwrittenKey, Vault};
 use crate::StoreError;
 use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
-use crate::journal::{Entries, Entry, Hidden, Marks};
+use crate::journal::{Entries, Hidden, JournalEntry, MessageMarks};
 use crate::number;
 use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
-pub(super) use once::Once;
+pub(super) use once::SealedCall;
 
 /// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {
     /// The key it is sealed under.
     pub(super) key: KeyId,
     pub(super) event_type: Option<String>,
-    /// The hashes it is found by: see [`Names`].
+    /// The hashes it is found by: see [`NameHashes`].
     pub(super) names: Option<Vec<u8>>,
     pub(super) head: Vec<u8>,
     pub(super) compact: Option<Vec<u8>>,
@@ -49,14 +49,14 @@ pub(super) struct SealedMessage {
     pub(super) macs: Vec<RowMac>,
     /// The idempotency key of its call, and the call's answer, sealed under the same key since it contains the
     /// message's id.
-    pub(super) once: Option<Once>,
+    pub(super) once: Option<SealedCall>,
 }
 
 /// The sealed messages of an accept, in their order, and the keys that must be written with them.
 #[derive(Default)]
 pub(super) struct SealedAccept {
     pub(super) messages: Vec<SealedMessage>,
-    pub(super) keys: Vec<NewKey>,
+    pub(super) keys: Vec<UnwrittenKey>,
 }
 
 /// The fields of a message that are sealed together in the column `head`: all but the payloads. Columns for some of the
@@ -70,8 +70,8 @@ struct MessageHead {
     details: Option<Box<Details>>,
 }
 
-fn spot(tenant: TenantId, field: Field, row: Key) -> Spot {
-    Spot::new(Whose::Tenant(tenant.raw()), field, Object::Row(row.raw()))
+fn context(tenant: TenantId, field: SealedField, row: Key) -> SealContext {
+    SealContext::new(SealOwner::Tenant(tenant.raw()), field, SealedObject::Row(row.raw()))
 }
 
 impl Vault {
@@ -101,7 +101,7 @@ impl Vault {
             sealed.keys.extend(self.unwritten(accepted.message.tenant, key.id()));
             let marks = self.marks(&accepted.message, key);
             sealed.messages.push(self.seal_message(accepted, &marks, key, own));
-            entries.push(&Entry::accepted(accepted, &marks));
+            entries.push(&JournalEntry::accepted(accepted, &marks));
         }
         Some((sealed, entries))
     }
@@ -111,9 +111,9 @@ impl Vault {
         &self,
         conn: &Connection,
         accepted: &Accepted,
-    ) -> Result<(SealedMessage, Vec<NewKey>, Entry), StoreError> {
+    ) -> Result<(SealedMessage, Vec<UnwrittenKey>, JournalEntry), StoreError> {
         let message = &accepted.message;
-        let find = |subject: Option<&Digest>| self.find_or_make(conn, View::Writers, message.tenant, subject);
+        let find = |subject: Option<&Digest>| self.find_or_make(conn, KeyView::Writers, message.tenant, subject);
         let own = find(None)?;
         let key = match &message.subject {
             None => Arc::clone(&own),
@@ -121,32 +121,32 @@ impl Vault {
         };
         let keys = self.unwritten(message.tenant, key.id());
         let marks = self.marks(message, &key);
-        Ok((self.seal_message(accepted, &marks, &key, &own), keys, Entry::accepted(accepted, &marks)))
+        Ok((self.seal_message(accepted, &marks, &key, &own), keys, JournalEntry::accepted(accepted, &marks)))
     }
 
     fn seal_message(
         &self,
         accepted: &Accepted,
-        marks: &Marks,
+        marks: &MessageMarks,
         key: &Arc<SealingKey>,
         own: &SealingKey,
     ) -> SealedMessage {
         let message = &accepted.message;
-        let seal = |field, plain: &[u8]| key.seal(&spot(message.tenant, field, message.id.0), plain);
+        let seal = |field, plain: &[u8]| key.seal(&context(message.tenant, field, message.id.0), plain);
         SealedMessage {
             key: key.id(),
             event_type: message.event_type.as_deref().map(|text| seal_event_type(own, message.tenant, text)),
-            names: Names::of(marks).to_column(),
-            head: seal(Field::MessageHead, &pack_head(message)),
-            compact: message.compact.as_ref().map(|compact| seal(Field::MessageCompact, compact)),
-            body: seal(Field::MessageBody, &message.body),
+            names: NameHashes::of(marks).to_column(),
+            head: seal(SealedField::MessageHead, &pack_head(message)),
+            compact: message.compact.as_ref().map(|compact| seal(SealedField::MessageCompact, compact)),
+            body: seal(SealedField::MessageBody, &message.body),
             macs: accepted.deliveries.iter().map(|new| token::make(self.row_macs(), &new.delivery)).collect(),
             once: accepted.idempotency.as_ref().map(|call| self.seal_once(call, key)),
         }
     }
 
-    fn marks(&self, message: &Message, key: &SealingKey) -> Marks {
-        Marks {
+    fn marks(&self, message: &Message, key: &SealingKey) -> MessageMarks {
+        MessageMarks {
             payload: key.mark("payload", &message.body),
             subject: message.subject.as_ref().map(|_| subject_mark(key)),
             correlation: message
@@ -167,9 +167,9 @@ impl Vault {
     ) -> Result<Option<Message>, StoreError> {
         let altered = |why: NotOpened| StoreError::Altered { what: "a message", why: why.to_string() };
         let Some(key) = self.by_id(conn, seal::key_of(body).map_err(altered)?)? else { return Ok(None) };
-        let open = |field, sealed| key.open(&spot(tenant, field, id.0), sealed).map_err(altered);
+        let open = |field, sealed| key.open(&context(tenant, field, id.0), sealed).map_err(altered);
         let MessageHead { at, correlation_id, subject, event_type, tier, details } =
-            unpack_head(&open(Field::MessageHead, head)?)?;
+            unpack_head(&open(SealedField::MessageHead, head)?)?;
         Ok(Some(Message {
             id,
             tenant,
@@ -179,8 +179,8 @@ impl Vault {
             subject,
             tier,
             details,
-            compact: compact.map(|compact| open(Field::MessageCompact, compact)).transpose()?.map(Bytes::from),
-            body: Bytes::from(open(Field::MessageBody, body)?),
+            compact: compact.map(|compact| open(SealedField::MessageCompact, compact)).transpose()?.map(Bytes::from),
+            body: Bytes::from(open(SealedField::MessageBody, body)?),
         }))
     }
 
@@ -192,7 +192,7 @@ impl Vault {
         head: &[u8],
     ) -> Result<Option<ListedMessage>, StoreError> {
         let Some(key) = self.by_id(conn, key_of(head)?)? else { return Ok(None) };
-        let plain = key.open(&spot(tenant, Field::MessageHead, id.0), head);
+        let plain = key.open(&context(tenant, SealedField::MessageHead, id.0), head);
         let plain = plain.map_err(|why| StoreError::Altered { what: "a message", why: why.to_string() })?;
         let MessageHead { at, correlation_id, subject, event_type, tier, details } = unpack_head(&plain)?;
         Ok(Some(ListedMessage { id, tenant, at, tier, event_type, subject, correlation_id, details }))
@@ -262,7 +262,7 @@ impl Vault {
 
     /// Seals the reason given for a replay.
     pub(super) fn seal_reason(&self, (tenant, job): (TenantId, JobId), own: &SealingKey, reason: &str) -> String {
-        STANDARD_NO_PAD.encode(own.seal(&spot(tenant, Field::ReplayReason, job.0), reason.as_bytes()))
+        STANDARD_NO_PAD.encode(own.seal(&context(tenant, SealedField::ReplayReason, job.0), reason.as_bytes()))
     }
 
     /// Opens the reason given for a replay; `None` when its tenant was erased.
@@ -274,8 +274,8 @@ impl Vault {
     ) -> Result<Option<String>, StoreError> {
         let bytes = STANDARD_NO_PAD.decode(sealed).map_err(|_| super::vault::damaged("a replay's reason"))?;
         let Some(key) = self.by_id(conn, key_of(&bytes)?)? else { return Ok(None) };
-        let spot = spot(tenant, Field::ReplayReason, job.0);
-        text(opened(&key, &spot, &bytes, "a replay's reason")?).map(Some)
+        let context = context(tenant, SealedField::ReplayReason, job.0);
+        text(opened(&key, &context, &bytes, "a replay's reason")?).map(Some)
     }
 
     /// Whether a sealed value can still be opened, because its key exists.
@@ -287,13 +287,13 @@ impl Vault {
 /// The keyed hashes a message is found by, as in the table `name` and the journal. They are not sealed, so that the
 /// rows of `name` can be deleted also when the message's key is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct NameHashes {
     correlation: Option<Hidden>,
     subject: Option<Hidden>,
 }
 
-impl Names {
-    fn of(marks: &Marks) -> Self {
+impl NameHashes {
+    fn of(marks: &MessageMarks) -> Self {
         Self { correlation: marks.correlation, subject: marks.subject }
     }
 
@@ -406,17 +406,17 @@ fn unpack_details(rest: &mut Unpack<'_>) -> Result<Details, StoreError> {
     Ok(Details { labels, region, cost_center, audience, deliver_at, ttl })
 }
 
-fn event_type_spot(tenant: TenantId) -> Spot {
-    Spot::new(Whose::Tenant(tenant.raw()), Field::EventType, Object::Row(0))
+fn event_type_spot(tenant: TenantId) -> SealContext {
+    SealContext::new(SealOwner::Tenant(tenant.raw()), SealedField::EventType, SealedObject::Row(0))
 }
 
 fn seal_event_type(own: &SealingKey, tenant: TenantId, text: &str) -> String {
     STANDARD_NO_PAD.encode(own.seal_alike(&event_type_spot(tenant), text.as_bytes()))
 }
 
-fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> Spot {
-    let part = Object::Part(delivery.raw(), number.into());
-    Spot::new(Whose::Tenant(tenant.raw()), Field::ResponseExcerpt, part)
+fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> SealContext {
+    let part = SealedObject::Part(delivery.raw(), number.into());
+    SealContext::new(SealOwner::Tenant(tenant.raw()), SealedField::ResponseExcerpt, part)
 }
 
 /// Seals a document: its kind, name and body.
@@ -424,7 +424,7 @@ pub(super) fn seal_document(document: &Document, key: &SealingKey) -> Vec<u8> {
     let mut plain = vec![number::document_number(document.kind), u8::from(document.name.is_some())];
     document.name.iter().for_each(|name| pack::bytes(&mut plain, name.as_bytes()));
     plain.extend_from_slice(&document.body);
-    let sealed = key.seal(&spot(document.tenant, Field::Document, document.id), &plain);
+    let sealed = key.seal(&context(document.tenant, SealedField::Document, document.id), &plain);
     plain.zeroize();
     sealed
 }
@@ -437,7 +437,7 @@ pub(super) fn open_document(
     key: &SealingKey,
     sealed: &[u8],
 ) -> Result<(Option<String>, Vec<u8>), StoreError> {
-    let plain = Zeroizing::new(opened(key, &spot(tenant, Field::Document, id), sealed, "a document")?);
+    let plain = Zeroizing::new(opened(key, &context(tenant, SealedField::Document, id), sealed, "a document")?);
     let mut rest = Unpack(&plain);
     if rest.small::<u8>()? != number::document_number(kind) {
         return Err(super::vault::damaged("the kind of a document"));
@@ -453,8 +453,8 @@ pub(super) fn key_of(sealed: &[u8]) -> Result<KeyId, StoreError> {
     seal::key_of(sealed).map_err(|why| not_opened("a sealed value", why))
 }
 
-fn opened(key: &SealingKey, spot: &Spot, sealed: &[u8], what: &'static str) -> Result<Vec<u8>, StoreError> {
-    key.open(spot, sealed).map_err(|why| not_opened(what, why))
+fn opened(key: &SealingKey, context: &SealContext, sealed: &[u8], what: &'static str) -> Result<Vec<u8>, StoreError> {
+    key.open(context, sealed).map_err(|why| not_opened(what, why))
 }
 
 fn not_opened(what: &'static str, why: NotOpened) -> StoreError {

@@ -145,9 +145,9 @@ mod tests {
     use posthaste_core::time::Timestamp;
 
     use super::*;
-    use crate::row::{Erase, Idempotency, Message, Session, Whom};
-    use crate::sqlite::accept::Found;
-    use crate::sqlite::request::Request;
+    use crate::row::{Erase, ErasureTarget, Idempotency, Message, Session};
+    use crate::sqlite::accept::AcceptResult;
+    use crate::sqlite::request::WriteRequest;
     use crate::{Erasures, Outbox};
 
     const TENANT: TenantId = TenantId::from_raw(7);
@@ -180,11 +180,18 @@ mod tests {
         ];
         let keyed = keys_given(&batch);
         let (messages, sealed, entries) = store.seal(batch).await.expect("it seals");
-        let found = Found::default();
-        let reply =
-            store.writer.ask(|reply| Request::Accept { session, messages, sealed, entries, found, room: 0, reply });
-        let acceptances = reply.await.expect("it accepts").pass_on();
-        let whom = Whom::Subject("ann".to_owned());
+        let found = AcceptResult::default();
+        let reply = store.writer.ask(|reply| WriteRequest::Accept {
+            session,
+            messages,
+            sealed,
+            entries,
+            found,
+            room: 0,
+            reply,
+        });
+        let acceptances = reply.await.expect("it accepts").wake_rest();
+        let whom = ErasureTarget::Subject("ann".to_owned());
         store.erase(session, Erase { tenant: TENANT, whom, at: NOW, by: None }).await.expect("it is erased");
 
         let opened = store.open_answers(acceptances, keyed).await;

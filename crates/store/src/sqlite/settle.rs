@@ -9,8 +9,8 @@ use rusqlite::{Connection, Statement};
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
 use super::dead_letter::Files;
 use super::{excerpt, pause};
-use crate::journal::{Entries, Entry, leaves_entry};
-use crate::row::{Attempt, PauseScope, Session, Settled, Settlement};
+use crate::journal::{Entries, JournalEntry, leaves_entry};
+use crate::row::{AttemptRecord, PauseScope, Session, Settled, Settlement};
 
 /// Writes the outcome of a delivery, and the attempt that ended it, if one did. An existing outcome is not changed: a
 /// delivery that has ended and still has a pending row was put back by another program.
@@ -78,12 +78,12 @@ impl<'c> Settle<'c> {
             match entry {
                 Some(index) if done => journal.push_from(prepared, index),
                 _ if !done && self.keep_stale(settlement)? => {
-                    Entry::late(settlement).iter().for_each(|entry| journal.push(entry));
+                    JournalEntry::late(settlement).iter().for_each(|entry| journal.push(entry));
                 }
                 _ => {}
             }
             if done && settlement.record.pauses_lane {
-                journal.push(&Entry::paused_by_end(settlement));
+                journal.push(&JournalEntry::paused_by_end(settlement));
             }
             settled.push(if done { Settled::Done } else { Settled::Stale });
         }
@@ -94,7 +94,7 @@ impl<'c> Settle<'c> {
     fn change(
         &mut self,
         record: &DeliveryRecord,
-        attempt: Option<&Attempt>,
+        attempt: Option<&AttemptRecord>,
         mac: Option<&RowMac>,
     ) -> rusqlite::Result<bool> {
         let changed = match mac {
@@ -107,7 +107,7 @@ impl<'c> Settle<'c> {
         Ok(changed)
     }
 
-    fn end(&mut self, record: &DeliveryRecord, attempt: Option<&Attempt>) -> rusqlite::Result<bool> {
+    fn end(&mut self, record: &DeliveryRecord, attempt: Option<&AttemptRecord>) -> rusqlite::Result<bool> {
         self.remove.raw_bind_parameter(1, key(record.delivery.id.0))?;
         self.remove.raw_bind_parameter(2, record.attempts_before)?;
         if self.remove.raw_execute()? == 0 {
@@ -122,7 +122,7 @@ impl<'c> Settle<'c> {
         Ok(true)
     }
 
-    fn move_on(&mut self, record: &DeliveryRecord, attempt: Option<&Attempt>, mac: &RowMac) -> rusqlite::Result<bool> {
+    fn move_on(&mut self, record: &DeliveryRecord, attempt: Option<&AttemptRecord>, mac: &RowMac) -> rusqlite::Result<bool> {
         bind_delivery(&mut self.wait, &record.delivery)?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(record.place))?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 2, record.attempts_before)?;
@@ -144,7 +144,7 @@ impl<'c> Settle<'c> {
         self.keep(&settlement.record, attempt, !pending)
     }
 
-    fn keep(&mut self, record: &DeliveryRecord, attempt: &Attempt, late: bool) -> rusqlite::Result<bool> {
+    fn keep(&mut self, record: &DeliveryRecord, attempt: &AttemptRecord, late: bool) -> rusqlite::Result<bool> {
         self.attempt.raw_bind_parameter(1, key(record.delivery.id.0))?;
         self.attempt.raw_bind_parameter(2, late)?;
         bind_attempt(&mut self.attempt, 3, Some(attempt))?;

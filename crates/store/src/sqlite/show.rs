@@ -13,14 +13,14 @@ use rusqlite::{Connection, OptionalExtension};
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
 use super::vault::Vault;
 use super::{erasure, failed, page};
-use crate::row::{Attempt, ListOrder, Message, Shown};
+use crate::row::{AttemptRecord, DeliveryRecord, ListOrder, Message};
 use crate::{DELIVERIES_MAX, StoreError};
 
 /// A delivery with its attempts, as of `now`.
-pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<Shown>, StoreError> {
+pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<DeliveryRecord>, StoreError> {
     let Some(mut row) = page::one(conn, id)? else { return ended(conn, id) };
     row.delivery.state = state_at(conn, &row.delivery, now)?;
-    Ok(Some(Shown { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
+    Ok(Some(DeliveryRecord { delivery: row.delivery, place: Some(row.place), attempts: attempts(conn, id)?.0 }))
 }
 
 // The deliveries that an accept makes have the ids that follow their message's; those that jobs made are listed by
@@ -41,7 +41,7 @@ pub(super) fn deliveries_of_message(
     after: Option<DeliveryId>,
     now: Timestamp,
     limit: u32,
-) -> Result<Vec<Shown>, StoreError> {
+) -> Result<Vec<DeliveryRecord>, StoreError> {
     let mut found = Vec::new();
     for id in ids_of_message(conn, message, ListOrder::OldestFirst, after, limit)? {
         found.extend(read(conn, id, now)?);
@@ -177,7 +177,7 @@ pub(super) fn cut_end(conn: &Connection, delivery: &Delivery) -> Result<Option<S
     Ok(Some(cut::ended(stored_cause(cause)?, Timestamp::from_millis(at))))
 }
 
-fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<Shown>, StoreError> {
+fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<DeliveryRecord>, StoreError> {
     let doing = failed("read an outcome");
     let mut sql = conn
         .prepare_cached(concat!(
@@ -197,11 +197,11 @@ fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<Shown>, StoreError>
         }
     }
     all.extend(late);
-    Ok(Some(Shown { delivery: delivery(row)?, place: None, attempts: all }))
+    Ok(Some(DeliveryRecord { delivery: delivery(row)?, place: None, attempts: all }))
 }
 
 /// Attempts recorded while the delivery was pending, and those recorded after its end.
-fn attempts(conn: &Connection, id: DeliveryId) -> Result<(Vec<Attempt>, Vec<Attempt>), StoreError> {
+fn attempts(conn: &Connection, id: DeliveryId) -> Result<(Vec<AttemptRecord>, Vec<AttemptRecord>), StoreError> {
     let doing = failed("read the attempts of a delivery");
     let mut sql = conn
         .prepare_cached(

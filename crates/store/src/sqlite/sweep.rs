@@ -18,7 +18,7 @@ use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, sco
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::{cut, failed, page};
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
 use crate::{DELIVERIES_MAX, StoreError};
 
@@ -39,7 +39,7 @@ const AWAITING_ACK: i64 = 2;
 
 /// The rows that a reader has found for a sweep.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct RowsToEnd {
     rows: Vec<(DeliveryId, Why)>,
     spared: u32,
     stopped_at: Option<DeliveryId>,
@@ -53,7 +53,7 @@ enum Why {
     Over(Timestamp),
 }
 
-impl Found {
+impl RowsToEnd {
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -65,7 +65,7 @@ impl Found {
 }
 
 /// Finds rows to end. Deliveries in `under_way` are left alone.
-pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) -> Result<Found, StoreError> {
+pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) -> Result<RowsToEnd, StoreError> {
     let under_way: BTreeSet<DeliveryId> = under_way.iter().copied().collect();
     match sweep {
         Sweep::Cut(scope) => match cut::find(conn, scope)? {
@@ -73,14 +73,14 @@ pub(super) fn find(conn: &Connection, sweep: Sweep, under_way: &[DeliveryId]) ->
                 let left = under_way.union(&left_alone(conn, sweep, &cut)?).copied().collect();
                 covered(conn, &cut, &left)
             }
-            None => Ok(Found::default()),
+            None => Ok(RowsToEnd::default()),
         },
         Sweep::Roll { after, now } => roll(conn, after, now, under_way),
     }
 }
 
-fn covered(conn: &Connection, cut: &Cut, under_way: &BTreeSet<DeliveryId>) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+fn covered(conn: &Connection, cut: &Cut, under_way: &BTreeSet<DeliveryId>) -> Result<RowsToEnd, StoreError> {
+    let mut found = RowsToEnd::default();
     let mut full = |ids: Vec<DeliveryId>| {
         for id in ids {
             if found.rows.len() == SWEEP_ENDS_MAX as usize {
@@ -122,7 +122,7 @@ fn roll(
     after: Option<DeliveryId>,
     now: Timestamp,
     mut under_way: BTreeSet<DeliveryId>,
-) -> Result<Found, StoreError> {
+) -> Result<RowsToEnd, StoreError> {
     let doing = failed("look through the pending deliveries");
     let cuts: BTreeMap<i64, Cut> = cut::all(conn)?
         .into_iter()
@@ -137,7 +137,7 @@ fn roll(
     let after = after.map_or(-1, |id| key(id.0));
     let mut sql = conn.prepare_cached(ROLL).map_err(&doing)?;
     let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1)).map_err(&doing)?;
-    let mut found = Found::default();
+    let mut found = RowsToEnd::default();
     let mut looked = 0;
     let mut last = None;
     while let Some(row) = rows.next().map_err(&doing)? {
@@ -176,7 +176,7 @@ fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Res
 pub(super) fn end(
     conn: &Connection,
     sweep: Sweep,
-    found: &Found,
+    found: &RowsToEnd,
     entries: &mut Entries,
 ) -> Result<Vec<DeliveryId>, StoreError> {
     let doing = failed("sweep deliveries");
@@ -204,7 +204,7 @@ pub(super) fn end(
         ended.push(delivery);
     }
     ended.sort_unstable_by_key(|delivery| delivery.id);
-    ended.iter().for_each(|delivery| entries.push(&Entry::ended(delivery, None)));
+    ended.iter().for_each(|delivery| entries.push(&JournalEntry::ended(delivery, None)));
     Ok(ended.iter().map(|delivery| delivery.id).collect())
 }
 

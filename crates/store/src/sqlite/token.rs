@@ -37,7 +37,7 @@ pub struct Tokens {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Count {
+pub(super) struct TokenCounters {
     /// A row that is overdue by no more is sent if its MAC is valid.
     ttl: Duration,
     renewed: AtomicU64,
@@ -46,7 +46,7 @@ pub(super) struct Count {
     trusting: std::sync::atomic::AtomicBool,
 }
 
-impl Count {
+impl TokenCounters {
     pub(super) fn new(ttl: Duration) -> Self {
         Self { ttl, ..Self::default() }
     }

@@ -23,7 +23,7 @@ use posthaste_crypto::master::{KeyCheck, Masters};
 use posthaste_crypto::random;
 use posthaste_crypto::row_mac::RowMacKey;
 use posthaste_crypto::seal::SealingKey;
-use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{key, stored_key};
@@ -31,7 +31,7 @@ use super::failed;
 use super::folder::Folder;
 use super::rotation::{self, InUse, Side};
 use crate::StoreError;
-pub(super) use unwritten::NewKey;
+pub(super) use unwritten::UnwrittenKey;
 
 /// The store's own key has this number.
 pub(super) const STORE_KEY: KeyId = KeyId(1);
@@ -40,7 +40,7 @@ pub(super) const STORE_KEY: KeyId = KeyId(1);
 /// read again when needed.
 const KEPT_MAX: usize = 8_192;
 
-const OWN: Spot = Spot::new(Whose::Store, Field::IdKey, Object::Row(0));
+const OWN: SealContext = SealContext::new(SealOwner::Store, SealedField::IdKey, SealedObject::Row(0));
 
 /// Random values of a store, made once and never changed.
 pub(super) struct Own {
@@ -74,7 +74,7 @@ struct Keys {
     subjects: HashMap<(TenantId, Digest), Arc<SealingKey>>,
     by_id: HashMap<KeyId, Arc<SealingKey>>,
     /// New keys that are not known to be on the disk: written with the values sealed under them.
-    unwritten: HashMap<KeyId, NewKey>,
+    unwritten: HashMap<KeyId, UnwrittenKey>,
     destroyed: destroy::Destroyed,
     /// The keys written by the commit under way.
     being_written: Vec<KeyId>,
@@ -87,7 +87,7 @@ struct Keys {
 
 /// How much of the keys on the disk a connection sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum KeyView {
     /// The writer's connection: sees all keys.
     Writers,
     /// A reader's snapshot, which began after this number of removals. Keys that were removed from memory since may be
@@ -175,8 +175,8 @@ impl Vault {
     }
 
     /// The view of a snapshot that begins after this call.
-    pub(super) fn view(&self) -> View {
-        View::Since(self.read().removals)
+    pub(super) fn view(&self) -> KeyView {
+        KeyView::Since(self.read().removals)
     }
 
     /// The key of a tenant or of a subject, from memory or the disk; `None` if there is none.
@@ -215,7 +215,7 @@ impl Vault {
     pub(super) fn find_or_make(
         &self,
         conn: &Connection,
-        view: View,
+        view: KeyView,
         tenant: TenantId,
         subject: Option<&Digest>,
     ) -> Result<Arc<SealingKey>, StoreError> {
@@ -236,7 +236,12 @@ impl Vault {
         }
     }
 
-    fn find_or_make_own(&self, conn: &Connection, view: View, tenant: TenantId) -> Result<Arc<TenantKey>, StoreError> {
+    fn find_or_make_own(
+        &self,
+        conn: &Connection,
+        view: KeyView,
+        tenant: TenantId,
+    ) -> Result<Arc<TenantKey>, StoreError> {
         if let Some(found) = self.find_own(conn, tenant)? {
             return if self.is_destroyed(tenant, found.id()) { Err(StoreError::Busy) } else { Ok(found) };
         }
@@ -358,8 +363,8 @@ impl Keys {
     }
 
     /// Whether a key that is neither in memory nor in this view is certain not to exist, so that one may be made.
-    fn sees_all(&self, view: View) -> bool {
-        view == View::Writers || view == View::Since(self.removals)
+    fn sees_all(&self, view: KeyView) -> bool {
+        view == KeyView::Writers || view == KeyView::Since(self.removals)
     }
 
     fn make_own(&mut self, tenant: TenantId, masters: &Masters) -> Arc<TenantKey> {
@@ -387,7 +392,7 @@ impl Keys {
     fn add(&mut self, tenant: TenantId, subject: Option<Digest>, key: &Arc<SealingKey>, wrapped: [u8; WRAPPED_BYTES]) {
         let id = key.id();
         self.by_id.insert(id, Arc::clone(key));
-        self.unwritten.insert(id, NewKey { id, tenant, subject, wrapped, key: Arc::clone(key) });
+        self.unwritten.insert(id, UnwrittenKey { id, tenant, subject, wrapped, key: Arc::clone(key) });
     }
 }
 

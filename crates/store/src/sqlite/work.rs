@@ -21,19 +21,19 @@ pub(super) trait Work: Send {
 }
 
 /// A function to run, and its result until the commit.
-pub(super) struct Asked<F, T> {
+pub(super) struct WorkCall<F, T> {
     run: F,
     done: Option<T>,
     reply: Reply<T>,
 }
 
-impl<F, T> Asked<F, T> {
+impl<F, T> WorkCall<F, T> {
     pub(super) fn new(run: F, reply: Reply<T>) -> Self {
         Self { run, done: None, reply }
     }
 }
 
-impl<T: Send, F: FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send> Work for Asked<F, T> {
+impl<T: Send, F: FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send> Work for WorkCall<F, T> {
     fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError> {
         self.done = Some((self.run)(conn, entries)?);
         Ok(())

@@ -20,8 +20,8 @@ use super::arrivals::Arrivals;
 use super::fault::is_full;
 use super::follower::Follower;
 use super::group::Group;
-use super::log::Log;
-use super::request::{Reply, Request};
+use super::log::LogKeeper;
+use super::request::{Reply, WriteRequest};
 use super::spacing::Spacing;
 use super::thread::Joined;
 use super::{Bounds, Shared};
@@ -47,7 +47,7 @@ pub(super) async fn soon<T>(wait: impl Future<Output = T>) -> Result<T, StoreErr
 #[derive(Debug)]
 pub(super) struct Writer {
     // Dropped before the thread is joined: the drop ends the thread.
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<WriteRequest>,
     /// Closed when the thread has closed the file.
     ended: watch::Receiver<()>,
     _thread: Joined,
@@ -63,7 +63,7 @@ impl Writer {
         shared: Arc<Shared>,
     ) -> Result<Self, StoreError> {
         let (requests, queue) = mpsc::channel(QUEUE);
-        let log = Log::start(&mut conn, log, bounds, Arc::clone(&shared), requests.downgrade())?;
+        let log = LogKeeper::start(&mut conn, log, bounds, Arc::clone(&shared), requests.downgrade())?;
         let follower = Follower::start(follower, requests.downgrade())?;
         let answers = Answers::start(Arc::clone(&shared))?;
         let (lives, ended) = watch::channel(());
@@ -75,7 +75,7 @@ impl Writer {
     }
 
     /// Queues a request and waits for its answer.
-    pub(super) async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+    pub(super) async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> WriteRequest) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         // Reserve the place before calling `request`: it may hand over something to the writer, such as room for
         // arrivals, that would be lost if there were no place.
@@ -86,7 +86,7 @@ impl Writer {
 
     /// Like [`Self::ask`], for requests that can be repeated: waits for a place in the queue no longer than
     /// [`PLACE_WITHIN`].
-    pub(super) async fn ask_soon<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+    pub(super) async fn ask_soon<T>(&self, request: impl FnOnce(Reply<T>) -> WriteRequest) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let place = match self.requests.try_reserve() {
             Ok(place) => place,
@@ -97,14 +97,14 @@ impl Writer {
     }
 
     /// Queues a request whose answer goes elsewhere.
-    pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {
+    pub(super) async fn send(&self, request: WriteRequest) -> Result<(), StoreError> {
         self.requests.send(request).await.map_err(|_| StoreError::Stopped)
     }
 
     /// Lets the thread finish what is queued, and waits for its end.
     pub(super) async fn stop(&self) {
         // If this fails, the thread has stopped already, or is about to.
-        _ = self.requests.send(Request::Stop).await;
+        _ = self.requests.send(WriteRequest::Stop).await;
         let mut ended = self.ended.clone();
         while ended.changed().await.is_ok() {}
     }
@@ -112,12 +112,12 @@ impl Writer {
 
 /// The threads that the writer works with.
 struct Beside {
-    log: Log,
+    log: LogKeeper,
     follower: Follower,
     answers: Answers,
 }
 
-fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside, bounds: Bounds, shared: &Shared) {
+fn run(conn: Connection, mut queue: mpsc::Receiver<WriteRequest>, mut beside: Beside, bounds: Bounds, shared: &Shared) {
     // Dropped only after `shared.fail`: a caller that sees its reply channel closed finds the reason there.
     let mut waiting = Vec::with_capacity(QUEUE);
     let served = Group::prepare(&conn, Arc::clone(&shared.vault), bounds)
@@ -148,8 +148,8 @@ fn run(conn: Connection, mut queue: mpsc::Receiver<Request>, mut beside: Beside,
 fn serve(
     conn: &Connection,
     mut group: Group<'_>,
-    queue: &mut mpsc::Receiver<Request>,
-    waiting: &mut Vec<Request>,
+    queue: &mut mpsc::Receiver<WriteRequest>,
+    waiting: &mut Vec<WriteRequest>,
     Beside { log, follower, answers }: &mut Beside,
     shared: &Shared,
 ) -> Result<(), StoreError> {
@@ -169,26 +169,26 @@ fn serve(
         if shared.stopped.get().is_some() {
             return Err(StoreError::Stopped);
         }
-        for request in waiting.extract_if(.., |request| matches!(request, Request::CatchUp(_))) {
-            if let Request::CatchUp(reply) = request {
+        for request in waiting.extract_if(.., |request| matches!(request, WriteRequest::CatchUp(_))) {
+            if let WriteRequest::CatchUp(reply) = request {
                 follower.catch_up(reply);
             }
         }
-        for request in waiting.extract_if(.., |request| matches!(request, Request::EmptyLog(_))) {
-            if let Request::EmptyLog(reply) = request {
+        for request in waiting.extract_if(.., |request| matches!(request, WriteRequest::EmptyLog(_))) {
+            if let WriteRequest::EmptyLog(reply) = request {
                 _ = reply.send(Ok(log.empty(conn, shared)?));
             }
         }
         let woken = wake_up(waiting);
         if shared.reserve.is_given_up() {
-            refuse(waiting, Request::is_producers, &shared.arrivals);
+            refuse(waiting, WriteRequest::is_producers, &shared.arrivals);
         }
         if stuck {
-            refuse(waiting, Request::is_callers, &shared.arrivals);
+            refuse(waiting, WriteRequest::is_callers, &shared.arrivals);
         }
         waiting.retain(|request| !request.is_abandoned());
         if stuck && !woken {
-            if waiting.iter().any(|request| matches!(request, Request::Stop)) {
+            if waiting.iter().any(|request| matches!(request, WriteRequest::Stop)) {
                 return Ok(());
             }
             continue;
@@ -204,12 +204,12 @@ fn serve(
                 shared.reserve.unstick();
                 let rows = waiting[..together].iter().map(|request| request.weight().0).sum();
                 shared.commits.note(rows, group.commit_took);
-                shared.kept.apply(&group.changed);
+                shared.cache.apply(&group.changed);
                 group.changed.clear();
                 follower.grew(group.journal.last);
                 let rest = waiting.split_off(together);
                 let committed = std::mem::replace(waiting, rest);
-                let stops = committed.iter().any(|request| matches!(request, Request::Stop));
+                let stops = committed.iter().any(|request| matches!(request, WriteRequest::Stop));
                 answers.committed(committed, refused)?;
                 if stops {
                     return Ok(());
@@ -220,7 +220,8 @@ fn serve(
                 // The first time, giving up the reserve makes room; when that is used up too, writing has to wait.
                 if shared.reserve.is_given_up() {
                     shared.reserve.set_stuck();
-                    let is_asked = |request: &Request| request.is_callers() || matches!(request, Request::Open { .. });
+                    let is_asked =
+                        |request: &WriteRequest| request.is_callers() || matches!(request, WriteRequest::Open { .. });
                     refuse(waiting, is_asked, &shared.arrivals);
                 }
                 shared.reserve.give_up();
@@ -232,22 +233,22 @@ fn serve(
 }
 
 /// Removes the wake-ups from `waiting`; returns whether there were any.
-fn wake_up(waiting: &mut Vec<Request>) -> bool {
+fn wake_up(waiting: &mut Vec<WriteRequest>) -> bool {
     let before = waiting.len();
-    waiting.retain(|request| !matches!(request, Request::Wake));
+    waiting.retain(|request| !matches!(request, WriteRequest::Wake));
     waiting.len() < before
 }
 
 /// Refuses the waiting requests that `which` selects, because the disk is full. The others come from the dispatch loop
 /// and the store's own upkeep, which bound how many there are.
-fn refuse(waiting: &mut Vec<Request>, which: impl Fn(&Request) -> bool, arrivals: &Arrivals) {
+fn refuse(waiting: &mut Vec<WriteRequest>, which: impl Fn(&WriteRequest) -> bool, arrivals: &Arrivals) {
     let some: Vec<_> = waiting.extract_if(.., |request| which(request)).collect();
     let refused = (0..some.len()).map(|place| (place, StoreError::Full)).collect();
     answer(some, refused, arrivals);
 }
 
 /// How many of these requests fit into one group: at least one, if there is any.
-fn fitting(waiting: &[Request]) -> usize {
+fn fitting(waiting: &[WriteRequest]) -> usize {
     let (mut rows, mut bytes) = (0, 0);
     let full = waiting.iter().position(|request| {
         let full = rows >= GROUP_ROWS_MAX || bytes >= GROUP_BYTES_MAX;
@@ -270,7 +271,7 @@ mod tests {
     use crate::journal::Entries;
     use crate::sqlite::Sqlite;
     use crate::sqlite::request::Asker;
-    use crate::sqlite::work::Asked;
+    use crate::sqlite::work::WorkCall;
 
     #[tokio::test]
     async fn work_of_a_caller_that_hung_up_is_not_begun() {
@@ -283,7 +284,7 @@ mod tests {
             drop(answer);
             let counts = Arc::clone(&count);
             let run = move |_: &Connection, _: &mut Entries| Ok(counts.fetch_add(1, Ordering::Relaxed));
-            store.writer.send(Request::work(session, 1, by, Asked::new(run, reply))).await.expect("a place");
+            store.writer.send(WriteRequest::work(session, 1, by, WorkCall::new(run, reply))).await.expect("a place");
             store.work(session, 1, |_| Ok(())).await.expect("it is done after it");
             assert_eq!(count.load(Ordering::Relaxed), done, "{by:?}");
         }
@@ -296,10 +297,10 @@ mod tests {
         let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
         let requests = &store.writer.requests;
         let place = requests.reserve().await.expect("a place");
-        requests.send(Request::Stop).await.expect("a place");
+        requests.send(WriteRequest::Stop).await.expect("a place");
         requests.closed().await;
         let (reply, answer) = oneshot::channel();
-        place.send(Request::Open { at: Timestamp::default(), start: None, reply });
+        place.send(WriteRequest::Open { at: Timestamp::default(), start: None, reply });
         assert!(answer.await.is_err(), "the reply channel is closed");
     }
 }

@@ -11,12 +11,12 @@ use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_store::audit::{Finding, Kept, Report};
+use posthaste_store::audit::{AuditReport, CheckpointSource, Finding};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Act, Agreed, Archive, Attempt, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox,
-    OwnRetention, Retention, RetentionPhase, RetentionStep, Session, Settlement, Signed,
+    Accepted, Archive, AttemptRecord, AuditStamp, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox,
+    Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session, Settlement, Signed,
 };
 
 use super::new_folder;
@@ -55,7 +55,11 @@ impl Filled {
         let mut delivery =
             Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, lane.lane, Tier::Promotional, at);
         let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, lane);
-        _ = self.store.put_endpoint(self.session, endpoint, None, Act::at(at)).await.expect("the store takes it");
+        _ = self
+            .store
+            .put_endpoint(self.session, endpoint, None, AuditStamp::at(at))
+            .await
+            .expect("the store takes it");
         let message = Message::new(id, tenant, at, "{}");
         let accepted = vec![Accepted::new(message, vec![new])];
         _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
@@ -68,7 +72,8 @@ impl Filled {
             pauses_lane: false,
             endpoint_change: None,
         };
-        let attempt = Attempt { number: 1, at, took: Duration::from_millis(20), cause: Cause::Ok, status: Some(204) };
+        let attempt =
+            AttemptRecord { number: 1, at, took: Duration::from_millis(20), cause: Cause::Ok, status: Some(204) };
         let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None };
         _ = self.store.settle(self.session, vec![settlement]).await.expect("the store settles");
     }
@@ -84,10 +89,10 @@ impl Filled {
         removed
     }
 
-    async fn agree(&self, tenant: u64, history: Duration, now: Timestamp) {
-        let own = OwnRetention { history: Some(history), ..OwnRetention::default() };
-        let agreed = Agreed::all(vec![(TenantId::from_raw(tenant), own)]);
-        assert_eq!(self.store.agree(self.session, agreed, now).await.expect("the store takes it"), 1);
+    async fn set_retention_overrides(&self, tenant: u64, history: Duration, now: Timestamp) {
+        let own = RetentionOverride { history: Some(history), ..RetentionOverride::default() };
+        let agreed = RetentionOverrides::all(vec![(TenantId::from_raw(tenant), own)]);
+        assert_eq!(self.store.set_retention_overrides(self.session, agreed, now).await.expect("the store takes it"), 1);
     }
 
     async fn sign(&self, at: Timestamp) -> Signed {
@@ -95,7 +100,7 @@ impl Filled {
     }
 }
 
-fn audit(folder: &Path, trust: &Trust) -> Report {
+fn audit(folder: &Path, trust: &Trust) -> AuditReport {
     verify(folder, trust, |_| {}).expect("the folder can be read").report
 }
 
@@ -171,7 +176,7 @@ async fn checkpoints_are_deleted_with_their_rows_and_an_exported_one_is_past() {
     assert_eq!(left.iter().map(|signed| signed.row).collect::<Vec<_>>(), [4, last.row]);
     let report = audit(folder.path(), &trust);
     assert_eq!(report.findings, []);
-    assert_eq!((report.first, report.let_go, report.past, report.vouched), (4, 3, 1, 0));
+    assert_eq!((report.first, report.expired_upto, report.past, report.vouched), (4, 3, 1, 0));
 }
 
 #[tokio::test]
@@ -183,11 +188,11 @@ async fn deletions_under_a_signed_override_are_no_finding() {
     let history = Duration::from_secs(24 * 60 * 60);
     let audited = |now| audit(folder.path(), &Trust::without_checkpoints(now));
     let found = |now| audited(now).findings;
-    filled.agree(1, history, day(2)).await;
+    filled.set_retention_overrides(1, history, day(2)).await;
     filled.sign(day(2)).await;
     filled.store.catch_up().await.expect("the journal is followed");
     filled.retain(RetentionPhase::History, day(2)).await;
-    assert_eq!(audited(day(2)).ends_let_go, 1);
+    assert_eq!(audited(day(2)).ends_expired, 1);
     assert_eq!(found(day(2)), [], "the deletion is not signed yet");
     filled.sign(day(2)).await;
     assert_eq!(found(day(2)), []);
@@ -195,19 +200,19 @@ async fn deletions_under_a_signed_override_are_no_finding() {
     filled.store.catch_up().await.expect("the journal is followed");
     filled.retain(RetentionPhase::History, day(500)).await;
     filled.sign(day(500)).await;
-    assert!(audited(day(500)).let_go > 0);
+    assert!(audited(day(500)).expired_upto > 0);
     filled.deliver(3, 1, day(500)).await;
     filled.retain(RetentionPhase::History, day(502)).await;
-    assert_eq!(audited(day(502)).ends_let_go, 1);
+    assert_eq!(audited(day(502)).ends_expired, 1);
     let unsigned = |finding: &Finding| matches!(finding, Finding::Unsigned { .. });
     assert!(found(day(502)).iter().all(unsigned), "{:?}", found(day(502)));
     // A deletion before a checkpoint covers its override: an attacker could have added the override.
     let overdone = |finding: &Finding| matches!(finding, Finding::Overdone { .. });
     filled.sign(day(502)).await;
     filled.deliver(4, 2, day(502)).await;
-    let own = OwnRetention { history: Some(history), ..OwnRetention::default() };
-    let both = Agreed::all([1, 2].map(|tenant| (TenantId::from_raw(tenant), own)).to_vec());
-    filled.store.agree(filled.session, both, day(504)).await.expect("the store takes it");
+    let own = RetentionOverride { history: Some(history), ..RetentionOverride::default() };
+    let both = RetentionOverrides::all([1, 2].map(|tenant| (TenantId::from_raw(tenant), own)).to_vec());
+    filled.store.set_retention_overrides(filled.session, both, day(504)).await.expect("the store takes it");
     filled.retain(RetentionPhase::History, day(504)).await;
     assert!(found(day(504)).iter().any(overdone), "{:?}", found(day(504)));
 }
@@ -218,15 +223,18 @@ async fn checkpoint_of_another_store_or_key_is_reported() {
     let (filled, foreign) = (Filled::open(folder.path()).await, Filled::open(other.path()).await);
     let (own, line) = (filled.sign(day(0)).await, foreign.sign(day(0)).await.line);
     let given = Trust { checkpoints: vec![line], ..Trust::without_checkpoints(day(0)) };
-    let kept = Kept::Elsewhere;
+    let kept = CheckpointSource::Elsewhere;
     assert_eq!(audit(folder.path(), &given).findings, [Finding::Foreign { row: 1, kept }]);
     let altered = Trust { checkpoints: vec![own.line.replace(" 1 ", " 2 ")], ..Trust::without_checkpoints(day(0)) };
-    assert!(matches!(audit(folder.path(), &altered).findings[..], [Finding::Forged { kept: Kept::Elsewhere, .. }]));
+    assert!(matches!(
+        audit(folder.path(), &altered).findings[..],
+        [Finding::Forged { kept: CheckpointSource::Elsewhere, .. }]
+    ));
     let wrong_key = Trust { public_key: Some(foreign.store.public_key()), ..Trust::without_checkpoints(day(0)) };
     assert!(
         matches!(
             audit(folder.path(), &wrong_key).findings[..],
-            [Finding::Identity { .. }, Finding::Forged { row: 1, kept: Kept::InTheFile }]
+            [Finding::Identity { .. }, Finding::Forged { row: 1, kept: CheckpointSource::InTheFile }]
         ),
         "the file's own checkpoints are not signed with the given key"
     );

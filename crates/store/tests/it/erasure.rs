@@ -11,8 +11,8 @@ use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
 use posthaste_store::{
-    Acceptance, Accepted, Act, Archive, Checkpoints, Directory, Endpoint, EndpointPut, Erase, Erasures, Message,
-    Outbox, Session, StoreError, Whom,
+    Acceptance, Accepted, Archive, AuditStamp, Checkpoints, Directory, Endpoint, EndpointPut, Erase, ErasureTarget,
+    Erasures, Message, Outbox, Session, StoreError,
 };
 use tempfile::TempDir;
 
@@ -39,7 +39,7 @@ async fn accept(store: &Sqlite, session: Session, number: u64, subject: &str) ->
     id
 }
 
-async fn erase(store: &Sqlite, session: Session, whom: Whom, at: Timestamp) -> u64 {
+async fn erase(store: &Sqlite, session: Session, whom: ErasureTarget, at: Timestamp) -> u64 {
     store.erase(session, Erase { tenant: TENANT, whom, at, by: None }).await.expect("it erases").number
 }
 
@@ -52,8 +52,8 @@ async fn finish(store: &Sqlite, session: Session, number: u64) {
     }
 }
 
-fn subject(name: &str) -> Whom {
-    Whom::Subject(name.to_owned())
+fn subject(name: &str) -> ErasureTarget {
+    ErasureTarget::Subject(name.to_owned())
 }
 
 /// A copy of the files of a folder that no process has open.
@@ -74,7 +74,7 @@ fn list(folder: &Path) -> String {
 
 #[tokio::test]
 async fn erasure_continues_after_a_restart_at_every_step_with_a_clean_audit() {
-    for whom in [subject("ann"), Whom::Tenant] {
+    for whom in [subject("ann"), ErasureTarget::Tenant] {
         let folder = new_folder();
         let (store, session) = open(folder.path()).await;
         let gone = accept(&store, session, 1, "ann").await;
@@ -238,13 +238,15 @@ async fn endpoint_made_during_a_tenant_erasure_is_whole_or_gone() {
     for round in 1..=40 {
         let id = EndpointId(Key::new(session.writer, 2 * round));
         let endpoint = Endpoint::new(id, LaneId(id.0.plus(1)), TENANT, NOW, format!("https://example.com/{round}"));
-        let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: later(1), by: None };
+        let erase = Erase { tenant: TENANT, whom: ErasureTarget::Tenant, at: later(1), by: None };
         // The call that is polled first is likelier to win, so the order alternates. Each round makes a new key.
         let (put, erased) = if round % 2 == 0 {
-            tokio::join!(store.put_endpoint(session, endpoint, None, Act::at(NOW)), store.erase(session, erase))
+            tokio::join!(store.put_endpoint(session, endpoint, None, AuditStamp::at(NOW)), store.erase(session, erase))
         } else {
-            let (erased, put) =
-                tokio::join!(store.erase(session, erase), store.put_endpoint(session, endpoint, None, Act::at(NOW)));
+            let (erased, put) = tokio::join!(
+                store.erase(session, erase),
+                store.put_endpoint(session, endpoint, None, AuditStamp::at(NOW))
+            );
             (put, erased)
         };
         assert_eq!(put.expect("it is made"), EndpointPut::Done);

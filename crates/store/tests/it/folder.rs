@@ -17,8 +17,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Act, Archive, Attempt, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
-    Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
+    Accepted, Archive, AttemptRecord, AuditStamp, Directory, Document, DocumentKind, Endpoint, Filed, Message,
+    NewDelivery, Outbox, Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError,
+    WebhookTarget,
 };
 
 use super::new_folder;
@@ -31,7 +32,7 @@ async fn everything_is_found_again_after_a_restart() {
     let store = open(folder.path());
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     let id_key = store.id_key();
-    _ = store.put_endpoint(session, endpoint(5), None, Act::at(NOW)).await.expect("an endpoint is put");
+    _ = store.put_endpoint(session, endpoint(5), None, AuditStamp::at(NOW)).await.expect("an endpoint is put");
     let (waiting, ended) = (message(session, 1), message(session, 3));
     store.accept(session, vec![waiting.clone(), ended.clone()]).await.expect("both are accepted");
     let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
@@ -51,7 +52,10 @@ async fn everything_is_found_again_after_a_restart() {
         at: NOW,
         body: Bytes::from_static(b"its content"),
     };
-    assert_eq!(store.file(session, policy.clone(), None, Act::at(NOW)).await.expect("a policy is filed"), Filed::Done);
+    assert_eq!(
+        store.file(session, policy.clone(), None, AuditStamp::at(NOW)).await.expect("a policy is filed"),
+        Filed::Done
+    );
     drop(store);
 
     let store = open(folder.path());
@@ -279,7 +283,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
         },
         epoch: session.epoch,
         excerpt: None,
-        attempt: Some(Attempt {
+        attempt: Some(AttemptRecord {
             number: 1,
             at: NOW,
             took: Duration::from_millis(12),

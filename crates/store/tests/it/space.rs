@@ -13,7 +13,7 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, Attempt, Message, NewDelivery, Outbox, Retention, RetentionStep, Session, Settlement,
+    Accepted, Archive, AttemptRecord, Message, NewDelivery, Outbox, Retention, RetentionStep, Session, Settlement,
 };
 
 use super::new_folder;
@@ -71,7 +71,8 @@ impl Filled {
             .map(|(n, delivery)| {
                 let dead = State::Dead { at, cause: Cause::NotFound };
                 let state = if n % 2 == 0 { State::Delivered { at } } else { dead };
-                let attempt = Attempt { number: 1, at, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) };
+                let attempt =
+                    AttemptRecord { number: 1, at, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) };
                 Settlement {
                     record: DeliveryRecord {
                         delivery: Delivery { state, attempts: 1, ..delivery },

@@ -8,7 +8,9 @@ use posthaste_core::scheduler::RowIndex;
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::{RETRY_TOKEN_TTL, Sqlite, Tokens};
-use posthaste_store::{Accepted, Archive, Attempt, Outbox, Query, Session, Settled, Settlement, StoreError, Token};
+use posthaste_store::{
+    Accepted, Archive, AttemptRecord, Outbox, Query, Session, Settled, Settlement, StoreError, Token,
+};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use tempfile::TempDir;
@@ -55,7 +57,8 @@ impl Tampered {
         settlement.record.place = RowIndex::Delayed;
         let took = Duration::from_millis(20);
         let number = before + 1;
-        settlement.attempt = Some(Attempt { number, at: NOW, took, cause: Cause::Unavailable, status: Some(503) });
+        settlement.attempt =
+            Some(AttemptRecord { number, at: NOW, took, cause: Cause::Unavailable, status: Some(503) });
         settlement
     }
 

@@ -18,9 +18,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use posthaste_core::time::Timestamp;
-use posthaste_store::audit::{Finding, Report};
+use posthaste_store::audit::{AuditReport, Finding};
 use posthaste_store::sqlite::audit::{Trust, verify};
-use posthaste_store::{Agreed, Erase, Erasures, Whom};
+use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::World;
@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> Findings {
     for day in DAYS {
         for own in [Vec::new(), world::own_retention()] {
             let tenants = own.len();
-            for (report, when) in runtime.block_on(retained(&world, *day, Agreed::all(own)))? {
+            for (report, when) in runtime.block_on(retained(&world, *day, RetentionOverrides::all(own)))? {
                 let how = format!("after retention on day {day}, by times of {tenants} tenants' own, {when}");
                 tally.untouched(&report, &how);
             }
@@ -118,7 +118,7 @@ impl Tally {
         Ok(())
     }
 
-    fn untouched(&mut self, report: &Report, which: &str) {
+    fn untouched(&mut self, report: &AuditReport, which: &str) {
         self.untouched += 1;
         if !report.is_clean() {
             self.false_alarms += 1;
@@ -140,7 +140,7 @@ fn is_of_rows_or_tables(finding: &Finding) -> bool {
     )
 }
 
-fn audit(folder: &Path, trust: &Trust) -> Result<Report, CannotRun> {
+fn audit(folder: &Path, trust: &Trust) -> Result<AuditReport, CannotRun> {
     Ok(verify(folder, trust, |_| {})?.report)
 }
 
@@ -160,7 +160,11 @@ fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRu
 }
 
 /// Audits of a copy on which retention has run: before a checkpoint is signed for that, after, and once it is closed.
-async fn retained(world: &World, day: u64, agreed: Agreed) -> Result<Vec<(Report, &'static str)>, CannotRun> {
+async fn retained(
+    world: &World,
+    day: u64,
+    agreed: RetentionOverrides,
+) -> Result<Vec<(AuditReport, &'static str)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(day * 24 * 60 * 60);
     let retention = world::Retain::begin(copy.path(), now, agreed).await?;
@@ -174,11 +178,11 @@ async fn retained(world: &World, day: u64, agreed: Agreed) -> Result<Vec<(Report
 }
 
 /// Audits of a copy on which a subject and then its tenant are erased: one after each step.
-async fn during_erasures(world: &World) -> Result<Vec<(Report, String)>, CannotRun> {
+async fn during_erasures(world: &World) -> Result<Vec<(AuditReport, String)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(60);
     let mut reports = Vec::new();
-    for whom in [world::subject(), Whom::Tenant] {
+    for whom in [world::subject(), ErasureTarget::Tenant] {
         let (store, session) = world::open(copy.path(), now).await?;
         let erasure =
             store.erase(session, Erase { tenant: world::TENANT, whom: whom.clone(), at: now, by: None }).await?;

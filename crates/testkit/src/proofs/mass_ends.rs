@@ -152,7 +152,12 @@ async fn purge(world: &World, slices: usize) -> Result<(Vec<Figure>, f64), Canno
     let figures = vec![
         Figure::at_most("purge_answered", millis(took), "ms", ANSWER_BAR_MS),
         Figure::at_most("purge_listed_after", listed.letters.len() as f64, "dead letters", 0.0),
-        Figure::at_most("purge_left", f64::from(u8::from(left != posthaste_store::Count::Exactly(0))), "of 1", 0.0),
+        Figure::at_most(
+            "purge_left",
+            f64::from(u8::from(left != posthaste_store::BoundedCount::Exactly(0))),
+            "of 1",
+            0.0,
+        ),
     ];
     Ok((figures, rate))
 }

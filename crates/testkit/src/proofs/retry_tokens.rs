@@ -11,9 +11,9 @@ mod world;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::state::State;
-use posthaste_store::journal::Entry;
+use posthaste_store::journal::JournalEntry;
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Archive, Count, DeadLetterFilter, DeadLetters};
+use posthaste_store::{Archive, BoundedCount, DeadLetterFilter, DeadLetters};
 
 use crate::fixtures::seeder::Target;
 use crate::prove::{CannotRun, Figure, Findings, Options};
@@ -92,7 +92,7 @@ async fn letters(store: &Sqlite) -> Result<u64, CannotRun> {
     let mut letters = 0;
     for tenant in tenants {
         let filter = DeadLetterFilter { cause: Some(Cause::TokenRejected), ..DeadLetterFilter::of(tenant) };
-        let (Count::Exactly(count) | Count::AtLeast(count)) = store.count_dead_letters(filter).await?;
+        let (BoundedCount::Exactly(count) | BoundedCount::AtLeast(count)) = store.count_dead_letters(filter).await?;
         letters += count;
     }
     Ok(letters)
@@ -108,7 +108,7 @@ async fn journalled(store: &Sqlite) -> Result<u64, CannotRun> {
         for row in &rows {
             for entry in row.entries() {
                 let is_so = |state| matches!(state, State::Dead { cause: Cause::TokenRejected, .. });
-                ends += u64::from(matches!(entry?, Entry::Ended { state, .. } if is_so(state)));
+                ends += u64::from(matches!(entry?, JournalEntry::Ended { state, .. } if is_so(state)));
             }
         }
     }

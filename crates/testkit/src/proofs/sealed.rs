@@ -31,9 +31,9 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::{
-    Acceptance, Accepted, Act, Archive, Attempt, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint,
-    EndpointTls, FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox, Pause,
-    PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
+    Acceptance, Accepted, Archive, AttemptRecord, AuditStamp, DeadLetterFilter, DeadLetters, Details, Directory,
+    Endpoint, EndpointTls, FirstAnswer, Idempotency, Jobs, KeyHash, ListOrder, Message, NewDelivery, NewReplay, Outbox,
+    Pause, PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
 };
 
 use crate::master_key;
@@ -155,7 +155,7 @@ impl Plant {
         endpoint.event_types = vec![self.canary("wants")];
         endpoint.policy = Some(self.canary("policy"));
         let once = self.call(tenant);
-        _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once), Act::at(NOW)).await?;
+        _ = self.store.put_endpoint(self.session, endpoint.clone(), Some(once), AuditStamp::at(NOW)).await?;
         Ok(endpoint)
     }
 
@@ -207,7 +207,7 @@ impl Plant {
         delivery.attempts = 1;
         delivery.state = State::Dead { at: NOW, cause: Cause::Unavailable };
         let took = Duration::from_millis(7);
-        let attempt = Attempt { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
+        let attempt = AttemptRecord { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
         let record = DeliveryRecord {
             shard: Shard::of(delivery.lane),
             delivery,
@@ -232,7 +232,7 @@ impl Plant {
         let reason = Some(self.canary("reason"));
         let replay = NewReplay { reason, ..NewReplay::new(id, tenant, NOW, what) };
         self.store.start_replay(self.session, replay, None).await?;
-        self.store.purge_dead_letters(self.session, tenant, filter, Act::at(NOW)).await?;
+        self.store.purge_dead_letters(self.session, tenant, filter, AuditStamp::at(NOW)).await?;
         let page = self.store.dead_letters(all, ListOrder::NewestFirst, None, 1).await?;
         let letter = page.letters.first().and_then(|letter| letter.event_type.clone());
         match letter {

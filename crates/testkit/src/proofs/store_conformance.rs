@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_store::MemoryStore;
-use posthaste_store::conformance::histories::{self, Fault};
+use posthaste_store::conformance::histories::{self, PlantedFault};
 use posthaste_store::conformance::run as every_case;
 use posthaste_store::sqlite::Sqlite;
 
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> Findings {
         Figure::at_least("histories", seeds as f64, "histories", seeds as f64),
         Figure::at_least("calls", calls as f64, "calls", seeds as f64 * 5.0),
         Figure::at_most("histories_that_differ", f64::from(differ), "histories", 0.0),
-        Figure::at_least("negative_controls_caught", caught as f64, "faults", Fault::ALL.len() as f64),
+        Figure::at_least("negative_controls_caught", caught as f64, "faults", PlantedFault::ALL.len() as f64),
     ])
 }
 
@@ -69,12 +69,13 @@ fn controls() -> usize {
     let loud = std::panic::take_hook();
     // The panics of the controls are expected, and not printed.
     std::panic::set_hook(Box::new(|_| {}));
-    let shows =
-        |fault: &Fault| (0..CONTROL_SEEDS).any(|seed| catch_unwind(|| histories::run_with(seed, *fault)).is_err());
-    let missed: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !shows(fault)).collect();
+    let shows = |fault: &PlantedFault| {
+        (0..CONTROL_SEEDS).any(|seed| catch_unwind(|| histories::run_with(seed, *fault)).is_err())
+    };
+    let missed: Vec<PlantedFault> = PlantedFault::ALL.into_iter().filter(|fault| !shows(fault)).collect();
     std::panic::set_hook(loud);
     if !missed.is_empty() {
         eprintln!("no history shows these faults: {missed:?}");
     }
-    Fault::ALL.len() - missed.len()
+    PlantedFault::ALL.len() - missed.len()
 }

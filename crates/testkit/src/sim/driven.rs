@@ -17,7 +17,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{DispatchHandle, Driver, Transport};
 use posthaste_engine::dispatch::{CommandReply, Finished, SendAttempt};
-use posthaste_store::{Arrival, Memory, Outbox, Session};
+use posthaste_store::{ArrivedDelivery, MemoryState, Outbox, Session};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -51,11 +51,11 @@ pub fn run(seed: u64) -> Outcome {
 struct Shared {
     plan: Plan,
     clock: Virtual,
-    disk: Mutex<Memory>,
+    disk: Mutex<MemoryState>,
     wire: Mutex<Wire>,
     rng: Mutex<Rng>,
     history: Mutex<History>,
-    arrivals: Mutex<VecDeque<Arrival>>,
+    arrivals: Mutex<VecDeque<ArrivedDelivery>>,
     arrived: Notify,
     node: Mutex<Option<Node>>,
     store_ms: Mutex<u64>,
@@ -104,7 +104,7 @@ impl Clock for Virtual {
 
 async fn drive(plan: Plan) -> Outcome {
     let seed = plan.seed;
-    let mut disk = Memory::default();
+    let mut disk = MemoryState::default();
     for lane in &plan.lanes {
         disk.put_lane(Arc::clone(&lane.settings));
     }

@@ -7,7 +7,7 @@ use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Command, EndLane};
-use posthaste_store::{Memory, Pause, PauseScope};
+use posthaste_store::{MemoryState, Pause, PauseScope};
 
 use super::history::{Crash, Ending, History, Ms, Request, Sent, What};
 use super::plan::Plan;
@@ -72,7 +72,7 @@ pub(super) fn wants_receipt(history: &History, delivery: DeliveryId) -> bool {
 }
 
 /// The record of a crash at this time, with the deliveries whose last attempt is not on disk.
-pub(super) fn crash(disk: &Memory, requests: &[Request], at: Ms) -> Crash {
+pub(super) fn crash(disk: &MemoryState, requests: &[Request], at: Ms) -> Crash {
     let last: BTreeMap<u64, u16> = requests.iter().map(|request| (request.delivery, request.attempt)).collect();
     let now = Timestamp::from_millis(at);
     let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |found| found.attempts.len());
@@ -81,13 +81,13 @@ pub(super) fn crash(disk: &Memory, requests: &[Request], at: Ms) -> Crash {
 }
 
 /// The highest attempt of a delivery's history, as the API shows it.
-pub(super) fn recorded(disk: &Memory, id: DeliveryId, stamped: Ms) -> u16 {
+pub(super) fn recorded(disk: &MemoryState, id: DeliveryId, stamped: Ms) -> u16 {
     let found = disk.delivery(id, Timestamp::from_millis(stamped));
     found.and_then(|found| found.attempts.iter().map(|attempt| attempt.number).max()).unwrap_or(0)
 }
 
 /// How the API shows a delivery at the end of a run.
-pub(super) fn ending(disk: &Memory, id: u64, now: Timestamp) -> Ending {
+pub(super) fn ending(disk: &MemoryState, id: u64, now: Timestamp) -> Ending {
     let Some(found) = disk.delivery(DeliveryId::from_raw(id), now) else {
         return Ending { delivery: id, state: "missing", cause: "", attempts: 0, numbers: Vec::new() };
     };

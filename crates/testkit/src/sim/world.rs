@@ -15,7 +15,7 @@ use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Event, Finished, StoreCall, StoreReply, Ticket};
-use posthaste_store::{Accepted, Arrival, MemoryStore};
+use posthaste_store::{Accepted, ArrivedDelivery, MemoryStore};
 
 use super::Outcome;
 use super::history::{Asked, History, Look, Ms, Sent, What};
@@ -49,7 +49,7 @@ enum Ahead {
     /// An accept takes effect, then its arrivals are published, then the loop takes them; the caller gets its answer
     /// any time after they are published.
     Accept(u32, usize, Vec<Accepted>),
-    Publish(u32, Vec<Arrival>),
+    Publish(u32, Vec<ArrivedDelivery>),
     Arrive(u32),
     Ack(u32, usize),
     /// An attempt ended; with the index of its request in the log, if one left.
@@ -92,7 +92,7 @@ struct World<'a> {
     store_ms: Ms,
     failing: bool,
     /// Arrivals that the loop has not taken yet, in commit order; and the time at which the last of them is published.
-    published: Vec<Arrival>,
+    published: Vec<ArrivedDelivery>,
     published_until: Ms,
     /// When the last of the calls that must keep their order takes effect.
     ordered_until: Ms,

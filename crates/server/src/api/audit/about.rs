@@ -10,10 +10,11 @@ use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantI
 use posthaste_core::scheduler::{BreakerOf, Reset};
 use posthaste_core::state::State as Life;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::Kind as IdKind;
-use posthaste_store::journal::{Entry, ErasedWhom};
+use posthaste_crypto::public_id::IdKind;
+use posthaste_store::journal::{ErasedTarget, JournalEntry};
 use posthaste_store::{
-    Deed, DocumentKind, EndpointStatus, JobState, OPERATOR, OwnRetention, PauseScope, RetentionPhase, SecretAct,
+    ChangeKind, DocumentKind, EndpointStatus, JobState, OPERATOR, PauseScope, RetentionOverride, RetentionPhase,
+    SecretAct,
 };
 
 use crate::duration;
@@ -69,37 +70,37 @@ impl About {
 }
 
 /// Describes an entry.
-pub(super) fn about(entry: &Entry) -> About {
+pub(super) fn about(entry: &JournalEntry) -> About {
     match entry {
-        Entry::Opened { session, .. } => About::default().saying(format!("session {session}")),
-        Entry::Accepted { message, tenant, deliveries, .. } => {
+        JournalEntry::Opened { session, .. } => About::default().saying(format!("session {session}")),
+        JournalEntry::Accepted { message, tenant, deliveries, .. } => {
             About { message: Some(*message), ..About::of(*tenant) }.saying(format!("{} deliveries", deliveries.len()))
         }
-        Entry::Attempted { endpoint, attempt, .. } | Entry::Late { endpoint, attempt, .. } => {
+        JournalEntry::Attempted { endpoint, attempt, .. } | JournalEntry::Late { endpoint, attempt, .. } => {
             About::to(*endpoint).saying(attempt.cause.code())
         }
-        Entry::Ended { delivery, message, endpoint, state, .. } => {
+        JournalEntry::Ended { delivery, message, endpoint, state, .. } => {
             About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }.saying(end(state))
         }
-        Entry::Cut { scope, cause, .. } => cut(*scope).saying(cause.code()),
-        Entry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
-        Entry::Paused { scope, .. } | Entry::Resumed { scope, .. } => paused(*scope),
-        Entry::Hurried { delivery, message, endpoint, .. } => {
+        JournalEntry::Cut { scope, cause, .. } => cut(*scope).saying(cause.code()),
+        JournalEntry::Uncut { scope, .. } => cut(*scope).saying("all of it is written off"),
+        JournalEntry::Paused { scope, .. } | JournalEntry::Resumed { scope, .. } => paused(*scope),
+        JournalEntry::Hurried { delivery, message, endpoint, .. } => {
             About { message: Some(*message), delivery: Some(*delivery), ..About::to(*endpoint) }
                 .saying("retry requested")
         }
-        Entry::Reset { of, how, .. } => reset(*of, *how),
-        Entry::Endpoint { endpoint, tenant, deed, status, .. } => {
+        JournalEntry::Reset { of, how, .. } => reset(*of, *how),
+        JournalEntry::Endpoint { endpoint, tenant, deed, status, .. } => {
             About::endpoint(*endpoint, *tenant).saying(endpoint_is(*deed, *status))
         }
-        Entry::Secret { endpoint, tenant, act, .. } => About::endpoint(*endpoint, *tenant).saying(match act {
+        JournalEntry::Secret { endpoint, tenant, act, .. } => About::endpoint(*endpoint, *tenant).saying(match act {
             SecretAct::Shown => "shown",
             SecretAct::Rotated => "rotated",
         }),
-        Entry::Spread { tenant, deliveries, .. } => {
+        JournalEntry::Spread { tenant, deliveries, .. } => {
             About::of(*tenant).saying(format!("{} deliveries", deliveries.len()))
         }
-        Entry::Job { job, tenant, state, replay, at, .. } => match replay {
+        JournalEntry::Job { job, tenant, state, replay, at, .. } => match replay {
             Some(created) => {
                 let named = Named::Made(IdKind::Replay, job.0, *created);
                 About::of(*tenant).named(named).saying(format!("replay {}", job_is(*state, created == at)))
@@ -109,12 +110,12 @@ pub(super) fn about(entry: &Entry) -> About {
                 about.saying(format!("fan-out {}", job_is(*state, false)))
             }
         },
-        Entry::Purged { tenant, .. } => About::of(*tenant).saying("dead letters taken back"),
-        Entry::Retained { phase, removed, tenant, .. } => {
+        JournalEntry::Purged { tenant, .. } => About::of(*tenant).saying("dead letters taken back"),
+        JournalEntry::Retained { phase, removed, tenant, .. } => {
             About { tenant: *tenant, ..About::default() }.saying(format!("{removed} {}", removed_things(*phase)))
         }
-        Entry::Agreed { tenant, own, .. } => About::of(*tenant).saying(retention(*own)),
-        Entry::Document { kind, id, tenant, made, deed, .. } => {
+        JournalEntry::Agreed { tenant, own, .. } => About::of(*tenant).saying(retention(*own)),
+        JournalEntry::Document { kind, id, tenant, made, deed, .. } => {
             let (word, named) = match kind {
                 DocumentKind::Tenant => ("tenant", Named::Made(IdKind::Tenant, *id, *made)),
                 DocumentKind::ApiKey => ("API key", Named::Made(IdKind::Key, *id, *made)),
@@ -122,13 +123,13 @@ pub(super) fn about(entry: &Entry) -> About {
             };
             About::of(*tenant).named(named).saying(format!("{word} {}", document_is(*kind, *deed)))
         }
-        Entry::Erased { tenant, whom, .. } => About::of(*tenant).saying(match whom {
-            ErasedWhom::Tenant => "the tenant",
-            ErasedWhom::Subject(_) => "a subject",
+        JournalEntry::Erased { tenant, whom, .. } => About::of(*tenant).saying(match whom {
+            ErasedTarget::Tenant => "the tenant",
+            ErasedTarget::Subject(_) => "a subject",
         }),
-        Entry::ErasureDone { announced, .. } => About::default().saying(format!("announced by row {announced}")),
-        Entry::Exported { tenant, .. } => About::of(*tenant).saying("a subject"),
-        Entry::RotationBegun { to, .. } | Entry::RotationEnded { to, .. } => {
+        JournalEntry::ErasureDone { announced, .. } => About::default().saying(format!("announced by row {announced}")),
+        JournalEntry::Exported { tenant, .. } => About::of(*tenant).saying("a subject"),
+        JournalEntry::RotationBegun { to, .. } | JournalEntry::RotationEnded { to, .. } => {
             About::default().saying(format!("to master key {to}"))
         }
     }
@@ -174,13 +175,13 @@ fn reset(of: BreakerOf, how: Reset) -> About {
     })
 }
 
-fn endpoint_is(deed: Deed, status: EndpointStatus) -> &'static str {
+fn endpoint_is(deed: ChangeKind, status: EndpointStatus) -> &'static str {
     match (deed, status) {
-        (Deed::Removed, _) | (_, EndpointStatus::Deleted) => "deleted",
-        (Deed::Made, _) => "made",
-        (Deed::Changed, EndpointStatus::Active) => "changed",
-        (Deed::Changed, EndpointStatus::Gone) => "gone",
-        (Deed::Changed, EndpointStatus::Disabled(_)) => "disabled by its receiver",
+        (ChangeKind::Removed, _) | (_, EndpointStatus::Deleted) => "deleted",
+        (ChangeKind::Made, _) => "made",
+        (ChangeKind::Changed, EndpointStatus::Active) => "changed",
+        (ChangeKind::Changed, EndpointStatus::Gone) => "gone",
+        (ChangeKind::Changed, EndpointStatus::Disabled(_)) => "disabled by its receiver",
     }
 }
 
@@ -195,12 +196,12 @@ fn job_is(state: JobState, is_new: bool) -> &'static str {
     }
 }
 
-fn document_is(kind: DocumentKind, deed: Deed) -> &'static str {
+fn document_is(kind: DocumentKind, deed: ChangeKind) -> &'static str {
     match (deed, kind) {
-        (Deed::Made, _) => "made",
-        (Deed::Changed, _) => "changed",
-        (Deed::Removed, DocumentKind::ApiKey) => "revoked",
-        (Deed::Removed, _) => "removed",
+        (ChangeKind::Made, _) => "made",
+        (ChangeKind::Changed, _) => "changed",
+        (ChangeKind::Removed, DocumentKind::ApiKey) => "revoked",
+        (ChangeKind::Removed, _) => "removed",
     }
 }
 
@@ -218,14 +219,14 @@ fn removed_things(phase: RetentionPhase) -> &'static str {
 }
 
 /// The retention that a tenant has of its own.
-fn retention(own: OwnRetention) -> String {
+fn retention(own: RetentionOverride) -> String {
     let kept = |kept: Option<Duration>| kept.map_or("by default".to_owned(), duration::write);
     format!("payload kept {}, history {}", kept(own.payload), kept(own.history))
 }
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::journal::Kind;
+    use posthaste_store::journal::EntryKind;
 
     #[test]
     fn docs_audit_md_has_exactly_one_line_for_each_kind() {
@@ -233,6 +234,6 @@ mod tests {
         let table = page.split_once("| `kind` | records that |").expect("docs/audit.md has the table of kinds").1;
         let lines = table.lines().skip(2).take_while(|line| line.starts_with("| `"));
         let documented: Vec<&str> = lines.filter_map(|line| line[3..].split('`').next()).collect();
-        assert_eq!(documented, Kind::ALL.map(Kind::name));
+        assert_eq!(documented, EntryKind::ALL.map(EntryKind::name));
     }
 }

@@ -12,16 +12,20 @@ use posthaste_core::tier::Tier;
 use tempfile::TempDir;
 
 use super::super::fixture::ended;
-use super::Fault;
+use super::PlantedFault;
 use super::made::{dead_letters, endpoint, idempotency, new_delivery, pause_scope, scope, settlement};
-use super::step::{Call, Draft, LANES, Outcome, Step, at};
+use super::step::{CallDraft, HistoryStep, LANES, RandomDelivery, SettleDraft, at};
 use crate::memory::MemoryStore;
 use crate::sqlite::{Bounds, Sqlite};
 use crate::{
-    Acceptance, Accepted, Act, DeadLetterFilter, Endpoint, Message, Pause, Session, Settlement, Start, StoreError,
+    Acceptance, Accepted, AuditStamp, DeadLetterFilter, Endpoint, Message, Pause, Session, SessionStart, Settlement,
+    StoreError,
 };
-use crate::{Agreed, Archive, DeadLetters, Directory, Jobs, Outbox, OwnRetention, Retention, RetentionStep, Sweep};
-use crate::{Chunk, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips, Spread};
+use crate::{
+    Archive, DeadLetters, Directory, Jobs, Outbox, Retention, RetentionOverride, RetentionOverrides, RetentionStep,
+    Sweep,
+};
+use crate::{Chunk, ChunkDelivery, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips};
 
 /// Makes the same call on both stores, checks that the results are equal, and evaluates to the result.
 macro_rules! ask {
@@ -46,11 +50,11 @@ pub(super) struct Both {
     /// Each delivery in its last settled state.
     pub(super) deliveries: Vec<Delivery>,
     pub(super) arrivals_due: usize,
-    fault: Option<Fault>,
+    fault: Option<PlantedFault>,
 }
 
 impl Both {
-    pub(super) async fn open(fault: Option<Fault>) -> Self {
+    pub(super) async fn open(fault: Option<PlantedFault>) -> Self {
         let folder = new_folder();
         let sqlite = open(&folder);
         let memory = MemoryStore::default();
@@ -78,63 +82,63 @@ impl Both {
         self.sqlite.as_ref().expect("open between restarts")
     }
 
-    pub(super) async fn take(&mut self, step: Step) {
+    pub(super) async fn take(&mut self, step: HistoryStep) {
         match step {
-            Step::Accept(drafts, call) => self.accept(&drafts, call).await,
-            Step::Settle(outcomes) => self.settle(&outcomes).await,
-            Step::Spill(picks) => {
+            HistoryStep::Accept(drafts, call) => self.accept(&drafts, call).await,
+            HistoryStep::Settle(outcomes) => self.settle(&outcomes).await,
+            HistoryStep::Spill(picks) => {
                 let ids: Vec<DeliveryId> = picks.iter().filter_map(|pick| self.pick(*pick)).map(|row| row.id).collect();
                 ask!(self, spill(self.session, ids.clone()));
             }
-            Step::Cut { lane, of, cause, spared } => self.cut(lane, of, cause, &spared).await,
-            Step::Uncut { lane, of } => {
+            HistoryStep::Cut { lane, of, cause, spared } => self.cut(lane, of, cause, &spared).await,
+            HistoryStep::Uncut { lane, of } => {
                 let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
                 ask!(self, uncut(self.session, scope, at(0)));
             }
-            Step::SweepCut { lane, of, under_way } => {
+            HistoryStep::SweepCut { lane, of, under_way } => {
                 let Some(scope) = self.pick(of).map(|row| scope(lane, row)) else { return };
                 self.sweep(Sweep::Cut(scope), &under_way).await;
             }
-            Step::Roll { after, now, under_way } => {
+            HistoryStep::Roll { after, now, under_way } => {
                 let after = after.and_then(|pick| self.pick(pick)).map(|row| row.id);
                 self.sweep(Sweep::Roll { after, now: at(now) }, &under_way).await;
             }
-            Step::Pause { kind, of, until } => {
+            HistoryStep::Pause { kind, of, until } => {
                 let reason = until.map(|until| format!("since {until}"));
                 let pause = Pause { reason, ..Pause::new(pause_scope(kind, of), until.map(at)) };
                 ask!(self, pause(self.session, pause.clone(), at(0)));
             }
-            Step::Resume { kind, of } => {
+            HistoryStep::Resume { kind, of } => {
                 let scope = pause_scope(kind, of);
-                ask!(self, resume(self.session, scope, Act::at(at(0))));
+                ask!(self, resume(self.session, scope, AuditStamp::at(at(0))));
             }
-            Step::Remember(breakers) => ask!(self, remember(self.session, breakers.clone())),
-            Step::PutEndpoint { lane, secrets, order, call } => {
+            HistoryStep::Remember(breakers) => ask!(self, remember(self.session, breakers.clone())),
+            HistoryStep::PutEndpoint { lane, secrets, order, call } => {
                 self.put_endpoint(endpoint(lane, secrets, order), call).await;
             }
-            Step::Purge { filter } => self.purge(dead_letters(filter)).await,
-            Step::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
-            Step::Retain { days } => self.retain(days).await,
-            Step::Agree { payload, history } => {
+            HistoryStep::Purge { filter } => self.purge(dead_letters(filter)).await,
+            HistoryStep::CatchUp => self.sqlite().catch_up().await.expect("it catches up"),
+            HistoryStep::Retain { days } => self.retain(days).await,
+            HistoryStep::Agree { payload, history } => {
                 let days = |days: Option<u32>| days.map(|days| days * Duration::from_secs(24 * 60 * 60));
-                let own = OwnRetention { payload: days(payload), history: days(history) };
-                let agreed = Agreed::all(vec![(TenantId::from_raw(1), own)]);
-                ask!(self, agree(self.session, agreed.clone(), at(0)));
+                let own = RetentionOverride { payload: days(payload), history: days(history) };
+                let overrides = RetentionOverrides::all(vec![(TenantId::from_raw(1), own)]);
+                ask!(self, set_retention_overrides(self.session, overrides.clone(), at(0)));
             }
-            Step::FanOut => self.fan_out().await,
-            Step::Replay { filter, picks } => self.replay(filter, &picks).await,
-            Step::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,
-            Step::ChangeJob { of, next } => {
+            HistoryStep::FanOut => self.fan_out().await,
+            HistoryStep::Replay { filter, picks } => self.replay(filter, &picks).await,
+            HistoryStep::Chunk { of, lanes, limit, stale } => self.chunk(of, &lanes, limit, stale).await,
+            HistoryStep::ChangeJob { of, next } => {
                 let Some(job) = self.job(of) else { return };
-                ask!(self, change_job(self.session, job, next, Act::at(at(0))));
+                ask!(self, change_job(self.session, job, next, AuditStamp::at(at(0))));
             }
-            Step::Open => self.take_over().await,
-            Step::Restart => self.restart().await,
-            Step::Crash => self.crash().await,
+            HistoryStep::Open => self.take_over().await,
+            HistoryStep::Restart => self.restart().await,
+            HistoryStep::Crash => self.crash().await,
         }
     }
 
-    async fn accept(&mut self, drafts: &[Draft], call: Option<Call>) {
+    async fn accept(&mut self, drafts: &[RandomDelivery], call: Option<CallDraft>) {
         let accepted = Accepted { idempotency: call.map(idempotency), ..self.message(drafts) };
         self.messages.push(accepted.message.id);
         let expected = self.memory.accept(self.session, vec![accepted.clone()]).await.expect("memory accepts");
@@ -147,7 +151,7 @@ impl Both {
         }
     }
 
-    fn message(&mut self, drafts: &[Draft]) -> Accepted {
+    fn message(&mut self, drafts: &[RandomDelivery]) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, self.next));
         self.next += 1 + drafts.len() as u64;
         // Each message is later than the one before, so that the TTL of a superseded delivery may be over.
@@ -161,7 +165,7 @@ impl Both {
         Accepted::new(message, deliveries)
     }
 
-    async fn settle(&mut self, outcomes: &[Outcome]) {
+    async fn settle(&mut self, outcomes: &[SettleDraft]) {
         let mut batch: Vec<Settlement> = Vec::new();
         for outcome in outcomes {
             let Some(row) = self.pick(outcome.of) else { return };
@@ -211,11 +215,11 @@ impl Both {
         ask!(self, sweep(self.session, sweep, under_way.clone()));
     }
 
-    async fn put_endpoint(&self, endpoint: Endpoint, call: Option<Call>) {
+    async fn put_endpoint(&self, endpoint: Endpoint, call: Option<CallDraft>) {
         let before = self.memory.endpoint(endpoint.id).await.expect("memory reads");
         let endpoint = Endpoint { version: before.map_or(0, |before| before.version + 1), ..endpoint };
         let once = call.map(idempotency);
-        _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone(), Act::at(at(0))));
+        _ = ask!(self, put_endpoint(self.session, endpoint.clone(), once.clone(), AuditStamp::at(at(0))));
     }
 
     async fn retain(&mut self, days: u64) {
@@ -320,10 +324,10 @@ impl Both {
         }
     }
 
-    async fn spread(&mut self, message: MessageId, lane: u64, replays: Option<DeliveryId>) -> Spread {
+    async fn spread(&mut self, message: MessageId, lane: u64, replays: Option<DeliveryId>) -> ChunkDelivery {
         let id = DeliveryId(self.message(&[]).message.id.0);
         let message = self.memory.message(message).await.expect("memory reads").expect("the message is kept");
-        let draft = Draft {
+        let draft = RandomDelivery {
             lane,
             tier: Tier::Promotional,
             place: RowIndex::Ready,
@@ -334,7 +338,7 @@ impl Both {
         };
         let mut new = new_delivery(message.id, 0, &draft);
         new.delivery.id = id;
-        Spread { new, message, replays }
+        ChunkDelivery { new, message, replays }
     }
 
     async fn purge(&self, filter: DeadLetterFilter) {
@@ -344,7 +348,7 @@ impl Both {
                 self.session,
                 filter.tenant.unwrap_or(TenantId::from_raw(1)),
                 filter.clone(),
-                Act::at(at(0))
+                AuditStamp::at(at(0))
             )
         );
         ask!(self, sweep_dead_letters(self.session));
@@ -354,7 +358,7 @@ impl Both {
         let old = self.session;
         self.begin().await;
         let late = self.message(&[]);
-        let session = if self.fault == Some(Fault::FenceForgotten) { self.session } else { old };
+        let session = if self.fault == Some(PlantedFault::FenceForgotten) { self.session } else { old };
         let expected = self.memory.accept(old, vec![late.clone()]).await;
         same(expected, self.sqlite().accept(session, vec![late]).await);
     }
@@ -385,8 +389,8 @@ impl Both {
     /// The message that SQLite gets instead, with a fault.
     fn with_accept_fault(&self, mut accepted: Accepted) -> Accepted {
         match self.fault {
-            Some(Fault::KeyForgotten) => accepted.idempotency = None,
-            Some(Fault::CollapseForgotten) => accepted.deliveries.iter_mut().for_each(|new| new.collapse = None),
+            Some(PlantedFault::KeyForgotten) => accepted.idempotency = None,
+            Some(PlantedFault::CollapseForgotten) => accepted.deliveries.iter_mut().for_each(|new| new.collapse = None),
             _ => {}
         }
         accepted
@@ -396,11 +400,11 @@ impl Both {
     fn with_settle_fault(&self, mut settlement: Settlement) -> Settlement {
         let known = self.deliveries.iter().find(|known| known.id == settlement.record.delivery.id);
         match self.fault {
-            Some(Fault::EpochForgotten) => settlement.epoch = self.session.epoch,
-            Some(Fault::AttemptsForgotten) => {
+            Some(PlantedFault::EpochForgotten) => settlement.epoch = self.session.epoch,
+            Some(PlantedFault::AttemptsForgotten) => {
                 settlement.record.attempts_before = known.map_or(0, |known| known.attempts);
             }
-            Some(Fault::AttemptDropped) => settlement.attempt = None,
+            Some(PlantedFault::AttemptDropped) => settlement.attempt = None,
             _ => {}
         }
         settlement
@@ -409,7 +413,7 @@ impl Both {
     async fn begin(&mut self) {
         let expected = self.memory.open(at(0)).await.expect("memory opens");
         let found = self.sqlite().open(at(0)).await.expect("it opens");
-        let parts = |start: Start| (start.session, start.cuts, start.pauses, start.spilled, start.breakers);
+        let parts = |start: SessionStart| (start.session, start.cuts, start.pauses, start.spilled, start.breakers);
         self.session = expected.session;
         self.next = 1;
         assert_eq!(parts(found), parts(expected));

@@ -10,9 +10,9 @@ use super::super::fixture::endpoint_id;
 use super::both::{Both, ask};
 use super::made::{dead_letters, selectors};
 use super::step::{FILTERS, LANES, at};
-use crate::journal::{Entry, Head};
+use crate::journal::{Head, JournalEntry};
 use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Store};
-use crate::{Counted, HistoryFilter, Hour, JobQuery, ListOrder, Query, Shown};
+use crate::{CountedEvent, DeliveryRecord, HistoryFilter, JobQuery, ListOrder, Query, UtcHour};
 
 impl Both {
     /// Compares everything a caller can read.
@@ -134,7 +134,7 @@ impl Both {
         if self.arrivals_due == 0 {
             return;
         }
-        let of = |arrivals: Vec<crate::Arrival>| {
+        let of = |arrivals: Vec<crate::ArrivedDelivery>| {
             arrivals
                 .into_iter()
                 .map(|arrival| (arrival.new.delivery, arrival.new.place, arrival.message, arrival.superseded))
@@ -149,9 +149,9 @@ impl Both {
 
 /// All counters by hour, summed over tenants: a count's tenant depends on when the endpoint was made, and in a history
 /// that may be long after deliveries were sent to it.
-async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
+async fn tallies(store: &impl Store) -> BTreeMap<(UtcHour, CountedEvent), u64> {
     let mut all = BTreeMap::new();
-    let (since, until) = (Hour::of(at(0)), Hour(Hour::of(at(0)).0 + 48));
+    let (since, until) = (UtcHour::of(at(0)), UtcHour(UtcHour::of(at(0)).0 + 48));
     for tenant in [0, 1].map(TenantId::from_raw) {
         for tally in store.tallies(tenant, since, until).await.expect("it reads") {
             *all.entry((tally.hour, tally.counted)).or_default() += tally.count;
@@ -161,7 +161,7 @@ async fn tallies(store: &impl Store) -> BTreeMap<(Hour, Counted), u64> {
 }
 
 /// The whole history of a lane's endpoint, page by page.
-async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<Shown> {
+async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<DeliveryRecord> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
         let filter = HistoryFilter::of(endpoint_id(lane.raw()));
@@ -176,7 +176,7 @@ async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32)
 
 /// The entries of the journal; checks that its rows are linked. Fingerprints are blanked, because each store hashes
 /// with another key.
-async fn happened(store: &impl Store) -> Vec<Vec<Entry>> {
+async fn happened(store: &impl Store) -> Vec<Vec<JournalEntry>> {
     let mut head = Some(Head::default());
     let mut calls = Vec::new();
     for row in store.journal(0, u32::MAX).await.expect("it reads") {
@@ -185,9 +185,9 @@ async fn happened(store: &impl Store) -> Vec<Vec<Entry>> {
         assert!(head.is_none_or(|head| head.is_followed_by(&row)), "{row:?}");
         assert!(row.is_sound().expect("a complete row"), "{row:?}");
         head = Some(Head::behind(&row));
-        let mut entries: Vec<Entry> = row.entries().collect::<Result<_, _>>().expect("a complete row");
+        let mut entries: Vec<JournalEntry> = row.entries().collect::<Result<_, _>>().expect("a complete row");
         for entry in &mut entries {
-            if let Entry::Accepted { digest, subject, correlation, .. } = entry {
+            if let JournalEntry::Accepted { digest, subject, correlation, .. } = entry {
                 (*digest, *subject, *correlation) = ([0; 32], None, None);
             }
         }

@@ -13,14 +13,14 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
 use super::super::fixture::endpoint_id;
-use super::step::{Call, Draft, End, Outcome, at};
+use super::step::{CallDraft, RandomDelivery, SettleDraft, SettleEnd, at};
 use crate::row::{SigningSecret, WebhookTarget};
 use crate::{
-    Attempt, CollapseKey, DeadLetterFilter, Endpoint, EndpointSelector, FirstAnswer, Idempotency, KeyHash, NewDelivery,
-    PauseScope, Session, Settlement,
+    AttemptRecord, CollapseKey, DeadLetterFilter, Endpoint, EndpointSelector, FirstAnswer, Idempotency, KeyHash,
+    NewDelivery, PauseScope, Session, Settlement,
 };
 
-pub(super) fn idempotency(call: Call) -> Idempotency {
+pub(super) fn idempotency(call: CallDraft) -> Idempotency {
     Idempotency {
         tenant: TenantId::from_raw(1),
         key: KeyHash([call.key; 16]),
@@ -30,7 +30,7 @@ pub(super) fn idempotency(call: Call) -> Idempotency {
     }
 }
 
-pub(super) fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDelivery {
+pub(super) fn new_delivery(message: MessageId, n: u64, draft: &RandomDelivery) -> NewDelivery {
     let lane = LaneId::from_raw(draft.lane);
     let delivery = Delivery {
         state: State::Queued { due: at(draft.due) },
@@ -44,23 +44,23 @@ pub(super) fn new_delivery(message: MessageId, n: u64, draft: &Draft) -> NewDeli
 }
 
 /// The settlement of an owner whose last known state is `row`. If the delivery has ended since, it is stale.
-pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) -> Settlement {
+pub(super) fn settlement(row: &Delivery, outcome: &SettleDraft, session: Session) -> Settlement {
     let due = at(outcome.due);
-    let tried = !matches!(outcome.end, End::PutBack | End::Expired | End::Cancelled);
+    let tried = !matches!(outcome.end, SettleEnd::PutBack | SettleEnd::Expired | SettleEnd::Cancelled);
     let attempts = row.attempts + u16::from(tried);
     let (state, cause) = match outcome.end {
-        End::Delivered => (State::Delivered { at: due }, Cause::Ok),
-        End::Sent if row.ack_within.is_some() => (State::AwaitingAck { until: due }, Cause::Ok),
-        End::Sent => (State::Delivered { at: due }, Cause::Ok),
-        End::Retry(cause) => (State::Retry { due, cause }, cause),
-        End::PutBack if row.attempts == 0 => (State::Queued { due }, Cause::Ok),
-        End::PutBack => (State::Retry { due, cause: Cause::Unknown }, Cause::Ok),
-        End::Dead(cause) => (State::Dead { at: due, cause }, cause),
-        End::Expired => (State::Expired { at: due }, Cause::Ok),
-        End::Cancelled => (State::Cancelled { at: due, cause: Cause::Cancelled }, Cause::Ok),
+        SettleEnd::Delivered => (State::Delivered { at: due }, Cause::Ok),
+        SettleEnd::Sent if row.ack_within.is_some() => (State::AwaitingAck { until: due }, Cause::Ok),
+        SettleEnd::Sent => (State::Delivered { at: due }, Cause::Ok),
+        SettleEnd::Retry(cause) => (State::Retry { due, cause }, cause),
+        SettleEnd::PutBack if row.attempts == 0 => (State::Queued { due }, Cause::Ok),
+        SettleEnd::PutBack => (State::Retry { due, cause: Cause::Unknown }, Cause::Ok),
+        SettleEnd::Dead(cause) => (State::Dead { at: due, cause }, cause),
+        SettleEnd::Expired => (State::Expired { at: due }, Cause::Ok),
+        SettleEnd::Cancelled => (State::Cancelled { at: due, cause: Cause::Cancelled }, Cause::Ok),
     };
     let mut delivery = Delivery { state, attempts, ..row.clone() };
-    if let End::Retry(cause) = outcome.end {
+    if let SettleEnd::Retry(cause) = outcome.end {
         delivery.last_cause = Some(cause);
         delivery.previous_wait = Some(Duration::from_micros(u64::from(attempts) * 1_234_567));
         delivery.limited_in_a_row = row.limited_in_a_row.wrapping_add(1);
@@ -78,7 +78,13 @@ pub(super) fn settlement(row: &Delivery, outcome: &Outcome, session: Session) ->
         },
         epoch: session.epoch - outcome.epoch_off,
         excerpt: None,
-        attempt: tried.then_some(Attempt { number: attempts, at: due, took, cause, status: Some(200 + attempts) }),
+        attempt: tried.then_some(AttemptRecord {
+            number: attempts,
+            at: due,
+            took,
+            cause,
+            status: Some(200 + attempts),
+        }),
     }
 }
 

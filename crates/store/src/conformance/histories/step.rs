@@ -20,9 +20,9 @@ pub(super) const LANES: u64 = 3;
 pub(super) const FILTERS: usize = 10;
 
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    Accept(Vec<Draft>, Option<Call>),
-    Settle(Vec<Outcome>),
+pub(super) enum HistoryStep {
+    Accept(Vec<RandomDelivery>, Option<CallDraft>),
+    Settle(Vec<SettleDraft>),
     Spill(Vec<usize>),
     Cut {
         lane: bool,
@@ -58,7 +58,7 @@ pub(super) enum Step {
         lane: u64,
         secrets: usize,
         order: Order,
-        call: Option<Call>,
+        call: Option<CallDraft>,
     },
     /// A message whose deliveries a job makes.
     FanOut,
@@ -103,14 +103,14 @@ pub(super) enum Step {
 
 /// An idempotency key: one of a few, for one of two requests, at some hour, so that calls often repeat.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(super) struct CallDraft {
     pub(super) key: u8,
     pub(super) request: u8,
     pub(super) hour: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draft {
+pub(super) struct RandomDelivery {
     pub(super) lane: u64,
     pub(super) tier: Tier,
     pub(super) place: RowIndex,
@@ -121,9 +121,9 @@ pub(super) struct Draft {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
+pub(super) struct SettleDraft {
     pub(super) of: usize,
-    pub(super) end: End,
+    pub(super) end: SettleEnd,
     pub(super) due: i64,
     pub(super) place: RowIndex,
     /// Added to the number of attempts, to make the settlement stale.
@@ -134,7 +134,7 @@ pub(super) struct Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+pub(super) enum SettleEnd {
     Delivered,
     Sent,
     Retry(Cause),
@@ -148,43 +148,43 @@ pub(super) fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(1_760_000_000_000 + ms)
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = HistoryStep> {
     let pick = 0_usize..1_000;
     prop_oneof![
-        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| Step::Accept(drafts, call)),
-        8 => prop::collection::vec(outcome(), 1..6).prop_map(Step::Settle),
-        2 => prop::collection::vec(pick.clone(), 1..4).prop_map(Step::Spill),
+        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| HistoryStep::Accept(drafts, call)),
+        8 => prop::collection::vec(outcome(), 1..6).prop_map(HistoryStep::Settle),
+        2 => prop::collection::vec(pick.clone(), 1..4).prop_map(HistoryStep::Spill),
         2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
-            .prop_map(|(lane, of, cause, spared)| Step::Cut { lane, of, cause, spared }),
-        1 => (any::<bool>(), pick.clone()).prop_map(|(lane, of)| Step::Uncut { lane, of }),
+            .prop_map(|(lane, of, cause, spared)| HistoryStep::Cut { lane, of, cause, spared }),
+        1 => (any::<bool>(), pick.clone()).prop_map(|(lane, of)| HistoryStep::Uncut { lane, of }),
         1 => (any::<bool>(), pick.clone(), prop::collection::vec(pick.clone(), 0..2))
-            .prop_map(|(lane, of, under_way)| Step::SweepCut { lane, of, under_way }),
+            .prop_map(|(lane, of, under_way)| HistoryStep::SweepCut { lane, of, under_way }),
         1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
-            .prop_map(|(after, now, under_way)| Step::Roll { after, now, under_way }),
-        1 => (0_u8..4, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| Step::Pause { kind, of, until }),
-        1 => (0_u8..4, 0..LANES).prop_map(|(kind, of)| Step::Resume { kind, of }),
-        1 => prop::collection::vec(breaker(), 0..4).prop_map(Step::Remember),
+            .prop_map(|(after, now, under_way)| HistoryStep::Roll { after, now, under_way }),
+        1 => (0_u8..4, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| HistoryStep::Pause { kind, of, until }),
+        1 => (0_u8..4, 0..LANES).prop_map(|(kind, of)| HistoryStep::Resume { kind, of }),
+        1 => prop::collection::vec(breaker(), 0..4).prop_map(HistoryStep::Remember),
         1 => (0..LANES, 0_usize..3, order(), call())
-            .prop_map(|(lane, secrets, order, call)| Step::PutEndpoint { lane, secrets, order, call }),
-        1 => (0..FILTERS).prop_map(|filter| Step::Purge { filter }),
-        1 => Just(Step::CatchUp),
-        2 => prop::sample::select(vec![3_u64, 6, 8, 31, 60, 500]).prop_map(|days| Step::Retain { days }),
+            .prop_map(|(lane, secrets, order, call)| HistoryStep::PutEndpoint { lane, secrets, order, call }),
+        1 => (0..FILTERS).prop_map(|filter| HistoryStep::Purge { filter }),
+        1 => Just(HistoryStep::CatchUp),
+        2 => prop::sample::select(vec![3_u64, 6, 8, 31, 60, 500]).prop_map(|days| HistoryStep::Retain { days }),
         1 => (prop::option::of(1_u32..50), prop::option::of(1_u32..90))
-            .prop_map(|(payload, history)| Step::Agree { payload, history }),
-        1 => Just(Step::FanOut),
+            .prop_map(|(payload, history)| HistoryStep::Agree { payload, history }),
+        1 => Just(HistoryStep::FanOut),
         1 => (prop::option::of(0..FILTERS), prop::collection::vec(0_usize..1_000, 0..4))
-            .prop_map(|(filter, picks)| Step::Replay { filter, picks }),
+            .prop_map(|(filter, picks)| HistoryStep::Replay { filter, picks }),
         4 => (0_usize..100, prop::collection::vec(0..LANES, 0..4), 1_u32..4, prop::bool::weighted(0.1))
-            .prop_map(|(of, lanes, limit, stale)| Step::Chunk { of, lanes, limit, stale }),
-        1 => (0_usize..100, job_state()).prop_map(|(of, next)| Step::ChangeJob { of, next }),
-        1 => Just(Step::Open),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Crash),
+            .prop_map(|(of, lanes, limit, stale)| HistoryStep::Chunk { of, lanes, limit, stale }),
+        1 => (0_usize..100, job_state()).prop_map(|(of, next)| HistoryStep::ChangeJob { of, next }),
+        1 => Just(HistoryStep::Open),
+        1 => Just(HistoryStep::Restart),
+        1 => Just(HistoryStep::Crash),
     ]
 }
 
-fn call() -> impl Strategy<Value = Option<Call>> {
-    let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| Call { key, request, hour });
+fn call() -> impl Strategy<Value = Option<CallDraft>> {
+    let call = (0_u8..4, 0_u8..2, 0_i64..60).prop_map(|(key, request, hour)| CallDraft { key, request, hour });
     prop::option::of(call)
 }
 
@@ -192,7 +192,7 @@ fn job_state() -> impl Strategy<Value = JobState> {
     prop::sample::select(vec![JobState::Running, JobState::Running, JobState::Paused, JobState::Cancelled])
 }
 
-fn draft() -> impl Strategy<Value = Draft> {
+fn draft() -> impl Strategy<Value = RandomDelivery> {
     let expiry = prop_oneof![
         Just(Expiry::Never),
         (0_i64..50).prop_map(|ms| Expiry::At(at(ms))),
@@ -200,7 +200,15 @@ fn draft() -> impl Strategy<Value = Draft> {
     ];
     let collapse = prop::option::of(prop_oneof![Just(0), Just(u64::MAX)]);
     (0..LANES, prop::sample::select(Tier::ALL.to_vec()), place(), 0_i64..20, expiry, any::<bool>(), collapse).prop_map(
-        |(lane, tier, place, due, expiry, acks, collapse)| Draft { lane, tier, place, due, expiry, acks, collapse },
+        |(lane, tier, place, due, expiry, acks, collapse)| RandomDelivery {
+            lane,
+            tier,
+            place,
+            due,
+            expiry,
+            acks,
+            collapse,
+        },
     )
 }
 
@@ -217,20 +225,20 @@ fn breaker() -> impl Strategy<Value = SoftBreaker> {
     })
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
+fn outcome() -> impl Strategy<Value = SettleDraft> {
     let end = prop_oneof![
-        Just(End::Delivered),
-        Just(End::Sent),
-        cause().prop_map(End::Retry),
-        Just(End::PutBack),
-        cause().prop_map(End::Dead),
-        Just(End::Expired),
-        Just(End::Cancelled)
+        Just(SettleEnd::Delivered),
+        Just(SettleEnd::Sent),
+        cause().prop_map(SettleEnd::Retry),
+        Just(SettleEnd::PutBack),
+        cause().prop_map(SettleEnd::Dead),
+        Just(SettleEnd::Expired),
+        Just(SettleEnd::Cancelled)
     ];
     let off = prop_oneof![6 => Just(0_u16), 1 => Just(1)];
     let epoch = prop_oneof![8 => Just(0_u64), 1 => Just(1)];
     (0_usize..1_000, end, 0_i64..20, place(), off, epoch, prop::bool::weighted(0.1)).prop_map(
-        |(of, end, due, place, attempts_off, epoch_off, pauses_lane)| Outcome {
+        |(of, end, due, place, attempts_off, epoch_off, pauses_lane)| SettleDraft {
             of,
             end,
             due,

@@ -1,10 +1,10 @@
 //! The kinds of journal entries, with the names that the API uses for them.
 
-use super::Entry;
+use super::JournalEntry;
 
-/// A kind of [`Entry`].
+/// A kind of [`JournalEntry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A session began.
     Opened,
     /// A message became durable.
@@ -55,7 +55,7 @@ pub enum Kind {
     RotationEnded,
 }
 
-impl Kind {
+impl EntryKind {
     /// All kinds.
     pub const ALL: [Self; 24] = [
         Self::Opened,
@@ -120,34 +120,34 @@ impl Kind {
     }
 }
 
-impl Entry {
+impl JournalEntry {
     /// The entry's kind.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> EntryKind {
         match self {
-            Self::Opened { .. } => Kind::Opened,
-            Self::Accepted { .. } => Kind::Accepted,
-            Self::Attempted { .. } => Kind::Attempted,
-            Self::Late { .. } => Kind::Late,
-            Self::Ended { .. } => Kind::Ended,
-            Self::Cut { .. } => Kind::Cut,
-            Self::Uncut { .. } => Kind::Uncut,
-            Self::Paused { .. } => Kind::Paused,
-            Self::Resumed { .. } => Kind::Resumed,
-            Self::Hurried { .. } => Kind::Hurried,
-            Self::Reset { .. } => Kind::Reset,
-            Self::Endpoint { .. } => Kind::Endpoint,
-            Self::Secret { .. } => Kind::Secret,
-            Self::Spread { .. } => Kind::Spread,
-            Self::Job { .. } => Kind::Job,
-            Self::Purged { .. } => Kind::Purged,
-            Self::Retained { .. } => Kind::Retained,
-            Self::Agreed { .. } => Kind::Agreed,
-            Self::Document { .. } => Kind::Document,
-            Self::Erased { .. } => Kind::Erased,
-            Self::ErasureDone { .. } => Kind::ErasureDone,
-            Self::Exported { .. } => Kind::Exported,
-            Self::RotationBegun { .. } => Kind::RotationBegun,
-            Self::RotationEnded { .. } => Kind::RotationEnded,
+            Self::Opened { .. } => EntryKind::Opened,
+            Self::Accepted { .. } => EntryKind::Accepted,
+            Self::Attempted { .. } => EntryKind::Attempted,
+            Self::Late { .. } => EntryKind::Late,
+            Self::Ended { .. } => EntryKind::Ended,
+            Self::Cut { .. } => EntryKind::Cut,
+            Self::Uncut { .. } => EntryKind::Uncut,
+            Self::Paused { .. } => EntryKind::Paused,
+            Self::Resumed { .. } => EntryKind::Resumed,
+            Self::Hurried { .. } => EntryKind::Hurried,
+            Self::Reset { .. } => EntryKind::Reset,
+            Self::Endpoint { .. } => EntryKind::Endpoint,
+            Self::Secret { .. } => EntryKind::Secret,
+            Self::Spread { .. } => EntryKind::Spread,
+            Self::Job { .. } => EntryKind::Job,
+            Self::Purged { .. } => EntryKind::Purged,
+            Self::Retained { .. } => EntryKind::Retained,
+            Self::Agreed { .. } => EntryKind::Agreed,
+            Self::Document { .. } => EntryKind::Document,
+            Self::Erased { .. } => EntryKind::Erased,
+            Self::ErasureDone { .. } => EntryKind::ErasureDone,
+            Self::Exported { .. } => EntryKind::Exported,
+            Self::RotationBegun { .. } => EntryKind::RotationBegun,
+            Self::RotationEnded { .. } => EntryKind::RotationEnded,
         }
     }
 }

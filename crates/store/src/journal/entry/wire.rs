@@ -9,13 +9,13 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::MasterKeyId;
 
-use super::{Entry, ErasedWhom, SpreadDelivery};
+use super::{ErasedTarget, JournalEntry, SpreadDelivery};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack, damaged};
 use crate::number;
-use crate::row::{Attempt, By, OwnRetention, PauseScope};
+use crate::row::{ApiKeyRef, AttemptRecord, PauseScope, RetentionOverride};
 
-impl Entry {
+impl JournalEntry {
     pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::Opened { session, at } => {
@@ -139,9 +139,9 @@ impl Entry {
                 numbers(bytes, &[16, tenant.raw()]);
                 pack::time(bytes, *at);
                 match whom {
-                    ErasedWhom::Tenant => bytes.push(0),
-                    ErasedWhom::Subject(None) => bytes.push(1),
-                    ErasedWhom::Subject(Some(mark)) => {
+                    ErasedTarget::Tenant => bytes.push(0),
+                    ErasedTarget::Subject(None) => bytes.push(1),
+                    ErasedTarget::Subject(Some(mark)) => {
                         bytes.push(2);
                         bytes.extend(mark.0);
                     }
@@ -247,7 +247,7 @@ impl Entry {
             21 => Self::Agreed {
                 tenant: TenantId::from_raw(rest.number()?),
                 at: rest.time()?,
-                own: OwnRetention { payload: kept(&mut rest)?, history: kept(&mut rest)? },
+                own: RetentionOverride { payload: kept(&mut rest)?, history: kept(&mut rest)? },
             },
             14 => {
                 Self::RotationBegun { to: MasterKeyId::from_raw(rest.small()?), at: rest.time()?, by: by(&mut rest)? }
@@ -293,7 +293,7 @@ impl Entry {
     }
 }
 
-fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<JournalEntry, StoreError> {
     let (message, tenant) = (MessageId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
     let (at, digest) = (rest.time()?, rest.digest()?);
     let has: u8 = rest.small()?;
@@ -301,10 +301,10 @@ fn unpack_accepted(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let correlation = if has & 2 == 0 { None } else { Some(rest.hidden()?) };
     let count = rest.number()?;
     let deliveries = (0..count).map(|_| queue(rest)).collect::<Result<_, StoreError>>()?;
-    Ok(Entry::Accepted { message, tenant, at, digest, subject, correlation, deliveries })
+    Ok(JournalEntry::Accepted { message, tenant, at, digest, subject, correlation, deliveries })
 }
 
-fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+fn unpack_ended(rest: &mut Unpack<'_>) -> Result<JournalEntry, StoreError> {
     let delivery = id(rest)?;
     let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
     let (endpoint, lane, tier) = queue(rest)?;
@@ -316,10 +316,10 @@ fn unpack_ended(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
     let attempts = rest.small()?;
     let state = number::join(kind, rest.time()?.as_millis(), cause)?;
     let attempt = if rest.0.is_empty() { None } else { Some(attempt(rest)?) };
-    Ok(Entry::Ended { delivery, message, endpoint, lane, tier, state, attempts, attempt })
+    Ok(JournalEntry::Ended { delivery, message, endpoint, lane, tier, state, attempts, attempt })
 }
 
-fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+fn unpack_spread(rest: &mut Unpack<'_>) -> Result<JournalEntry, StoreError> {
     let (job, tenant) = (JobId::from_raw(rest.number()?), TenantId::from_raw(rest.number()?));
     let (at, count) = (rest.time()?, rest.number()?);
     let each = |_| {
@@ -327,25 +327,25 @@ fn unpack_spread(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
         let message = MessageId::from_raw(delivery.raw().wrapping_sub(rest.number()?));
         Ok(SpreadDelivery { delivery, message, queue: queue(rest)? })
     };
-    Ok(Entry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
+    Ok(JournalEntry::Spread { job, tenant, at, deliveries: (0..count).map(each).collect::<Result<_, StoreError>>()? })
 }
 
-fn unpack_erased(rest: &mut Unpack<'_>) -> Result<Entry, StoreError> {
+fn unpack_erased(rest: &mut Unpack<'_>) -> Result<JournalEntry, StoreError> {
     let (tenant, at) = (TenantId::from_raw(rest.number()?), rest.time()?);
     let whom = match rest.number()? {
-        0 => ErasedWhom::Tenant,
-        1 => ErasedWhom::Subject(None),
-        2 => ErasedWhom::Subject(Some(rest.hidden()?)),
+        0 => ErasedTarget::Tenant,
+        1 => ErasedTarget::Subject(None),
+        2 => ErasedTarget::Subject(Some(rest.hidden()?)),
         other => return Err(damaged(&format!("an erasure of kind {other}"))),
     };
-    Ok(Entry::Erased { tenant, whom, at, by: by(rest)? })
+    Ok(JournalEntry::Erased { tenant, whom, at, by: by(rest)? })
 }
 
 fn numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| pack::number(bytes, *number));
 }
 
-fn pack_attempt(bytes: &mut Vec<u8>, attempt: &Attempt) {
+fn pack_attempt(bytes: &mut Vec<u8>, attempt: &AttemptRecord) {
     pack::number(bytes, attempt.number.into());
     pack::time(bytes, attempt.at);
     let took = u64::try_from(attempt.took.as_micros()).unwrap_or(u64::MAX);
@@ -354,8 +354,8 @@ fn pack_attempt(bytes: &mut Vec<u8>, attempt: &Attempt) {
     numbers(bytes, &[took, number::cause_number(attempt.cause).into(), status.into()]);
 }
 
-fn attempt(rest: &mut Unpack<'_>) -> Result<Attempt, StoreError> {
-    Ok(Attempt {
+fn attempt(rest: &mut Unpack<'_>) -> Result<AttemptRecord, StoreError> {
+    Ok(AttemptRecord {
         number: rest.small()?,
         at: rest.time()?,
         took: Duration::from_micros(rest.number()?),
@@ -391,23 +391,23 @@ fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
 }
 
 /// Packs the time of a change and the API key that made it.
-fn pack_act(bytes: &mut Vec<u8>, at: Timestamp, by: Option<By>) {
+fn pack_act(bytes: &mut Vec<u8>, at: Timestamp, by: Option<ApiKeyRef>) {
     pack::time(bytes, at);
     pack_by(bytes, by);
 }
 
-fn pack_by(bytes: &mut Vec<u8>, by: Option<By>) {
+fn pack_by(bytes: &mut Vec<u8>, by: Option<ApiKeyRef>) {
     bytes.push(u8::from(by.is_some()));
-    if let Some(By { key, made }) = by {
+    if let Some(ApiKeyRef { key, made }) = by {
         pack::number(bytes, key.raw());
         pack::time(bytes, made);
     }
 }
 
-fn by(rest: &mut Unpack<'_>) -> Result<Option<By>, StoreError> {
+fn by(rest: &mut Unpack<'_>) -> Result<Option<ApiKeyRef>, StoreError> {
     Ok(match rest.number()? {
         0 => None,
-        _ => Some(By { key: Key::from_raw(rest.number()?), made: rest.time()? }),
+        _ => Some(ApiKeyRef { key: Key::from_raw(rest.number()?), made: rest.time()? }),
     })
 }
 

@@ -11,11 +11,11 @@ use posthaste_core::id::Key;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::digest::Sha256;
 use posthaste_crypto::master::{KeyCheck, Masters};
-use posthaste_crypto::public_id::{IdKey, Kind};
+use posthaste_crypto::public_id::{IdKey, IdKind};
 use rusqlite::Connection;
 
 use super::manifest::{MANIFEST, Manifest};
-use super::{ERASURES, NotCopied, Progress, beside, each_chunk, erasures, in_words, io_error};
+use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, in_words, io_error};
 use crate::row::{Pause, PauseScope};
 use crate::sqlite::column::{get, stored_key};
 use crate::sqlite::erasure::ErasedAgain;
@@ -63,7 +63,7 @@ pub async fn restore(
     lists: &[PathBuf],
     now: Timestamp,
     ask: impl FnOnce(&[KeyCheck]) -> Result<Masters, String>,
-    mut say: impl FnMut(Progress),
+    mut say: impl FnMut(CopyProgress),
 ) -> Result<Restored, NotCopied> {
     let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
     let text = fs::read_to_string(from.join(MANIFEST)).map_err(io_error("read", &from.join(MANIFEST)))?;
@@ -193,7 +193,7 @@ impl Drop for Staged {
 }
 
 /// Copies the database, whose length and digest must be those in the manifest.
-fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progress)) -> Result<(), NotCopied> {
+fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(CopyProgress)) -> Result<(), NotCopied> {
     let source = from.join(DATABASE);
     let refused = |why: String| NotCopied::Refused { path: from.display().to_string(), why };
     let bytes = fs::metadata(&source).map_err(io_error("read", &source))?.len();
@@ -209,7 +209,7 @@ fn copy(from: &Path, manifest: &Manifest, to: &Path, say: &mut impl FnMut(Progre
     each_chunk(&source, |chunk| {
         digest.update(chunk);
         done += chunk.len() as u64;
-        say(Progress { done, of: bytes });
+        say(CopyProgress { done, of: bytes });
         copy.write_all(chunk)
     })
     .and_then(|_| copy.sync_all())
@@ -286,8 +286,8 @@ fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<Woul
         let tenant = get::<Option<i64>>(row, 1)?.map(stored_key).transpose()?;
         let made = get(row, 6)?;
         found.push(WouldSend {
-            endpoint: id(Kind::Endpoint, stored_key(get(row, 0)?)?, get(row, 5)?),
-            tenant: tenant.map(|tenant| id(Kind::Tenant, tenant, made)),
+            endpoint: id(IdKind::Endpoint, stored_key(get(row, 0)?)?, get(row, 5)?),
+            tenant: tenant.map(|tenant| id(IdKind::Tenant, tenant, made)),
             pending: get::<i64>(row, 2)?.unsigned_abs(),
             due: get::<i64>(row, 3)?.unsigned_abs(),
             first_due: Timestamp::from_millis(get(row, 4)?),

@@ -36,12 +36,12 @@ struct Lookup {
 
 /// The hashes by which candidates are looked up: subjects if the selector has any, since fewer endpoints have them,
 /// otherwise tags.
-pub(super) struct Keys {
+pub(super) struct LookupHashes {
     lookup: Lookup,
     hashes: Vec<NameHash>,
 }
 
-impl Keys {
+impl LookupHashes {
     pub(super) fn of(lookups: &LookupKey, tenant: TenantId, selector: &EndpointSelector) -> Self {
         let (lookup, mut hashes): (_, Vec<NameHash>) = match selector.subjects() {
             [] => (BY_TAG, selector.tags().iter().map(|tag| hide_tag(lookups, tenant, tag)).collect()),
@@ -69,7 +69,7 @@ pub(super) struct Candidates {
 pub(super) fn read(
     conn: &Connection,
     shared: &Shared,
-    keys: &Keys,
+    keys: &LookupHashes,
     after: Option<EndpointId>,
     limit: usize,
 ) -> Result<Candidates, StoreError> {
@@ -86,7 +86,7 @@ pub(super) fn read(
         ids.truncate(limit);
         next = ids.last().copied().or(after);
     }
-    let (known, missing) = shared.kept.some(&ids);
+    let (known, missing) = shared.cache.some(&ids);
     rows += missing.len();
     Ok(Candidates { known, read: read_rows(conn, &shared.vault, &missing)?, next, rows })
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 
-use super::kept::KEPT_MAX;
+use super::cache::KEPT_MAX;
 use super::*;
 use crate::Outbox;
-use crate::row::{Erase, Whom};
+use crate::row::{Erase, ErasureTarget};
 use crate::{ErasureStep, Erasures};
 
 const TENANT: TenantId = TenantId::from_raw(1);
@@ -25,7 +25,7 @@ fn put(endpoint: Endpoint) -> CommittedChange {
 }
 
 /// Ids and versions in the cached list of a tenant, if there is one.
-fn listed(kept: &Kept, tenant: TenantId) -> Option<Vec<(u64, u32)>> {
+fn listed(kept: &EndpointCache, tenant: TenantId) -> Option<Vec<(u64, u32)>> {
     let list = kept.tenant_list(tenant)?;
     Some(list.iter().map(|endpoint| (endpoint.id.raw(), endpoint.version)).collect())
 }
@@ -48,7 +48,7 @@ fn endpoints_are_found_by_their_indexes() {
 
 #[test]
 fn changed_endpoints_are_applied_to_the_cached_list() {
-    let kept = Kept::default();
+    let kept = EndpointCache::default();
     kept.keep_tenant(kept.changes(), TENANT, vec![endpoint(1, 0), endpoint(5, 0)]);
     let held = kept.tenant_list(TENANT).expect("it is kept");
     kept.apply(&[put(endpoint(3, 0)), put(endpoint(5, 1))]);
@@ -64,7 +64,7 @@ fn changed_endpoints_are_applied_to_the_cached_list() {
 
 #[test]
 fn a_read_that_began_before_a_change_does_not_bring_the_old_version_back() {
-    let kept = Kept::default();
+    let kept = EndpointCache::default();
     let read_at = kept.changes();
     kept.apply(&[put(endpoint(1, 1))]);
     kept.keep_tenant(read_at, TENANT, vec![endpoint(1, 0), endpoint(2, 0)]);
@@ -80,12 +80,12 @@ fn a_read_that_began_before_a_change_does_not_bring_the_old_version_back() {
 
 #[test]
 fn a_change_of_one_tenant_does_not_keep_another_tenant_s_list_from_being_cached() {
-    let kept = Kept::default();
+    let kept = EndpointCache::default();
     let read_at = kept.changes();
     kept.apply(&[put(endpoint(1, 0))]);
     kept.keep_tenant(read_at, OTHER, vec![Endpoint { tenant: OTHER, ..endpoint(9, 0) }]);
     assert_eq!(listed(&kept, OTHER), Some(vec![(9, 0)]));
-    kept.forget_tenant(TENANT);
+    kept.evict_tenant(TENANT);
     assert_eq!(listed(&kept, OTHER), Some(vec![(9, 0)]));
     kept.keep_tenant(read_at, TENANT, vec![endpoint(1, 0)]);
     assert_eq!(listed(&kept, TENANT), None, "read before the erasure");
@@ -93,7 +93,7 @@ fn a_change_of_one_tenant_does_not_keep_another_tenant_s_list_from_being_cached(
 
 #[test]
 fn lists_that_grow_over_the_bound_are_dropped() {
-    let kept = Kept::default();
+    let kept = EndpointCache::default();
     let half = KEPT_MAX as u64 / 2;
     kept.keep_tenant(kept.changes(), TENANT, (1..=half).map(|id| endpoint(id, 0)).collect());
     let theirs = (1..=half).map(|id| Endpoint { tenant: OTHER, ..endpoint(half + id, 0) });
@@ -126,7 +126,7 @@ async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
     let session = store.open(NOW).await.expect("a session").session;
     let owned = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
     let put = async |endpoint: Endpoint| {
-        let put = store.put_endpoint(session, endpoint, None, Act::at(NOW)).await.expect("it is put");
+        let put = store.put_endpoint(session, endpoint, None, AuditStamp::at(NOW)).await.expect("it is put");
         assert_eq!(put, EndpointPut::Done);
     };
     let named = |id, version, subject: &str, tags: &[&str]| Endpoint {
@@ -145,7 +145,7 @@ async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
         Cut { endpoint: Some((id, EndpointChange::Deleted)), ..Cut::new(lane, id.0, Cause::EndpointDeleted, NOW) };
     store.cut(session, cut, None).await.expect("it is deleted");
     assert_eq!(indexed(&store).await, (2, 4, 4), "deleted");
-    let erase = Erase { tenant: TENANT, whom: Whom::Subject("ann".to_owned()), at: NOW, by: None };
+    let erase = Erase { tenant: TENANT, whom: ErasureTarget::Subject("ann".to_owned()), at: NOW, by: None };
     let mut erasure = store.erase(session, erase).await.expect("it is erased");
     let mut now = NOW;
     while erasure.done.is_none() {
@@ -171,24 +171,24 @@ async fn a_match_reads_as_many_rows_with_many_endpoints_as_with_few() {
             ..endpoint(n, 0)
         };
         for n in round * 100..round * 100 + 100 {
-            let put = store.put_endpoint(session, of(n), None, Act::at(NOW)).await.expect("it is put");
+            let put = store.put_endpoint(session, of(n), None, AuditStamp::at(NOW)).await.expect("it is put");
             assert_eq!(put, EndpointPut::Done);
         }
-        let before = store.shared.kept.rows_read();
+        let before = store.shared.cache.rows_read();
         let name = round * 100 + 7;
         let tags = EndpointSelector::new(&[], &[format!("tag-{}", name + 1)]).expect("it names a tag");
         for selector in [EndpointSelector::for_subject(format!("person-{name}")), tags] {
             let found = store.endpoints_matching(TENANT, selector, None, 1_001).await.expect("it reads");
             assert_eq!((found.endpoints.len(), found.next), (1, None));
         }
-        rows.push(store.shared.kept.rows_read() - before);
+        rows.push(store.shared.cache.rows_read() - before);
     }
     assert_eq!(rows, [4, 4], "for each selector a row of the index and one of the endpoint");
     let drop_index = |conn: &Connection| conn.execute_batch("DROP INDEX endpoint_subject").map_err(failed("drop"));
     store.work(session, 1, drop_index).await.expect("it is dropped");
-    let before = store.shared.kept.rows_read();
+    let before = store.shared.cache.rows_read();
     let selector = EndpointSelector::for_subject("person-55");
     store.endpoints_matching(TENANT, selector, None, 1_001).await.expect("it reads");
-    assert!(store.shared.kept.rows_read() - before >= 199, "rows that SQLite scans without a match count as well");
+    assert!(store.shared.cache.rows_read() - before >= 199, "rows that SQLite scans without a match count as well");
     store.close().await;
 }

@@ -12,7 +12,7 @@ use super::{Open, begin, hidden};
 use crate::journal::Entries;
 use crate::row::Session;
 use crate::sqlite::column::{get, stored_key};
-use crate::sqlite::erasures_file::Line;
+use crate::sqlite::erasures_file::ErasureLine;
 use crate::sqlite::vault::{self, Vault};
 use crate::sqlite::{Sqlite, failed};
 use crate::{Erasures, StoreError};
@@ -38,7 +38,8 @@ impl Sqlite {
     pub async fn erase_again(&self, session: Session, list: &str, at: Timestamp) -> Result<ErasedAgain, StoreError> {
         let mut again = ErasedAgain::default();
         for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
-            let line = Line::parse(text, self.shared.vault.erasures()).filter(|line| line.store == self.own.store_id);
+            let line =
+                ErasureLine::parse(text, self.shared.vault.erasures()).filter(|line| line.store == self.own.store_id);
             let Some(line) = line else {
                 again.refused += 1;
                 continue;
@@ -81,7 +82,7 @@ impl Sqlite {
 fn apply(
     conn: &Connection,
     vault: &Vault,
-    line: &Line,
+    line: &ErasureLine,
     at: Timestamp,
     entries: &mut Entries,
 ) -> Result<Option<Open>, StoreError> {
@@ -93,7 +94,7 @@ fn apply(
 }
 
 /// Whether the data had this erasure already: it is recorded, or retention has deleted everything of its time.
-fn is_known(conn: &Connection, line: &Line) -> Result<bool, StoreError> {
+fn is_known(conn: &Connection, line: &ErasureLine) -> Result<bool, StoreError> {
     conn.prepare_cached(
         "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
          UNION ALL

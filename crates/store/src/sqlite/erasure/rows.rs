@@ -15,10 +15,10 @@ use posthaste_core::state::State;
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::{Open, Phase, one};
-use crate::journal::{Entries, Entry, Hidden};
+use crate::journal::{Entries, Hidden, JournalEntry};
 use crate::row::{EndpointStatus, PauseScope};
 use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
-use crate::sqlite::sealed::Names;
+use crate::sqlite::sealed::NameHashes;
 use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
@@ -156,7 +156,7 @@ fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
 struct Found {
     id: i64,
     /// The hashes it is found by; `None` when only a row of `name` is left of it.
-    names: Option<Names>,
+    names: Option<NameHashes>,
     bytes: i64,
 }
 
@@ -230,7 +230,7 @@ fn subject_messages(conn: &Connection, open: Open, mark: Hidden) -> Result<Look,
             )
             .and_then(|mut sql| sql.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(&doing)?;
-        let names = row.as_ref().map(|(names, _)| Names::stored(names.as_deref())).transpose()?;
+        let names = row.as_ref().map(|(names, _)| NameHashes::stored(names.as_deref())).transpose()?;
         found.push(Found { id: *id, names, bytes: row.map_or(0, |(_, bytes)| bytes) });
     }
     Ok(Look { last: ids.last().copied().unwrap_or(0), full: ids.len() == STEP, found })
@@ -251,7 +251,7 @@ fn tenant_messages(conn: &Connection, open: Open, table: &'static str) -> Result
         if get::<i64>(row, 1)? != key(open.erasure.tenant.0) || vault::can_open(conn, &get::<Vec<u8>>(row, 3)?)? {
             continue;
         }
-        let names = Some(Names::stored(get::<Option<Vec<u8>>>(row, 2)?.as_deref())?);
+        let names = Some(NameHashes::stored(get::<Option<Vec<u8>>>(row, 2)?.as_deref())?);
         look.found.push(Found { id: look.last, names, bytes: get(row, 4)? });
     }
     look.full = looked == LOOKED;
@@ -324,7 +324,7 @@ impl Removal<'_> {
             } else {
                 let state = State::Cancelled { at: self.open.erasure.at, cause: Cause::Erased };
                 let ended = Delivery { state, ..pending };
-                self.entries.push(&Entry::ended(&ended, None));
+                self.entries.push(&JournalEntry::ended(&ended, None));
                 execute(self.conn, "DELETE FROM delivery WHERE id = ?1", [key(ended.id.0)])?;
                 self.gone(key(ended.id.0), key(ended.endpoint.0))?;
             }

@@ -8,15 +8,15 @@ use posthaste_core::id::TenantId;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::seal::SealingKey;
-use posthaste_crypto::spot::Field;
+use posthaste_crypto::seal_context::SealedField;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{Once, opened, spot, text};
+use super::{SealedCall, context, opened, text};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
 use crate::number::{micros, stored_micros};
 use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
-use crate::sqlite::vault::{NewKey, Vault};
+use crate::sqlite::vault::{UnwrittenKey, Vault};
 
 /// The keyed hash by which an endpoint's uid is looked up.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {
@@ -74,10 +74,10 @@ pub(in crate::sqlite) fn whose(vault: &Vault, endpoint: &Endpoint) -> (TenantId,
 /// The encrypted columns of an endpoint, and the keys that must be written with them.
 pub(in crate::sqlite) struct SealedEndpoint {
     pub(in crate::sqlite) key: Arc<SealingKey>,
-    pub(in crate::sqlite) keys: Vec<NewKey>,
+    pub(in crate::sqlite) keys: Vec<UnwrittenKey>,
     pub(in crate::sqlite) settings: Vec<u8>,
     /// The idempotency key of the call, and its answer, sealed under the endpoint's key since it contains the endpoint.
-    pub(in crate::sqlite) once: Option<Once>,
+    pub(in crate::sqlite) once: Option<SealedCall>,
 }
 
 impl SealedEndpoint {
@@ -112,15 +112,15 @@ fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
         pack::number(plain, rate.milli);
         pack::number(plain, rate.burst.into());
     });
-    let sealed = key.seal(&spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0), &plain);
+    let sealed = key.seal(&context(endpoint.tenant, SealedField::EndpointSettings, endpoint.id.0), &plain);
     plain.zeroize();
     sealed
 }
 
 /// Opens the sealed settings; `endpoint` has the fields that are not sealed.
 pub(in crate::sqlite) fn open(endpoint: &Endpoint, key: &SealingKey, sealed: &[u8]) -> Result<Endpoint, StoreError> {
-    let spot = spot(endpoint.tenant, Field::EndpointSettings, endpoint.id.0);
-    let plain = Zeroizing::new(opened(key, &spot, sealed, "an endpoint")?);
+    let context = context(endpoint.tenant, SealedField::EndpointSettings, endpoint.id.0);
+    let plain = Zeroizing::new(opened(key, &context, sealed, "an endpoint")?);
     let mut rest = Unpack(&plain);
     let rest = &mut rest;
     // The fields of a struct expression are evaluated in this order, which is the order of `seal`.

@@ -13,7 +13,7 @@ use posthaste_crypto::keyring::{KeyId, TenantKey};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
 
-use super::{Keys, NewKey, Vault};
+use super::{Keys, UnwrittenKey, Vault};
 use crate::sqlite::column::key;
 
 /// The keys destroyed since the store was opened. Values sealed under them may still be in requests to the writer.
@@ -42,7 +42,7 @@ struct Taken {
     tenants: Vec<(TenantId, Arc<TenantKey>)>,
     subjects: Vec<((TenantId, Digest), Arc<SealingKey>)>,
     by_id: Vec<(KeyId, Arc<SealingKey>)>,
-    unwritten: Vec<(KeyId, NewKey)>,
+    unwritten: Vec<(KeyId, UnwrittenKey)>,
 }
 
 impl Vault {

@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::conformance::master_key_of_tests;
 use crate::row::{
-    Acceptance, Accepted, Act, Document, DocumentKind, Erase, Filed, FirstAnswer, Idempotency, KeyHash, Message,
-    Session, Whom,
+    Acceptance, Accepted, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Filed, FirstAnswer, Idempotency,
+    KeyHash, Message, Session,
 };
 use crate::sqlite::Sqlite;
-use crate::sqlite::accept::Found;
-use crate::sqlite::request::Request;
+use crate::sqlite::accept::AcceptResult;
+use crate::sqlite::request::WriteRequest;
 use crate::{Archive, Erasures, Outbox, Register};
 
 const TENANT: TenantId = TenantId::from_raw(7);
@@ -102,16 +102,16 @@ async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
         conn.execute("DELETE FROM data_key WHERE id = ?1", [old.0]).map_err(failed("destroy a key"))
     });
     assert_eq!(destroyed.await.expect("it is destroyed"), 1);
-    let accepted = store.writer.ask(|reply| Request::Accept {
+    let accepted = store.writer.ask(|reply| WriteRequest::Accept {
         session,
         messages: late,
         sealed,
         entries,
-        found: Found::default(),
+        found: AcceptResult::default(),
         room: 0,
         reply,
     });
-    assert_eq!(accepted.await.expect("it accepts").pass_on(), [Acceptance::Fresh]);
+    assert_eq!(accepted.await.expect("it accepts").wake_rest(), [Acceptance::Fresh]);
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
     assert!(read(1).await.expect("it reads").is_none(), "sealed under the destroyed key");
     assert!(read(2).await.expect("it reads").is_some(), "sealed under a new key");
@@ -173,7 +173,7 @@ async fn keys_written_with_documents_count_as_written() {
         let (kind, tenant) = (DocumentKind::Tenant, TenantId::from_raw(number));
         let (at, body) = (NOW, Bytes::from_static(b"{}"));
         let document = Document { kind, id: tenant.0, tenant, name: None, at, body };
-        assert_eq!(store.file(session, document, None, Act::at(NOW)).await.expect("it is filed"), Filed::Done);
+        assert_eq!(store.file(session, document, None, AuditStamp::at(NOW)).await.expect("it is filed"), Filed::Done);
     }
     assert_eq!(store.shared.vault.read().unwritten.len(), 0);
     store.close().await;
@@ -190,7 +190,7 @@ async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
     let earlier = vault.view();
     let snapshot = conn.unchecked_transaction().expect("a read begins");
     snapshot.query_row("SELECT count(*) FROM data_key", [], |row| row.get::<_, i64>(0)).expect("it reads");
-    let erase = Erase { tenant: TENANT, whom: Whom::Tenant, at: Timestamp::from_millis(2), by: None };
+    let erase = Erase { tenant: TENANT, whom: ErasureTarget::Tenant, at: Timestamp::from_millis(2), by: None };
     store.erase(session, erase).await.expect("it is erased");
     let subject = vault.subject(TENANT, "user-42");
     for view in [earlier, vault.view()] {

@@ -13,7 +13,7 @@ use posthaste_crypto::keyring::{KeyId, WRAPPED_BYTES};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
 
-use super::{Keys, Vault, View, destroy, is_in_place};
+use super::{KeyView, Keys, Vault, destroy, is_in_place};
 use crate::StoreError;
 use crate::sqlite::column::key;
 use crate::sqlite::{failed, rotation};
@@ -23,7 +23,7 @@ const SCAN_AT: usize = 1_024;
 
 /// A key that is written in the same commit as the values sealed under it.
 #[derive(Clone)]
-pub(in crate::sqlite) struct NewKey {
+pub(in crate::sqlite) struct UnwrittenKey {
     pub(in crate::sqlite) id: KeyId,
     pub(in crate::sqlite) tenant: TenantId,
     /// A keyed hash of the subject it belongs to; `None` for the tenant's own key.
@@ -36,7 +36,7 @@ pub(in crate::sqlite) struct NewKey {
 impl Vault {
     /// The keys that must be written with values sealed under this one: itself and its tenant's, those that are
     /// unwritten. The caller must hold the key.
-    pub(in crate::sqlite) fn unwritten(&self, tenant: TenantId, id: KeyId) -> Vec<NewKey> {
+    pub(in crate::sqlite) fn unwritten(&self, tenant: TenantId, id: KeyId) -> Vec<UnwrittenKey> {
         let keys = self.read();
         if keys.unwritten.is_empty() {
             return Vec::new();
@@ -52,14 +52,14 @@ impl Vault {
         conn: &Connection,
         tenant: TenantId,
     ) -> Result<Arc<SealingKey>, StoreError> {
-        let own = self.find_or_make(conn, View::Writers, tenant, None)?;
+        let own = self.find_or_make(conn, KeyView::Writers, tenant, None)?;
         let put = self.unwritten(tenant, own.id()).iter().try_for_each(|new| self.put(conn, new));
         put.map_err(failed("write a tenant's key"))?;
         Ok(own)
     }
 
     /// Writes a key with the commit under way, unless it is in the file already.
-    pub(in crate::sqlite) fn put(&self, conn: &Connection, new: &NewKey) -> rusqlite::Result<()> {
+    pub(in crate::sqlite) fn put(&self, conn: &Connection, new: &UnwrittenKey) -> rusqlite::Result<()> {
         let by_master = new.subject.is_none();
         let subject = new.subject.as_ref().map_or(&[][..], |hidden| hidden);
         let mut sql = conn.prepare_cached(
@@ -115,12 +115,12 @@ impl Keys {
             return;
         }
         let being_written: HashSet<KeyId> = self.being_written.iter().copied().collect();
-        let unclaimed = |new: &NewKey| {
+        let unclaimed = |new: &UnwrittenKey| {
             // Three references: by owner, by number, and in `unwritten`. Another caller needs our lock to get a fourth.
             Arc::strong_count(&new.key) <= 3 && !being_written.contains(&new.id)
         };
         let subjects = self.unwritten.extract_if(|_, new| new.subject.is_some() && unclaimed(new));
-        let mut gone: Vec<NewKey> = subjects.map(|(_, new)| new).collect();
+        let mut gone: Vec<UnwrittenKey> = subjects.map(|(_, new)| new).collect();
         // A subject's key cannot be opened without its tenant's, so keep the tenant's.
         let needed: HashSet<TenantId> =
             self.unwritten.values().filter(|new| new.subject.is_some()).map(|new| new.tenant).collect();
@@ -130,7 +130,7 @@ impl Keys {
             new.subject.is_none() && unclaimed(new) && !in_hand && !needed.contains(&new.tenant)
         });
         gone.extend(own.map(|(_, new)| new));
-        for NewKey { id, tenant, subject, .. } in &gone {
+        for UnwrittenKey { id, tenant, subject, .. } in &gone {
             self.by_id.remove(id);
             match subject {
                 Some(subject) => drop(self.subjects.remove(&(*tenant, *subject))),

@@ -13,8 +13,8 @@ use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, claimed};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_store::journal::{Entry, ErasedWhom, Head};
-use posthaste_store::{JournalRow, OwnRetention, Retention, RetentionPhase};
+use posthaste_store::journal::{ErasedTarget, Head, JournalEntry};
+use posthaste_store::{JournalRow, Retention, RetentionOverride, RetentionPhase};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::chain::{self, JournalEntries};
@@ -251,7 +251,7 @@ impl Attacker {
     fn random_end(&mut self, entries: &JournalEntries) -> (usize, usize) {
         loop {
             let row = self.covered();
-            let is_end = |entry: &Entry| matches!(entry, Entry::Ended { .. });
+            let is_end = |entry: &JournalEntry| matches!(entry, JournalEntry::Ended { .. });
             if let Some(entry) = entries[row].iter().position(is_end) {
                 return (row, entry);
             }
@@ -261,7 +261,7 @@ impl Attacker {
     fn anew_changed(&mut self) -> Result<(), CannotRun> {
         let mut entries = chain::decode(&self.rows)?;
         let (row, entry) = self.random_end(&entries);
-        if let Entry::Ended { delivery, attempts, .. } = &mut entries[row][entry] {
+        if let JournalEntry::Ended { delivery, attempts, .. } = &mut entries[row][entry] {
             *attempts += 1;
             let id = delivery.raw().cast_signed();
             changed(self.conn.execute("UPDATE outcome SET attempts = attempts + 1 WHERE id = ?1", [id])?)?;
@@ -280,7 +280,7 @@ impl Attacker {
     fn anew_added(&mut self) -> Result<(), CannotRun> {
         let mut entries = chain::decode(&self.rows)?;
         let row = self.covered();
-        entries.insert(row, vec![Entry::Opened { session: 99, at: Timestamp::default() }]);
+        entries.insert(row, vec![JournalEntry::Opened { session: 99, at: Timestamp::default() }]);
         self.put_anew(&entries)
     }
 
@@ -298,7 +298,7 @@ impl Attacker {
     fn anew_cut(&mut self) -> Result<(), CannotRun> {
         let mut entries = chain::decode(&self.rows)?;
         let row = self.covered();
-        let removed: Vec<Entry> = entries.drain(row..).flatten().collect();
+        let removed: Vec<JournalEntry> = entries.drain(row..).flatten().collect();
         self.remove_from_tables(&removed, &entries)?;
         self.put_anew(&entries)?;
         self.conn.execute("DELETE FROM checkpoint WHERE row > ?1", [number(row)])?;
@@ -326,7 +326,7 @@ impl Attacker {
         let first_left = self.rows[upto].at;
         let (before, at) = self.times(RetentionPhase::Journal, first_left);
         let (gone, phase) = (upto as u64, RetentionPhase::Journal);
-        self.announce(Entry::Retained { phase, upto: gone, removed: gone, before, at, tenant: None })?;
+        self.announce(JournalEntry::Retained { phase, upto: gone, removed: gone, before, at, tenant: None })?;
         self.conn.execute("DELETE FROM checkpoint WHERE row <= ?1", [number(upto)])?;
         changed(self.conn.execute("DELETE FROM journal WHERE number <= ?1", [number(upto)])?)
     }
@@ -342,7 +342,7 @@ impl Attacker {
         let sql = "DELETE FROM outcome WHERE id IN (SELECT id FROM outcome LIMIT ?1)";
         changed(self.conn.execute(sql, [removed])?)?;
         let (phase, removed) = (RetentionPhase::History, removed.unsigned_abs());
-        self.announce(Entry::Retained { phase, upto: 0, removed, before, at, tenant: None })
+        self.announce(JournalEntry::Retained { phase, upto: 0, removed, before, at, tenant: None })
     }
 
     /// Removes a tenant's outcomes and records an erasure of the tenant: in the table and the journal, or in the table
@@ -359,7 +359,7 @@ impl Attacker {
         )?;
         if self.dice.bool() {
             let tenant = TenantId::from_raw(tenant.unsigned_abs());
-            self.announce(Entry::Erased { tenant, whom: ErasedWhom::Tenant, at, by: None })?;
+            self.announce(JournalEntry::Erased { tenant, whom: ErasedTarget::Tenant, at, by: None })?;
         }
         Ok(())
     }
@@ -371,11 +371,11 @@ impl Attacker {
         changed(removed)?;
         let (at, tenant) = (self.rows[self.rows.len() - 1].at, TenantId::from_raw(tenant.unsigned_abs()));
         let kept = Duration::from_millis(1);
-        let own = OwnRetention { history: Some(kept), ..OwnRetention::default() };
+        let own = RetentionOverride { history: Some(kept), ..RetentionOverride::default() };
         let (phase, removed) = (RetentionPhase::History, removed as u64);
-        let gone = Entry::Retained { phase, upto: 0, removed, before: at - kept, at, tenant: Some(tenant) };
+        let gone = JournalEntry::Retained { phase, upto: 0, removed, before: at - kept, at, tenant: Some(tenant) };
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
-        chain::append(&self.conn, &chain::next(&head, &[Entry::Agreed { tenant, own, at }, gone]))
+        chain::append(&self.conn, &chain::next(&head, &[JournalEntry::Agreed { tenant, own, at }, gone]))
     }
 
     /// The times `before` and `at` of a false retention entry: either in the future, or with a retention that was too
@@ -387,24 +387,24 @@ impl Attacker {
         if self.dice.bool() { (gone, gone + kept) } else { (gone.max(last), last) }
     }
 
-    fn announce(&mut self, entry: Entry) -> Result<(), CannotRun> {
+    fn announce(&mut self, entry: JournalEntry) -> Result<(), CannotRun> {
         let head = Head::behind(&self.rows[self.rows.len() - 1]);
         chain::append(&self.conn, &chain::next(&head, &[entry]))
     }
 
     /// Removes from the tables the deliveries of entries that were removed, unless a remaining entry names them too.
-    fn remove_from_tables(&mut self, removed: &[Entry], left: &JournalEntries) -> Result<(), CannotRun> {
-        let delivery_of = |entry: &Entry| match entry {
-            Entry::Ended { delivery, .. } | Entry::Attempted { delivery, .. } | Entry::Late { delivery, .. } => {
-                Some(*delivery)
-            }
+    fn remove_from_tables(&mut self, removed: &[JournalEntry], left: &JournalEntries) -> Result<(), CannotRun> {
+        let delivery_of = |entry: &JournalEntry| match entry {
+            JournalEntry::Ended { delivery, .. }
+            | JournalEntry::Attempted { delivery, .. }
+            | JournalEntry::Late { delivery, .. } => Some(*delivery),
             _ => None,
         };
         let still: BTreeSet<DeliveryId> = left.iter().flatten().filter_map(delivery_of).collect();
         for entry in removed {
             let Some(delivery) = delivery_of(entry) else { continue };
             let id = delivery.raw().cast_signed();
-            if matches!(entry, Entry::Ended { .. }) {
+            if matches!(entry, JournalEntry::Ended { .. }) {
                 self.conn.execute("DELETE FROM outcome WHERE id = ?1", [id])?;
             }
             if !still.contains(&delivery) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use posthaste_core::time::Timestamp;
 use posthaste_store::JournalRow;
-use posthaste_store::journal::{Entries, Entry, Head};
+use posthaste_store::journal::{Entries, Head, JournalEntry};
 use rusqlite::{Connection, Row};
 
 use super::world::FILE;
@@ -25,7 +25,7 @@ pub(super) fn open(folder: &Path) -> Result<Connection, CannotRun> {
 }
 
 /// The entries of each journal row, from the first row on.
-pub(super) type JournalEntries = Vec<Vec<Entry>>;
+pub(super) type JournalEntries = Vec<Vec<JournalEntry>>;
 
 /// Reads the whole journal.
 pub(super) fn read(conn: &Connection) -> Result<Vec<JournalRow>, CannotRun> {
@@ -62,7 +62,7 @@ pub(super) fn made(entries: &JournalEntries) -> Vec<JournalRow> {
 }
 
 /// The row with these entries that follows `head`.
-pub(super) fn next(head: &Head, entries: &[Entry]) -> JournalRow {
+pub(super) fn next(head: &Head, entries: &[JournalEntry]) -> JournalRow {
     let mut packed = Entries::default();
     entries.iter().for_each(|entry| packed.push(entry));
     head.next(&packed)

@@ -14,8 +14,8 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{
-    Act, Agreed, Archive, Attempt, Checkpoints, Outbox, OwnRetention, PauseScope, Retention, RetentionStep, Session,
-    Settlement, StoreError, Whom,
+    Archive, AttemptRecord, AuditStamp, Checkpoints, ErasureTarget, Outbox, PauseScope, Retention, RetentionOverride,
+    RetentionOverrides, RetentionStep, Session, Settlement, StoreError,
 };
 
 use crate::fixtures::seeder::{Mint, put_endpoints, shelf};
@@ -42,18 +42,18 @@ const SUBJECT: &str = "subject-1";
 pub(super) const TENANT: TenantId = TenantId::from_raw(1);
 
 /// Tenants with a retention of their own: shorter than the default, longer, and mixed.
-pub(super) fn own_retention() -> Vec<(TenantId, OwnRetention)> {
+pub(super) fn own_retention() -> Vec<(TenantId, RetentionOverride)> {
     let days = |days: u32| Some(days * Duration::from_secs(24 * 60 * 60));
     let own = [(1, 2, 30), (2, 40, 300), (3, 1, 1)];
     let own = own.map(|(tenant, payload, history)| {
-        (TenantId::from_raw(tenant), OwnRetention { payload: days(payload), history: days(history) })
+        (TenantId::from_raw(tenant), RetentionOverride { payload: days(payload), history: days(history) })
     });
     own.to_vec()
 }
 
 /// The subject to erase.
-pub(super) fn subject() -> Whom {
-    Whom::Subject(SUBJECT.to_owned())
+pub(super) fn subject() -> ErasureTarget {
+    ErasureTarget::Subject(SUBJECT.to_owned())
 }
 
 /// Opens a copy and begins a session at `at`.
@@ -132,7 +132,7 @@ async fn add_message(
     let new = accepted.deliveries[0].delivery.clone();
     _ = store.accept(session, vec![accepted]).await?;
     if number % 7 == 0 {
-        store.resume(session, PauseScope::All, Act::at(at)).await?;
+        store.resume(session, PauseScope::All, AuditStamp::at(at)).await?;
     }
     if number % 10 == 9 {
         // Stays pending.
@@ -165,7 +165,7 @@ async fn settled(
 ) -> Result<Delivery, StoreError> {
     let number = before.attempts + 1;
     let cause = if matches!(state, State::Delivered { .. }) { Cause::Ok } else { Cause::Unavailable };
-    let attempt = Attempt { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
+    let attempt = AttemptRecord { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
     let next = Delivery { state, attempts: number, ..before.clone() };
     let record = DeliveryRecord {
         shard: Shard::of(next.lane),
@@ -189,13 +189,13 @@ pub(super) struct Retain {
 
 impl Retain {
     /// Runs retention with the default times, or with the tenants' own times if there are any.
-    pub(super) async fn begin(folder: &Path, now: Timestamp, agreed: Agreed) -> Result<Self, CannotRun> {
+    pub(super) async fn begin(folder: &Path, now: Timestamp, agreed: RetentionOverrides) -> Result<Self, CannotRun> {
         let (store, session) = open(folder, now).await?;
         store.catch_up().await?;
         if !agreed.own.is_empty() {
             // Retention finds a delivery's tenant through its endpoint.
             put_endpoints(&store, session, 0..LANES).await?;
-            store.agree(session, agreed, now).await?;
+            store.set_retention_overrides(session, agreed, now).await?;
             _ = store.sign(session, 1, now).await?;
         }
         let mut step = Some(RetentionStep::START);

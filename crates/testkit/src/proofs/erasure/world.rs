@@ -27,9 +27,9 @@ use posthaste_engine::replays::AskedReplay;
 use posthaste_engine::target::TargetRules;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Act, Archive, Attempt, Count, DeadLetterFilter, DeadLetters, Details, Directory, Endpoint, Erasures,
-    FirstAnswer, Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat, Retention, RetentionPhase, RetentionStep,
-    Session, Settlement, SigningSecret, StoreError, WebhookTarget, Whom,
+    Accepted, Archive, AttemptRecord, AuditStamp, BoundedCount, DeadLetterFilter, DeadLetters, Details, Directory,
+    Endpoint, ErasureTarget, Erasures, FirstAnswer, Message, NewDelivery, Outbox, Pause, PauseScope, ReplayWhat,
+    Retention, RetentionPhase, RetentionStep, Session, Settlement, SigningSecret, StoreError, WebhookTarget,
 };
 use rusqlite::{Connection, OpenFlags};
 use tokio::task::JoinSet;
@@ -166,7 +166,7 @@ impl World {
                 let secrets = vec![SigningSecret::lasting(secret.reveal().as_str())];
                 let target = WebhookTarget::signing(url, secrets);
                 let endpoint = Endpoint::new(*id, lane_of(*id), tenant, SystemClock::new().now(), target);
-                _ = store.put_endpoint(session, endpoint, None, Act::at(SystemClock::new().now())).await?;
+                _ = store.put_endpoint(session, endpoint, None, AuditStamp::at(SystemClock::new().now())).await?;
             }
         }
         let mut world = Self { people, endpoints, receivers };
@@ -182,7 +182,7 @@ impl World {
         let then = Timestamp::from_millis(now.as_millis() - 10 * 24 * 60 * 60 * 1_000);
         for person in &mut self.people.0 {
             let device = EndpointId(Key::new(session.writer, next));
-            _ = store.put_endpoint(session, own_device(person, device, then), None, Act::at(then)).await?;
+            _ = store.put_endpoint(session, own_device(person, device, then), None, AuditStamp::at(then)).await?;
             let id = MessageId(Key::new(session.writer, next + 2));
             next += 4;
             let message = Message {
@@ -303,7 +303,9 @@ impl World {
         for some in subjects.chunks(AT_ONCE) {
             let each = some.iter().map(|person| {
                 let engine = Arc::clone(&node.engine);
-                async move { (*person, engine.erase(person.tenant, Whom::Subject(person.name.clone()), None).await) }
+                async move {
+                    (*person, engine.erase(person.tenant, ErasureTarget::Subject(person.name.clone()), None).await)
+                }
             });
             for (person, answer) in join_all(each).await {
                 let answer = answer.map_err(|error| CannotRun(error.to_string()))?;
@@ -311,7 +313,7 @@ impl World {
                 answers.push((person, clock.now()));
             }
         }
-        let answer = node.engine.erase(TENANTS[1], Whom::Tenant, None).await;
+        let answer = node.engine.erase(TENANTS[1], ErasureTarget::Tenant, None).await;
         in_flight += answer.map_err(|error| CannotRun(error.to_string()))?.in_flight;
         let tenants = erased.iter().filter(|person| person.tenant == TENANTS[1]);
         answers.extend(tenants.map(|person| (*person, clock.now())));
@@ -489,7 +491,7 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) 
     delivery.attempts = 1;
     delivery.state = State::Dead { at, cause: Cause::NotFound };
     let took = Duration::from_millis(7);
-    let attempt = Attempt { number: 1, at, took, cause: Cause::NotFound, status: Some(404) };
+    let attempt = AttemptRecord { number: 1, at, took, cause: Cause::NotFound, status: Some(404) };
     let record = DeliveryRecord {
         shard: Shard::of(delivery.lane),
         delivery,
@@ -518,7 +520,7 @@ async fn letters(store: &Sqlite, count: usize) -> Result<(), CannotRun> {
     loop {
         let mut letters = 0;
         for tenant in TENANTS {
-            let (Count::Exactly(some) | Count::AtLeast(some)) =
+            let (BoundedCount::Exactly(some) | BoundedCount::AtLeast(some)) =
                 store.count_dead_letters(DeadLetterFilter::of(tenant)).await?;
             letters += some;
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hyper::{Method, StatusCode};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Act, Directory, Endpoint, EndpointPut, Outbox};
+use posthaste_store::{AuditStamp, Directory, Endpoint, EndpointPut, Outbox};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -64,7 +64,7 @@ pub(super) async fn start(
     let session = store.open(THEN).await?.session;
     let redirect = sample.iter().map(|to| {
         let endpoint = Endpoint { target: to.target(format!("{url}/{}", to.0)), version: 1, ..to.addressed() };
-        store.put_endpoint(session, endpoint, None, Act::at(THEN))
+        store.put_endpoint(session, endpoint, None, AuditStamp::at(THEN))
     });
     for put in futures_util::future::join_all(redirect).await {
         if put? != EndpointPut::Done {

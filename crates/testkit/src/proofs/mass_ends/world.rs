@@ -17,7 +17,8 @@ use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
 use posthaste_engine::dispatch::{Command, CommandReply};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Act, Archive, Count, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session, StoreError,
+    Archive, AuditStamp, BoundedCount, DeadLetterFilter, DeadLetters, Outbox, Pause, PauseScope, Query, Session,
+    StoreError,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -224,10 +225,12 @@ impl World {
         &self,
         tenant: TenantId,
         filter: DeadLetterFilter,
-    ) -> Result<(Duration, Count), CannotRun> {
+    ) -> Result<(Duration, BoundedCount), CannotRun> {
         let began = Instant::now();
-        let count =
-            self.store.purge_dead_letters(self.session, tenant, filter, Act::at(SystemClock::new().now())).await?;
+        let count = self
+            .store
+            .purge_dead_letters(self.session, tenant, filter, AuditStamp::at(SystemClock::new().now()))
+            .await?;
         Ok((began.elapsed(), count))
     }
 

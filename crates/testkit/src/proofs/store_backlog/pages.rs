@@ -16,8 +16,8 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Archive, DeadLetterFilter, DeadLetters, Directory, HistoryFilter, Hour, JobQuery, Jobs, ListOrder, Name, NewReplay,
-    Outbox, Query, ReplayWhat, Session, StoreError,
+    Archive, DeadLetterFilter, DeadLetters, Directory, HistoryFilter, JobQuery, Jobs, ListOrder, Name, NewReplay,
+    Outbox, Query, ReplayWhat, Session, StoreError, UtcHour,
 };
 use tokio::time::Instant;
 
@@ -259,7 +259,7 @@ async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<()
                 }
             }
         }
-        let (since, until) = (Hour::of(THEN), Hour::of(YOUNG + Duration::from_secs(3_600)));
+        let (since, until) = (UtcHour::of(THEN), UtcHour::of(YOUNG + Duration::from_secs(3_600)));
         pages.read("tallies", || store.tallies(target.tenant(), since, until)).await?;
         pages.read("waiting", || store.waiting(target.lane())).await?;
     }

@@ -15,8 +15,8 @@ use posthaste_core::scheduler::{IdRange, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Act, Archive, Chunk, Count, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor, Jobs, ListOrder, NewDelivery,
-    NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Skips, Spread, Sweep,
+    Archive, AuditStamp, BoundedCount, Chunk, ChunkDelivery, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor,
+    Jobs, ListOrder, NewDelivery, NewReplay, Outbox, Query, ReplayPage, ReplayWhat, Session, Skips, Sweep,
 };
 
 use super::{LANES, runtime};
@@ -179,14 +179,14 @@ async fn next_lives(
         let delivery = Delivery::queued(id, old.message, old.endpoint, old.lane, old.tier, YOUNG);
         let lane = Arc::new(Target::of(old.lane).endpoint().lane_settings());
         let new = NewDelivery::new(delivery, RowIndex::Spilled, lane);
-        deliveries.push(Spread { new, message, replays: Some(old.id) });
+        deliveries.push(ChunkDelivery { new, message, replays: Some(old.id) });
     }
     Ok(Chunk { job, at: YOUNG, from, to: page.next, deliveries, skipped: Skips::default(), last: page.last })
 }
 
 /// Purges an endpoint's dead letters. Returns how many were removed.
 async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, CannotRun> {
-    let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of), Act::at(YOUNG)).await?;
+    let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of), AuditStamp::at(YOUNG)).await?;
     let mut removed = 0;
     loop {
         let swept = store.sweep_dead_letters(session).await?;
@@ -196,5 +196,5 @@ async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, Can
         }
     }
     // A small number is removed by the purge itself and not by the sweep.
-    Ok(if let (0, Count::Exactly(count)) = (removed, counted) { count } else { removed })
+    Ok(if let (0, BoundedCount::Exactly(count)) = (removed, counted) { count } else { removed })
 }

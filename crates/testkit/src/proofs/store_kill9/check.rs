@@ -10,7 +10,7 @@ use posthaste_core::scheduler::{IdRange, Order};
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Archive, Outbox, Query, Start, StoreError};
+use posthaste_store::{Archive, Outbox, Query, SessionStart, StoreError};
 
 use super::PRODUCERS;
 use super::record::{self, Record};
@@ -83,7 +83,7 @@ async fn is_astray(store: &Sqlite, message: MessageId, found: &BTreeSet<Delivery
 }
 
 /// Every pending row that the loop's queries find: rows left behind, delayed rows, spilled rows.
-async fn findable(store: &Sqlite, start: &Start) -> Result<BTreeSet<DeliveryId>, StoreError> {
+async fn findable(store: &Sqlite, start: &SessionStart) -> Result<BTreeSet<DeliveryId>, StoreError> {
     let mut found = BTreeSet::new();
     let mut left = None;
     loop {

@@ -8,8 +8,8 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{
-    Acceptance, Accepted, Act, Arrival, By, Memory, Outbox, Page, Pause, PauseScope, Query, Session, Settled,
-    Settlement, Start, StoreError, Sweep, SweptRows,
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, MemoryState, Outbox, Pause, PauseScope, PendingPage,
+    Query, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 use tokio::time::sleep;
 
@@ -26,7 +26,7 @@ impl Slow {
     }
 
     /// Waits, performs the call, and waits again. A crash may come before, between or after.
-    async fn slowly<T>(&self, act: impl FnOnce(&mut Memory) -> T) -> T {
+    async fn slowly<T>(&self, act: impl FnOnce(&mut MemoryState) -> T) -> T {
         self.delay().await;
         let done = act(&mut lock(&self.0.disk));
         let wait = lock(&self.0.rng).u64(0..4);
@@ -36,7 +36,7 @@ impl Slow {
 }
 
 impl Outbox for Slow {
-    async fn open(&self, at: Timestamp) -> Result<Start, StoreError> {
+    async fn open(&self, at: Timestamp) -> Result<SessionStart, StoreError> {
         Ok(lock(&self.0.disk).open(at))
     }
 
@@ -50,9 +50,9 @@ impl Outbox for Slow {
         .await
     }
 
-    async fn arrivals(&self) -> Vec<Arrival> {
+    async fn arrivals(&self) -> Vec<ArrivedDelivery> {
         loop {
-            let arrivals: Vec<Arrival> = lock(&self.0.arrivals).drain(..).collect();
+            let arrivals: Vec<ArrivedDelivery> = lock(&self.0.arrivals).drain(..).collect();
             if !arrivals.is_empty() {
                 return arrivals;
             }
@@ -68,7 +68,7 @@ impl Outbox for Slow {
         self.slowly(|memory| memory.spill(session, &deliveries)).await
     }
 
-    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<Page, StoreError> {
+    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<PendingPage, StoreError> {
         Ok(self.slowly(|memory| memory.page(query, limit)).await)
     }
 
@@ -76,7 +76,7 @@ impl Outbox for Slow {
         Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
     }
 
-    async fn cut(&self, session: Session, cut: Cut, by: Option<By>) -> Result<u64, StoreError> {
+    async fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         self.slowly(|memory| memory.cut(session, cut, by)).await
     }
 
@@ -93,12 +93,12 @@ impl Outbox for Slow {
         self.slowly(|memory| memory.pause(session, pause, at)).await
     }
 
-    async fn resume(&self, session: Session, scope: PauseScope, act: Act) -> Result<(), StoreError> {
+    async fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
         let _in_order = self.0.pauses.lock().await;
         self.slowly(|memory| memory.resume(session, scope, act)).await
     }
 
-    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: Act) -> Result<(), StoreError> {
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
         self.slowly(|memory| memory.reset(session, of, how, act)).await
     }
 

@@ -9,7 +9,7 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::id::DeliveryId;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Command, Event, Finished, SendAttempt, Ticket};
-use posthaste_store::{Archive, Erase, Whom};
+use posthaste_store::{Archive, Erase, ErasureTarget};
 
 use super::super::history::{Asked, Ms, What};
 use super::super::producer::{TENANT, subject_name};
@@ -44,7 +44,7 @@ impl World<'_> {
         if self.failing && self.rng.bool() {
             return; // refused, and never answered
         }
-        let subject = whom.map_or(Whom::Tenant, |subject| Whom::Subject(subject_name(subject)));
+        let subject = whom.map_or(ErasureTarget::Tenant, |subject| ErasureTarget::Subject(subject_name(subject)));
         let erase = Erase { tenant: TENANT, whom: subject, at, by: None };
         self.disk.lock().erase(node.session, &erase).expect("this node has the session");
         self.note(6, asked as u64);

@@ -9,13 +9,13 @@ use posthaste_core::id::TenantId;
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::fixture::{Case, Draft, MANY, NOW, after, endpoint};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint};
 use super::retention::days;
 use crate::Store;
-use crate::journal::{Entry, JournalRow};
+use crate::journal::{JournalEntry, JournalRow};
 use crate::row::{
-    Accepted, Agreed, Endpoint, Erase, Message, OwnRetention, RETENTION_STEP_MAX, Retention, RetentionPhase,
-    RetentionStep, Whom,
+    Accepted, Endpoint, Erase, ErasureTarget, Message, RETENTION_STEP_MAX, Retention, RetentionOverride,
+    RetentionOverrides, RetentionPhase, RetentionStep,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -31,31 +31,31 @@ fn tenant(n: u64) -> TenantId {
     TenantId::from_raw(n)
 }
 
-fn own(payload: u32, history: u32) -> OwnRetention {
-    OwnRetention { payload: Some(payload * DAY), history: Some(history * DAY) }
+fn own(payload: u32, history: u32) -> RetentionOverride {
+    RetentionOverride { payload: Some(payload * DAY), history: Some(history * DAY) }
 }
 
-impl<S: Store> Case<S> {
+impl<S: Store> StoreCase<S> {
     async fn tenants(&self) {
         for n in [DEFAULT, SHORT, LONG] {
             self.put_endpoint(Endpoint { tenant: tenant(n), ..endpoint(n) }).await;
         }
         let overrides = vec![(tenant(SHORT), own(1, 2)), (tenant(LONG), own(60, 90))];
-        self.same("two overrides", self.agree(Agreed::all(overrides)).await, 2);
+        self.same("two overrides", self.set_retention_overrides(RetentionOverrides::all(overrides)).await, 2);
     }
 
-    async fn agree(&self, agreed: Agreed) -> u64 {
-        self.done("agree", self.store.agree(self.session(), agreed, NOW).await)
+    async fn set_retention_overrides(&self, overrides: RetentionOverrides) -> u64 {
+        self.done("agree", self.store.set_retention_overrides(self.session(), overrides, NOW).await)
     }
 
-    fn message_of(&self, n: u64, drafts: &[Draft]) -> Accepted {
+    fn message_of(&self, n: u64, drafts: &[DeliveryDraft]) -> Accepted {
         let accepted = self.message(drafts);
         Accepted { message: Arc::new(Message { tenant: tenant(n), ..(*accepted.message).clone() }), ..accepted }
     }
 
     /// A message of a tenant to its lane.
     async fn send(&self, n: u64) -> Delivery {
-        let accepted = self.message_of(n, &[Draft::to(n).spilled()]);
+        let accepted = self.message_of(n, &[DeliveryDraft::to(n).spilled()]);
         let delivery = accepted.deliveries[0].delivery.clone();
         _ = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
         delivery
@@ -90,7 +90,7 @@ impl<S: Store> Case<S> {
     }
 }
 
-pub(super) async fn data_of_each_tenant_is_kept_for_its_own_retention_time<S: Store>(case: &Case<S>) {
+pub(super) async fn data_of_each_tenant_is_kept_for_its_own_retention_time<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let sent = [case.sent(LONG).await, case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
     let (whole, history, gone) = ((true, true), (false, true), (false, false));
@@ -108,20 +108,21 @@ pub(super) async fn data_of_each_tenant_is_kept_for_its_own_retention_time<S: St
 }
 
 /// Outcomes of an endpoint whose subject is erased later are kept as long as the tenant's other outcomes.
-pub(super) async fn outcomes_of_an_erased_endpoint_follow_the_tenants_retention<S: Store>(case: &Case<S>) {
+pub(super) async fn outcomes_of_an_erased_endpoint_follow_the_tenants_retention<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let mut sent = Vec::new();
     for (n, whose) in [(8, SHORT), (9, LONG)] {
         let subject = Some("ann".to_owned());
         case.put_endpoint(Endpoint { tenant: tenant(whose), subject, ..endpoint(n) }).await;
-        let accepted = case.message_of(whose, &[Draft::to(n)]);
+        let accepted = case.message_of(whose, &[DeliveryDraft::to(n)]);
         let delivery = accepted.deliveries[0].delivery.clone();
         _ = case.done("accept", case.store.accept(case.session(), vec![accepted]).await);
         case.end(&delivery, State::Delivered { at: after(1) }).await;
         sent.push(delivery);
     }
     for whose in [SHORT, LONG] {
-        let erase = Erase { tenant: tenant(whose), whom: Whom::Subject("ann".to_owned()), at: after(2), by: None };
+        let erase =
+            Erase { tenant: tenant(whose), whom: ErasureTarget::Subject("ann".to_owned()), at: after(2), by: None };
         let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
         case.check(case.finish(erasure, &[]).await.done.is_some(), "nothing is under way");
     }
@@ -132,7 +133,7 @@ pub(super) async fn outcomes_of_an_erased_endpoint_follow_the_tenants_retention<
     }
 }
 
-pub(super) async fn pending_delivery_is_given_up_after_its_tenants_retention_time<S: Store>(case: &Case<S>) {
+pub(super) async fn pending_delivery_is_given_up_after_its_tenants_retention_time<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let waiting = [case.send(LONG).await, case.send(DEFAULT).await, case.send(SHORT).await];
     for (day, given_up) in [(1, vec![]), (3, vec![2]), (31, vec![1]), (89, vec![]), (91, vec![0])] {
@@ -146,32 +147,32 @@ pub(super) async fn pending_delivery_is_given_up_after_its_tenants_retention_tim
     }
 }
 
-pub(super) async fn changed_override_applies_to_existing_data<S: Store>(case: &Case<S>) {
+pub(super) async fn changed_override_applies_to_existing_data<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let sent = [case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
     let waits = case.send(LONG).await;
     // The default walk has passed rows that an override keeps for longer.
     case.retain(days(40)).await;
     case.same("kept for longer", case.left(&sent).await, vec![(false, false), (false, false), (true, true)]);
-    case.agree(Agreed::all(vec![(tenant(LONG), own(30, 50))])).await;
+    case.set_retention_overrides(RetentionOverrides::all(vec![(tenant(LONG), own(30, 50))])).await;
     case.retain(days(40)).await;
     case.same("the payload goes by the shorter time", case.left(&sent[2..]).await, vec![(false, true)]);
     case.check(case.pending(waits.id).await.is_some(), "50 days are not over");
-    case.agree(Agreed::all(vec![])).await;
+    case.set_retention_overrides(RetentionOverrides::all(vec![])).await;
     case.retain(days(40)).await;
     case.same("and the history by the default", case.left(&sent[2..]).await, vec![(false, false)]);
     case.same("given up", case.state(waits.id).await, State::Dead { at: days(40), cause: Cause::Retention });
     // A new override needs a walk from the beginning.
     let later = [case.sent(SHORT).await, case.sent(LONG).await];
-    case.agree(Agreed::all(vec![(tenant(SHORT), own(100, 200))])).await;
+    case.set_retention_overrides(RetentionOverrides::all(vec![(tenant(SHORT), own(100, 200))])).await;
     case.retain(days(50)).await;
     case.same("longer than before", case.left(&later).await, vec![(true, true), (false, false)]);
-    case.agree(Agreed::all(vec![(tenant(SHORT), own(1, 1))])).await;
+    case.set_retention_overrides(RetentionOverrides::all(vec![(tenant(SHORT), own(1, 1))])).await;
     case.retain(days(50)).await;
     case.same("and shorter", case.left(&later).await, vec![(false, false), (false, false)]);
 }
 
-pub(super) async fn messages_with_a_longer_override_are_skipped_in_small_steps<S: Store>(case: &Case<S>) {
+pub(super) async fn messages_with_a_longer_override_are_skipped_in_small_steps<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let count = RETENTION_STEP_MAX as usize + 7;
     let messages = (0..2 * count).map(|n| case.message_of(if n < count { LONG } else { SHORT }, &[])).collect();
@@ -181,7 +182,7 @@ pub(super) async fn messages_with_a_longer_override_are_skipped_in_small_steps<S
     }
 }
 
-pub(super) async fn needed_payload_outlives_every_retention_time<S: Store>(case: &Case<S>) {
+pub(super) async fn needed_payload_outlives_every_retention_time<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let dead = case.send(SHORT).await;
     case.end(&dead, State::Dead { at: after(1), cause: Cause::NotFound }).await;
@@ -193,7 +194,7 @@ pub(super) async fn needed_payload_outlives_every_retention_time<S: Store>(case:
     case.retain(days(61)).await;
     case.check(case.has_message(&waiting).await, "it can still be sent");
     // From now on the override keeps it for longer than it is needed.
-    case.agree(Agreed::all(vec![(tenant(LONG), own(100, 100))])).await;
+    case.set_retention_overrides(RetentionOverrides::all(vec![(tenant(LONG), own(100, 100))])).await;
     case.end(&waiting, State::Delivered { at: days(62) }).await;
     case.retain(days(99)).await;
     case.check(case.has_message(&waiting).await, "a hundred days are not over");
@@ -201,22 +202,22 @@ pub(super) async fn needed_payload_outlives_every_retention_time<S: Store>(case:
     case.check(!case.has_message(&waiting).await, "now they are");
 }
 
-pub(super) async fn override_of_some_tenants_does_not_change_others<S: Store>(case: &Case<S>) {
+pub(super) async fn override_of_some_tenants_does_not_change_others<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
-    let none = |after, upto| Agreed { after, upto, own: Vec::new() };
+    let none = |after, upto| RetentionOverrides { after, upto, own: Vec::new() };
     let same = vec![(tenant(SHORT), own(1, 2)), (tenant(LONG), own(60, 90))];
-    case.same("the same again", case.agree(Agreed::all(same)).await, 0);
-    case.same("before them", case.agree(none(None, Some(tenant(DEFAULT)))).await, 0);
-    case.same("after them", case.agree(none(Some(tenant(LONG)), None)).await, 0);
+    case.same("the same again", case.set_retention_overrides(RetentionOverrides::all(same)).await, 0);
+    case.same("before them", case.set_retention_overrides(none(None, Some(tenant(DEFAULT)))).await, 0);
+    case.same("after them", case.set_retention_overrides(none(Some(tenant(LONG)), None)).await, 0);
     let sent = [case.sent(DEFAULT).await, case.sent(SHORT).await, case.sent(LONG).await];
-    case.same("one of them", case.agree(none(Some(tenant(DEFAULT)), Some(tenant(SHORT)))).await, 1);
+    case.same("one of them", case.set_retention_overrides(none(Some(tenant(DEFAULT)), Some(tenant(SHORT)))).await, 1);
     case.retain(days(6)).await;
     case.same("as long as the default", case.left(&sent).await, vec![(true, true); 3]);
     case.retain(days(31)).await;
     case.same("and no longer", case.left(&sent).await, vec![(false, false), (false, false), (true, true)]);
 }
 
-pub(super) async fn overrides_outlive_their_session<S: Store>(case: &Case<S>) {
+pub(super) async fn overrides_outlive_their_session<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     let sent = [case.sent(SHORT).await, case.sent(LONG).await];
     let later = case.reopen().await.session;
@@ -224,32 +225,32 @@ pub(super) async fn overrides_outlive_their_session<S: Store>(case: &Case<S>) {
     case.same("the shorter", case.left(&sent).await, vec![(false, false), (true, true)]);
     case.retain_in(later, days(59)).await;
     case.same("the longer", case.left(&sent).await, vec![(false, false), (true, true)]);
-    let fenced = case.store.agree(case.session(), Agreed::all(vec![]), NOW).await;
+    let fenced = case.store.set_retention_overrides(case.session(), RetentionOverrides::all(vec![]), NOW).await;
     case.check(fenced.is_err(), "an older session cannot set overrides");
 }
 
-pub(super) async fn overrides_are_recorded_in_the_journal<S: Store>(case: &Case<S>) {
+pub(super) async fn overrides_are_recorded_in_the_journal<S: Store>(case: &StoreCase<S>) {
     case.tenants().await;
     case.sent(SHORT).await;
     case.retain(days(3)).await;
     let rows = case.done("journal", case.store.journal(0, MANY).await);
     let entries = rows.iter().flat_map(JournalRow::entries).map(|entry| case.done("entry", entry));
-    let recorded: Vec<Entry> = entries
+    let recorded: Vec<JournalEntry> = entries
         .filter(|entry| match entry {
-            Entry::Retained { phase, .. } => *phase == RetentionPhase::History,
-            other => matches!(other, Entry::Agreed { .. }),
+            JournalEntry::Retained { phase, .. } => *phase == RetentionPhase::History,
+            other => matches!(other, JournalEntry::Agreed { .. }),
         })
         .map(|entry| match entry {
-            Entry::Retained { phase, removed, before, at, tenant, .. } => {
-                Entry::Retained { phase, upto: 0, removed, before, at, tenant }
+            JournalEntry::Retained { phase, removed, before, at, tenant, .. } => {
+                JournalEntry::Retained { phase, upto: 0, removed, before, at, tenant }
             }
             other => other,
         })
         .collect();
     let expected = vec![
-        Entry::Agreed { tenant: tenant(SHORT), own: own(1, 2), at: NOW },
-        Entry::Agreed { tenant: tenant(LONG), own: own(60, 90), at: NOW },
-        Entry::Retained {
+        JournalEntry::Agreed { tenant: tenant(SHORT), own: own(1, 2), at: NOW },
+        JournalEntry::Agreed { tenant: tenant(LONG), own: own(60, 90), at: NOW },
+        JournalEntry::Retained {
             phase: RetentionPhase::History,
             upto: 0,
             removed: 1,

@@ -7,11 +7,11 @@ use std::time::Duration;
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 
-use crate::row::OwnRetention;
+use crate::row::RetentionOverride;
 
 /// Retention overrides, announcements and missing outcomes by tenant.
 #[derive(Debug, Default)]
-pub(super) struct Agreements(BTreeMap<TenantId, Agreement>);
+pub(super) struct OverrideHistory(BTreeMap<TenantId, Agreement>);
 
 #[derive(Debug, Default)]
 struct Agreement {
@@ -23,9 +23,9 @@ struct Agreement {
     latest_missing: Option<Timestamp>,
 }
 
-impl Agreements {
+impl OverrideHistory {
     /// Sets a tenant's override, as `row` records it.
-    pub(super) fn set(&mut self, row: u64, tenant: TenantId, own: OwnRetention) {
+    pub(super) fn set(&mut self, row: u64, tenant: TenantId, own: RetentionOverride) {
         let agreement = self.0.entry(tenant).or_default();
         // Retention writes an override again before it deletes its row. Such a repetition keeps the first row.
         if agreement.history.map(|(_, kept)| kept) != own.history {

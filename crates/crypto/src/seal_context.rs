@@ -8,7 +8,7 @@ use crate::digest::Digest;
 
 /// The owner of a value, whose key seals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Whose {
+pub enum SealOwner {
     /// The store itself, for example of the key its public ids are made under.
     Store,
     /// The tenant with this id.
@@ -19,7 +19,7 @@ pub enum Whose {
 /// never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
-pub enum Field {
+pub enum SealedField {
     MessageBody = 0x0101,
     MessageCompact = 0x0102,
     /// The subject, correlation id and other fields of a message.
@@ -42,7 +42,7 @@ pub enum Field {
     IdKey = 0x0b01,
 }
 
-impl Field {
+impl SealedField {
     /// All fields.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 11] = [
@@ -62,7 +62,7 @@ impl Field {
 
 /// Identifies an object of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Object {
+pub enum SealedObject {
     /// The object with this row id.
     Row(u64),
     /// One of several objects of a row, such as a delivery's third attempt: the row id and the number.
@@ -72,56 +72,56 @@ pub enum Object {
 }
 
 /// The size of an encoded context.
-pub(crate) const SPOT_BYTES: usize = 1 + 8 + 2 + 1 + 32;
+pub(crate) const CONTEXT_BYTES: usize = 1 + 8 + 2 + 1 + 32;
 
 /// The context of a sealed value.
 ///
 /// ```
-/// use posthaste_crypto::spot::{Field, Object, Spot, Whose};
+/// use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 ///
-/// let body = Spot::new(Whose::Tenant(1), Field::MessageBody, Object::Row(77));
-/// let compact = Spot::new(Whose::Tenant(1), Field::MessageCompact, Object::Row(77));
+/// let body = SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(77));
+/// let compact = SealContext::new(SealOwner::Tenant(1), SealedField::MessageCompact, SealedObject::Row(77));
 /// assert_ne!(body, compact);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Spot {
-    whose: Whose,
-    field: Field,
-    object: Object,
+pub struct SealContext {
+    whose: SealOwner,
+    field: SealedField,
+    object: SealedObject,
 }
 
-impl Spot {
+impl SealContext {
     /// The context of a field of an object.
-    pub const fn new(whose: Whose, field: Field, object: Object) -> Self {
+    pub const fn new(whose: SealOwner, field: SealedField, object: SealedObject) -> Self {
         Self { whose, field, object }
     }
 
     /// The owner of the value.
-    pub const fn whose(&self) -> Whose {
+    pub const fn whose(&self) -> SealOwner {
         self.whose
     }
 
     /// Encodes the context in a fixed number of bytes. Each part has a fixed offset, and a part whose form varies is
     /// preceded by a tag.
-    pub(crate) fn write(&self, out: &mut [u8; SPOT_BYTES]) {
+    pub(crate) fn write(&self, out: &mut [u8; CONTEXT_BYTES]) {
         out.fill(0);
-        if let Whose::Tenant(tenant) = self.whose {
+        if let SealOwner::Tenant(tenant) = self.whose {
             out[0] = 1;
             out[1..9].copy_from_slice(&tenant.to_be_bytes());
         }
         out[9..11].copy_from_slice(&(self.field as u16).to_be_bytes());
         let (form, object) = out[11..].split_first_mut().expect("the object has bytes");
         match self.object {
-            Object::Row(row) => {
+            SealedObject::Row(row) => {
                 *form = 0;
                 object[..8].copy_from_slice(&row.to_be_bytes());
             }
-            Object::Part(row, part) => {
+            SealedObject::Part(row, part) => {
                 *form = 1;
                 object[..8].copy_from_slice(&row.to_be_bytes());
                 object[8..16].copy_from_slice(&part.to_be_bytes());
             }
-            Object::Hashed(hash) => {
+            SealedObject::Hashed(hash) => {
                 *form = 2;
                 object.copy_from_slice(&hash);
             }
@@ -142,45 +142,48 @@ pub(crate) mod tests {
         prop_oneof![0u64..3, any::<u64>(), (0u64..8).prop_map(|byte| 1 << (byte * 8))]
     }
 
-    fn any_object() -> impl Strategy<Value = Object> {
+    fn any_object() -> impl Strategy<Value = SealedObject> {
         prop_oneof![
-            any_number().prop_map(Object::Row),
-            (any_number(), any_number()).prop_map(|(row, part)| Object::Part(row, part)),
+            any_number().prop_map(SealedObject::Row),
+            (any_number(), any_number()).prop_map(|(row, part)| SealedObject::Part(row, part)),
             (any_number(), any_number()).prop_map(|(row, part)| {
                 let mut hash = [0; 32];
                 hash[..8].copy_from_slice(&row.to_be_bytes());
                 hash[8..16].copy_from_slice(&part.to_be_bytes());
-                Object::Hashed(hash)
+                SealedObject::Hashed(hash)
             }),
-            any::<[u8; 32]>().prop_map(Object::Hashed),
+            any::<[u8; 32]>().prop_map(SealedObject::Hashed),
         ]
     }
 
     /// Any context.
-    pub(crate) fn any_spot() -> impl Strategy<Value = Spot> {
-        let whose = prop_oneof![Just(Whose::Store), any_number().prop_map(Whose::Tenant)];
-        (whose, prop::sample::select(Field::ALL.to_vec()), any_object())
-            .prop_map(|(whose, field, object)| Spot::new(whose, field, object))
+    pub(crate) fn any_context() -> impl Strategy<Value = SealContext> {
+        let whose = prop_oneof![Just(SealOwner::Store), any_number().prop_map(SealOwner::Tenant)];
+        (whose, prop::sample::select(SealedField::ALL.to_vec()), any_object())
+            .prop_map(|(whose, field, object)| SealContext::new(whose, field, object))
     }
 
-    fn written(spot: &Spot) -> [u8; SPOT_BYTES] {
-        let mut bytes = [0xa5; SPOT_BYTES];
-        spot.write(&mut bytes);
+    fn written(context: &SealContext) -> [u8; CONTEXT_BYTES] {
+        let mut bytes = [0xa5; CONTEXT_BYTES];
+        context.write(&mut bytes);
         bytes
     }
 
     #[test]
     fn each_field_has_a_unique_number_and_is_listed() {
-        let numbers: BTreeSet<_> = Field::ALL.iter().map(|field| *field as u16).collect();
-        assert_eq!(numbers.len(), Field::ALL.len());
-        assert_eq!(numbers.last(), Some(&(Field::IdKey as u16)));
+        let numbers: BTreeSet<_> = SealedField::ALL.iter().map(|field| *field as u16).collect();
+        assert_eq!(numbers.len(), SealedField::ALL.len());
+        assert_eq!(numbers.last(), Some(&(SealedField::IdKey as u16)));
     }
 
     /// Values sealed once must open for ever. These bytes were recorded when the encoding was defined.
     #[test]
     fn encoding_of_a_context_never_changes() {
-        let row =
-            written(&Spot::new(Whose::Tenant(0x0102_0304_0506_0708), Field::EndpointSettings, Object::Part(9, 2)));
+        let row = written(&SealContext::new(
+            SealOwner::Tenant(0x0102_0304_0506_0708),
+            SealedField::EndpointSettings,
+            SealedObject::Part(9, 2),
+        ));
         assert_eq!(row[..12], [1, 1, 2, 3, 4, 5, 6, 7, 8, 2, 1, 1]);
         assert_eq!(row[12..], [[0; 7].as_slice(), &[9], &[0; 7], &[2], &[0; 16]].concat());
     }
@@ -189,9 +192,9 @@ pub(crate) mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn different_contexts_have_different_encodings(spots in prop::collection::vec(any_spot(), 2..60)) {
-            let distinct: HashSet<_> = spots.iter().collect();
-            let written: BTreeSet<_> = spots.iter().map(written).collect();
+        fn different_contexts_have_different_encodings(contexts in prop::collection::vec(any_context(), 2..60)) {
+            let distinct: HashSet<_> = contexts.iter().collect();
+            let written: BTreeSet<_> = contexts.iter().map(written).collect();
             prop_assert_eq!(written.len(), distinct.len());
         }
     }

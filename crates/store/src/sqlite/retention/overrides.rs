@@ -15,21 +15,21 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::StoreError;
-use crate::journal::{Entries, Entry};
+use crate::journal::{Entries, JournalEntry};
 use crate::number::phase_number;
-use crate::row::{Agreed, OwnRetention, RETENTION_STEP_MAX, RetentionPhase};
+use crate::row::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase};
 use crate::sqlite::column::{get, key, stored_key};
 use crate::sqlite::{derived, failed};
 
 /// The deletion of one kind of data of all tenants with the same retention time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Walk {
+pub(super) struct RetentionWalk {
     pub(super) phase: RetentionPhase,
     /// The retention time; 0 for tenants without an override.
     kept_ms: i64,
 }
 
-impl Walk {
+impl RetentionWalk {
     pub(super) fn new(phase: RetentionPhase, kept: Option<Duration>) -> Self {
         Self { phase, kept_ms: kept.map_or(0, millis) }
     }
@@ -112,16 +112,16 @@ fn column(phase: RetentionPhase) -> Option<&'static str> {
     }
 }
 
-/// Applies retention overrides, and returns how many tenants changed; see [`crate::Archive::agree`].
-pub(in crate::sqlite) fn agree(
+/// Applies retention overrides, and returns how many tenants changed; see [`crate::Archive::set_retention_overrides`].
+pub(in crate::sqlite) fn set_retention_overrides(
     conn: &Connection,
-    agreed: &Agreed,
+    overrides: &RetentionOverrides,
     now: Timestamp,
     entries: &mut Entries,
 ) -> Result<u64, StoreError> {
-    let before = read(conn, agreed)?;
-    let after: BTreeMap<TenantId, OwnRetention> =
-        agreed.own.iter().copied().filter(|(_, own)| *own != OwnRetention::default()).collect();
+    let before = read(conn, overrides)?;
+    let after: BTreeMap<TenantId, RetentionOverride> =
+        overrides.own.iter().copied().filter(|(_, own)| *own != RetentionOverride::default()).collect();
     let tenants: BTreeSet<TenantId> = before.keys().chain(after.keys()).copied().collect();
     let mut changed = 0;
     for tenant in tenants {
@@ -132,13 +132,13 @@ pub(in crate::sqlite) fn agree(
         }
         changed += 1;
         write(conn, tenant, new, now)?;
-        entries.push(&Entry::Agreed { tenant, own: new, at: now });
+        entries.push(&JournalEntry::Agreed { tenant, own: new, at: now });
         for (phase, old, new) in [
             (RetentionPhase::Pending, old.history, new.history),
             (RetentionPhase::Messages, old.payload, new.payload),
             (RetentionPhase::History, old.history, new.history),
         ] {
-            let (old, new) = (Walk::new(phase, old), Walk::new(phase, new));
+            let (old, new) = (RetentionWalk::new(phase, old), RetentionWalk::new(phase, new));
             if old != new {
                 new.join_from(conn, old)?;
                 old.delete_if_unused(conn)?;
@@ -148,24 +148,27 @@ pub(in crate::sqlite) fn agree(
     Ok(changed)
 }
 
-fn read(conn: &Connection, agreed: &Agreed) -> Result<BTreeMap<TenantId, OwnRetention>, StoreError> {
+fn read(
+    conn: &Connection,
+    overrides: &RetentionOverrides,
+) -> Result<BTreeMap<TenantId, RetentionOverride>, StoreError> {
     let doing = failed("read retention overrides");
-    let after = agreed.after.map_or(-1, |tenant| key(tenant.0));
-    let upto = agreed.upto.map_or(i64::MAX, |tenant| key(tenant.0));
+    let after = overrides.after.map_or(-1, |tenant| key(tenant.0));
+    let upto = overrides.upto.map_or(i64::MAX, |tenant| key(tenant.0));
     let mut sql = conn
         .prepare_cached("SELECT tenant, payload_ms, history_ms FROM own_retention WHERE tenant > ?1 AND tenant <= ?2")
         .map_err(&doing)?;
     let mut rows = sql.query((after, upto)).map_err(&doing)?;
     let mut found = BTreeMap::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        let own = OwnRetention { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
+        let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
         found.insert(TenantId(stored_key(get(row, 0)?)?), own);
     }
     Ok(found)
 }
 
-fn write(conn: &Connection, tenant: TenantId, own: OwnRetention, now: Timestamp) -> Result<(), StoreError> {
-    let written = if own == OwnRetention::default() {
+fn write(conn: &Connection, tenant: TenantId, own: RetentionOverride, now: Timestamp) -> Result<(), StoreError> {
+    let written = if own == RetentionOverride::default() {
         conn.prepare_cached("DELETE FROM own_retention WHERE tenant = ?1")
             .and_then(|mut sql| sql.execute([key(tenant.0)]))
     } else {
@@ -194,13 +197,13 @@ pub(super) fn tell_again(
     let mut rows = sql.query((old.as_millis(), RETENTION_STEP_MAX)).map_err(&doing)?;
     let mut repeated = Vec::new();
     while let Some(row) = rows.next().map_err(&doing)? {
-        let own = OwnRetention { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
+        let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
         repeated.push((TenantId(stored_key(get(row, 0)?)?), own));
     }
     drop(rows);
     for (tenant, own) in &repeated {
         write(conn, *tenant, *own, now)?;
-        entries.push(&Entry::Agreed { tenant: *tenant, own: *own, at: now });
+        entries.push(&JournalEntry::Agreed { tenant: *tenant, own: *own, at: now });
     }
     Ok(repeated.len())
 }
@@ -215,7 +218,7 @@ pub(super) fn longest_history(conn: &Connection) -> Result<Option<Duration>, Sto
 
 /// The row of the journal up to which the outcomes of all tenants are deleted.
 pub(super) fn walked(conn: &Connection) -> Result<i64, StoreError> {
-    let mut walk = Some(Walk::new(RetentionPhase::History, None));
+    let mut walk = Some(RetentionWalk::new(RetentionPhase::History, None));
     let mut least = i64::MAX;
     while let Some(this) = walk {
         least = least.min(this.place(conn)?);
@@ -230,7 +233,7 @@ pub(super) struct Owners<'c> {
     /// Whether no tenant has an override.
     has_none: bool,
     endpoints: BTreeMap<EndpointId, TenantId>,
-    own: BTreeMap<TenantId, OwnRetention>,
+    own: BTreeMap<TenantId, RetentionOverride>,
 }
 
 impl<'c> Owners<'c> {
@@ -243,9 +246,9 @@ impl<'c> Owners<'c> {
     }
 
     /// The override of a tenant.
-    pub(super) fn own(&mut self, tenant: TenantId) -> Result<OwnRetention, StoreError> {
+    pub(super) fn own(&mut self, tenant: TenantId) -> Result<RetentionOverride, StoreError> {
         if self.has_none {
-            return Ok(OwnRetention::default());
+            return Ok(RetentionOverride::default());
         }
         if let Some(known) = self.own.get(&tenant) {
             return Ok(*known);
@@ -255,7 +258,7 @@ impl<'c> Owners<'c> {
             .prepare_cached("SELECT payload_ms, history_ms FROM own_retention WHERE tenant = ?1")
             .and_then(|mut sql| {
                 let own = |row: &rusqlite::Row<'_>| {
-                    Ok(OwnRetention { payload: stored(row.get(0)?), history: stored(row.get(1)?) })
+                    Ok(RetentionOverride { payload: stored(row.get(0)?), history: stored(row.get(1)?) })
                 };
                 sql.query_row([key(tenant.0)], own).optional()
             })
@@ -274,10 +277,10 @@ impl<'c> Owners<'c> {
     }
 
     /// Whether deliveries of an endpoint belong to a walk that deletes by the retention of histories.
-    pub(super) fn belongs(&mut self, endpoint: EndpointId, walk: Walk) -> Result<bool, StoreError> {
+    pub(super) fn belongs(&mut self, endpoint: EndpointId, walk: RetentionWalk) -> Result<bool, StoreError> {
         let own = match self.of(endpoint)? {
             Some(tenant) => self.own(tenant)?,
-            None => OwnRetention::default(),
+            None => RetentionOverride::default(),
         };
         Ok(own.history == walk.kept())
     }

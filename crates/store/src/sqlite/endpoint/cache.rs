@@ -20,7 +20,7 @@ pub(super) const KEPT_MAX: usize = 16_384;
 
 /// A cached endpoint, with its settings for the dispatch loop.
 #[derive(Clone, Debug)]
-pub(in crate::sqlite) struct Entry {
+pub(in crate::sqlite) struct CachedEndpoint {
     pub(in crate::sqlite) endpoint: Arc<Endpoint>,
     pub(in crate::sqlite) lane: Arc<LaneSettings>,
 }
@@ -40,7 +40,7 @@ pub(in crate::sqlite) enum CommittedChange {
 
 /// The cache.
 #[derive(Debug, Default)]
-pub(in crate::sqlite) struct Kept {
+pub(in crate::sqlite) struct EndpointCache {
     maps: RwLock<Maps>,
     /// Rows read since the store was opened to find the endpoints of messages.
     rows: AtomicU64,
@@ -50,7 +50,7 @@ pub(in crate::sqlite) struct Kept {
 struct Maps {
     /// The stamps of changes, by the ids of endpoints and of tenants, which share one sequence.
     stamps: ChangeStamps,
-    by_id: IdMap<EndpointId, Entry>,
+    by_id: IdMap<EndpointId, CachedEndpoint>,
     /// Never out of date, since an endpoint keeps its lane. May name endpoints that are not in `by_id`; both are
     /// cleared together.
     by_lane: IdMap<LaneId, EndpointId>,
@@ -59,7 +59,7 @@ struct Maps {
     listed: usize,
 }
 
-impl Kept {
+impl EndpointCache {
     fn read(&self) -> RwLockReadGuard<'_, Maps> {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +82,7 @@ impl Kept {
         self.read().stamps.now()
     }
 
-    pub(in crate::sqlite) fn get(&self, id: EndpointId) -> Option<Entry> {
+    pub(in crate::sqlite) fn get(&self, id: EndpointId) -> Option<CachedEndpoint> {
         self.read().by_id.get(&id).cloned()
     }
 
@@ -104,7 +104,7 @@ impl Kept {
     }
 
     /// The cached endpoints of these lanes, and the lanes whose endpoints are not cached.
-    pub(in crate::sqlite) fn by_lanes(&self, lanes: &[LaneId]) -> (Vec<Entry>, Vec<LaneId>) {
+    pub(in crate::sqlite) fn by_lanes(&self, lanes: &[LaneId]) -> (Vec<CachedEndpoint>, Vec<LaneId>) {
         let maps = self.read();
         let (mut found, mut missing) = (Vec::with_capacity(lanes.len()), Vec::new());
         for lane in lanes {
@@ -117,8 +117,8 @@ impl Kept {
     }
 
     /// Caches endpoints that were read, except those that changed since `read_at`.
-    pub(in crate::sqlite) fn keep(&self, read_at: ReadStamp, endpoints: Vec<Endpoint>) -> Vec<Entry> {
-        let entries: Vec<Entry> = endpoints.into_iter().map(Entry::new).collect();
+    pub(in crate::sqlite) fn keep(&self, read_at: ReadStamp, endpoints: Vec<Endpoint>) -> Vec<CachedEndpoint> {
+        let entries: Vec<CachedEndpoint> = endpoints.into_iter().map(CachedEndpoint::new).collect();
         let mut maps = self.write();
         if maps.by_id.len().max(maps.by_lane.len()) + entries.len() > KEPT_MAX {
             maps.by_id.clear();
@@ -157,7 +157,7 @@ impl Kept {
     }
 
     /// Evicts all endpoints of a tenant: the tenant, or one of its subjects, was erased.
-    pub(in crate::sqlite) fn forget_tenant(&self, tenant: TenantId) {
+    pub(in crate::sqlite) fn evict_tenant(&self, tenant: TenantId) {
         let mut maps = self.write();
         maps.stamps.change_all();
         maps.unlist(tenant);
@@ -214,7 +214,7 @@ impl Maps {
     }
 }
 
-impl Entry {
+impl CachedEndpoint {
     fn new(endpoint: Endpoint) -> Self {
         Self { lane: Arc::new(endpoint.lane_settings()), endpoint: Arc::new(endpoint) }
     }

@@ -304,18 +304,20 @@ impl Scheduler {
         let index = item.lane;
         let settings = Arc::clone(self.lane_ref(index).settings.as_ref()?);
         let is_protected = self.limits.protection == Protection::On;
+        // The credential it was sent with: the lane may have another one by now.
+        let credential = self.in_flight.get(item.number).and_then(Flight::credential);
         let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
         let given = Circumstances {
             strict: settings.strict(),
             cut: self.cuts.cause(&item.delivery),
             superseded,
             tightness: is_protected.then(|| Tightness::of(in_flight, self.limits.slots)),
-            credential_gate: is_protected && settings.credential().is_some(),
+            credential_gate: is_protected && credential.is_some(),
             ..Circumstances::new(&settings.policy)
         };
         let decision = delivery::settle(&item.delivery, verdict, &given, now, roll);
         if let Some((scope, hold)) = decision.hold {
-            match (scope, settings.credential()) {
+            match (scope, credential) {
                 (VerdictScope::Credential, Some(credential)) => self.hold_credential(credential, hold, now),
                 _ => self.hold(settings.lane, hold),
             }

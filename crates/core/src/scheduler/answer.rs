@@ -11,7 +11,7 @@ use super::lane::LaneSettings;
 use super::shared::Heard;
 use super::{BreakerScope, Scheduler, Stage};
 use crate::cause::{Cause, Class};
-use crate::delivery::Verdict;
+use crate::delivery::{Verdict, VerdictScope};
 use crate::dice::Roll;
 use crate::flow::breaker::{BreakerAnswer, BreakerChange, BreakerState, Signal};
 use crate::flow::pace::{self, Pace};
@@ -32,7 +32,7 @@ impl Scheduler {
         let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
         let heard = Heard {
             signal: Signal::of(verdict),
-            credential_refused: verdict.class == Class::Credential,
+            credential: credential_signal(verdict),
             resolver: resolver_signal(verdict),
             messages_wait: self.lane_ref(index).has_work(),
             retry_after,
@@ -297,6 +297,16 @@ fn resolver_signal(verdict: &Verdict) -> Signal {
     match verdict.class {
         Class::Ours | Class::Decided => Signal::Neutral,
         _ if verdict.cause == Cause::DnsFailed => Signal::Failure,
+        _ => Signal::Success,
+    }
+}
+
+/// The signal for the credential's gate. Any answer but a refusal shows that the credential is good. One that asks all
+/// its deliveries to slow down does not end a hold of the credential.
+fn credential_signal(verdict: &Verdict) -> Signal {
+    match verdict.class {
+        Class::Credential => Signal::Failure,
+        Class::Retry if verdict.scope == VerdictScope::Credential => Signal::Neutral,
         _ => Signal::Success,
     }
 }

@@ -12,9 +12,9 @@ use super::shared::Passed;
 use super::turn::TakenTurn;
 use super::{Scheduler, Stage};
 use crate::delivery::Compact;
-use crate::flow::Protection;
 use crate::flow::breaker::Pass;
-use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use crate::flow::{Protection, SharedGate};
+use crate::id::{CredentialId, DeliveryId, EndpointId, LaneId, MessageId};
 use crate::state::State;
 use crate::time::Timestamp;
 
@@ -55,6 +55,16 @@ pub(super) struct Flight {
     pub(super) generation: u32,
     /// The shared gates it passed: its lane may have other gates when it ends.
     pub(super) shared: Passed,
+}
+
+impl Flight {
+    /// The credential that the attempt was sent with.
+    pub(super) fn credential(&self) -> Option<CredentialId> {
+        self.shared.iter().flatten().find_map(|(gate, _)| match gate {
+            SharedGate::Credential(credential) => Some(*credential),
+            _ => None,
+        })
+    }
 }
 
 impl Scheduler {

@@ -132,11 +132,6 @@ impl LaneSettings {
         self.special.as_ref()?.off_peak.as_ref()
     }
 
-    /// The credential with which the lane sends to its provider.
-    pub fn credential(&self) -> Option<CredentialId> {
-        self.special.as_ref()?.credential
-    }
-
     /// The gates that the lane shares with others, narrowest first.
     pub(super) fn shared(&self) -> [Option<SharedGate>; 4] {
         let special = self.special.as_ref();

@@ -248,8 +248,7 @@ impl Scheduler {
         for (gate, pass) in flight.shared.iter().flatten().copied() {
             let is_credential = matches!(gate, SharedGate::Credential(_));
             let signal = match gate {
-                SharedGate::Credential(_) if heard.credential_refused => Signal::Failure,
-                SharedGate::Credential(_) => Signal::Success,
+                SharedGate::Credential(_) => heard.credential,
                 SharedGate::Resolver => heard.resolver,
                 SharedGate::Origin(_) | SharedGate::Region(_) => heard.signal,
             };
@@ -347,7 +346,8 @@ impl Scheduler {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     pub(super) signal: Signal,
-    pub(super) credential_refused: bool,
+    /// The signal for the credential's gate.
+    pub(super) credential: Signal,
     /// The signal for the DNS resolver's gate.
     pub(super) resolver: Signal,
     pub(super) messages_wait: bool,

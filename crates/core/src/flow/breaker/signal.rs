@@ -22,8 +22,8 @@ impl Signal {
     pub fn of(verdict: &Verdict) -> Self {
         match verdict.class {
             Class::Delivered => Self::Success,
-            // The provider is healthy; one of its endpoints is not.
-            _ if verdict.scope == VerdictScope::Endpoint => Self::Neutral,
+            // The provider is healthy; one of its endpoints, or what one credential may send, is not.
+            _ if verdict.scope != VerdictScope::Lane => Self::Neutral,
             Class::Retry => match verdict.cause {
                 Cause::TooManyRequests | Cause::Unavailable => Self::Overload,
                 // The receiver accepted the request; only the receipt is missing.
@@ -41,11 +41,12 @@ impl Signal {
     }
 
     /// The signal for the lane's own breaker: a name that does not exist and an invalid certificate are
-    /// failures of the lane, but not of other lanes at the same host.
+    /// failures of the lane, but not of other lanes at the same host. So is what concerns the lane's credential.
     pub fn for_endpoint(verdict: &Verdict) -> Self {
-        match verdict.class {
-            Class::Limited if verdict.scope != VerdictScope::Endpoint => Self::Failure,
-            _ => Self::of(verdict),
+        match (verdict.class, verdict.scope) {
+            (_, VerdictScope::Endpoint) => Self::of(verdict),
+            (Class::Limited, _) => Self::Failure,
+            _ => Self::of(&Verdict { scope: VerdictScope::Lane, ..*verdict }),
         }
     }
 }

@@ -191,6 +191,51 @@ fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
 }
 
 #[test]
+fn retry_after_holds_the_credential_that_was_used_not_the_one_that_replaced_it() {
+    let with = |number| {
+        let credential = Some(CredentialId::from_raw(number));
+        Arc::new(settings(LANE, Order::Fifo).with(Special { credential, ..Special::default() }))
+    };
+    let mut queue = Queue::new(Limits::default());
+    queue.set_lane(NOW, &with(9));
+    admit(&mut queue, &delivery(1));
+    let first = send(&mut queue, NOW).expect("nothing holds it");
+    queue.set_lane(NOW, &with(10));
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    settle(&mut queue, NOW, first, &asked);
+    let held: Vec<BreakerOf> = queue.breakers(NOW).iter().map(|breaker| breaker.of).collect();
+    assert_eq!(held, [BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(9)))]);
+    admit(&mut queue, &delivery(2));
+    assert_eq!(send(&mut queue, NOW), Some(2), "nothing holds the new credential");
+}
+
+/// How many of 400 lanes with one credential are tried before a gate of their host or provider opens, if each answer is
+/// an overload of this scope.
+fn tried_before_host_stops(scope: VerdictScope) -> usize {
+    let special = Special {
+        credential: Some(CredentialId::from_raw(9)),
+        region: Some(RegionId::from_raw(9)),
+        ..Special::default()
+    };
+    let origin = Some(OriginId::of("https://push.example.com"));
+    let mut queue = Queue::new(Limits::default());
+    for id in 1..=400 {
+        let lane = LaneId::from_raw(id);
+        set(&mut queue, LaneSettings { origin, ..settings(lane, Order::Fifo) }.with(special.clone()));
+        admit(&mut queue, &delivery_in(lane, id));
+    }
+    exchange(&mut queue, NOW, &Verdict { scope, ..Verdict::of(Cause::TooManyRequests) }, 400).len()
+}
+
+#[test]
+fn overload_of_one_credential_does_not_count_against_its_host_or_provider() {
+    assert_eq!(tried_before_host_stops(VerdictScope::Lane), 21, "the first failure of a host is not counted");
+    for scope in [VerdictScope::Credential, VerdictScope::Endpoint] {
+        assert_eq!(tried_before_host_stops(scope), 400, "{scope:?}");
+    }
+}
+
+#[test]
 fn later_retry_after_never_shortens_the_hold_of_a_credential() {
     let with_credential = Special { credential: Some(CredentialId::from_raw(9)), ..Special::default() };
     let asked = |wait| Verdict { scope: VerdictScope::Credential, ..asking(seconds(wait)) };
@@ -207,6 +252,22 @@ fn later_retry_after_never_shortens_the_hold_of_a_credential() {
         }
         assert_eq!(send(&mut queue, at(300)), None, "{first:?} holds for longer than {second:?}");
     }
+}
+
+#[test]
+fn probes_that_are_asked_to_slow_down_do_not_end_the_hold_of_a_credential() {
+    let mut queue = Queue::new(Limits::default());
+    let credential = Some(CredentialId::from_raw(9));
+    for id in 1..=6 {
+        let lane = LaneId::from_raw(id);
+        set(&mut queue, settings(lane, Order::Fifo).with(Special { credential, ..Special::default() }));
+        admit(&mut queue, &delivery_in(lane, id));
+    }
+    let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
+    assert_eq!(exchange(&mut queue, NOW, &asked, 10).len(), 1);
+    let slower = Verdict { scope: VerdictScope::Credential, ..Verdict::of(Cause::TooManyRequests) };
+    assert_eq!(exchange(&mut queue, at(70), &slower, 4).len(), 4);
+    assert_eq!(queue.breakers(at(70)).len(), 1, "its breaker is not closed");
 }
 
 #[test]

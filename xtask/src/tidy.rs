@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 mod arrows;
 mod indexes;
 mod links;
+mod logs;
 mod modules;
 mod plain;
 mod purity;
@@ -29,6 +30,7 @@ const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
     arrows::check_foreign_crates,
     indexes::check_indexes,
     links::check_links,
+    logs::check_log_lines,
     modules::check_module_docs,
     modules::check_no_mod_rs,
     plain::check_doc_comments,

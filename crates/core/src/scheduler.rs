@@ -43,7 +43,7 @@ pub use figures::{BreakerScope, SchedulerFigures};
 pub use flight::AttemptStart;
 pub use lane::{LaneSettings, OnDead, Order, Special};
 pub use pauses::PausedBy;
-pub use record::{AfterRecord, DeliveryRecord};
+pub use record::{AfterRecord, DeliveryChange};
 pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
 pub use window::{Admission, Evicted, PageWanted};
@@ -132,7 +132,7 @@ pub enum Pick {
     /// Send this delivery. It is in flight until [`Scheduler::settle`] or [`Scheduler::put_back`].
     Send(AttemptStart),
     /// Record the new state of this delivery, which was not sent.
-    Record(DeliveryRecord),
+    Record(DeliveryChange),
 }
 
 /// What a delivery of the window is doing.
@@ -299,7 +299,7 @@ impl Scheduler {
         id: DeliveryId,
         verdict: &Verdict,
         superseded: bool,
-    ) -> Option<DeliveryRecord> {
+    ) -> Option<DeliveryChange> {
         let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
         let index = item.lane;
         let settings = Arc::clone(self.lane_ref(index).settings.as_ref()?);
@@ -357,7 +357,7 @@ impl Scheduler {
 
     /// Handles a receipt (A3). `None` if there is nothing to record now: a delivery in flight or being recorded keeps
     /// the receipt until later, and one that has ended or was never sent ignores it.
-    pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<DeliveryRecord> {
+    pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<DeliveryChange> {
         let item = self.items.get_mut(&id)?;
         match item.stage {
             Stage::InFlight => {

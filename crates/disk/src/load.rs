@@ -15,7 +15,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -229,7 +229,7 @@ impl Load {
                 cause,
                 status: None,
             }),
-            record: DeliveryRecord {
+            record: DeliveryChange {
                 attempts_before: before.attempts,
                 place: RowIndex::Delayed,
                 shard: Shard::of(delivery.lane),

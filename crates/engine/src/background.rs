@@ -42,6 +42,7 @@ impl<S: Store, C: Clock> BackgroundTasks<S, C> {
                 handle: handle.clone(),
                 clock: clock.clone(),
                 mint: engine.mint.clone(),
+                ids: Arc::clone(&engine.ids),
                 wake: Arc::clone(&engine.new_job),
             },
             upkeep: Upkeep {

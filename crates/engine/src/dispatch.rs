@@ -36,7 +36,7 @@ use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::id_map::{IdMap, IdSet};
 use posthaste_core::scheduler::{
-    AfterRecord, AttemptStart, DeliveryRecord, Explained, Limits, Pick, RowIndex, Scheduler,
+    AfterRecord, AttemptStart, DeliveryChange, Explained, Limits, Pick, RowIndex, Scheduler,
 };
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
@@ -456,7 +456,7 @@ impl Dispatch {
         }
     }
 
-    fn record(&mut self, record: DeliveryRecord, attempt: Option<AttemptRecord>, excerpt: Option<Bytes>) {
+    fn record(&mut self, record: DeliveryChange, attempt: Option<AttemptRecord>, excerpt: Option<Bytes>) {
         if record.pauses_lane {
             self.pause(Pause::new(PauseScope::Lane(record.delivery.lane), None));
         }

@@ -30,15 +30,15 @@ use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
 use crate::dispatch::{Command, CommandReply};
 use crate::endpoint_cache::EndpointCache;
 use crate::eraser::Wakes;
+use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
-use crate::mint::KeySequence;
 use crate::outbox::Ruled;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
 use crate::target::Origin;
 use crate::tenants::Tenants;
-use crate::upkeep::RetentionOverrides;
+use crate::upkeep::KnownOverrides;
 use crate::watch::Watch;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
@@ -114,7 +114,7 @@ pub struct Engine<S, C> {
     pub(crate) watch: Watch,
     /// How long things are kept for tenants without times of their own.
     pub(crate) retention: Retention,
-    pub(crate) agreements: Arc<RetentionOverrides>,
+    pub(crate) agreements: Arc<KnownOverrides>,
 }
 
 /// Why a method of the engine failed.
@@ -242,8 +242,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The public id of a key, such as `msg_…`.
     pub fn public_id(&self, kind: IdKind, key: Key, at: Timestamp) -> String {
-        let at = u64::try_from(at.as_millis()).unwrap_or(0);
-        self.ids.mint(kind, key.writer().number(), key.seq(), at)
+        public_id(&self.ids, kind, key, at)
     }
 
     /// The key behind a public id and when it was minted; `None` if the id is forged or of another kind.

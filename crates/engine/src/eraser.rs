@@ -96,8 +96,8 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
             let begun = Instant::now();
             let Some(step) = self.step(erasure).await? else { continue };
             if step.erasure.done.is_some() {
-                let Erasure { number, row, messages, deliveries, .. } = step.erasure;
-                tracing::info!(erasure = number, row, messages, deliveries, "erasure done");
+                let Erasure { row, messages, deliveries, .. } = step.erasure;
+                tracing::info!(audit_row = row, messages, deliveries, "erasure done");
                 self.wakes.done.notify_waiters();
             }
             let wait = if step.waits { WAIT } else { Duration::ZERO };

@@ -1,8 +1,14 @@
 //! The names of fields in log lines, so that each thing has one name in every log line. None of them
 //! ever holds a payload, a secret, a subject, a uid or a whole URL (L7).
 
-/// A delivery's key, as the journal has it; not its public id.
+/// A delivery's public id, `dlv_…`.
 pub const DELIVERY: &str = "delivery";
+/// A message's public id, `msg_…`. The field `message` is the text of a log line.
+pub const MESSAGE: &str = "message_id";
+/// An endpoint's public id, `ep_…`.
+pub const ENDPOINT: &str = "endpoint";
+/// A replay's public id, `rpl_…`.
+pub const REPLAY: &str = "replay";
 /// The cause of an attempt's end: a code of `docs/causes.md`.
 pub const CAUSE: &str = "cause";
 /// The class of a result.

@@ -13,6 +13,7 @@ use posthaste_core::fanout::Fanout;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_store::{
     Archive, Chunk, ChunkDelivery, DeliveryJob, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,
     Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
@@ -24,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::dispatch::driver::DispatchHandle;
 use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
-use crate::mint::KeySequence;
+use crate::field;
+use crate::ids::{KeySequence, public_id};
 use crate::rest::rest;
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
@@ -46,6 +48,7 @@ pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
     pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) ids: Arc<IdKey>,
     pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
     pub(crate) mint: KeySequence,
@@ -128,7 +131,19 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Ok(made) => paced(made, job.per_second).max(yielded),
             Err(error @ (StoreError::Stopped | StoreError::Fenced { .. })) => return Err(error),
             Err(error) => {
-                tracing::warn!(job = %job.id, %error, "job failed; retrying in ten seconds");
+                let id = |kind| public_id(&self.ids, kind, job.id.0, job.at);
+                match &job.kind {
+                    JobKind::FanOut(_) => tracing::warn!(
+                        { field::MESSAGE } = id(IdKind::Message),
+                        %error,
+                        "fan-out of a message failed; retrying in ten seconds"
+                    ),
+                    _ => tracing::warn!(
+                        { field::REPLAY } = id(IdKind::Replay),
+                        %error,
+                        "replay failed; retrying in ten seconds"
+                    ),
+                }
                 FAILED_AGAIN_AFTER
             }
         };
@@ -184,7 +199,12 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(MatchedEndpoints { endpoints, next })
     }
 
-    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<CachedEndpoint>]) -> Vec<ChunkDelivery> {
+    fn deliveries(
+        &self,
+        fan_out: &FanOut,
+        message: &Arc<Message>,
+        wanted: &[Arc<CachedEndpoint>],
+    ) -> Vec<ChunkDelivery> {
         let fanout = Fanout {
             message: message.id,
             tier: fan_out.tier,
@@ -291,7 +311,9 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     async fn payload(&self, id: MessageId) -> Result<(Option<Arc<Message>>, Skip), StoreError> {
         match self.store.message(id).await {
             Err(error @ StoreError::Altered { .. }) => {
-                tracing::error!(message_key = %id, %error, "stored message was altered; it is not sent");
+                let at = self.store.accepted_at(vec![id]).await?.pop().flatten();
+                let message = at.map(|at| public_id(&self.ids, IdKind::Message, id.0, at));
+                tracing::error!({ field::MESSAGE } = message, %error, "stored message was altered; it is not sent");
                 Ok((None, Skip::Quarantined))
             }
             found => Ok((found?, Skip::PayloadGone)),

@@ -139,13 +139,13 @@ pub enum NoMasterKey {
 /// Blocks while a command runs.
 ///
 /// ```
-/// use posthaste_engine::master_key::{self, Source};
+/// use posthaste_engine::master_key::{self, MasterKeySource};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let made = master_key::load(&Source::Folder, folder.path(), &[])?;
+/// let made = master_key::load(&MasterKeySource::Folder, folder.path(), &[])?;
 /// // The store keeps a check of the key; the next start verifies the key with it:
 /// let check = made.newest().check();
-/// let again = master_key::load(&Source::Folder, folder.path(), &[check])?;
+/// let again = master_key::load(&MasterKeySource::Folder, folder.path(), &[check])?;
 /// assert_eq!(again.newest().id(), made.newest().id());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

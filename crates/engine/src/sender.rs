@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use posthaste_channels::{Outgoing, ResponseView};
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{DeliveryId, EndpointId};
+use posthaste_core::id::{DeliveryId, EndpointId, Key};
 use posthaste_core::id_map::IdMap;
 use posthaste_core::scheduler::AttemptStart;
 use posthaste_core::time::Timestamp;
@@ -27,6 +27,7 @@ use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, SendAttempt};
 use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
 use crate::field;
+use crate::ids::public_id;
 
 /// The most results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
@@ -34,8 +35,10 @@ const RESULTS_AT_ONCE: usize = 256;
 /// The longest time of a probe: every delivery behind its breaker waits for the answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the store returned for a send whose endpoint or payload was not in memory.
-type Loaded = (AttemptStart, Result<(Option<Arc<CachedEndpoint>>, Option<Arc<Message>>), StoreError>);
+/// A send whose endpoint or payload was not in memory: when its message was accepted, if that was known before, and what
+/// the store returned.
+type Loaded =
+    (AttemptStart, Option<Timestamp>, Result<(Option<Arc<CachedEndpoint>>, Option<Arc<Message>>), StoreError>);
 
 /// Makes attempts through the connector.
 pub struct AttemptSender<S, C> {
@@ -46,7 +49,8 @@ pub struct AttemptSender<S, C> {
     ids: Arc<IdKey>,
     clock: C,
     attempt_timeout: Duration,
-    under_way: IdMap<DeliveryId, Arc<CachedEndpoint>>,
+    /// For each attempt, its endpoint and when its message was accepted.
+    under_way: IdMap<DeliveryId, (Arc<CachedEndpoint>, Timestamp)>,
     loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + Send>>>,
     /// Attempts that ended without a request: reported with the next results.
     unsent: Vec<Finished>,
@@ -79,74 +83,85 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
 
     fn load(&self, start: AttemptStart, message: Option<Arc<Message>>) {
         let (store, endpoint_cache) = (Arc::clone(&self.store), Arc::clone(&self.endpoint_cache));
+        let accepted_at = message.as_ref().map(|message| message.at);
         self.loading.push(Box::pin(async move {
             let loaded = async {
-                let destination = endpoint_cache.load(start.endpoint).await?;
+                let endpoint = endpoint_cache.load(start.endpoint).await?;
                 let message = match message {
                     Some(message) => Some(message),
                     None => store.message(start.message).await?,
                 };
-                Ok((destination, message))
+                Ok((endpoint, message))
             };
-            (start, loaded.await)
+            (start, accepted_at, loaded.await)
         }));
     }
 
-    fn loaded(&mut self, (start, loaded): Loaded) {
+    fn loaded(&mut self, (start, accepted_at, loaded): Loaded) {
         let now = self.clock.now();
         match loaded {
-            Ok((Some(destination), Some(message))) => self.request(&start, destination, &message, now),
+            Ok((Some(endpoint), Some(message))) => self.request(&start, endpoint, &message, now),
             // A payload that is needed is only missing when it was erased.
             Ok((_, None)) => self.unsent(start.delivery, Cause::Erased),
             Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
             // Reported once it is recorded.
             Err(StoreError::Altered { .. }) => self.unsent(start.delivery, Cause::TokenRejected),
             Err(error) => {
-                tracing::warn!(delivery = %start.delivery, %error, "cannot read message or endpoint; retrying");
+                let delivery = accepted_at.map(|at| self.public(IdKind::Delivery, start.delivery.0, at));
+                tracing::warn!({ field::DELIVERY } = delivery, %error, "cannot read message or endpoint; retrying");
                 self.unsent(start.delivery, Cause::StoreUnavailable);
             }
         }
     }
 
-    fn request(&mut self, start: &AttemptStart, destination: Arc<CachedEndpoint>, message: &Message, now: Timestamp) {
-        let Some(target) = destination.target.clone() else {
+    fn public(&self, kind: IdKind, key: Key, at: Timestamp) -> String {
+        public_id(&self.ids, kind, key, at)
+    }
+
+    fn request(&mut self, start: &AttemptStart, endpoint: Arc<CachedEndpoint>, message: &Message, now: Timestamp) {
+        let Some(target) = endpoint.target.clone() else {
             return self.unsent(start.delivery, Cause::AddressRefused);
         };
-        let at = u64::try_from(message.at.as_millis()).unwrap_or(0);
-        let key = start.delivery.0;
-        let public = |kind, key: posthaste_core::Key| self.ids.mint(kind, key.writer().number(), key.seq(), at);
         let body = match &message.compact {
             Some(compact) if start.compact => compact.clone(),
             _ => message.body.clone(),
         };
-        let message_id = public(IdKind::Message, message.id.0);
+        let message_id = self.public(IdKind::Message, message.id.0, message.at);
+        let delivery = self.public(IdKind::Delivery, start.delivery.0, message.at);
         let outgoing = Outgoing {
             message: &message_id,
-            delivery: &public(IdKind::Delivery, key),
+            delivery: &delivery,
             attempt: start.attempt,
             event_type: message.event_type.as_deref(),
             correlation_id: message.correlation_id.as_deref().unwrap_or(&message_id),
             receipt: None,
             body,
         };
-        let request = match destination.channel.request(&outgoing, now) {
+        let request = match endpoint.channel.request(&outgoing, now) {
             Ok(request) => request,
             Err(error) => {
-                tracing::error!(delivery = %start.delivery, %error, "cannot make a request of the message");
+                let id = self.public(IdKind::Endpoint, endpoint.endpoint.id.0, endpoint.endpoint.at);
+                tracing::error!(
+                    { field::DELIVERY } = delivery,
+                    { field::ENDPOINT } = id,
+                    %error,
+                    "cannot build the request of an attempt"
+                );
                 return self.unsent(start.delivery, Cause::Unsendable);
             }
         };
-        let own = destination.endpoint.timeout.unwrap_or(Duration::MAX);
+        let own = endpoint.endpoint.timeout.unwrap_or(Duration::MAX);
         let most = if start.probe { PROBE_TIMEOUT } else { Duration::MAX };
         let timeout = self.attempt_timeout.min(own).min(most);
         let deadline = Instant::now() + timeout;
-        let job = ConnectorJob { token: key.raw(), target, identity: destination.identity.clone(), request, deadline };
+        let identity = endpoint.identity.clone();
+        let job = ConnectorJob { token: start.delivery.raw(), target, identity, request, deadline };
         match self.connector.send(job) {
             Ok(()) => {
-                self.under_way.insert(start.delivery, destination);
+                self.under_way.insert(start.delivery, (endpoint, message.at));
             }
             Err(error) => {
-                tracing::warn!(delivery = %start.delivery, %error, "connector refused the request; retrying");
+                tracing::warn!({ field::DELIVERY } = delivery, %error, "connector refused the request; retrying");
                 self.unsent(start.delivery, Cause::NotStarted);
             }
         }
@@ -158,19 +173,19 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
 
     fn judge(&mut self, done: &Done) -> Finished {
         let delivery = DeliveryId::from_raw(done.token);
-        let destination = self.under_way.remove(&delivery);
-        let verdict = match (&done.result, destination) {
-            (Ok(answer), Some(destination)) => {
+        let known = self.under_way.remove(&delivery);
+        let verdict = match (&done.result, &known) {
+            (Ok(answer), Some((endpoint, _))) => {
                 let (headers, excerpt) = (&answer.headers, &answer.excerpt);
                 let answer = ResponseView { status: answer.status.as_u16(), headers, excerpt };
-                destination.channel.judge(&answer, self.clock.now())
+                endpoint.channel.judge(&answer, self.clock.now())
             }
             (Ok(_), None) => Verdict::of(Cause::Unknown),
             (Err(fault), _) => Verdict::of(fault.cause),
         };
         let detail = done.result.as_ref().err().and_then(|fault| fault.detail);
         tracing::debug!(
-            { field::DELIVERY } = %delivery,
+            { field::DELIVERY } = known.map(|(_, at)| self.public(IdKind::Delivery, delivery.0, at)),
             { field::CAUSE } = verdict.cause.code(),
             { field::CLASS } = verdict.class.name(),
             { field::STATUS } = verdict.status,
@@ -187,7 +202,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
 impl<S: Directory + Register + Archive, C: Clock> Transport for AttemptSender<S, C> {
     fn send(&mut self, send: SendAttempt, now: Timestamp) {
         match (self.endpoint_cache.last_seen(send.start.endpoint), send.message) {
-            (Some(destination), Some(message)) => self.request(&send.start, destination, &message, now),
+            (Some(endpoint), Some(message)) => self.request(&send.start, endpoint, &message, now),
             (_, message) => self.load(send.start, message),
         }
     }

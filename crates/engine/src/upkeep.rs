@@ -37,18 +37,18 @@ pub(crate) struct Upkeep<S, C> {
     pub(crate) handle: DispatchHandle,
     pub(crate) retention: Retention,
     pub(crate) clock: C,
-    pub(crate) agreements: Arc<RetentionOverrides>,
+    pub(crate) agreements: Arc<KnownOverrides>,
 }
 
 /// Whether the store has the tenants' retention times as their documents have them. At the start that is not known.
 #[derive(Debug, Default)]
-pub(crate) struct RetentionOverrides {
+pub(crate) struct KnownOverrides {
     pub(crate) is_told: AtomicBool,
     /// Whether any tenant has retention times of its own.
     exist: AtomicBool,
 }
 
-impl RetentionOverrides {
+impl KnownOverrides {
     /// A tenant's retention times have changed: the next run passes them to the store.
     pub(crate) fn changed(&self) {
         self.is_told.store(false, Ordering::Release);

@@ -13,7 +13,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
 use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -107,7 +107,7 @@ impl Work {
 
     async fn settle(&self, made: Vec<Delivery>) {
         let settlements = made.into_iter().map(|delivery| Settlement {
-            record: DeliveryRecord {
+            record: DeliveryChange {
                 shard: Shard::of(delivery.lane),
                 delivery: Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..delivery },
                 attempts_before: 0,

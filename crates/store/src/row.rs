@@ -22,7 +22,7 @@ use posthaste_core::cut::{Cut, EndpointChange};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId, WriterId};
-use posthaste_core::scheduler::{DeliveryRecord, IdRange, LaneSettings, Order, RowIndex, SoftBreaker};
+use posthaste_core::scheduler::{DeliveryChange, IdRange, LaneSettings, Order, RowIndex, SoftBreaker};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
@@ -267,7 +267,7 @@ pub const EXCERPT_BYTES_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The change.
-    pub record: DeliveryRecord,
+    pub record: DeliveryChange,
     /// The epoch at which the caller owns the delivery's shard.
     pub epoch: u64,
     /// The attempt that led to the change, if one did.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::items::Item;
-use super::record::DeliveryRecord;
+use super::record::DeliveryChange;
 use super::{RowIndex, Scheduler, Stage};
 use crate::cause::Cause;
 use crate::cut::{self, CutScope};
@@ -87,7 +87,7 @@ impl Scheduler {
 
     /// Ends the waiting deliveries of the window that this scope's cut covers, and returns what to record of each. An
     /// arrival can come after its row was swept; without this it would be sent once the cut is removed.
-    pub fn end_covered(&mut self, now: Timestamp, scope: CutScope) -> Vec<DeliveryRecord> {
+    pub fn end_covered(&mut self, now: Timestamp, scope: CutScope) -> Vec<DeliveryChange> {
         let waits = |item: &&Item| matches!(item.stage, Stage::Ready | Stage::Waiting);
         let waiting = self.items.iter().filter(waits).map(|item| &item.delivery);
         let covered = waiting.filter(|delivery| self.cuts.covers(scope, delivery));
@@ -107,7 +107,7 @@ impl Scheduler {
     }
 
     /// Ends a row that a sweep or a scan of the store found; `None` if it is in flight or being recorded.
-    pub fn end_row(&mut self, delivery: Delivery, place: RowIndex, end: State) -> Option<DeliveryRecord> {
+    pub fn end_row(&mut self, delivery: Delivery, place: RowIndex, end: State) -> Option<DeliveryChange> {
         let id = delivery.id;
         match self.items.get(&id).map(|item| item.stage) {
             Some(Stage::InFlight | Stage::Recording) => None,
@@ -128,14 +128,14 @@ impl Scheduler {
     }
 
     /// Ends a delivery that is not in flight.
-    pub(super) fn end(&mut self, id: DeliveryId, end: State) -> DeliveryRecord {
+    pub(super) fn end(&mut self, id: DeliveryId, end: State) -> DeliveryChange {
         let strict = self.lane_of(id).and_then(|lane| lane.settings.as_ref()).and_then(|settings| settings.strict());
         let decision = delivery::end(&self.items[&id].delivery, end, strict);
         self.apply(id, &decision)
     }
 
     /// Ends a delivery whose TTL is over, unless it is in flight, being recorded, or waiting for a receipt.
-    pub(super) fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<DeliveryRecord> {
+    pub(super) fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<DeliveryChange> {
         let item = self.items.get(&id)?;
         let waits = matches!(item.stage, Stage::Ready | Stage::Waiting);
         if !waits || !item.delivery.expiry.is_over(now) || matches!(item.delivery.state, State::AwaitingAck { .. }) {

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// A change to make durable. The owner calls [`Scheduler::recorded`] once it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeliveryRecord {
+pub struct DeliveryChange {
     /// The changed delivery.
     pub delivery: Delivery,
     /// The number of attempts that the row must have for the change to be valid; otherwise the settle is stale.
@@ -36,7 +36,7 @@ pub enum AfterRecord {
     /// It has left the window and must be read back from the store before this time.
     Left(Timestamp),
     /// A cut or a receipt came in the meantime: record this change too.
-    Again(DeliveryRecord),
+    Again(DeliveryChange),
 }
 
 impl Scheduler {
@@ -87,7 +87,7 @@ impl Scheduler {
     }
 
     /// Applies a decision; the delivery is then being recorded.
-    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> DeliveryRecord {
+    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> DeliveryChange {
         let refused = &mut self.refused_moves;
         let item = self.items.get_mut(&id).expect("the decision is about a delivery of the window");
         let attempts_before = item.delivery.attempts;
@@ -103,7 +103,7 @@ impl Scheduler {
         item.stage = Stage::Recording;
         item.place = decision.place;
         item.keeps_wait = decision.keeps_wait;
-        DeliveryRecord {
+        DeliveryChange {
             delivery: item.delivery.clone(),
             attempts_before,
             place: item.place,

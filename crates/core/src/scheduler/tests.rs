@@ -218,7 +218,7 @@ fn send(queue: &mut Scheduler, now: Timestamp) -> Option<u64> {
     }
 }
 
-fn settle(queue: &mut Scheduler, now: Timestamp, id: u64, verdict: &Verdict) -> DeliveryRecord {
+fn settle(queue: &mut Scheduler, now: Timestamp, id: u64, verdict: &Verdict) -> DeliveryChange {
     queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).expect("it is in flight")
 }
 

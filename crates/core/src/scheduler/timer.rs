@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::record::DeliveryRecord;
+use super::record::DeliveryChange;
 use super::{Scheduler, Stage};
 use crate::delivery::{self, Circumstances};
 use crate::dice::Roll;
@@ -178,7 +178,7 @@ impl Scheduler {
     }
 
     /// The next delivery whose receipt did not come in time, as a record of its retry or end.
-    pub(super) fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<DeliveryRecord> {
+    pub(super) fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<DeliveryChange> {
         loop {
             let id = self.unacknowledged.pop()?;
             let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Waiting) else { continue };

@@ -14,7 +14,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, JobId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -335,7 +335,7 @@ fn settlement(session: Session, delivery: &Delivery) -> Settlement {
     Settlement {
         excerpt: None,
         attempt: Some(AttemptRecord { number: delivery.attempts, at: NOW, took, cause, status: None }),
-        record: DeliveryRecord {
+        record: DeliveryChange {
             attempts_before: delivery.attempts - 1,
             place: RowIndex::Delayed,
             shard: Shard::of(delivery.lane),

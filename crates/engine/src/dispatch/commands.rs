@@ -155,7 +155,8 @@ impl Dispatch {
             Command::Resume(scope, by) => {
                 // Enabling an endpoint resumes its lane, paused or not.
                 if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    let resume = StoreCall::Resume(scope, self.pauses.number(scope), AuditStamp { at: now, by }, ticket);
+                    let resume =
+                        StoreCall::Resume(scope, self.pauses.number(scope), AuditStamp { at: now, by }, ticket);
                     self.after_outcomes_of(scope, Effect::Store(resume), effects);
                 } else {
                     effects.push(Effect::Answer(ticket, CommandReply::Nothing));
@@ -183,8 +184,11 @@ impl Dispatch {
                 self.pauses.behind_outcomes(lane, Effect::Answer(ticket, CommandReply::Done), effects);
             }
             Command::IsEnding(lane) => {
-                let answer =
-                    if self.sweeper.is_ending(CutScope::Lane(lane)) { CommandReply::Done } else { CommandReply::Nothing };
+                let answer = if self.sweeper.is_ending(CutScope::Lane(lane)) {
+                    CommandReply::Done
+                } else {
+                    CommandReply::Nothing
+                };
                 effects.push(Effect::Answer(ticket, answer));
             }
             Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
@@ -210,7 +214,9 @@ impl Dispatch {
                 };
                 effects.push(Effect::Answer(ticket, answer));
             }
-            Command::Breakers => effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now)))),
+            Command::Breakers => {
+                effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now))))
+            }
             Command::LanesThrough(gate) => {
                 effects.push(Effect::Answer(ticket, CommandReply::LanesThrough(self.scheduler.lanes_through(gate))));
             }
@@ -234,7 +240,9 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             Command::Watch => effects.push(Effect::Answer(ticket, CommandReply::Watched(Box::new(self.watched(now))))),
-            Command::UnderWay => effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way()))),
+            Command::UnderWay => {
+                effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way())))
+            }
         }
     }
 

@@ -182,7 +182,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     fn report_refused_moves(&mut self) {
         let refused = self.dispatch.refused_moves();
         if refused > self.refused_moves {
-            tracing::error!(refused, "refused a state change that no delivery makes; please report this bug");
+            tracing::error!(refused, "refused an impossible state change of a delivery; please report this bug");
             self.refused_moves = refused;
         }
     }

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{EndpointId, LaneId, MessageId, Shard};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::LookupKey;
@@ -168,7 +168,7 @@ async fn export_has_the_excerpts_of_receivers_answers() {
     let at = engine.now();
     let failed = AttemptRecord { number: 1, at, took: Duration::ZERO, cause: Cause::Unavailable, status: Some(503) };
     let state = State::Dead { at, cause: Cause::Unavailable };
-    let record = DeliveryRecord {
+    let record = DeliveryChange {
         shard: Shard::of(waiting.lane),
         delivery: Delivery { attempts: 1, state, ..waiting },
         attempts_before: 0,

@@ -9,7 +9,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::dice::Roll;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{Key, LaneId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, Limits};
+use posthaste_core::scheduler::{DeliveryChange, Limits};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
@@ -72,6 +72,7 @@ impl Process {
                 Timestamp::default(),
             )),
             handle: self.handle.clone(),
+            ids: Arc::new(IdKey::generate()),
             clock: SystemClock::new(),
             mint: self.mint.clone(),
             wake: Arc::new(Notify::new()),
@@ -459,7 +460,7 @@ fn lane_of(endpoint: EndpointId) -> LaneId {
 async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
     let delivery = process.accept_for(endpoint, process.message()).await;
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
-    let record = DeliveryRecord {
+    let record = DeliveryChange {
         delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },
         attempts_before: 0,
         place: RowIndex::Delayed,

@@ -5,7 +5,7 @@ use posthaste_core::id::TenantId;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NotDone;
 use posthaste_engine::erase::ErasureStarted;
-use posthaste_store::{ApiKeyRef, ErasureTarget, Store};
+use posthaste_store::{ApiKeyRef, Erasure, ErasureTarget, Store};
 use serde::Serialize;
 
 use super::{Answer, Api, json};
@@ -20,7 +20,8 @@ pub(super) async fn erase<S: Store, C: Clock>(
     by: Option<ApiKeyRef>,
 ) -> Answer {
     let erased = api.engine.erase(tenant, whom, by).await.map_err(not_erased)?;
-    tracing::info!(row = erased.erasure.row, is_tenant = erased.erasure.is_tenant, "erased a subject or a tenant");
+    let Erasure { row, is_tenant, .. } = erased.erasure;
+    tracing::info!(audit_row = row, is_tenant, "erased a subject or a tenant");
     Ok(json(StatusCode::OK, &Shown::of(&erased)))
 }
 

@@ -10,7 +10,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::delivery::{Compact, Delivery, Expiry};
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, OnDead, Order, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, LaneSettings, OnDead, Order, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -243,7 +243,7 @@ impl<S: Store> StoreCase<S> {
     pub(super) fn settlement(&self, before: &Delivery, next: Delivery) -> Settlement {
         let shard = Shard::of(next.lane);
         Settlement {
-            record: DeliveryRecord {
+            record: DeliveryChange {
                 delivery: next,
                 attempts_before: before.attempts,
                 place: RowIndex::Delayed,

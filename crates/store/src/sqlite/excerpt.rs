@@ -91,7 +91,7 @@ mod tests {
     use posthaste_core::delivery::Delivery;
     use posthaste_core::id::{EndpointId, Key, LaneId, Shard};
     use posthaste_core::policy::Policy;
-    use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
+    use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
     use posthaste_core::state::State;
     use posthaste_core::tier::Tier;
     use posthaste_core::time::Timestamp;
@@ -117,7 +117,7 @@ mod tests {
         let before = &accepted.deliveries[0].delivery;
         let state = State::Dead { at: NOW, cause: Cause::BadRequest };
         Settlement {
-            record: DeliveryRecord {
+            record: DeliveryChange {
                 attempts_before: 0,
                 place: RowIndex::Delayed,
                 shard: Shard::of(before.lane),

@@ -112,7 +112,7 @@ impl Side {
                 // The journal still has the rows; the next wake-up tries again.
                 Err(error) if !has_warned => {
                     has_warned = true;
-                    tracing::warn!(%error, "cannot follow the journal; lists and counts read it themselves");
+                    tracing::warn!(%error, "cannot follow the journal; lists and counts read the journal itself");
                 }
                 Err(_) => {}
             }

@@ -48,7 +48,7 @@ pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreE
             && open(vault, &mut pause, &sealed).is_none()
         {
             // The pause holds all the same: a changed reason must not cause paused deliveries to be sent.
-            tracing::warn!(scope = ?pause.scope, "sealed reason of a pause does not open; the pause stays in force");
+            tracing::warn!("cannot decrypt the reason of a pause; the pause stays in force");
         }
         pauses.push(pause);
     }

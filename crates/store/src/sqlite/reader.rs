@@ -63,7 +63,7 @@ impl Looks {
         for look in &self.looks {
             let since = look.since.load(Ordering::Relaxed);
             if since != 0 && since <= before.0 {
-                tracing::warn!("a long read held the log back at its bound and was ended");
+                tracing::warn!("ended a long read that kept the write-ahead log from being truncated");
                 look.handle.interrupt();
             }
         }

@@ -48,7 +48,7 @@ impl Reserve {
             Err(error) if is_full(&error) => {
                 tracing::warn!(
                     reserve_bytes = bytes,
-                    "the disk has no room for the reserve: nothing is accepted until space is freed"
+                    "the disk has no room for its reserve: no message is accepted until space is freed"
                 );
             }
             Err(error) => return Err(folder.refused(format!("cannot make its file {NAME}: {error}"))),
@@ -77,7 +77,7 @@ impl Reserve {
             State::Held => {
                 *state = State::GivenUp;
                 tracing::error!(
-                    "the disk is full: nothing is accepted until space is freed; the reserve goes to settles"
+                    "the disk is full: no message is accepted until space is freed; its reserve serves to record outcomes"
                 );
                 self.remove();
             }
@@ -103,7 +103,7 @@ impl Reserve {
         match self.make() {
             Ok(()) => {}
             Err(error) if is_full(&error) => {}
-            Err(error) => tracing::warn!(%error, "cannot make the reserve"),
+            Err(error) => tracing::warn!(%error, "cannot make the disk reserve again; no message is accepted"),
         }
     }
 
@@ -128,7 +128,7 @@ impl Reserve {
         if let Err(error) = fs::remove_file(&self.path)
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, "cannot delete the reserve");
+            tracing::warn!(%error, "cannot delete the disk reserve");
         }
     }
 

@@ -128,7 +128,7 @@ impl Sqlite {
             acceptances[at] = match opened.next() {
                 Some(Ok(answer)) => Acceptance::Replayed(answer),
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "the stored answer to a repeated call cannot be read; the caller may retry");
+                    tracing::warn!(%error, "cannot decrypt the stored answer of an idempotent request; the caller may retry");
                     Acceptance::Unanswered
                 }
                 None => Acceptance::Unanswered,

@@ -2,7 +2,7 @@
 //! in place. Each change requires the number of attempts that the caller counts; a settle that is stale changes
 //! nothing, and its attempt is still kept in the history.
 
-use posthaste_core::scheduler::DeliveryRecord;
+use posthaste_core::scheduler::DeliveryChange;
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
@@ -93,7 +93,7 @@ impl<'c> Settle<'c> {
     /// Makes the change; `false` when the row is missing or counts other attempts than the caller.
     fn change(
         &mut self,
-        record: &DeliveryRecord,
+        record: &DeliveryChange,
         attempt: Option<&AttemptRecord>,
         mac: Option<&RowMac>,
     ) -> rusqlite::Result<bool> {
@@ -107,7 +107,7 @@ impl<'c> Settle<'c> {
         Ok(changed)
     }
 
-    fn end(&mut self, record: &DeliveryRecord, attempt: Option<&AttemptRecord>) -> rusqlite::Result<bool> {
+    fn end(&mut self, record: &DeliveryChange, attempt: Option<&AttemptRecord>) -> rusqlite::Result<bool> {
         self.remove.raw_bind_parameter(1, key(record.delivery.id.0))?;
         self.remove.raw_bind_parameter(2, record.attempts_before)?;
         if self.remove.raw_execute()? == 0 {
@@ -122,7 +122,12 @@ impl<'c> Settle<'c> {
         Ok(true)
     }
 
-    fn move_on(&mut self, record: &DeliveryRecord, attempt: Option<&AttemptRecord>, mac: &RowMac) -> rusqlite::Result<bool> {
+    fn move_on(
+        &mut self,
+        record: &DeliveryChange,
+        attempt: Option<&AttemptRecord>,
+        mac: &RowMac,
+    ) -> rusqlite::Result<bool> {
         bind_delivery(&mut self.wait, &record.delivery)?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(record.place))?;
         self.wait.raw_bind_parameter(DELIVERY_COLUMNS + 2, record.attempts_before)?;
@@ -144,7 +149,7 @@ impl<'c> Settle<'c> {
         self.keep(&settlement.record, attempt, !pending)
     }
 
-    fn keep(&mut self, record: &DeliveryRecord, attempt: &AttemptRecord, late: bool) -> rusqlite::Result<bool> {
+    fn keep(&mut self, record: &DeliveryChange, attempt: &AttemptRecord, late: bool) -> rusqlite::Result<bool> {
         self.attempt.raw_bind_parameter(1, key(record.delivery.id.0))?;
         self.attempt.raw_bind_parameter(2, late)?;
         bind_attempt(&mut self.attempt, 3, Some(attempt))?;

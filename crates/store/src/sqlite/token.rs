@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, EndpointId};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
@@ -56,13 +55,13 @@ impl TokenCounters {
     }
 
     /// Logs and counts the deliveries that settlements have quarantined.
-    pub(super) fn tell(&self, suspects: &[Suspect], settled: &[Settled]) {
-        for suspect in suspects.iter().filter(|suspect| settled.get(suspect.place) == Some(&Settled::Done)) {
+    pub(super) fn tell(&self, suspects: &[usize], settled: &[Settled]) {
+        for _ in suspects.iter().filter(|index| settled.get(**index) == Some(&Settled::Done)) {
             self.rejected.fetch_add(1, Ordering::Relaxed);
+            // The store has no public ids: the dead letters with this cause name the deliveries.
             tracing::error!(
-                delivery = %suspect.delivery,
-                endpoint = %suspect.endpoint,
-                "a delivery was forged or altered in the database file: it is quarantined as dead, and not sent"
+                cause = Cause::TokenRejected.code(),
+                "a delivery was forged or altered in the database file; it ends as a dead letter and is not sent"
             );
         }
     }
@@ -83,25 +82,12 @@ impl TokenCounters {
     }
 }
 
-/// A settlement that quarantines a delivery, by its index.
-pub(super) struct Suspect {
-    place: usize,
-    delivery: DeliveryId,
-    endpoint: EndpointId,
-}
-
-/// The settlements that quarantine a delivery.
-pub(super) fn suspects(settlements: &[Settlement]) -> Vec<Suspect> {
+/// The indexes of the settlements that quarantine a delivery.
+pub(super) fn suspects(settlements: &[Settlement]) -> Vec<usize> {
     let is_suspect = |settlement: &Settlement| {
         matches!(settlement.record.delivery.state, State::Dead { cause: Cause::TokenRejected, .. })
     };
-    let suspects = settlements.iter().enumerate().filter(|(_, settlement)| is_suspect(settlement));
-    let suspect = |(place, settlement): (usize, &Settlement)| Suspect {
-        place,
-        delivery: settlement.record.delivery.id,
-        endpoint: settlement.record.delivery.endpoint,
-    };
-    suspects.map(suspect).collect()
+    settlements.iter().enumerate().filter(|(_, settlement)| is_suspect(settlement)).map(|(index, _)| index).collect()
 }
 
 /// The new MACs of the rows that settlements change; none where a delivery ends, and an empty list if all end.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -64,7 +64,7 @@ impl Filled {
         let accepted = vec![Accepted::new(message, vec![new])];
         _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
         (delivery.state, delivery.attempts) = (State::Delivered { at }, 1);
-        let record = DeliveryRecord {
+        let record = DeliveryChange {
             shard: Shard::of(delivery.lane),
             delivery,
             attempts_before: 0,

@@ -11,7 +11,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -273,7 +273,7 @@ pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     let before = &accepted.deliveries[0].delivery;
     let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
     Settlement {
-        record: DeliveryRecord {
+        record: DeliveryChange {
             delivery,
             attempts_before: 0,
             place: RowIndex::Delayed,

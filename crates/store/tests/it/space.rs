@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -74,7 +74,7 @@ impl Filled {
                 let attempt =
                     AttemptRecord { number: 1, at, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) };
                 Settlement {
-                    record: DeliveryRecord {
+                    record: DeliveryChange {
                         delivery: Delivery { state, attempts: 1, ..delivery },
                         attempts_before: 0,
                         place: RowIndex::Ready,

@@ -22,7 +22,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, LaneSettings, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -208,7 +208,7 @@ impl Plant {
         delivery.state = State::Dead { at: NOW, cause: Cause::Unavailable };
         let took = Duration::from_millis(7);
         let attempt = AttemptRecord { number: 1, at: NOW, took, cause: Cause::Unavailable, status: Some(503) };
-        let record = DeliveryRecord {
+        let record = DeliveryChange {
             shard: Shard::of(delivery.lane),
             delivery,
             attempts_before: 0,

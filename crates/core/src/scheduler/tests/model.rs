@@ -28,7 +28,7 @@ enum At {
     Store,
     Waits,
     InFlight,
-    Recording(Box<DeliveryRecord>),
+    Recording(Box<DeliveryChange>),
 }
 
 struct LaneModel {

@@ -13,7 +13,7 @@ fn a_receipt_before_a_put_back_counts_only_if_an_attempt_was_made() {
         queue.put_back(NOW, delivery.id, NOW);
         let pick = queue.next(NOW, ROLL);
         if delivery.attempts > 0 {
-            let arrived = |record: &DeliveryRecord| record.delivery.state == State::Delivered { at: NOW };
+            let arrived = |record: &DeliveryChange| record.delivery.state == State::Delivered { at: NOW };
             assert!(matches!(&pick, Some(Pick::Record(record)) if arrived(record)), "{pick:?}");
         } else {
             assert!(matches!(pick, Some(Pick::Send(_))), "no receiver can have it: {pick:?}");

@@ -196,7 +196,7 @@ fn retry_after_holds_the_credential_that_was_used_not_the_one_that_replaced_it()
         let credential = Some(CredentialId::from_raw(number));
         Arc::new(settings(LANE, Order::Fifo).with(Special { credential, ..Special::default() }))
     };
-    let mut queue = Queue::new(Limits::default());
+    let mut queue = Scheduler::new(Limits::default());
     queue.set_lane(NOW, &with(9));
     admit(&mut queue, &delivery(1));
     let first = send(&mut queue, NOW).expect("nothing holds it");
@@ -218,7 +218,7 @@ fn tried_before_host_stops(scope: VerdictScope) -> usize {
         ..Special::default()
     };
     let origin = Some(OriginId::of("https://push.example.com"));
-    let mut queue = Queue::new(Limits::default());
+    let mut queue = Scheduler::new(Limits::default());
     for id in 1..=400 {
         let lane = LaneId::from_raw(id);
         set(&mut queue, LaneSettings { origin, ..settings(lane, Order::Fifo) }.with(special.clone()));
@@ -256,7 +256,7 @@ fn later_retry_after_never_shortens_the_hold_of_a_credential() {
 
 #[test]
 fn probes_that_are_asked_to_slow_down_do_not_end_the_hold_of_a_credential() {
-    let mut queue = Queue::new(Limits::default());
+    let mut queue = Scheduler::new(Limits::default());
     let credential = Some(CredentialId::from_raw(9));
     for id in 1..=6 {
         let lane = LaneId::from_raw(id);

@@ -8,7 +8,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::cut::CutScope;
 use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, OnDead, Order};
+use posthaste_core::scheduler::{DeliveryChange, OnDead, Order};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 
@@ -68,7 +68,7 @@ pub(super) fn settlement(row: &Delivery, outcome: &SettleDraft, session: Session
     }
     let took = Duration::from_micros(777);
     Settlement {
-        record: DeliveryRecord {
+        record: DeliveryChange {
             attempts_before: row.attempts + outcome.attempts_off,
             place: outcome.place,
             shard: Shard::of(row.lane),

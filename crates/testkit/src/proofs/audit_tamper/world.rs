@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_store::sqlite::Sqlite;
@@ -167,7 +167,7 @@ async fn settled(
     let cause = if matches!(state, State::Delivered { .. }) { Cause::Ok } else { Cause::Unavailable };
     let attempt = AttemptRecord { number, at, took: Duration::from_millis(12), cause, status: Some(200 + number) };
     let next = Delivery { state, attempts: number, ..before.clone() };
-    let record = DeliveryRecord {
+    let record = DeliveryChange {
         shard: Shard::of(next.lane),
         delivery: next.clone(),
         attempts_before: before.attempts,

@@ -12,7 +12,7 @@ use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, LaneId, OriginId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{
-    Admission, AfterRecord, DeliveryRecord, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex, Scheduler,
+    Admission, AfterRecord, DeliveryChange, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex, Scheduler,
 };
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -42,7 +42,7 @@ pub(super) struct Owner {
     settings: Vec<Arc<LaneSettings>>,
     rows: Rows,
     in_flight: VecDeque<DeliveryId>,
-    records: Vec<DeliveryRecord>,
+    records: Vec<DeliveryChange>,
     wanted: Vec<PageWanted>,
     turns: u32,
     /// How many deliveries are to end, and how many have ended.

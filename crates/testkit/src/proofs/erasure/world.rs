@@ -11,7 +11,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryRecord, RowIndex};
+use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
@@ -492,7 +492,7 @@ fn died(mut delivery: Delivery, session: Session, at: Timestamp, answer: Bytes) 
     delivery.state = State::Dead { at, cause: Cause::NotFound };
     let took = Duration::from_millis(7);
     let attempt = AttemptRecord { number: 1, at, took, cause: Cause::NotFound, status: Some(404) };
-    let record = DeliveryRecord {
+    let record = DeliveryChange {
         shard: Shard::of(delivery.lane),
         delivery,
         attempts_before: 0,

@@ -11,7 +11,7 @@ use posthaste_core::dice::Roll;
 use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{
-    Admission, AfterRecord, DeliveryRecord, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex,
+    Admission, AfterRecord, DeliveryChange, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex,
     Scheduler, TenantSettings,
 };
 use posthaste_core::state::State;
@@ -156,7 +156,7 @@ impl Posthaste {
     }
 
     /// Records a change, which is durable at once here.
-    fn record(&mut self, now: Timestamp, record: DeliveryRecord) {
+    fn record(&mut self, now: Timestamp, record: DeliveryChange) {
         let mut record = record;
         loop {
             let id = number(record.delivery.id);

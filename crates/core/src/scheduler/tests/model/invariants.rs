@@ -80,7 +80,7 @@ impl SchedulerModel {
         }
     }
 
-    fn check_record(&mut self, record: DeliveryRecord, roll: Roll) {
+    fn check_record(&mut self, record: DeliveryChange, roll: Roll) {
         let id = record.delivery.id;
         let at = self.rows.iter().position(|row| row.delivery.id == id).expect("it has not ended");
         let row = &self.rows[at];
@@ -105,7 +105,7 @@ impl SchedulerModel {
     }
 
     /// Applies a decision to a row, unless a cut ends it.
-    pub(super) fn decided(&mut self, at: usize, decision: &Decision, record: DeliveryRecord) {
+    pub(super) fn decided(&mut self, at: usize, decision: &Decision, record: DeliveryChange) {
         let row = &mut self.rows[at];
         let before = row.delivery.attempts;
         row.delivery.attempts = decision.attempts;
@@ -121,13 +121,13 @@ impl SchedulerModel {
         self.moved(at, record, state);
     }
 
-    pub(super) fn ended(&mut self, at: usize, record: DeliveryRecord, end: State) {
+    pub(super) fn ended(&mut self, at: usize, record: DeliveryChange, end: State) {
         assert_eq!(record.attempts_before, self.rows[at].delivery.attempts);
         assert_eq!(record.endpoint_change, None);
         self.moved(at, record, end);
     }
 
-    fn moved(&mut self, at: usize, record: DeliveryRecord, state: State) {
+    fn moved(&mut self, at: usize, record: DeliveryChange, state: State) {
         let row = &mut self.rows[at];
         row.delivery.state = state;
         assert_eq!(record.delivery, row.delivery, "the record matches the decision");

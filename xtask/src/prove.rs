@@ -1,7 +1,7 @@
 //! `cargo xtask prove`: builds the proofs with optimisation and passes them the command line.
 //!
-//! The proofs, their figures and their exit codes are in `posthaste-testkit`; those
-//! on a disk that fails are in `posthaste-disk`. A commit to compare with is built as well ([`against`]).
+//! Figures and exit codes are in `posthaste-prove`, the proofs in the packages of [`GROUPS`]. A commit to compare with
+//! is built as well ([`against`]).
 
 mod against;
 
@@ -29,12 +29,27 @@ const START_POSTHASTE: &[&str] = &[
     "signatures",
 ];
 
-/// Proofs on a disk that fails. Its VFS becomes the default of the process it is linked into, so they
-/// have a binary of their own.
-const ON_A_DISK: &[&str] = &["store-powercut", "store-faults"];
+/// A package with proofs, and the binary that runs them.
+struct Group {
+    package: &'static str,
+    binary: &'static str,
+    /// The names of the proofs; none for the group that has all the others.
+    proofs: &'static [&'static str],
+}
+
+/// The proofs on a disk that fails are alone: its VFS becomes the default of the process it is linked into.
+const GROUPS: [Group; 3] = [
+    Group {
+        package: "posthaste-simulator",
+        binary: "prove-simulator",
+        proofs: &["simulation", "determinism", "crash-points", "planted-bugs", "outage"],
+    },
+    Group { package: "posthaste-disk", binary: "prove-disk", proofs: &["store-powercut", "store-faults"] },
+    Group { package: "posthaste-testkit", binary: "prove", proofs: &[] },
+];
 
 /// The binaries with proofs.
-pub(crate) const BINARIES: [&str; 2] = ["prove", "prove-disk"];
+pub(crate) const BINARIES: [&str; 3] = [GROUPS[0].binary, GROUPS[1].binary, GROUPS[2].binary];
 
 /// The exit code of a proof that could not be run.
 const COULD_NOT_RUN: u8 = 2;
@@ -49,8 +64,8 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
         }
     };
     let mut worst = 0;
-    for binary in binaries(&args) {
-        let ended = command(root, binary)?.args(&args).status().context("cannot start the proofs")?;
+    for group in groups(&args) {
+        let ended = command(root, group.binary)?.args(&args).status().context("cannot start the proofs")?;
         let code = ended.code().and_then(|code| u8::try_from(code).ok());
         worst = worst.max(code.unwrap_or(COULD_NOT_RUN));
     }
@@ -61,38 +76,34 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitCode> {
 fn built(root: &Path, args: &[String]) -> Result<Vec<String>> {
     let target = target_folder()?;
     let other = against::find(root, &target, args)?;
-    ensure!(build_command(root, packages(args)).status().context("cannot start cargo")?.success(), "the build failed");
+    ensure!(build_command(root, &packages(args)).status().context("cannot start cargo")?.success(), "the build failed");
     other.map_or_else(|| Ok(args.to_vec()), |other| other.built_into(args))
 }
 
-/// The binaries that have the requested proof, or all for `--list`.
-fn binaries(args: &[String]) -> &'static [&'static str] {
+/// The group that has the requested proof, or all for `--list`.
+fn groups(args: &[String]) -> &'static [Group] {
     if args.iter().any(|arg| arg == "--list") {
-        &BINARIES
-    } else if args.iter().any(|arg| ON_A_DISK.contains(&arg.as_str())) {
-        &["prove-disk"]
-    } else {
-        &["prove"]
+        return &GROUPS;
     }
+    let at = args.iter().find_map(|arg| GROUPS.iter().position(|group| group.proofs.contains(&arg.as_str())));
+    let at = at.unwrap_or(GROUPS.len() - 1);
+    &GROUPS[at..=at]
 }
 
 /// The binary that has the proof of that name.
 pub(crate) fn binary_of(name: &str) -> &'static str {
-    if ON_A_DISK.contains(&name) { "prove-disk" } else { "prove" }
+    groups(&[name.to_owned()])[0].binary
 }
 
 /// The packages that all proofs together need.
-pub(crate) const ALL_PACKAGES: &[&str] = &["posthaste-testkit", "posthaste-disk", "posthaste-cli"];
+pub(crate) const ALL_PACKAGES: &[&str] = &[GROUPS[0].package, GROUPS[1].package, GROUPS[2].package, "posthaste-cli"];
 
-fn packages(args: &[String]) -> &'static [&'static str] {
+fn packages(args: &[String]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = groups(args).iter().map(|group| group.package).collect();
     if args.iter().any(|arg| starts_posthaste(arg)) {
-        return &["posthaste-testkit", "posthaste-cli"];
+        packages.push("posthaste-cli");
     }
-    match binaries(args) {
-        ["prove"] => &["posthaste-testkit"],
-        ["prove-disk"] => &["posthaste-disk"],
-        _ => &["posthaste-testkit", "posthaste-disk"],
-    }
+    packages
 }
 
 /// Whether the proof of that name starts a server.
@@ -136,17 +147,19 @@ mod tests {
     fn the_server_is_built_only_for_proofs_that_start_it() {
         let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(packages(&args("thread --quick")), ["posthaste-testkit", "posthaste-cli"]);
-        assert_eq!(packages(&args("simulation --seeds 5")), ["posthaste-testkit"]);
-        assert_eq!(packages(&args("--list")), ["posthaste-testkit", "posthaste-disk"]);
+        assert_eq!(packages(&args("simulation --seeds 5")), ["posthaste-simulator"]);
+        assert_eq!(packages(&args("limits")), ["posthaste-testkit"]);
+        assert_eq!(packages(&args("--list")), ["posthaste-simulator", "posthaste-disk", "posthaste-testkit"]);
     }
 
     #[test]
-    fn a_proof_on_a_disk_has_a_binary_of_its_own() {
-        for name in ON_A_DISK {
-            let args = [(*name).to_owned(), "--quick".to_owned()];
-            assert_eq!((binaries(&args), packages(&args)), (&["prove-disk"][..], &["posthaste-disk"][..]));
-            assert_eq!(binary_of(name), "prove-disk");
+    fn each_group_of_proofs_has_a_binary_of_its_own() {
+        for group in &GROUPS {
+            for name in group.proofs {
+                let args = [(*name).to_owned(), "--quick".to_owned()];
+                assert_eq!((binary_of(name), packages(&args)), (group.binary, vec![group.package]));
+            }
         }
-        assert_eq!(binary_of("simulation"), "prove");
+        assert_eq!(binary_of("limits"), "prove");
     }
 }

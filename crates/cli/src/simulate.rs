@@ -19,8 +19,8 @@ use posthaste_core::dice::Roll;
 use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, told_nearest};
 use posthaste_core::tier::Tier;
 use posthaste_server::duration;
-use posthaste_testkit::proofs::outage::naive::{self, Naive};
-use posthaste_testkit::proofs::outage::{self, FRESH, Outcome, Scenario, Sender};
+use posthaste_simulator::outage::naive::{self, Naive};
+use posthaste_simulator::outage::{self, FRESH, Outcome, Scenario, Sender};
 
 use crate::say::say;
 use chart::{Picture, Series};

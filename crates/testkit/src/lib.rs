@@ -1,11 +1,11 @@
-//! The simulator, its oracle, receivers that misbehave, and the proofs `cargo xtask prove` runs.
+//! Receivers that misbehave, and the proofs `cargo xtask prove` runs on the store, the engine and the binary.
 
 pub mod bench;
 pub mod fixtures;
 pub mod proofs;
-pub mod prove;
 pub mod receivers;
-pub mod sim;
+
+pub use posthaste_prove as prove;
 
 /// The master key of the stores that proofs make. It is fixed, so that a later process can open a store that an earlier
 /// one left behind.

@@ -9,6 +9,7 @@ const HOMES: &[&str] = &[
     "crates/engine/src/connector",
     "crates/engine/src/master_key/command.rs",
     "crates/store/src/sqlite",
+    "crates/simulator/",
     "crates/testkit/",
     "crates/disk/",
     "crates/cli/src/bench",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_testkit::proofs::outage::Second;
+use posthaste_simulator::outage::Second;
 
 use super::paint::{Line, Tone, cut};
 use super::plan::{SCALE, face};

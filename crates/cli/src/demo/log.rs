@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use posthaste_testkit::proofs::outage::Second;
+use posthaste_simulator::outage::Second;
 
 /// The requests that a receiver got.
 #[derive(Debug, Default)]

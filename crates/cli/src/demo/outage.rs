@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use posthaste_core::time::human;
-use posthaste_testkit::proofs::outage::naive;
-use posthaste_testkit::proofs::outage::{Down, FRESH, Outcome, Scenario, Second, Sender};
+use posthaste_simulator::outage::naive;
+use posthaste_simulator::outage::{Down, FRESH, Outcome, Scenario, Second, Sender};
 use serde::Serialize;
 
 use super::plan::Plan;

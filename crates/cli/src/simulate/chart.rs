@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use posthaste_core::time::human;
-use posthaste_testkit::proofs::outage::Second;
+use posthaste_simulator::outage::Second;
 
 /// The data of a chart, for text and SVG.
 pub(crate) struct Picture {

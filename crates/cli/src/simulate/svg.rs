@@ -187,7 +187,7 @@ fn escaped(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_testkit::proofs::outage::Second;
+    use posthaste_simulator::outage::Second;
 
     use super::super::chart::Note;
     use super::*;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use posthaste_core::time::human;
-use posthaste_testkit::proofs::outage::{Down, Outcome, Scenario};
+use posthaste_simulator::outage::{Down, Outcome, Scenario};
 use serde::Serialize;
 
 use super::Row;

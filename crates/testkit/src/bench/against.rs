@@ -12,12 +12,9 @@ use serde_json::Value;
 use super::comparison::{CpuPair, Quartiles, overall};
 use super::{count, measured, number};
 use crate::fixtures::posthaste::binary;
+use crate::prove::command_line::PAIRS_MIN;
 use crate::prove::{CannotRun, Figure, Findings, Options, QUICK_SLACK};
 
-/// The least number of pairs whose median is worth judging.
-pub const PAIRS_MIN: u64 = 9;
-/// The most pairs; more would take hours.
-pub const PAIRS_MAX: u64 = 99;
 /// The default bar: a smaller difference is noise, and occurs between two builds of the same source.
 const RATIO_MAX: f64 = 1.03;
 /// The pairs of the quick form and of the control, which only check that the comparison works.

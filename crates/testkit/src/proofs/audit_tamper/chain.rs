@@ -11,12 +11,6 @@ use rusqlite::{Connection, Row};
 use super::world::FILE;
 use crate::prove::CannotRun;
 
-impl From<rusqlite::Error> for CannotRun {
-    fn from(error: rusqlite::Error) -> Self {
-        Self(format!("the file refused: {error}"))
-    }
-}
-
 /// Opens the database without check constraints and without syncs.
 pub(super) fn open(folder: &Path) -> Result<Connection, CannotRun> {
     let conn = Connection::open(folder.join(FILE))?;

@@ -4,14 +4,20 @@
 //! scenario from a seed, [`world`] runs it on an event heap (or [`driven`] through the tokio driver), [`wire`] has the
 //! receivers, [`history`] records what an observer outside sees, and [`oracle`] judges that history alone.
 
+mod crash_points;
 pub mod driven;
 pub mod history;
 pub mod oracle;
+pub mod outage;
 mod outsider;
 pub mod plan;
+pub mod planted;
 mod producer;
+pub mod simulation;
 pub mod wire;
 pub mod world;
+
+use posthaste_prove::Proof;
 
 use oracle::{Exercised, Violation};
 use plan::Plan;
@@ -48,6 +54,31 @@ pub fn run(seed: u64) -> Outcome {
 pub fn repeat(seed: u64) -> String {
     format!("cargo xtask prove simulation --seeds 1 --first {seed}")
 }
+
+/// The proofs of this crate.
+pub const PROOFS: &[Proof] = &[
+    Proof {
+        name: "outage",
+        shows: "twenty minutes of outage: the load on the receiver with naive retries, and with Posthaste",
+        run: outage::proof::run,
+    },
+    Proof {
+        name: "simulation",
+        shows: "the production loop under faults: no promise is broken in any seed",
+        run: simulation::run,
+    },
+    Proof { name: "determinism", shows: "a seed gives the same run in every process", run: simulation::determinism },
+    Proof {
+        name: "crash-points",
+        shows: "a crash at every effect of many scenarios loses nothing",
+        run: crash_points::run,
+    },
+    Proof {
+        name: "planted-bugs",
+        shows: "the oracle reports every bug on a list, and nothing while they are switched off",
+        run: planted::run,
+    },
+];
 
 #[cfg(test)]
 mod tests;

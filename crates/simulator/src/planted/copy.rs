@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{patch, read};
-use crate::prove::CannotRun;
+use posthaste_prove::CannotRun;
 
 /// The files and folders that are copied.
 const PARTS: [&str; 5] = ["crates", "xtask", "Cargo.toml", "Cargo.lock", ".cargo"];
@@ -34,7 +34,7 @@ impl Replica {
             files.insert(path, text.into_bytes());
         }
         files.insert("crates/core/src/planted.rs".into(), read(&planted.join("switch.rs"))?.into_bytes());
-        files.insert("crates/testkit/src/bin/hunt.rs".into(), read(&planted.join("hunt.rs"))?.into_bytes());
+        files.insert("crates/simulator/src/bin/hunt.rs".into(), read(&planted.join("hunt.rs"))?.into_bytes());
         for manifest in ["Cargo.toml", "Cargo.lock"] {
             let text = read(&workspace.join(manifest))?;
             files.insert(manifest.into(), marked(manifest, &text)?.into_bytes());
@@ -47,7 +47,7 @@ impl Replica {
     pub(super) fn build(&self) -> Result<PathBuf, CannotRun> {
         let built = Command::new("cargo")
             .current_dir(&self.root)
-            .args(["build", "--release", "--locked", "--offline", "--package=posthaste-testkit", "--bin=hunt"])
+            .args(["build", "--release", "--locked", "--offline", "--package=posthaste-simulator", "--bin=hunt"])
             .arg("--target-dir")
             .arg(&self.target)
             .output()

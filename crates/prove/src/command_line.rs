@@ -8,9 +8,12 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use crate::bench::against::{PAIRS_MAX, PAIRS_MIN};
+use crate::{Bar, CannotRun, Figure, Findings, Options, Proof};
 
-use super::{Bar, CannotRun, Figure, Findings, Options, Proof};
+/// The least number of pairs whose median is worth judging.
+pub const PAIRS_MIN: u64 = 9;
+/// The most pairs; more would take hours.
+const PAIRS_MAX: u64 = 99;
 
 const USAGE: &str = "\
 usage: prove NAME [--quick] [--seeds N] [--first S] [--corpus FILE] [--json]

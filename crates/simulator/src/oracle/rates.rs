@@ -1,7 +1,7 @@
 //! In no second more requests leave than the destination's rate limit allows (F1).
 
 use super::{Facts, Violation, violation};
-use crate::sim::history::Ms;
+use crate::history::Ms;
 
 const SECOND: Ms = 1_000;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{Facts, Violation, violation};
-use crate::sim::history::{Asked, Ms, Request, Sent, What};
+use crate::history::{Asked, Ms, Request, Sent, What};
 
 impl<'a> Facts<'a> {
     pub(super) fn erased_stay_unsent(&self, found: &mut Vec<Violation>) {

@@ -1,5 +1,5 @@
 //! The switch of the planted bugs. Only the patched copy of the sources has this module; see `planted/README.md` of the
-//! testkit.
+//! simulator.
 
 use std::sync::LazyLock;
 

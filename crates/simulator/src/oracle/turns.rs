@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Facts, Violation, violation};
-use crate::sim::history::{Look, Ms, Request};
-use crate::sim::plan::Happening;
+use crate::history::{Look, Ms, Request};
+use crate::plan::Happening;
 
 /// How many requests of other tenants, no more urgent, may leave while a tenant only waits for its turn.
 const OTHERS_FIRST: usize = 30;

@@ -2,7 +2,7 @@
 //! (A5).
 
 use super::{Facts, Violation, violation};
-use crate::sim::history::{Ms, Sent};
+use crate::history::{Ms, Sent};
 
 impl<'a> Facts<'a> {
     pub(super) fn superseded_stay_unsent(&self, found: &mut Vec<Violation>) {

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::sim::oracle::Exercised;
-use crate::sim::plan::{Plan, Sabotage};
-use crate::sim::{self, Outcome};
+use crate::Outcome;
+use crate::oracle::Exercised;
+use crate::plan::{Plan, Sabotage};
+use posthaste_prove::{CannotRun, Figure, Findings, Options};
 
 /// Seeds that once failed. Every simulation runs them first.
-const KEPT: &str = include_str!("../../seeds/kept.txt");
+const KEPT: &str = include_str!("../seeds/kept.txt");
 
 /// One seed in this many is also run through the tokio driver.
 const DRIVEN_EVERY: u64 = 20;
@@ -25,7 +25,7 @@ pub fn run(options: &Options) -> Findings {
     let took = began.elapsed();
     for (seed, problem) in tally.problems.iter().take(20) {
         keep(*seed, problem);
-        eprintln!("seed {seed}: {problem}\n    repeat it with: {}", sim::repeat(*seed));
+        eprintln!("seed {seed}: {problem}\n    repeat it with: {}", crate::repeat(*seed));
     }
     // Runs without faults would prove nothing. With few seeds there may be none.
     let enough = |a_seed: f64| if seeds >= 100 { a_seed * seeds as f64 } else { 0.0 };
@@ -104,9 +104,9 @@ fn run_all(seeds: &[u64]) -> Tally {
     let work = || {
         let mut tally = Tally::default();
         while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).ok().and_then(|at| seeds.get(at)) {
-            tally.add(&guarded(*seed, sim::run));
+            tally.add(&guarded(*seed, crate::run));
             if seed.is_multiple_of(DRIVEN_EVERY) {
-                let outcome = guarded(*seed, sim::driven::run);
+                let outcome = guarded(*seed, crate::driven::run);
                 tally.driven += 1;
                 tally.problems.extend(outcome.violations.iter().map(|found| (*seed, format!("driven: {found}"))));
             }
@@ -128,14 +128,14 @@ fn run_all(seeds: &[u64]) -> Tally {
 fn sabotaged(seed: u64) -> Outcome {
     let mut plan = Plan::from_seed(seed);
     plan.sabotage = Some(Sabotage::AckBeforeDurable);
-    sim::world::run(&plan)
+    crate::world::run(&plan)
 }
 
 /// Runs a seed, and turns a panic of the engine into a violation.
 fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
     std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Outcome {
         seed,
-        violations: vec![sim::oracle::Violation {
+        violations: vec![crate::oracle::Violation {
             promise: "the engine never panics",
             seen: "it panicked; see above".into(),
         }],
@@ -153,11 +153,11 @@ fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
 pub fn determinism(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 20 } else { 100 });
     let first = options.first.unwrap_or(1);
-    let here: Vec<u64> = (first..first + seeds).map(|seed| sim::run(seed).trace).collect();
+    let here: Vec<u64> = (first..first + seeds).map(|seed| crate::run(seed).trace).collect();
     let there = other_process(first, seeds)?;
     let differ = here.iter().zip(&there).filter(|(a, b)| a != b).count() + here.len().abs_diff(there.len());
     // The control: different seeds must have different traces.
-    let control = (sim::run(first).trace != sim::run(first + 1).trace) as u8;
+    let control = (crate::run(first).trace != crate::run(first + 1).trace) as u8;
     Ok(vec![
         Figure::at_least("seeds", here.len() as f64, "seeds", seeds as f64),
         Figure::at_most("traces_that_differ", differ as f64, "seeds", 0.0),
@@ -168,7 +168,7 @@ pub fn determinism(options: &Options) -> Findings {
 /// Prints the traces of some seeds, in the second process of [`determinism`].
 pub fn print_traces(first: u64, seeds: u64) {
     for seed in first..first + seeds {
-        println!("{}", sim::run(seed).trace);
+        println!("{}", crate::run(seed).trace);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs the simulator until the oracle reports a violation. Only the patched copy of the sources has this program; see
-//! `planted/README.md` of the testkit.
+//! `planted/README.md` of the simulator.
 
 fn main() {
-    posthaste_testkit::proofs::planted::hunt();
+    posthaste_simulator::planted::hunt();
 }

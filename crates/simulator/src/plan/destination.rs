@@ -14,7 +14,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
 
 use super::{BEGIN, LanePlan, Mode};
-use crate::sim::history::Ms;
+use crate::history::Ms;
 
 /// Presets that give up within days, with the attempts that each allows (waits plus one).
 const POLICIES: [(&str, u16); 7] =

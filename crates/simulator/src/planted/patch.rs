@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::read;
-use crate::prove::CannotRun;
+use posthaste_prove::CannotRun;
 
 /// A place in a source file, and its replacement.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Facts, Violation, violation};
-use crate::sim::history::{Ms, Request, What};
+use crate::history::{Ms, Request, What};
 
 /// The most attempts in a row that may fail because the name does not exist.
 const NAMELESS_MOST: usize = 5;

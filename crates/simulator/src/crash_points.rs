@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::prove::{Figure, Findings, Options};
-use crate::sim::plan::{Plan, Sabotage};
-use crate::sim::world;
+use crate::plan::{Plan, Sabotage};
+use crate::world;
+use posthaste_prove::{Figure, Findings, Options};
 
 /// The first seed; other seeds than those of `simulation`.
 const FIRST: u64 = 700_000;
@@ -20,7 +20,7 @@ struct Tally {
 }
 
 /// Runs `crash-points`.
-pub fn run(options: &Options) -> Findings {
+pub(crate) fn run(options: &Options) -> Findings {
     let scenarios = options.seeds.unwrap_or(if options.quick { 40 } else { 200 });
     let first = options.first.unwrap_or(FIRST);
     let next = AtomicU64::new(first);

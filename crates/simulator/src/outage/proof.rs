@@ -11,7 +11,7 @@ use posthaste_core::policy::Policy;
 
 use super::naive::{FIXED, Naive, SCHEDULE, SPREAD};
 use super::{Down, Outcome, Scenario, Sender, play_all};
-use crate::prove::{Figure, Findings, Options};
+use posthaste_prove::{Figure, Findings, Options};
 
 /// How far a figure of the model may be from the known one.
 const ERROR_BAR_PERCENT: f64 = 10.0;

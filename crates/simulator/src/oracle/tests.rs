@@ -1,7 +1,7 @@
 //! The oracle must report violations: each test changes one thing in a good history.
 
 use super::*;
-use crate::sim::history::{Asked, Crash};
+use crate::history::{Asked, Crash};
 
 const STRICT: usize = 1;
 

@@ -16,10 +16,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::sim;
-use crate::sim::plan::{Plan, Sabotage};
+use crate::plan::{Plan, Sabotage};
 use copy::Replica;
+use posthaste_prove::{CannotRun, Figure, Findings, Options};
 
 /// The environment variable that switches on a bug in the copy.
 const AWAKE: &str = "PLANTED_BUG";
@@ -131,7 +130,7 @@ fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'sta
                 return found;
             }
             let plan = Plan { sabotage, ..Plan::from_seed(seed) };
-            let outcome = std::panic::catch_unwind(|| sim::world::run(&plan));
+            let outcome = std::panic::catch_unwind(|| crate::world::run(&plan));
             let broken = outcome.ok().and_then(|outcome| outcome.violations.first().map(|first| first.promise));
             if let Some(promise) = broken {
                 lowest.fetch_min(seed, Ordering::Relaxed);
@@ -147,8 +146,8 @@ fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'sta
 }
 
 fn workspace() -> PathBuf {
-    let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
-    testkit.ancestors().nth(2).expect("the testkit is two folders below the workspace").to_owned()
+    let simulator = Path::new(env!("CARGO_MANIFEST_DIR"));
+    simulator.ancestors().nth(2).expect("the crate is two folders below the workspace").to_owned()
 }
 
 fn folder() -> PathBuf {

@@ -8,7 +8,7 @@
 use posthaste_core::id::OriginId;
 
 use super::{Facts, Request, Violation, violation};
-use crate::sim::history::Ms;
+use crate::history::Ms;
 
 /// Failures in a row that open an endpoint's breaker.
 const IN_A_ROW: usize = 10;

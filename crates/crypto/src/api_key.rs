@@ -28,9 +28,7 @@ use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
 /// The class of an API key: an operator's or a tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyClass {
-    /// The key has access to all tenants.
     Operator,
-    /// The key has access to one tenant.
     Tenant,
 }
 
@@ -57,7 +55,6 @@ impl KeyClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ApiKeyScope {
-    /// Send messages.
     Send = 0,
     /// Read everything that needs no other scope.
     Read = 1,
@@ -74,11 +71,9 @@ pub enum ApiKeyScope {
 }
 
 impl ApiKeyScope {
-    /// All scopes.
     pub const ALL: [Self; 7] =
         [Self::Send, Self::Read, Self::Manage, Self::Replay, Self::Secrets, Self::Privacy, Self::Operate];
 
-    /// Its name in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -102,7 +97,6 @@ impl fmt::Display for ApiKeyScope {
     }
 }
 
-/// A set of scopes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApiKeyScopes(u8);
 
@@ -117,7 +111,6 @@ impl ApiKeyScopes {
         Self(all)
     };
 
-    /// The set of these scopes.
     pub fn of(scopes: &[ApiKeyScope]) -> Self {
         Self(scopes.iter().fold(0, |all, scope| all | scope.bit()))
     }
@@ -127,17 +120,14 @@ impl ApiKeyScopes {
         if bits & !Self::ALL.0 == 0 { Some(Self(bits)) } else { None }
     }
 
-    /// Encodes the scopes for storage.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether the set contains a scope.
     pub const fn contains(self, scope: ApiKeyScope) -> bool {
         self.0 & scope.bit() != 0
     }
 
-    /// The scopes in the set.
     pub fn iter(self) -> impl Iterator<Item = ApiKeyScope> {
         ApiKeyScope::ALL.into_iter().filter(move |scope| self.contains(*scope))
     }
@@ -159,7 +149,6 @@ impl ApiKeyScopes {
 #[error("this is not an API key; send `ph_tn_` or `ph_op_` and 52 characters, as shown when the key was made")]
 pub struct BadApiKey;
 
-/// A key of this class cannot have that scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("scope {0} is only for operator keys; leave it out")]
 pub struct ScopeNotAllowed(pub ApiKeyScope);
@@ -178,7 +167,6 @@ const _: () = assert!(PREFIX_BYTES == KeyClass::Operator.prefix().len());
 const TEXT_BYTES: usize = PREFIX_BYTES + base32::digits(KEY_BYTES);
 
 impl ApiKey {
-    /// A new random key.
     pub fn generate(class: KeyClass) -> Self {
         let mut text = String::with_capacity(TEXT_BYTES);
         text.push_str(class.prefix());
@@ -186,7 +174,6 @@ impl ApiKey {
         Self { class, text: text.into() }
     }
 
-    /// Parses a key that a caller presents.
     pub fn parse(text: &str) -> Result<Self, BadApiKey> {
         let known = |class: KeyClass| Some((class, text.strip_prefix(class.prefix())?));
         let (class, digits) = KeyClass::ALL.into_iter().find_map(known).ok_or(BadApiKey)?;
@@ -195,7 +182,6 @@ impl ApiKey {
         Ok(Self { class, text: text.to_owned().into() })
     }
 
-    /// The key's class.
     pub const fn class(&self) -> KeyClass {
         self.class
     }
@@ -216,7 +202,6 @@ impl ApiKey {
 pub struct ApiKeyHash(Digest);
 
 impl ApiKeyHash {
-    /// The hash as it is stored.
     pub const fn to_bytes(self) -> Digest {
         self.0
     }
@@ -244,7 +229,6 @@ impl ApiKeyHasher {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose()))
     }
 
-    /// The key's hash.
     pub fn hash(&self, key: &ApiKey) -> ApiKeyHash {
         ApiKeyHash(bytes(hmac::sign(&self.0, key.text.expose().as_bytes()).as_ref()))
     }
@@ -281,7 +265,6 @@ pub enum Denied {
     /// No such key is stored.
     #[error("the key is not known")]
     Wrong,
-    /// The key has expired.
     #[error("the key has expired; make a new one")]
     Expired,
     /// The key lacks the scope that the request needs.
@@ -289,16 +272,13 @@ pub enum Denied {
     ScopeMissing(ApiKeyScope),
 }
 
-/// The stored record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptApiKey {
-    /// The key's class.
     pub class: KeyClass,
     /// The first characters of the key, shown in lists.
     pub public_prefix: String,
     /// The keyed hash by which the key is found.
     pub hash: ApiKeyHash,
-    /// The key's scopes.
     pub scopes: ApiKeyScopes,
     /// When the key expires, in Unix milliseconds; `None` means never.
     pub expires_ms: Option<i64>,

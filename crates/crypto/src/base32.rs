@@ -13,7 +13,6 @@ pub(crate) const fn digits(bytes: usize) -> usize {
     bits / 5
 }
 
-/// Appends the value's digits.
 pub(crate) fn push<const BYTES: usize>(value: &[u8; BYTES], text: &mut String) {
     const { digits(BYTES) };
     let mut bits: u32 = 0;

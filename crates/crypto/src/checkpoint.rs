@@ -38,9 +38,7 @@ use crate::secret::SecretKey;
 /// The content of a checkpoint: at `at_ms`, the journal of `store` ended with `row`, and this was the row's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The id of the store.
     pub store: [u8; 16],
-    /// The last row it covers.
     pub row: u64,
     /// That row's hash, which covers all rows before it.
     pub chain: Digest,
@@ -56,12 +54,7 @@ pub enum BadCheckpoint {
     Unknown,
     /// It was signed with another key.
     #[error("the checkpoint was signed with key {needed}, but public key {given} was given")]
-    KeyNeeded {
-        /// The key that the line names.
-        needed: SignerId,
-        /// The key that was given.
-        given: SignerId,
-    },
+    KeyNeeded { needed: SignerId, given: SignerId },
     /// Its signature does not match its content.
     #[error("the checkpoint's signature does not match: it was altered, or not signed by this store")]
     Forged,
@@ -77,7 +70,6 @@ impl fmt::Display for SignerId {
     }
 }
 
-/// Signs checkpoints.
 pub struct CheckpointKey {
     pair: Ed25519KeyPair,
     public: PublicKey,
@@ -95,7 +87,6 @@ impl CheckpointKey {
         self.public
     }
 
-    /// The signed line of a checkpoint.
     pub fn sign(&self, checkpoint: &Checkpoint) -> String {
         let mut line = words(checkpoint, self.public.id());
         let signature = self.pair.sign(line.as_bytes());
@@ -121,7 +112,6 @@ impl PublicKey {
         STANDARD.decode(text.trim()).ok()?.try_into().ok().map(Self)
     }
 
-    /// The key's id.
     pub fn id(&self) -> SignerId {
         SignerId(*sha256(&[&self.0]).first_chunk().expect("a digest is longer"))
     }

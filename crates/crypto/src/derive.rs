@@ -11,7 +11,6 @@ use crate::secret::{KEY_BYTES, SecretKey};
 /// The purpose of a derived key. Stored data depends on the labels: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A master key's id and check value.
     MasterCheck,
     /// Wraps the store's key and the tenants' keys.
     MasterWrap,
@@ -23,21 +22,14 @@ pub(crate) enum Purpose {
     Idempotency,
     /// Hashes the names of erased subjects and tenants.
     Erasure,
-    /// Authenticates rows of deliveries.
     RowMac,
-    /// Authenticates tokens.
     TokenMac,
-    /// Encrypts the claims of tokens.
     TokenHide,
     /// Hashes API keys.
     ApiKey,
-    /// Signs checkpoints.
     Checkpoint,
-    /// Seals a tenant's values.
     TenantSeal,
-    /// Wraps the keys of a tenant's subjects.
     TenantWrap,
-    /// Seals a subject's values.
     SubjectSeal,
     /// Makes fingerprints of values sealed under a key.
     Mark,
@@ -87,7 +79,6 @@ impl Purpose {
 /// Not a secret. It separates these keys from keys that another program derives from the same secret.
 const SALT: &[u8] = b"posthaste keys, version 1";
 
-/// Derives the key for a purpose.
 pub(crate) fn derive(from: &SecretKey, purpose: Purpose) -> SecretKey {
     let extracted = hkdf::Salt::new(hkdf::HKDF_SHA256, SALT).extract(from.expose());
     SecretKey::filled(|key| {

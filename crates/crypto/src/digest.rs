@@ -54,7 +54,6 @@ impl Sha256 {
         self.0.update(part);
     }
 
-    /// The digest of all parts.
     pub fn finish(self) -> Digest {
         bytes(self.0.finish().as_ref())
     }

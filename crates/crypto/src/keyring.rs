@@ -57,7 +57,6 @@ pub struct StoreKey {
 }
 
 impl StoreKey {
-    /// A new random key.
     pub fn generate(id: KeyId) -> Self {
         Self::from_secret(id, SecretKey::generate())
     }
@@ -66,7 +65,6 @@ impl StoreKey {
         Self { id, secret }
     }
 
-    /// The key's number.
     pub const fn id(&self) -> KeyId {
         self.id
     }
@@ -85,7 +83,6 @@ impl StoreKey {
         LookupKey::from_secret(&self.derived(Purpose::Lookup))
     }
 
-    /// The key that hashes idempotency keys and their requests.
     pub fn idempotency(&self) -> LookupKey {
         LookupKey::from_secret(&self.derived(Purpose::Idempotency))
     }
@@ -95,22 +92,18 @@ impl StoreKey {
         LookupKey::from_secret(&self.derived(Purpose::Erasure))
     }
 
-    /// The key that authenticates rows of deliveries.
     pub fn row_macs(&self) -> RowMacKey {
         RowMacKey::new(self.id, &self.derived(Purpose::RowMac))
     }
 
-    /// The key that makes receipt and one-click tokens.
     pub fn tokens(&self) -> TokenKey {
         TokenKey::new(self.id, &self.derived(Purpose::TokenMac), &self.derived(Purpose::TokenHide))
     }
 
-    /// The key that hashes API keys.
     pub fn api_keys(&self) -> ApiKeyHasher {
         ApiKeyHasher::new(&self.derived(Purpose::ApiKey))
     }
 
-    /// The key that signs checkpoints of the journal.
     pub fn checkpoints(&self) -> CheckpointKey {
         CheckpointKey::from_seed(&self.derived(Purpose::Checkpoint))
     }
@@ -129,7 +122,6 @@ pub struct TenantKey {
 }
 
 impl TenantKey {
-    /// A new random key.
     pub fn generate(id: KeyId, tenant: u64) -> Self {
         Self::from_secret(id, tenant, SecretKey::generate())
     }
@@ -140,12 +132,10 @@ impl TenantKey {
         Self { tenant, secret, sealing: Arc::new(sealing), wrap }
     }
 
-    /// The key's number.
     pub fn id(&self) -> KeyId {
         self.sealing.id()
     }
 
-    /// The tenant that owns the key.
     pub const fn tenant(&self) -> u64 {
         self.tenant
     }
@@ -154,7 +144,6 @@ impl TenantKey {
         &self.secret
     }
 
-    /// The key that seals and opens the tenant's values.
     pub const fn sealing(&self) -> &Arc<SealingKey> {
         &self.sealing
     }
@@ -182,7 +171,6 @@ impl TenantKey {
         (self.subject_key(id, &secret), wrapped)
     }
 
-    /// Unwraps a subject's stored key.
     pub fn unwrap_subject_key(
         &self,
         id: KeyId,
@@ -204,10 +192,8 @@ impl TenantKey {
     }
 }
 
-/// The size of a wrapped key.
 pub const WRAPPED_BYTES: usize = KEY_BYTES + OVERHEAD_BYTES;
 
-/// The store's key or a tenant's key, wrapped by a master key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterWrapped([u8; WRAPPED_BYTES]);
 
@@ -217,7 +203,6 @@ impl MasterWrapped {
         Self(bytes)
     }
 
-    /// The bytes to store.
     pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
         &self.0
     }
@@ -241,7 +226,6 @@ impl TenantWrapped {
         Self(bytes)
     }
 
-    /// The bytes to store.
     pub const fn as_bytes(&self) -> &[u8; WRAPPED_BYTES] {
         &self.0
     }
@@ -256,12 +240,9 @@ fn number_of(wrapped: &[u8; WRAPPED_BYTES]) -> u32 {
     u32::from_be_bytes(*wrapped[1..].first_chunk().expect("the number comes after the version"))
 }
 
-/// The kind and owner of a wrapped key.
 #[derive(Clone, Copy)]
 pub(crate) enum Wrapped<'a> {
-    /// The store's own.
     Store,
-    /// A tenant's key.
     Tenant(u64),
     /// The key of a tenant's subject, which is identified by a keyed hash.
     Subject(u64, &'a Digest),

@@ -13,7 +13,6 @@ use crate::secret::SecretKey;
 pub struct LookupKey(hmac::Key);
 
 impl LookupKey {
-    /// The key with these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }

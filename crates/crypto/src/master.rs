@@ -23,12 +23,10 @@ use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
 pub struct MasterKeyId(u32);
 
 impl MasterKeyId {
-    /// The fingerprint with this number.
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The fingerprint as a number.
     pub const fn raw(self) -> u32 {
         self.0
     }
@@ -48,10 +46,7 @@ pub enum BadMasterKey {
     NotText,
     /// It decodes to another length than 32 bytes.
     #[error("it has {bytes} bytes and must have 32; make one with `openssl rand -base64 32`")]
-    Length {
-        /// The number of bytes it has.
-        bytes: usize,
-    },
+    Length { bytes: usize },
     /// It is an example, a pass phrase, or otherwise not random.
     #[error("it is an example or a pass phrase, which others could guess; make one with `openssl rand -base64 32`")]
     MadeUp,
@@ -63,7 +58,6 @@ pub enum BadMasterKey {
 pub struct WrongMasterKey {
     /// The key that the data are sealed under.
     pub needed: MasterKeyId,
-    /// The given key.
     pub given: MasterKeyId,
 }
 
@@ -72,10 +66,8 @@ pub struct WrongMasterKey {
 pub struct KeyCheck([u8; Self::BYTES]);
 
 impl KeyCheck {
-    /// The size of a check value.
     pub const BYTES: usize = 4 + 16;
 
-    /// Reads a stored check value.
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
@@ -85,7 +77,6 @@ impl KeyCheck {
         self.0
     }
 
-    /// The id of its master key.
     pub fn id(&self) -> MasterKeyId {
         MasterKeyId(u32::from_be_bytes(*self.0.first_chunk().expect("it begins with the id")))
     }
@@ -106,7 +97,6 @@ const ENGINES: [GeneralPurpose; 2] = {
     [GeneralPurpose::new(&alphabet::STANDARD, indifferent), GeneralPurpose::new(&alphabet::URL_SAFE, indifferent)]
 };
 
-/// A master key. Prints as its id.
 pub struct MasterKey {
     secret: SecretKey,
     check: KeyCheck,
@@ -114,7 +104,6 @@ pub struct MasterKey {
 }
 
 impl MasterKey {
-    /// A new random key.
     pub fn generate() -> Self {
         Self::from_secret(SecretKey::generate())
     }
@@ -152,12 +141,10 @@ impl MasterKey {
         Self { secret, check, wrap }
     }
 
-    /// The key's fingerprint.
     pub fn id(&self) -> MasterKeyId {
         self.check.id()
     }
 
-    /// The check value for a store to hold.
     pub const fn check(&self) -> KeyCheck {
         self.check
     }
@@ -180,7 +167,6 @@ pub enum NotUnwrapped {
     /// It is wrapped by a master key that was not given.
     #[error("the key is wrapped by master key {needed}, but master key {given} was given")]
     MasterNeeded {
-        /// The master key that wraps it.
         needed: MasterKeyId,
         /// The newest given master key.
         given: MasterKeyId,
@@ -268,7 +254,6 @@ impl Masters {
         Some(Self { newest: keys.next()?, older: keys.collect() })
     }
 
-    /// The key that wraps.
     pub const fn newest(&self) -> &MasterKey {
         &self.newest
     }
@@ -288,22 +273,18 @@ impl Masters {
         if self.iter().any(|key| check.verify(key).is_ok()) { Ok(()) } else { check.verify(&self.newest) }
     }
 
-    /// Wraps the store's key.
     pub fn wrap_store(&self, key: &StoreKey) -> MasterWrapped {
         self.newest.wrap(SealOwner::Store, key.id(), key.secret())
     }
 
-    /// Unwraps the store's key.
     pub fn unwrap_store(&self, id: KeyId, wrapped: &MasterWrapped) -> Result<StoreKey, NotUnwrapped> {
         Ok(StoreKey::from_secret(id, self.unwrap(SealOwner::Store, id, wrapped)?))
     }
 
-    /// Wraps a tenant's key.
     pub fn wrap_tenant(&self, key: &TenantKey) -> MasterWrapped {
         self.newest.wrap(SealOwner::Tenant(key.tenant()), key.id(), key.secret())
     }
 
-    /// Unwraps a tenant's key.
     pub fn unwrap_tenant(&self, tenant: u64, id: KeyId, wrapped: &MasterWrapped) -> Result<TenantKey, NotUnwrapped> {
         Ok(TenantKey::from_secret(id, tenant, self.unwrap(SealOwner::Tenant(tenant), id, wrapped)?))
     }
@@ -335,7 +316,6 @@ impl Masters {
 }
 
 impl MasterWrapped {
-    /// The master key that wraps it.
     pub fn by(&self) -> MasterKeyId {
         MasterKeyId(self.by_number())
     }

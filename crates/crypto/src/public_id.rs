@@ -37,12 +37,10 @@ pub enum IdKind {
     Credential = 5,
     Replay = 6,
     Key = 7,
-    /// A position in a list.
     Cursor = 8,
 }
 
 impl IdKind {
-    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Message,
         Self::Delivery,
@@ -54,7 +52,6 @@ impl IdKind {
         Self::Cursor,
     ];
 
-    /// The prefix of ids of this kind.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Message => "msg_",
@@ -69,14 +66,10 @@ impl IdKind {
     }
 }
 
-/// The content of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedId {
-    /// The kind of object.
     pub kind: IdKind,
-    /// The writer that made the row.
     pub writer: u32,
-    /// The row's number in its writer's sequence.
     pub seq: u64,
     /// When the row was made, in Unix milliseconds.
     pub time_ms: u64,
@@ -90,12 +83,10 @@ pub struct IdKey {
 }
 
 impl IdKey {
-    /// A new random key.
     pub fn generate() -> Self {
         Self::from_bytes(random::bytes())
     }
 
-    /// Reads a stored key.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let bytes = Zeroizing::new(bytes);
         let key = || UnboundCipherKey::new(&AES_128, &*bytes).expect("AES-128 takes any 16 bytes");

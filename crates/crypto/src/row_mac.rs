@@ -40,13 +40,11 @@ use aws_lc_rs::hmac;
 use crate::keyring::KeyId;
 use crate::secret::{SecretKey, same};
 
-/// The size of a row MAC.
 pub const ROW_MAC_BYTES: usize = 16;
 
 /// The size of [`Scheduled::rest`]. With it, all authenticated bytes fit into two blocks of the hash.
 pub const REST_BYTES: usize = 30;
 
-/// A row's MAC, as it is stored with the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMac(pub [u8; ROW_MAC_BYTES]);
 
@@ -61,31 +59,23 @@ pub enum Ends {
     NowOrNever(i64),
 }
 
-/// The authenticated fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// The id of the delivery.
     pub delivery: u64,
     /// The id of the message, whose payload is sealed for this id.
     pub message: u64,
-    /// The id of the endpoint.
     pub endpoint: u64,
-    /// The id of the lane.
     pub lane: u64,
-    /// The number of attempts made.
     pub attempts: u32,
     /// When the delivery is due, in Unix milliseconds.
     pub due_ms: i64,
-    /// When the delivery expires.
     pub ends: Ends,
     /// The other fields of the row, each at a fixed offset.
     pub rest: [u8; REST_BYTES],
 }
 
-/// The result of checking a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// The row is genuine.
     Valid,
     /// The row is genuine, but was due longer ago than the TTL: verify it against the history before sending it.
     Late,
@@ -93,7 +83,6 @@ pub enum Checked {
     Forged,
 }
 
-/// Makes and checks row MACs.
 pub struct RowMacKey {
     id: KeyId,
     key: hmac::Key,
@@ -106,7 +95,6 @@ impl RowMacKey {
         Self { id, key: hmac::Key::new(hmac::HMAC_SHA256, secret.expose()) }
     }
 
-    /// The row's MAC.
     pub fn make(&self, row: &Scheduled) -> RowMac {
         let tag = hmac::sign(&self.key, &self.written(row));
         RowMac(*tag.as_ref().first_chunk().expect("HMAC-SHA-256 has 32 bytes"))

@@ -53,7 +53,6 @@ pub enum NotOpened {
     Refused(KeyId),
 }
 
-/// The id of the key that a value is sealed under.
 pub fn key_of(sealed: &[u8]) -> Result<KeyId, NotOpened> {
     parse(sealed).map(|parts| KeyId(parts.by))
 }
@@ -106,7 +105,6 @@ impl SealingKey {
         digest::bytes(context.sign().as_ref())
     }
 
-    /// Opens a value in its context.
     pub fn open(&self, context: &SealContext, sealed: &[u8]) -> Result<Vec<u8>, NotOpened> {
         let parts = parse(sealed)?;
         if parts.by != self.id.0 {

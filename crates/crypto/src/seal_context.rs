@@ -11,7 +11,6 @@ use crate::digest::Digest;
 pub enum SealOwner {
     /// The store itself, for example of the key its public ids are made under.
     Store,
-    /// The tenant with this id.
     Tenant(u64),
 }
 
@@ -30,7 +29,6 @@ pub enum SealedField {
     EndpointSettings = 0x0201,
     /// The beginning of a receiver's response to an attempt.
     ResponseExcerpt = 0x0301,
-    /// The reason given for a replay.
     ReplayReason = 0x0401,
     /// The first answer to a call with an idempotency key.
     IdempotencyAnswer = 0x0501,
@@ -38,12 +36,10 @@ pub enum SealedField {
     Document = 0x0601,
     /// The reason, API key and origin of a pause.
     PauseSaid = 0x0701,
-    /// The key that public ids are made under.
     IdKey = 0x0b01,
 }
 
 impl SealedField {
-    /// All fields.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 11] = [
         Self::MessageBody,
@@ -60,14 +56,11 @@ impl SealedField {
     ];
 }
 
-/// Identifies an object of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SealedObject {
-    /// The object with this row id.
     Row(u64),
     /// One of several objects of a row, such as a delivery's third attempt: the row id and the number.
     Part(u64, u64),
-    /// The object found by this hash.
     Hashed(Digest),
 }
 
@@ -91,12 +84,10 @@ pub struct SealContext {
 }
 
 impl SealContext {
-    /// The context of a field of an object.
     pub const fn new(whose: SealOwner, field: SealedField, object: SealedObject) -> Self {
         Self { whose, field, object }
     }
 
-    /// The owner of the value.
     pub const fn whose(&self) -> SealOwner {
         self.whose
     }
@@ -156,7 +147,6 @@ pub(crate) mod tests {
         ]
     }
 
-    /// Any context.
     pub(crate) fn any_context() -> impl Strategy<Value = SealContext> {
         let whose = prop_oneof![Just(SealOwner::Store), any_number().prop_map(SealOwner::Tenant)];
         (whose, prop::sample::select(SealedField::ALL.to_vec()), any_object())

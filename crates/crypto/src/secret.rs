@@ -25,12 +25,10 @@ pub const KEY_BYTES: usize = 32;
 pub struct SecretKey(Box<[u8; KEY_BYTES]>);
 
 impl SecretKey {
-    /// A new random key.
     pub fn generate() -> Self {
         Self::filled(random::fill)
     }
 
-    /// The key with these bytes.
     pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Self {
         Self::filled(|key| key.copy_from_slice(bytes))
     }
@@ -58,7 +56,6 @@ impl Drop for SecretKey {
 pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
-    /// The plain text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -31,7 +31,6 @@ pub const SECRET_BYTES_MAX: usize = 64;
 const SECRET_PREFIX: &str = "whsec_";
 const PRIVATE_PREFIX: &str = "whsk_";
 const PUBLIC_PREFIX: &str = "whpk_";
-/// Size of an Ed25519 seed.
 const SEED_BYTES: usize = 32;
 /// Size of a private key: the seed, followed by its public key.
 const PRIVATE_BYTES: usize = 64;
@@ -44,7 +43,6 @@ const IMPORTED: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The signature scheme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignatureScheme {
     /// HMAC-SHA256 with a shared secret.
@@ -90,10 +88,7 @@ pub enum BadSecret {
     NotBase64,
     /// It is too short to be safe, or longer than the hash's block.
     #[error("secret has {bytes} bytes; give `whsec_` and the base64 of 24 to 64 random bytes")]
-    Length {
-        /// The number of bytes it has.
-        bytes: usize,
-    },
+    Length { bytes: usize },
     /// It has the prefix of a private key, but is not one.
     #[error("private key is not valid; give `whsk_` and the base64 of an Ed25519 seed and its public key")]
     NotPrivate,
@@ -111,7 +106,6 @@ impl Secret {
         Self::generate_for(SignatureScheme::V1)
     }
 
-    /// A new random secret for this scheme.
     pub fn generate_for(scheme: SignatureScheme) -> Self {
         let bytes = Zeroizing::new(random::bytes::<32>());
         match scheme {
@@ -137,7 +131,6 @@ impl Secret {
         }
     }
 
-    /// The scheme that the secret is for.
     pub const fn scheme(&self) -> SignatureScheme {
         match self.key {
             Key::V1(_) => SignatureScheme::V1,
@@ -266,7 +259,6 @@ pub enum SignatureRefused {
         /// The difference between the clocks.
         apart_seconds: u64,
     },
-    /// No signature is valid.
     #[error("no signature in webhook-signature matches; compare the secret, and check the body as it came")]
     NoMatch,
 }

@@ -32,7 +32,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::keyring::KeyId;
 use crate::secret::{SecretKey, SecretText, same};
 
-/// The lifetime of a receipt token.
 pub const RECEIPT_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The action that a token allows. The numbers are part of every issued token: they never change.
@@ -43,12 +42,9 @@ pub enum Action {
     Receipt = 1,
 }
 
-/// The content of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// The tenant that owns the delivery.
     pub tenant: u64,
-    /// The delivery.
     pub delivery: u64,
     /// The time from which the token is refused, in Unix milliseconds.
     pub expires_ms: i64,
@@ -66,7 +62,6 @@ pub enum BadToken {
     /// It was altered, forged, or made for another action.
     #[error("the token is not genuine, or not for this action; send it as it was received")]
     Forged,
-    /// It has expired.
     #[error("the token has expired")]
     Expired,
 }
@@ -77,7 +72,6 @@ const CLAIMS_BYTES: usize = 1 + 8 + 8 + 8;
 const TOKEN_BYTES: usize = 1 + 4 + TAG_BYTES + CLAIMS_BYTES;
 const TEXT_BYTES: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
-/// Makes and checks tokens.
 pub struct TokenKey {
     id: KeyId,
     mac: hmac::Key,
@@ -91,7 +85,6 @@ impl TokenKey {
         Self { id, mac: hmac::Key::new(hmac::HMAC_SHA256, mac.expose()), hide }
     }
 
-    /// The token for an action and its claims.
     pub fn make(&self, action: Action, claims: &Claims) -> SecretText {
         let mut written = [0; CLAIMS_BYTES];
         written[0] = action as u8;

@@ -40,7 +40,6 @@ pub enum Archived {
 /// The number of records in the tables that the audit compares with the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuditCounts {
-    /// Outcomes.
     pub outcomes: u64,
     /// Attempts that did not end their delivery.
     pub attempts: u64,
@@ -227,7 +226,6 @@ impl Audit {
         }
     }
 
-    /// Compares the row with the checkpoints that name it.
     fn signed(&mut self, row: &JournalRow) {
         let hash = row.hash();
         // Checkpoints of earlier rows that were not read: those rows were reported as missing, or retention deleted

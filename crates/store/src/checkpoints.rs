@@ -9,16 +9,13 @@ use posthaste_crypto::checkpoint::PublicKey;
 use crate::StoreError;
 use crate::row::Session;
 
-/// A checkpoint as it is stored and exported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The last row of the journal it covers.
     pub row: u64,
     /// The line; see [`posthaste_crypto::checkpoint`].
     pub line: String,
 }
 
-/// Signs checkpoints of the journal.
 pub trait Checkpoints: Send + Sync + 'static {
     /// The key that verifies the lines; it never changes during the life of a store.
     fn public_key(&self) -> PublicKey;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-/// The health and counters of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether it can read and write.
     pub state: StoreState,
     /// Transactions since it was opened.
     pub commits: u64,
@@ -13,7 +11,6 @@ pub struct Condition {
     pub rows: u64,
     /// The median duration of a commit.
     pub commit_p50: Duration,
-    /// The 99th percentile of the duration of a commit.
     pub commit_p99: Duration,
     /// Retry tokens that had passed their lifetime and were verified again.
     pub tokens_renewed: u64,
@@ -26,7 +23,6 @@ pub struct Condition {
 /// Whether a store can read and write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreState {
-    /// It reads and writes.
     #[default]
     Well,
     /// The disk is full: it reads, and resumes writing when there is space.
@@ -36,7 +32,6 @@ pub enum StoreState {
 }
 
 impl StoreState {
-    /// All states.
     pub const ALL: [Self; 3] = [Self::Well, Self::Full, Self::Stopped];
 
     /// Its name in metrics and `/readyz`.
@@ -49,8 +44,6 @@ impl StoreState {
     }
 }
 
-/// A store that can be watched.
 pub trait Watchable: Send + Sync + 'static {
-    /// The store's health now.
     fn condition(&self) -> Condition;
 }

@@ -12,25 +12,20 @@ use posthaste_core::time::Timestamp;
 use crate::journal::{Hidden, JournalEntry};
 use crate::row::{AttemptRecord, CountedEvent, UtcHour};
 
-/// One row of derived data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DerivedFact {
-    /// A delivery goes to this endpoint.
     Delivery(EndpointId, DeliveryId),
-    /// A message has this subject or correlation id.
     Named(NameKind, Hidden, MessageId),
     /// Change of the number of pending deliveries in this queue.
     Pending(LaneId, Tier, i64),
     /// Change of a count over all queues.
     Depth(Depth, i64),
-    /// Increase of a tenant's counter for this hour.
     Tally(TenantId, UtcHour, CountedEvent, i64),
 }
 
 /// A count over all queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
-    /// Pending deliveries of a tier.
     Tier(Tier),
     /// Pending deliveries of any tier without an attempt.
     Untried,
@@ -42,7 +37,6 @@ impl Depth {
         [Self::Tier(Tier::Transactional), Self::Tier(Tier::Promotional), Self::Tier(Tier::Engagement), Self::Untried];
 }
 
-/// The kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameKind {
     Subject,
@@ -55,17 +49,13 @@ pub(crate) enum NameKind {
 pub(crate) enum Only {
     #[default]
     Everything,
-    /// The counts over all queues.
     Depth,
-    /// The history of one endpoint.
     Endpoint(EndpointId),
-    /// The pending counts of one lane.
     Lane(LaneId),
     Name(NameKind, Hidden),
     Tenant(TenantId),
 }
 
-/// The data derived from some entries.
 #[derive(Debug, Default)]
 pub(crate) struct Derived {
     only: Only,

@@ -13,7 +13,6 @@ use crate::row::{
 /// Maximum number of endpoints of one tenant that are listed at once and cached in memory, about 10 MiB.
 pub const ENDPOINTS_LISTED_MAX: usize = 10_000;
 
-/// Stores endpoints.
 pub trait Directory: Send + Sync + 'static {
     /// Creates an endpoint (version 0) or changes the one whose version is one less. Does nothing if the same call was
     /// made before under the same idempotency key.
@@ -50,7 +49,6 @@ pub trait Directory: Send + Sync + 'static {
     /// The endpoint that has this lane, including a deleted one.
     fn endpoint_of_lane(&self, lane: LaneId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
 
-    /// The id of the tenant's endpoint with this uid.
     fn endpoint_named(
         &self,
         tenant: TenantId,

@@ -6,10 +6,7 @@
 pub enum StoreError {
     /// A newer session owns the store; the caller's session must stop.
     #[error("session {session} was taken over by a newer one and can change nothing")]
-    Fenced {
-        /// The session that lost its shards.
-        session: u64,
-    },
+    Fenced { session: u64 },
     /// The store stopped: it was closed, or a write or sync failed, after which nothing is acknowledged until a
     /// restart. A change in progress at that moment may have become durable.
     #[error("the store has stopped writing; restart to recover")]
@@ -21,12 +18,10 @@ pub enum StoreError {
     /// The store is overloaded: nothing was written.
     #[error("the store has too much to do: nothing was accepted; ask again in a moment")]
     Busy,
-    /// SQLite returned an error.
     #[error("cannot {doing}")]
     Database {
         /// The operation that failed, as a verb phrase.
         doing: &'static str,
-        /// SQLite's error.
         #[source]
         source: rusqlite::Error,
     },
@@ -38,10 +33,8 @@ pub enum StoreError {
         /// How many may be under way at once.
         limit: usize,
     },
-    /// The data folder cannot be used.
     #[error("cannot use the data folder {folder}: {reason}")]
     Folder {
-        /// The path of the folder.
         folder: String,
         /// Why it cannot be used, and what to do.
         reason: String,
@@ -49,7 +42,6 @@ pub enum StoreError {
     /// The operating system could not start a thread.
     #[error("cannot start a thread of the store")]
     Thread {
-        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
@@ -63,10 +55,5 @@ pub enum StoreError {
     },
     /// A stored value is not one this program writes.
     #[error("{what} holds {found}: the file is damaged or from another program")]
-    Damaged {
-        /// The column or field.
-        what: &'static str,
-        /// The value found there.
-        found: String,
-    },
+    Damaged { what: &'static str, found: String },
 }

@@ -33,7 +33,6 @@ pub trait Jobs: Send + Sync + 'static {
         by: Option<ApiKeyRef>,
     ) -> impl Future<Output = Result<Begun, StoreError>> + Send;
 
-    /// The job with this id.
     fn job(&self, id: JobId) -> impl Future<Output = Result<Option<DeliveryJob>, StoreError>> + Send;
 
     /// Jobs that match the query, by id, after `after`.

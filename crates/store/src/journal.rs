@@ -47,9 +47,7 @@ impl Hidden {
 /// verify that the sealed fields match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageMarks {
-    /// The fingerprint of the payload.
     pub payload: Digest,
-    /// The hidden subject, if the message has one.
     pub subject: Option<Hidden>,
     /// The hidden correlation id, if the producer gave one.
     pub correlation: Option<Hidden>,
@@ -62,7 +60,6 @@ pub struct Entries {
     /// The offset in `bytes` at which each entry ends.
     ends: Vec<usize>,
     leaves: Vec<Digest>,
-    /// The [weight](JournalEntry::weight) of each entry.
     weights: Vec<usize>,
     /// The latest time of any entry.
     at: Option<Timestamp>,
@@ -80,7 +77,6 @@ impl Entries {
         }
     }
 
-    /// Packs and appends an entry.
     pub fn push(&mut self, entry: &JournalEntry) {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
         self.leaves.push(merkle::leaf(&self.bytes[from..]));
@@ -107,12 +103,10 @@ impl Entries {
         self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The sum of the entries' weights.
     pub fn weight(&self) -> usize {
         self.weights.iter().sum()
     }
@@ -151,11 +145,9 @@ pub struct JournalRow {
     pub number: u64,
     /// The latest time of its entries, and never before the time of the row before.
     pub at: Timestamp,
-    /// The packed entries.
     pub packed: Bytes,
     /// The root of the Merkle tree over the entries.
     pub root: Digest,
-    /// The hash of the row before.
     pub before: Digest,
 }
 
@@ -171,7 +163,6 @@ impl JournalRow {
         pack::frames(&self.packed).map(|frame| JournalEntry::unpack(frame?))
     }
 
-    /// Whether the entries match the root.
     pub fn is_sound(&self) -> Result<bool, StoreError> {
         let leaves = pack::frames(&self.packed).map(|frame| frame.map(merkle::leaf)).collect::<Result<Vec<_>, _>>()?;
         Ok(merkle::root(leaves) == self.root)

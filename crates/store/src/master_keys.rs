@@ -18,20 +18,16 @@ pub struct Rotation {
     pub older: Vec<MasterKeyId>,
     /// A newer key that was offered and wraps nothing yet.
     pub offered: Option<MasterKeyId>,
-    /// Keys that this rotation, or the last one, has rewrapped.
     pub rewrapped: u64,
-    /// Keys that remain to be rewrapped.
     pub left: u64,
 }
 
 impl Rotation {
-    /// Whether a rotation is offered or unfinished.
     pub fn is_under_way(&self) -> bool {
         !self.older.is_empty() || self.offered.is_some()
     }
 }
 
-/// Rotates the master key.
 pub trait MasterKeys: Send + Sync + 'static {
     /// Offers a newer master key; `by` is the API key that asked for it. [`MasterKeys::rotate`] begins to use it once
     /// no other rotation is under way. The source of master keys must hold the newer key before this call, because a

@@ -351,7 +351,6 @@ impl MemoryState {
         Some(DeliveryRecord { delivery, place: Some(row.place), attempts })
     }
 
-    /// The number of pending deliveries.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }

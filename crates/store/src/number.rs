@@ -24,7 +24,6 @@ pub(crate) fn key(key: Key) -> i64 {
     i64::try_from(key.raw()).unwrap_or(i64::MAX)
 }
 
-/// The key in a column.
 pub(crate) fn stored_key(column: i64) -> Result<Key, StoreError> {
     u64::try_from(column).map(Key::from_raw).map_err(|_| damaged("a key", column))
 }
@@ -34,7 +33,6 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The duration in a column.
 pub(crate) fn stored_micros(column: i64) -> Duration {
     Duration::from_micros(u64::try_from(column).unwrap_or(0))
 }
@@ -54,7 +52,6 @@ pub(crate) fn split(state: &State) -> (u8, Option<Timestamp>, Option<Cause>) {
     }
 }
 
-/// The state of a number, its time and its cause.
 pub(crate) fn join(number: i64, at: i64, cause: Option<Cause>) -> Result<State, StoreError> {
     let at = Timestamp::from_millis(at);
     Ok(match (number, cause) {
@@ -97,7 +94,6 @@ pub(crate) fn compact_number(compact: Compact) -> u8 {
     }
 }
 
-/// The compact variant in a column.
 pub(crate) fn stored_compact(number: i64) -> Result<Compact, StoreError> {
     decode_listed("compact", number, &[Compact::None, Compact::Spare, Compact::InUse])
 }
@@ -111,12 +107,10 @@ pub(crate) fn place_number(place: RowIndex) -> u8 {
     }
 }
 
-/// The place in a column.
 pub(crate) fn stored_place(number: i64) -> Result<RowIndex, StoreError> {
     decode_listed("place", number, &[RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled])
 }
 
-/// The number of an order.
 pub(crate) fn order_number(order: Order) -> u8 {
     match order {
         Order::Fifo => 0,
@@ -143,7 +137,6 @@ pub(crate) fn stored_on_dead(number: i64) -> Result<OnDead, StoreError> {
     decode_listed("on_dead", number, &[OnDead::Skip, OnDead::Hold])
 }
 
-/// The number of an endpoint's status.
 pub(crate) fn status_number(status: EndpointStatus) -> u8 {
     match status {
         EndpointStatus::Active => 0,
@@ -153,13 +146,11 @@ pub(crate) fn status_number(status: EndpointStatus) -> u8 {
     }
 }
 
-/// The endpoint's status in a column.
 pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
     let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
     decode_listed("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
 }
 
-/// The number of an act on a secret.
 pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
     match act {
         SecretAct::Shown => 0,
@@ -167,7 +158,6 @@ pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
     }
 }
 
-/// The act on a secret in a column.
 pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
     decode_listed("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
 }
@@ -186,7 +176,6 @@ pub(crate) fn stored_deed(number: i64) -> Result<ChangeKind, StoreError> {
     decode_listed("what was done", number, &[ChangeKind::Made, ChangeKind::Changed, ChangeKind::Removed])
 }
 
-/// The number of a document's kind.
 pub(crate) fn document_number(kind: DocumentKind) -> u8 {
     match kind {
         DocumentKind::Tenant => 0,
@@ -195,12 +184,10 @@ pub(crate) fn document_number(kind: DocumentKind) -> u8 {
     }
 }
 
-/// The document's kind in a column.
 pub(crate) fn stored_document(number: i64) -> Result<DocumentKind, StoreError> {
     decode_listed("a document's kind", number, &DocumentKind::ALL)
 }
 
-/// The number of a tier.
 pub(crate) fn tier_number(tier: Tier) -> u8 {
     match tier {
         Tier::Transactional => 0,
@@ -209,12 +196,10 @@ pub(crate) fn tier_number(tier: Tier) -> u8 {
     }
 }
 
-/// The tier in a column.
 pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
     decode_listed("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
 }
 
-/// The number of a counter.
 pub(crate) fn counted_number(counted: CountedEvent) -> u8 {
     match counted {
         CountedEvent::Messages => 0,
@@ -227,13 +212,11 @@ pub(crate) fn counted_number(counted: CountedEvent) -> u8 {
     }
 }
 
-/// The counter in a column.
 pub(crate) fn stored_counted(number: i64) -> Result<CountedEvent, StoreError> {
     use CountedEvent::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
     decode_listed("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
 }
 
-/// The number of a phase of retention.
 pub(crate) fn phase_number(phase: RetentionPhase) -> u8 {
     match phase {
         RetentionPhase::Pending => 0,
@@ -247,12 +230,10 @@ pub(crate) fn phase_number(phase: RetentionPhase) -> u8 {
     }
 }
 
-/// The phase of retention in a column.
 pub(crate) fn stored_phase(number: i64) -> Result<RetentionPhase, StoreError> {
     decode_listed("a phase", number, &RetentionPhase::ALL)
 }
 
-/// The number of a job's state.
 pub(crate) fn job_state_number(state: JobState) -> u8 {
     match state {
         JobState::Running => 0,
@@ -262,7 +243,6 @@ pub(crate) fn job_state_number(state: JobState) -> u8 {
     }
 }
 
-/// The job's state in a column.
 pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
     decode_listed("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
 }
@@ -285,7 +265,6 @@ pub(crate) fn stored_scope(kind: i64, scope: i64) -> Result<CutScope, StoreError
     }
 }
 
-/// The scope of a pause, as two columns.
 pub(crate) fn pause_columns(scope: PauseScope) -> (u8, i64) {
     match scope {
         PauseScope::All => (0, 0),
@@ -405,12 +384,10 @@ const CAUSE_NUMBERS: [u8; CAUSES.len()] = {
     numbers
 };
 
-/// The number of a cause.
 pub(crate) fn cause_number(cause: Cause) -> u8 {
     CAUSE_NUMBERS[cause as usize]
 }
 
-/// The cause in a column.
 pub(crate) fn stored_cause(number: i64) -> Result<Cause, StoreError> {
     decode_listed("cause", number, &CAUSES)
 }

@@ -106,7 +106,6 @@ pub trait Outbox: Send + Sync + 'static {
         at: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Records a pause that begins now.
     fn pause(
         &self,
         session: Session,

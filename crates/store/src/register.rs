@@ -28,14 +28,12 @@ pub trait Register: Send + Sync + 'static {
         act: AuditStamp,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// The document with this id.
     fn document(
         &self,
         kind: DocumentKind,
         id: Key,
     ) -> impl Future<Output = Result<Option<Document>, StoreError>> + Send;
 
-    /// The document with this name.
     fn document_named(
         &self,
         kind: DocumentKind,

@@ -68,13 +68,10 @@ pub struct Session {
 /// The state a session finds when it begins.
 #[derive(Clone, Debug)]
 pub struct SessionStart {
-    /// The new session.
     pub session: Session,
     /// Cuts whose rows are not all swept.
     pub cuts: Vec<Cut>,
-    /// Pauses in force.
     pub pauses: Vec<Pause>,
-    /// Queues that have spilled rows.
     pub spilled: Vec<(LaneId, Tier)>,
     /// Breakers that were not closed when last stored; lanes first, then by id.
     pub breakers: Vec<SoftBreaker>,
@@ -83,11 +80,8 @@ pub struct SessionStart {
 /// A message from a producer, with its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The message's id.
     pub id: MessageId,
-    /// The tenant that owns the message.
     pub tenant: TenantId,
-    /// When it was accepted.
     pub at: Timestamp,
     /// The event type, such as `order.paid`.
     pub event_type: Option<String>,
@@ -99,22 +93,16 @@ pub struct Message {
     pub body: Bytes,
     /// A smaller payload for receivers that reject the size of `body`.
     pub compact: Option<Bytes>,
-    /// The tier, which is its urgency.
     pub tier: Tier,
-    /// Further fields that the producer set.
     pub details: Option<Box<Details>>,
 }
 
 /// Optional fields of a message. They are stored and shown; a large fan-out also uses the audience.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Labels for compliance, as name and value.
     pub labels: Vec<(String, String)>,
-    /// The region, as the producer names it.
     pub region: Option<String>,
-    /// The cost center, as the producer names it.
     pub cost_center: Option<String>,
-    /// The endpoints the message is for.
     pub audience: Audience,
     /// Its deliveries are not sent before this time.
     pub deliver_at: Option<Timestamp>,
@@ -143,7 +131,6 @@ impl Message {
 /// A message to accept, with its deliveries.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// The message.
     pub message: Arc<Message>,
     /// Its deliveries; their ids directly follow the message's id.
     pub deliveries: Vec<NewDelivery>,
@@ -160,12 +147,9 @@ impl Accepted {
     }
 }
 
-/// A delivery to accept.
 #[derive(Clone, Debug)]
 pub struct NewDelivery {
-    /// The delivery, queued.
     pub delivery: Delivery,
-    /// The place its row is stored under.
     pub place: RowIndex,
     /// The settings of its lane, included so that they need not be looked up again.
     pub lane: Arc<LaneSettings>,
@@ -183,20 +167,15 @@ impl NewDelivery {
 /// A delivery that became durable and is to enter the dispatch loop's window.
 #[derive(Clone, Debug)]
 pub struct ArrivedDelivery {
-    /// The delivery.
     pub new: NewDelivery,
-    /// Its message.
     pub message: Arc<Message>,
     /// Deliveries it superseded: they ended in the same commit.
     pub superseded: Vec<DeliveryId>,
 }
 
-/// A pending delivery as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingRow {
-    /// The delivery.
     pub delivery: Delivery,
-    /// The place its row is stored under.
     pub place: RowIndex,
     /// Whether it may be sent.
     pub token: Token,
@@ -205,7 +184,6 @@ pub struct PendingRow {
 /// The result of verifying a pending row's retry token, which shows whether the store wrote the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// The token is valid.
     Valid,
     /// The token is valid but past its lifetime; the delivery's history is consistent with the row.
     Renewed,
@@ -225,7 +203,6 @@ pub enum Query {
         /// Only rows minted by writers before this one.
         before: WriterId,
     },
-    /// Delayed rows by (due, id).
     Delayed {
         /// Only rows after this one.
         after: Option<(Timestamp, DeliveryId)>,
@@ -234,23 +211,18 @@ pub enum Query {
     },
     /// The first spilled rows of one queue, in the queue's order. For a strict lane they are of all tiers.
     Spilled {
-        /// The lane.
         lane: LaneId,
         /// The tier; ignored for a strict lane, which has one queue for all tiers.
         tier: Tier,
         /// Lowest id first, or highest.
         order: Order,
-        /// The range of ids.
         span: IdRange,
     },
-    /// One row.
     One(DeliveryId),
 }
 
-/// Rows that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingPage {
-    /// The rows.
     pub rows: Vec<PendingRow>,
     /// Whether there may be more rows that match.
     pub more: bool,
@@ -266,7 +238,6 @@ pub const EXCERPT_BYTES_MAX: usize = 1_024;
 /// A delivery's new state, to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// The change.
     pub record: DeliveryChange,
     /// The epoch at which the caller owns the delivery's shard.
     pub epoch: u64,
@@ -289,49 +260,36 @@ impl Settlement {
 pub struct AttemptRecord {
     /// The attempt's number, from 1.
     pub number: u16,
-    /// When it ended.
     pub at: Timestamp,
-    /// How long it took.
     pub took: Duration,
-    /// Its result.
     pub cause: Cause,
     /// The status of the response, if there was one.
     pub status: Option<u16>,
 }
 
-/// Whether a settlement was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// It was applied.
     Done,
     /// It was not applied: the delivery has ended, has changed, or is owned by another session. Its attempt is
     /// recorded in the history all the same.
     Stale,
 }
 
-/// What a pause covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseScope {
-    /// Everything.
     All,
-    /// A tenant.
     Tenant(TenantId),
-    /// A lane.
     Lane(LaneId),
-    /// All lanes that send to this origin.
     Origin(OriginId),
 }
 
-/// A pause in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// What is paused.
     pub scope: PauseScope,
     /// When the pause ends by itself; `None` if it lasts until it is resumed.
     pub until: Option<Timestamp>,
     /// The text of the origin, if one is paused: its id is only a hash.
     pub origin: Option<String>,
-    /// The reason that the operator gave.
     pub reason: Option<String>,
     /// The API key that asked for the pause, where that is known.
     pub by: Option<ApiKeyRef>,
@@ -347,16 +305,13 @@ impl Pause {
 /// The API key that made a change. Both fields form its public id, which is valid even after the key is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiKeyRef {
-    /// The key's id.
     pub key: Key,
-    /// When the key was made.
     pub made: Timestamp,
 }
 
 /// The time of a change, and the API key that made it: what the audit trail records of every change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditStamp {
-    /// The time of the change.
     pub at: Timestamp,
     /// The API key; `None` if the server made the change by itself or does not ask for API keys.
     pub by: Option<ApiKeyRef>,
@@ -372,15 +327,11 @@ impl AuditStamp {
 /// The kind of a change to an endpoint or document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was made.
     Made,
-    /// It was changed.
     Changed,
-    /// It was removed.
     Removed,
 }
 
-/// A delivery as a reader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryRecord {
     /// The delivery. If a cut covers it or its TTL is over, its state already says so, even before the sweep.

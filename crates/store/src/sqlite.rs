@@ -139,7 +139,6 @@ struct Shared {
     tokens: token::TokenCounters,
     looks: Arc<Looks>,
     reserve: Reserve,
-    /// The data folder.
     path: PathBuf,
     stopped: OnceLock<String>,
 }
@@ -247,7 +246,6 @@ impl Sqlite {
         self.shared.vault.lookups().clone()
     }
 
-    /// The hasher for API keys.
     pub fn api_keys(&self) -> ApiKeyHasher {
         self.shared.vault.api_keys()
     }

@@ -8,12 +8,10 @@ use posthaste_core::id::{EndpointId, MessageId, TenantId};
 
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
 
-/// An erasure as recorded in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErasedHint {
     /// The row of the journal that announces it.
     pub row: u64,
-    /// The erased tenant, or the tenant of the erased subject.
     pub tenant: TenantId,
     /// Whether the tenant or one of its subjects was erased.
     pub whom: ErasedTarget,
@@ -25,7 +23,6 @@ pub(super) struct ErasureRecords {
     hints: Vec<Hint>,
     marks: BTreeMap<Hidden, usize>,
     tenants: BTreeMap<TenantId, usize>,
-    /// Messages of erased subjects read so far.
     messages: BTreeMap<MessageId, usize>,
     /// Endpoints of erased tenants, read before the row of the erasure.
     endpoints: BTreeMap<EndpointId, usize>,

@@ -7,7 +7,6 @@ use posthaste_core::id::DeliveryId;
 /// Maximum number of findings that a report lists; further ones are only counted.
 const FINDINGS_MAX: usize = 100;
 
-/// Where a checkpoint was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointSource {
     /// In the database file: an attacker who can write the file can remove it.
@@ -29,94 +28,45 @@ impl fmt::Display for CheckpointSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Rows are missing, and no entry announces their deletion.
-    Missing {
-        /// The first missing row.
-        from: u64,
-        /// The last missing row.
-        to: u64,
-    },
+    Missing { from: u64, to: u64 },
     /// A row appears after rows with higher numbers, or although its deletion was announced.
-    Misplaced {
-        /// The row's number.
-        row: u64,
-    },
+    Misplaced { row: u64 },
     /// A row's entries do not match its root.
-    Changed {
-        /// The row's number.
-        row: u64,
-    },
+    Changed { row: u64 },
     /// A row does not hold the hash of the row before it.
-    Unlinked {
-        /// The row's number.
-        row: u64,
-    },
-    /// A row cannot be read.
+    Unlinked { row: u64 },
     Unreadable {
         /// The row's number, or the number expected there.
         row: u64,
-        /// The error.
         why: String,
     },
     /// A checkpoint is not signed by the store's key, or is stored for a row other than the one it names.
-    Forged {
-        /// The row it is stored for.
-        row: u64,
-        /// Where it was stored.
-        kept: CheckpointSource,
-    },
+    Forged { row: u64, kept: CheckpointSource },
     /// A checkpoint belongs to another store.
-    Foreign {
-        /// The row it names.
-        row: u64,
-        /// Where it was stored.
-        kept: CheckpointSource,
-    },
+    Foreign { row: u64, kept: CheckpointSource },
     /// The store's id or public key is missing from the file, or is not the expected one.
-    Identity {
-        /// The message for the operator.
-        what: &'static str,
-    },
+    Identity { what: &'static str },
     /// A row that no checkpoint covers announces more deletions than retention allows.
-    Overdone {
-        /// The row's number.
-        row: u64,
-    },
+    Overdone { row: u64 },
     /// Outcomes are missing because of an erasure that the journal does not announce, or that no checkpoint covers.
     Unfounded {
         /// The row in which the erasure should be announced.
         row: u64,
     },
     /// A checkpoint was signed for a row with another hash.
-    Differs {
-        /// The row it names.
-        row: u64,
-        /// Where it was stored.
-        kept: CheckpointSource,
-    },
+    Differs { row: u64, kept: CheckpointSource },
     /// A checkpoint names a row after the last one: the end of the journal was removed.
-    Truncated {
-        /// The row it names.
-        row: u64,
-        /// The last row in the journal.
-        last: u64,
-    },
+    Truncated { row: u64, last: u64 },
     /// No checkpoint covers the last rows, although the store ran for minutes: checkpoints were removed.
     Unsigned {
         /// The first row not covered.
         from: u64,
-        /// The last row.
         to: u64,
     },
     /// The stored outcome or attempt of a delivery differs from the journal.
-    Outcome {
-        /// The delivery.
-        delivery: DeliveryId,
-        /// The difference.
-        what: &'static str,
-    },
+    Outcome { delivery: DeliveryId, what: &'static str },
     /// More outcomes are missing than announced, or later ones.
     OutcomesMissing {
-        /// The number of missing outcomes.
         missing: u64,
         /// The number that entries announce as deleted.
         announced: u64,
@@ -206,18 +156,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditReport {
-    /// The first row in the journal.
     pub first: u64,
-    /// The last row in the journal.
     pub last: u64,
     /// Rows up to this one were deleted by retention, as entries announce.
     pub expired_upto: u64,
-    /// Rows read.
     pub rows: u64,
-    /// Entries in them.
     pub entries: u64,
     /// Deliveries that ended, according to the journal.
     pub ends: u64,
@@ -229,13 +174,10 @@ pub struct AuditReport {
     pub checkpoints: u64,
     /// Checkpoints of rows that were deleted, which can no longer be compared.
     pub past: u64,
-    /// The last row that a checkpoint covers.
     pub signed: u64,
     /// The last row that a checkpoint stored elsewhere covers.
     pub vouched: u64,
-    /// The first hundred findings.
     pub findings: Vec<Finding>,
-    /// The number of findings in all.
     pub found: u64,
 }
 

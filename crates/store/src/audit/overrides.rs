@@ -15,7 +15,6 @@ pub(super) struct OverrideHistory(BTreeMap<TenantId, Agreement>);
 
 #[derive(Debug, Default)]
 struct Agreement {
-    /// The row that set the override for histories, and its duration.
     history: Option<(u64, Duration)>,
     /// The latest retention limit announced for outcomes.
     before: Option<Timestamp>,

@@ -22,13 +22,11 @@ use crate::row::{
 };
 use crate::{Store, StoreError};
 
-/// The time at which the cases run.
 pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
 /// A page limit above the number of rows in any case.
 pub(super) const MANY: u32 = 100;
 
-/// One case on one store.
 pub(super) struct StoreCase<S> {
     name: &'static str,
     pub(super) store: S,
@@ -36,7 +34,6 @@ pub(super) struct StoreCase<S> {
     next: Cell<u64>,
 }
 
-/// A delivery to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeliveryDraft {
     pub(super) lane: LaneId,
@@ -73,7 +70,6 @@ impl DeliveryDraft {
     }
 }
 
-/// The API key with this number.
 pub(super) fn api_key(number: u64) -> Option<ApiKeyRef> {
     Some(ApiKeyRef { key: Key::from_raw(number), made: NOW })
 }
@@ -144,7 +140,6 @@ pub(super) fn webhook(n: u64) -> WebhookTarget {
     }
 }
 
-/// The endpoint that a cut with this scope and cause ends.
 pub(super) fn ended(scope: CutScope, cause: Cause) -> Option<(EndpointId, EndpointChange)> {
     let CutScope::Lane(lane) = scope else { return None };
     let change = match cause {
@@ -155,7 +150,6 @@ pub(super) fn ended(scope: CutScope, cause: Cause) -> Option<(EndpointId, Endpoi
     Some((endpoint_id(lane.raw()), change))
 }
 
-/// An attempt with this number.
 pub(super) fn attempt(number: u16, cause: Cause) -> AttemptRecord {
     AttemptRecord {
         number,
@@ -224,7 +218,6 @@ impl<S: Store> StoreCase<S> {
         ids
     }
 
-    /// Accepts one message with one delivery.
     pub(super) async fn accept_one(&self, draft: DeliveryDraft) -> Delivery {
         let accepted = self.message(&[draft]);
         let delivery = accepted.deliveries[0].delivery.clone();
@@ -278,7 +271,6 @@ impl<S: Store> StoreCase<S> {
         page
     }
 
-    /// The ids of a page.
     pub(super) async fn ids(&self, query: Query, limit: u32) -> Vec<DeliveryId> {
         self.page(query, limit).await.rows.iter().map(|row| row.delivery.id).collect()
     }
@@ -302,7 +294,6 @@ impl<S: Store> StoreCase<S> {
         self.same("it is put", put, EndpointPut::Done);
     }
 
-    /// Begins the next session.
     pub(super) async fn reopen(&self) -> SessionStart {
         self.done("open", self.store.open(NOW).await)
     }

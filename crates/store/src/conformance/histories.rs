@@ -28,7 +28,6 @@ pub enum PlantedFault {
     AttemptsForgotten,
     /// An attempt is not stored.
     AttemptDropped,
-    /// A fenced session continues to write.
     FenceForgotten,
     /// A duplicate is accepted again.
     KeyForgotten,
@@ -37,7 +36,6 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::EpochForgotten,
         Self::AttemptsForgotten,
@@ -80,7 +78,6 @@ fn take_through(seed: u64, fault: Option<PlantedFault>) -> usize {
     calls
 }
 
-/// The history of a seed.
 fn drawn(seed: u64) -> Vec<HistoryStep> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

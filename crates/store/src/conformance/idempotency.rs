@@ -46,7 +46,6 @@ impl<S: Store> StoreCase<S> {
         acceptances.remove(0)
     }
 
-    /// Whether a message and its delivery are stored.
     async fn is_kept(&self, accepted: &Accepted) -> bool {
         let message = self.done("message", self.store.message(accepted.message.id).await).is_some();
         let row = self.pending(accepted.deliveries[0].delivery.id).await.is_some();

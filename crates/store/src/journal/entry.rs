@@ -26,23 +26,17 @@ use crate::row::{
     EndpointStatus, JobKind, JobState, Pause, PauseScope, RetentionOverride, RetentionPhase, SecretAct, Settlement,
 };
 
-/// One change that the journal records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
     /// A session began. Ids minted under its writer from here on belong to it.
     Opened {
-        /// The session's number.
         session: u64,
-        /// The time at which it began.
         at: Timestamp,
     },
     /// A message became durable, with the deliveries whose ids follow its own.
     Accepted {
-        /// The message.
         message: MessageId,
-        /// The tenant that owns the message.
         tenant: TenantId,
-        /// The time at which it was accepted.
         at: Timestamp,
         /// The keyed fingerprint of its payload.
         digest: Digest,
@@ -50,55 +44,38 @@ pub enum JournalEntry {
         subject: Option<Hidden>,
         /// Its correlation id, hidden.
         correlation: Option<Hidden>,
-        /// The endpoint, lane and tier of each delivery.
         deliveries: Vec<(EndpointId, LaneId, Tier)>,
     },
     /// An attempt was made and did not end its delivery.
     Attempted {
-        /// The delivery.
         delivery: DeliveryId,
-        /// The endpoint it goes to.
         endpoint: EndpointId,
-        /// The attempt.
         attempt: AttemptRecord,
     },
     /// An attempt whose delivery had already ended or changed: recorded, but without effect.
     Late {
-        /// The delivery.
         delivery: DeliveryId,
-        /// The endpoint it goes to.
         endpoint: EndpointId,
-        /// The attempt.
         attempt: AttemptRecord,
     },
-    /// A delivery ended.
     Ended {
-        /// The delivery.
         delivery: DeliveryId,
-        /// Its message.
         message: MessageId,
-        /// The endpoint it was for.
         endpoint: EndpointId,
-        /// Its lane.
         lane: LaneId,
-        /// Its tier.
         tier: Tier,
         /// Its final state, with the time and cause of the end.
         state: State,
-        /// The number of attempts made.
         attempts: u16,
         /// The attempt that led to it, if one did.
         attempt: Option<AttemptRecord>,
     },
-    /// A cut was put in force.
     Cut {
         /// The message or lane whose deliveries it ends.
         scope: CutScope,
         /// The highest id it covers.
         upto: Key,
-        /// The cause its deliveries end with.
         cause: Cause,
-        /// The time of the cut.
         at: Timestamp,
         /// The API key that asked for it; `None` if the dispatch loop made it.
         by: Option<ApiKeyRef>,
@@ -107,115 +84,81 @@ pub enum JournalEntry {
     Uncut {
         /// The message or lane whose deliveries it ended.
         scope: CutScope,
-        /// The time at which it was removed.
         at: Timestamp,
     },
-    /// A pause began.
     Paused {
-        /// What is paused.
         scope: PauseScope,
         /// When the pause ends by itself; `None` if it lasts until it is resumed.
         until: Option<Timestamp>,
-        /// The time at which it began.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
         by: Option<ApiKeyRef>,
     },
-    /// A pause was ended.
     Resumed {
-        /// What was paused.
         scope: PauseScope,
-        /// The time at which it ended.
         at: Timestamp,
         /// The API key that ended it, where that is known.
         by: Option<ApiKeyRef>,
     },
     /// A caller asked for a delivery to be retried now.
     Hurried {
-        /// The delivery.
         delivery: DeliveryId,
-        /// Its message.
         message: MessageId,
-        /// The endpoint it goes to.
         endpoint: EndpointId,
-        /// The time of the request.
         at: Timestamp,
         /// The API key of the caller, where that is known.
         by: Option<ApiKeyRef>,
     },
-    /// An operator reset a breaker.
     Reset {
         /// The lane or gate whose breaker it is.
         of: BreakerOf,
-        /// The state it was reset to.
         how: Reset,
-        /// The time of the reset.
         at: Timestamp,
         /// The API key of the operator, where that is known.
         by: Option<ApiKeyRef>,
     },
     /// An endpoint was made, changed or deleted.
     Endpoint {
-        /// The endpoint.
         endpoint: EndpointId,
-        /// The tenant that owns the endpoint.
         tenant: TenantId,
-        /// Whether it was made, changed or removed.
         deed: ChangeKind,
-        /// Its status after the change.
         status: EndpointStatus,
-        /// The time of the change.
         at: Timestamp,
         /// The API key that made the change; `None` if the server made it.
         by: Option<ApiKeyRef>,
     },
     /// A caller was shown an endpoint's secrets, or rotated them.
     Secret {
-        /// The endpoint.
         endpoint: EndpointId,
-        /// The tenant that owns the endpoint.
         tenant: TenantId,
         /// Whether the secrets were shown or rotated.
         act: SecretAct,
-        /// The time at which it was done.
         at: Timestamp,
         /// The API key of the caller, where that is known.
         by: Option<ApiKeyRef>,
     },
-    /// A job made deliveries.
     Spread {
-        /// The job.
         job: JobId,
-        /// The tenant that owns the job.
         tenant: TenantId,
-        /// The time at which the chunk was made.
         at: Timestamp,
-        /// The deliveries of the chunk.
         deliveries: Vec<SpreadDelivery>,
     },
     /// A replay began, or a job was paused, resumed, cancelled or done.
     Job {
-        /// The job.
         job: JobId,
-        /// The tenant that owns the job.
         tenant: TenantId,
-        /// Its new state.
         state: JobState,
         /// When a replay was asked for, which is part of its public id. `None` for a fan-out, which has the id of its
         /// message.
         replay: Option<Timestamp>,
-        /// The time of the change.
         at: Timestamp,
         /// The API key that asked for it; `None` if the server made the change.
         by: Option<ApiKeyRef>,
     },
-    /// Dead letters were purged.
     Purged {
-        /// The tenant that owns the dead letters.
         tenant: TenantId,
         /// The highest number of a dead letter that the purge covers.
         upto: u64,
-        /// The time of the purge.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
         by: Option<ApiKeyRef>,
@@ -230,33 +173,25 @@ pub enum JournalEntry {
         removed: u64,
         /// The retention limit: rows that ended, were made or happened no later than this were deleted.
         before: Timestamp,
-        /// The time of the deletion.
         at: Timestamp,
         /// The tenant that owns the rows, if they were deleted under its retention override.
         tenant: Option<TenantId>,
     },
     /// A tenant's retention override changed.
     Agreed {
-        /// The tenant.
         tenant: TenantId,
-        /// The override from now on.
         own: RetentionOverride,
-        /// The time of the change.
         at: Timestamp,
     },
     /// A tenant, an API key or a policy was made, changed or removed.
     Document {
-        /// The kind of document.
         kind: DocumentKind,
-        /// The document's id.
         id: Key,
         /// The tenant that owns it, or [`OPERATOR`](crate::OPERATOR).
         tenant: TenantId,
         /// When it was made, which is part of its public id.
         made: Timestamp,
-        /// Whether it was made, changed or removed.
         deed: ChangeKind,
-        /// The time of the change.
         at: Timestamp,
         /// The API key that made the change; `None` if the server made it.
         by: Option<ApiKeyRef>,
@@ -267,7 +202,6 @@ pub enum JournalEntry {
         tenant: TenantId,
         /// Whether the tenant or one of its subjects was erased.
         whom: ErasedTarget,
-        /// The time at which the key was destroyed.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
         by: Option<ApiKeyRef>,
@@ -276,20 +210,16 @@ pub enum JournalEntry {
     ErasureDone {
         /// The row of the journal that announced the erasure.
         announced: u64,
-        /// Messages removed.
         messages: u64,
         /// Deliveries removed, pending and ended.
         deliveries: u64,
-        /// The time of completion.
         at: Timestamp,
     },
     /// A caller exported the data held about a subject.
     Exported {
-        /// The tenant of the subject.
         tenant: TenantId,
         /// The hidden subject, as its messages have it in the journal; `None` if the store did not know the subject.
         subject: Option<Hidden>,
-        /// The time of the request.
         at: Timestamp,
         /// The API key of the caller, where that is known.
         by: Option<ApiKeyRef>,
@@ -298,7 +228,6 @@ pub enum JournalEntry {
     RotationBegun {
         /// The newer master key.
         to: MasterKeyId,
-        /// The time at which it began.
         at: Timestamp,
         /// The API key that asked for it, where that is known.
         by: Option<ApiKeyRef>,
@@ -307,9 +236,7 @@ pub enum JournalEntry {
     RotationEnded {
         /// The newer master key.
         to: MasterKeyId,
-        /// The number of keys rewrapped.
         rewrapped: u64,
-        /// The time at which it ended.
         at: Timestamp,
     },
 }
@@ -323,14 +250,10 @@ pub enum ErasedTarget {
     Subject(Option<Hidden>),
 }
 
-/// A delivery that a job made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpreadDelivery {
-    /// The delivery.
     pub delivery: DeliveryId,
-    /// Its message.
     pub message: MessageId,
-    /// Its endpoint, lane and tier.
     pub queue: (EndpointId, LaneId, Tier),
 }
 
@@ -339,7 +262,6 @@ const fn queue_of(delivery: &Delivery) -> (EndpointId, LaneId, Tier) {
 }
 
 impl JournalEntry {
-    /// The entry of a message that was accepted with its deliveries.
     pub fn accepted(accepted: &Accepted, marks: &MessageMarks) -> Self {
         let message = &accepted.message;
         Self::Accepted {
@@ -369,7 +291,6 @@ impl JournalEntry {
         settlement.attempt.map(|attempt| Self::Late { delivery: delivery.id, endpoint: delivery.endpoint, attempt })
     }
 
-    /// The entry of a delivery that ended.
     pub fn ended(delivery: &Delivery, attempt: Option<AttemptRecord>) -> Self {
         Self::Ended {
             delivery: delivery.id,
@@ -383,12 +304,10 @@ impl JournalEntry {
         }
     }
 
-    /// The entry of a cut put in force.
     pub fn cut(cut: &Cut, by: Option<ApiKeyRef>) -> Self {
         Self::Cut { scope: cut.scope, upto: cut.upto, cause: cut.cause, at: cut.at, by }
     }
 
-    /// The entry of a pause that begins.
     pub fn paused(pause: &Pause, at: Timestamp) -> Self {
         Self::Paused { scope: pause.scope, until: pause.until, at, by: pause.by }
     }
@@ -411,7 +330,6 @@ impl JournalEntry {
         Self::Endpoint { endpoint: id, tenant, deed, status, at, by }
     }
 
-    /// The entry of an endpoint whose status changed.
     pub fn turned(
         endpoint: EndpointId,
         tenant: TenantId,
@@ -427,7 +345,6 @@ impl JournalEntry {
         Self::Secret { endpoint, tenant, act, at: done.at, by: done.by }
     }
 
-    /// The entry of a document that was made, changed or removed.
     pub fn document(document: &Document, deed: ChangeKind, AuditStamp { at, by }: AuditStamp) -> Self {
         let Document { kind, id, tenant, at: made, .. } = *document;
         Self::Document { kind, id, tenant, made, deed, at, by }
@@ -444,7 +361,6 @@ impl JournalEntry {
         Self::Hurried { delivery: delivery.id, message: delivery.message, endpoint: delivery.endpoint, at, by }
     }
 
-    /// The entry of a chunk's deliveries.
     pub fn spread<'d>(
         job: JobId,
         tenant: TenantId,
@@ -468,7 +384,6 @@ impl JournalEntry {
         }
     }
 
-    /// When it happened.
     pub fn at(&self) -> Timestamp {
         match self {
             Self::Opened { at, .. }

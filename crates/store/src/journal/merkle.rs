@@ -12,7 +12,6 @@ const NODE: &[u8] = &[1];
 /// Maximum number of children of a node.
 const WIDTH: usize = 16;
 
-/// The leaf hash of an entry.
 pub(super) fn leaf(entry: &[u8]) -> Digest {
     sha256(&[LEAF, entry])
 }

@@ -26,7 +26,6 @@ pub(crate) fn framed(bytes: &mut Vec<u8>, pack: impl FnOnce(&mut Vec<u8>)) -> us
     from
 }
 
-/// The entries of a row.
 pub(crate) fn frames(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8], StoreError>> {
     let mut rest = Unpack(bytes);
     std::iter::from_fn(move || {

@@ -60,7 +60,6 @@ impl LetterTables {
         letter.is_some_and(|letter| !self.is_purged(letter))
     }
 
-    /// Records that a delivery was replayed.
     pub(super) fn replayed(&mut self, delivery: DeliveryId, as_id: DeliveryId) {
         let letter = self.by_delivery.get(&delivery).and_then(|number| self.letters.get_mut(number));
         if let Some(letter) = letter {
@@ -73,7 +72,6 @@ impl LetterTables {
         self.letters.values().any(|letter| letter.message == message)
     }
 
-    /// Removes a delivery's dead letter.
     pub(super) fn delete_expired(&mut self, delivery: DeliveryId) {
         if let Some(number) = self.by_delivery.get(&delivery).copied() {
             self.remove(number);

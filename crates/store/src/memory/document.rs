@@ -9,7 +9,6 @@ use crate::StoreError;
 use crate::journal::JournalEntry;
 use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
-/// Documents of each kind by id.
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
 
 impl MemoryState {

@@ -102,7 +102,6 @@ impl MemoryState {
         is_known.then(|| subject_mark(tenant, subject))
     }
 
-    /// Removes the erased endpoints and returns each with its lane.
     fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
         let is_theirs = |endpoint: &&Arc<Endpoint>| {
             endpoint.tenant == erase.tenant

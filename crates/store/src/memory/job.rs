@@ -26,13 +26,10 @@ pub(super) struct JobTables {
     pub(super) chunks: BTreeMap<(MessageId, DeliveryId), u64>,
     /// From a replayed delivery to the one that replays it.
     lives: BTreeMap<DeliveryId, DeliveryId>,
-    /// From a delivery to the one it replays.
     before: BTreeMap<DeliveryId, (DeliveryId, MadeByJob)>,
-    /// Deliveries made for messages that an endpoint was missing.
     pub(super) missed: BTreeMap<(MessageId, EndpointId), (DeliveryId, MadeByJob)>,
 }
 
-/// The job that made a delivery, and when.
 pub(super) type MadeByJob = (JobId, Timestamp);
 
 /// A page of items, by id, after a cursor.
@@ -54,7 +51,6 @@ impl JobTables {
         self.jobs.insert(job.id, job);
     }
 
-    /// Cancels the fan-out of a message that was cut.
     pub(super) fn end_fan_out(&mut self, message: MessageId) {
         if let Some(job) = self.jobs.get_mut(&JobId(message.0))
             && job.state.may_become(JobState::Cancelled)

@@ -14,7 +14,6 @@ pub(super) fn lookup_key() -> LookupKey {
     LookupKey::from_bytes([0; 32])
 }
 
-/// The fingerprints of a message.
 pub(super) fn marks(message: &Message) -> MessageMarks {
     let hide = |id: &str| Hidden::new(&lookup_key(), "correlation", message.tenant, id);
     MessageMarks {
@@ -24,13 +23,11 @@ pub(super) fn marks(message: &Message) -> MessageMarks {
     }
 }
 
-/// A subject as the journal holds it.
 pub(super) fn subject_mark(tenant: TenantId, subject: &str) -> Hidden {
     Hidden::new(&lookup_key(), "subject", tenant, subject)
 }
 
 impl MemoryState {
-    /// Appends the entries of a call to the journal.
     pub(super) fn note(&mut self, entries: impl IntoIterator<Item = JournalEntry>) {
         let entries: Vec<JournalEntry> = entries.into_iter().collect();
         if !entries.is_empty() {

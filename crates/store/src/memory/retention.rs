@@ -26,7 +26,6 @@ pub(super) struct DeletedData {
     pub(super) messages: BTreeSet<MessageId>,
     /// Expired messages that are still needed.
     kept: BTreeSet<MessageId>,
-    /// The last deleted row of the journal.
     pub(super) journal: u64,
 }
 

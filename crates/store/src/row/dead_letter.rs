@@ -24,23 +24,14 @@ pub const PURGES_MAX: usize = 64;
 pub struct DeadLetter {
     /// Its number, in the order of filing; never reused.
     pub number: u64,
-    /// The delivery that was given up.
     pub delivery: DeliveryId,
-    /// The delivery's message.
     pub message: MessageId,
-    /// The tenant that owns it.
     pub tenant: TenantId,
-    /// The endpoint it was for.
     pub endpoint: EndpointId,
-    /// The delivery's tier.
     pub tier: Tier,
-    /// Why it was given up.
     pub cause: Cause,
-    /// Its message's event type.
     pub event_type: Option<String>,
-    /// How many attempts were made.
     pub attempts: u16,
-    /// When it ended.
     pub at: Timestamp,
     /// The delivery that a replay made of it, if it was replayed.
     pub replayed_as: Option<DeliveryId>,
@@ -49,19 +40,13 @@ pub struct DeadLetter {
 /// Selects dead letters that match all given fields; `None` matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
-    /// Of this tenant.
     pub tenant: Option<TenantId>,
-    /// For this endpoint.
     pub endpoint: Option<EndpointId>,
-    /// Given up for this cause.
     pub cause: Option<Cause>,
-    /// Of a message with this event type.
     pub event_type: Option<String>,
-    /// Of this tier.
     pub tier: Option<Tier>,
     /// Ended at this time or later.
     pub since: Option<Timestamp>,
-    /// Ended before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -77,7 +62,6 @@ pub(crate) enum LetterIndex<'a> {
 }
 
 impl DeadLetterFilter {
-    /// Every dead letter of a tenant.
     pub const fn of(tenant: TenantId) -> Self {
         Self {
             tenant: Some(tenant),
@@ -95,7 +79,6 @@ impl DeadLetterFilter {
         Self { tenant: Some(tenant), ..self.clone() }
     }
 
-    /// Whether the filter selects this letter.
     pub fn matches(&self, letter: &DeadLetter) -> bool {
         self.tenant.is_none_or(|tenant| tenant == letter.tenant)
             && self.endpoint.is_none_or(|endpoint| endpoint == letter.endpoint)
@@ -147,7 +130,6 @@ pub enum ListOrder {
     /// The latest first.
     #[default]
     NewestFirst,
-    /// The earliest first.
     OldestFirst,
 }
 
@@ -171,7 +153,6 @@ impl DeadLetter {
 /// [`DEAD_LETTERS_LOOKED_MAX`] rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterPage {
-    /// The dead letters found.
     pub letters: Vec<DeadLetter>,
     /// Where the next page begins; `None` if this is the last.
     pub next: Option<DeadLetterCursor>,
@@ -180,7 +161,6 @@ pub struct DeadLetterPage {
 /// A count that may have stopped at a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundedCount {
-    /// This many.
     Exactly(u64),
     /// At least this many: counting stopped after reading [`DEAD_LETTERS_LOOKED_MAX`] rows.
     AtLeast(u64),
@@ -189,9 +169,7 @@ pub enum BoundedCount {
 /// The result of one step of the sweep of purged dead letters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The number of rows removed.
     pub removed: u64,
-    /// Whether purged rows remain.
     pub more: bool,
 }
 

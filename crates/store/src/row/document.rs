@@ -7,7 +7,6 @@ use posthaste_core::time::Timestamp;
 
 use super::idempotency::{EarlierCall, FirstAnswer};
 
-/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentKind {
     /// A tenant; its name is its `uid`.
@@ -35,28 +34,22 @@ impl DocumentKind {
 /// The tenant id of documents that belong to no tenant.
 pub const OPERATOR: TenantId = TenantId::from_raw(0);
 
-/// A document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// The kind of document.
     pub kind: DocumentKind,
-    /// The document's id.
     pub id: Key,
     /// The tenant that owns it, or [`OPERATOR`].
     pub tenant: TenantId,
     /// Its name. The name of a policy is unique within its tenant; other names are unique per kind in the whole store.
     pub name: Option<String>,
-    /// When it was made.
     pub at: Timestamp,
     /// Its content, which the store does not interpret.
     pub body: Bytes,
 }
 
-/// The result of making or changing a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Filed {
-    /// It was written.
     Done,
     /// Another document has its name: nothing was written.
     NameTaken,

@@ -19,7 +19,6 @@ const LARGE_BYTES: usize = 16 * 1024;
 /// Whether an endpoint takes messages. Pauses are not part of it: a pause holds the endpoint's lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndpointStatus {
-    /// It takes messages.
     #[default]
     Active,
     /// Its receiver answered 410: it takes no messages until its owner enables it.
@@ -40,14 +39,12 @@ impl From<EndpointChange> for EndpointStatus {
     }
 }
 
-/// The party that disabled an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisabledBy {
     /// The receiver, by a response that asked for it.
     Receiver,
 }
 
-/// A secret that requests to an endpoint are signed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningSecret {
     /// The secret as its owner sees it; its prefix names the signature scheme.
@@ -62,7 +59,6 @@ impl SigningSecret {
         Self { text: text.into(), until: None }
     }
 
-    /// Whether requests are signed with it at this time.
     pub fn is_live(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -71,7 +67,6 @@ impl SigningSecret {
 /// An act on an endpoint's secrets, as the audit trail records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretAct {
-    /// They were shown to a caller.
     Shown,
     /// A new secret replaced the current one.
     Rotated,
@@ -91,9 +86,7 @@ pub struct EndpointRate {
 pub struct EndpointTls {
     /// Certificate authorities to trust for this endpoint, in addition to the system's.
     pub ca: Option<String>,
-    /// The client certificate to present.
     pub client_cert: Option<String>,
-    /// The key of the client certificate.
     pub client_key: Option<String>,
 }
 
@@ -105,7 +98,6 @@ pub enum EndpointTarget {
 }
 
 impl EndpointTarget {
-    /// The URL that requests go to.
     pub fn url(&self) -> &str {
         match self {
             Self::Webhook(webhook) => &webhook.url,
@@ -123,23 +115,19 @@ impl EndpointTarget {
     }
 }
 
-/// The settings of a webhook endpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookTarget {
-    /// The URL that requests are sent to.
     pub url: String,
     /// Additional request headers, as name and value.
     pub headers: Vec<(String, String)>,
     /// The signing secrets, newest first.
     pub secrets: Vec<SigningSecret>,
-    /// The TLS settings.
     pub tls: EndpointTls,
     /// How chosen response statuses are treated, such as (`404`, `retry`).
     pub status_overrides: Vec<(String, String)>,
 }
 
 impl WebhookTarget {
-    /// A webhook at this URL with these secrets.
     pub fn signing(url: impl Into<String>, secrets: Vec<SigningSecret>) -> Self {
         Self { url: url.into(), secrets, ..Self::default() }
     }
@@ -164,16 +152,12 @@ impl From<&str> for EndpointTarget {
     }
 }
 
-/// A destination of messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// The endpoint's id.
     pub id: EndpointId,
     /// The lane of its deliveries; no other endpoint has it.
     pub lane: LaneId,
-    /// The tenant that owns the endpoint.
     pub tenant: TenantId,
-    /// When it was made.
     pub at: Timestamp,
     /// The number of changes since it was made. A writer submits the next version, which detects lost updates.
     pub version: u32,
@@ -181,7 +165,6 @@ pub struct Endpoint {
     pub uid: Option<String>,
     /// The person or account that the device or address belongs to. Erasing the subject erases the endpoint.
     pub subject: Option<String>,
-    /// The owner's description of it.
     pub description: Option<String>,
     /// Tags by which messages can be addressed to it.
     pub tags: Vec<String>,
@@ -195,7 +178,6 @@ pub struct Endpoint {
     pub ttl: Option<Duration>,
     /// Timeout of an attempt, if its owner set one below the server's.
     pub timeout: Option<Duration>,
-    /// Its rate limit.
     pub rate: Option<EndpointRate>,
     /// The order in which its deliveries are sent.
     pub order: Order,
@@ -205,7 +187,6 @@ pub struct Endpoint {
     pub max_in_flight: u16,
     /// The time zone for off-peak windows; `None` uses the tenant's.
     pub time_zone: Option<String>,
-    /// Whether it takes messages.
     pub status: EndpointStatus,
 }
 
@@ -259,7 +240,6 @@ impl Endpoint {
         self.lane_by(Arc::new(policy.unwrap_or_default()))
     }
 
-    /// The settings of its lane with this policy instead of the one it names.
     pub fn lane_by(&self, policy: Arc<Policy>) -> LaneSettings {
         let settings = LaneSettings {
             version: self.version,
@@ -298,11 +278,9 @@ fn origin(url: &str) -> OriginId {
     OriginId::of(&format!("{}:{port}", &url[..end]))
 }
 
-/// The result of making or changing an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum EndpointPut {
-    /// It was written.
     Done,
     /// The endpoint was changed or deleted since the caller read it: nothing was written.
     Stale,

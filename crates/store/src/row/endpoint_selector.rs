@@ -21,7 +21,6 @@ impl EndpointSelector {
         named.then(|| Self { subjects: subjects.to_vec(), tags: tags.to_vec() })
     }
 
-    /// Selects the endpoints of one subject.
     pub fn for_subject(subject: impl Into<String>) -> Self {
         Self { subjects: vec![subject.into()], tags: Vec::new() }
     }
@@ -36,7 +35,6 @@ impl EndpointSelector {
         &self.tags
     }
 
-    /// Whether the selector matches this endpoint.
     pub fn matches(&self, endpoint: &Endpoint) -> bool {
         let is_named = |subject: &String| self.subjects.contains(subject);
         (self.subjects.is_empty() || endpoint.subject.as_ref().is_some_and(is_named))
@@ -44,7 +42,6 @@ impl EndpointSelector {
     }
 }
 
-/// A page of the endpoints that a selector matches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MatchedEndpoints {
     /// The endpoints, by id. There may be fewer than `limit` although more follow: see `next`.

@@ -5,7 +5,6 @@ use posthaste_core::time::Timestamp;
 
 use super::ApiKeyRef;
 
-/// What to erase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErasureTarget {
     /// A subject of the tenant: all messages and endpoints with this subject.
@@ -17,11 +16,8 @@ pub enum ErasureTarget {
 /// A request to erase a subject or a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Erase {
-    /// The tenant to erase, or the tenant of the subject.
     pub tenant: TenantId,
-    /// Whether to erase a subject or the tenant.
     pub whom: ErasureTarget,
-    /// The time of the request.
     pub at: Timestamp,
     /// The API key that made the request, where that is known.
     pub by: Option<ApiKeyRef>,
@@ -30,11 +26,8 @@ pub struct Erase {
 /// A request to export the data held about a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportRequest {
-    /// The tenant of the subject.
     pub tenant: TenantId,
-    /// The subject.
     pub subject: String,
-    /// The time of the request.
     pub at: Timestamp,
     /// The API key that made the request, where that is known.
     pub by: Option<ApiKeyRef>,
@@ -43,17 +36,13 @@ pub struct ExportRequest {
 /// An erasure. From its first commit on, the erased data cannot be read; the rows are then removed in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Erasure {
-    /// The erasure's number.
     pub number: u64,
     /// The erased tenant, or the tenant of the erased subject.
     pub tenant: TenantId,
-    /// Whether the whole tenant is erased.
     pub is_tenant: bool,
     /// The row of the journal that announces the erasure.
     pub row: u64,
-    /// When it was asked for.
     pub at: Timestamp,
-    /// Messages removed so far.
     pub messages: u64,
     /// Deliveries removed so far, pending and ended.
     pub deliveries: u64,
@@ -61,10 +50,8 @@ pub struct Erasure {
     pub done: Option<Timestamp>,
 }
 
-/// The result of one step of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErasureStep {
-    /// The erasure after the step.
     pub erasure: Erasure,
     /// Lanes whose endpoints were removed: nothing in them may be sent.
     pub lanes: Vec<LaneId>,

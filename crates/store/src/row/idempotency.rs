@@ -32,7 +32,6 @@ impl KeyHash {
 pub struct UtcDay(pub i64);
 
 impl UtcDay {
-    /// The day of a point in time.
     pub fn of(at: Timestamp) -> Self {
         Self(at.as_millis().div_euclid(DAY_MS))
     }
@@ -47,22 +46,17 @@ impl UtcDay {
 /// The idempotency key of a creating call, and the answer for repeated calls with the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
-    /// The tenant of the caller.
     pub tenant: TenantId,
-    /// The hashed key.
     pub key: KeyHash,
     /// SHA-256 of the request: a key is valid for one request only.
     pub digest: [u8; 32],
-    /// The answer to the first call.
     pub answer: FirstAnswer,
-    /// The time of the call.
     pub at: Timestamp,
 }
 
 /// The HTTP response to the first call under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstAnswer {
-    /// The HTTP status.
     pub status: u16,
     /// The body, byte for byte.
     pub body: Bytes,
@@ -72,7 +66,6 @@ pub struct FirstAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Acceptance {
-    /// The message was written.
     Fresh,
     /// The same call was made before under the same idempotency key: nothing was written.
     Replayed(FirstAnswer),
@@ -89,7 +82,6 @@ pub enum Acceptance {
 pub(crate) enum EarlierCall {
     /// The same request, with its answer.
     Same(FirstAnswer),
-    /// A different request.
     Another,
 }
 

@@ -20,9 +20,7 @@ use super::{FirstAnswer, Message, NewDelivery};
 pub struct DeliveryJob {
     /// The job's id; a fan-out has the id of its message.
     pub id: JobId,
-    /// The tenant that owns the job.
     pub tenant: TenantId,
-    /// When it was asked for.
     pub at: Timestamp,
     /// The kind of job, with its parameters.
     pub kind: JobKind,
@@ -30,7 +28,6 @@ pub struct DeliveryJob {
     pub state: JobState,
     /// The position after the last item processed.
     pub cursor: JobCursor,
-    /// The number of deliveries made.
     pub made: u64,
     /// The number of items skipped, by reason.
     pub skipped: Skips,
@@ -38,7 +35,6 @@ pub struct DeliveryJob {
     pub total: Option<BoundedCount>,
     /// Maximum number of deliveries made per second; `None` for no limit other than yielding to other work.
     pub per_second: Option<u32>,
-    /// The reason that the caller gave.
     pub reason: Option<String>,
 }
 
@@ -49,16 +45,13 @@ pub enum JobKind {
     FanOut(FanOut),
     /// Replays the dead letters that match a filter.
     ReplayFound {
-        /// The dead letters to replay.
         filter: DeadLetterFilter,
         /// The highest number of a dead letter to replay; those filed later are not part of the job.
         upto: u64,
     },
-    /// Replays listed deliveries.
     ReplayListed,
     /// Replays the ended deliveries that match a filter.
     ReplayEnded {
-        /// The deliveries to replay.
         filter: DeadLetterFilter,
         /// Whether to replay dead deliveries as well as expired ones.
         dead: bool,
@@ -70,9 +63,7 @@ pub enum JobKind {
 /// A message that goes to more endpoints than an accept makes deliveries for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FanOut {
-    /// The message.
     pub message: MessageId,
-    /// The message's tier.
     pub tier: Tier,
     /// Its deliveries are not sent before this time.
     pub deliver_at: Option<Timestamp>,
@@ -81,7 +72,6 @@ pub struct FanOut {
 }
 
 impl FanOut {
-    /// The job that makes the deliveries.
     pub(crate) fn job(self, message: &Message) -> DeliveryJob {
         DeliveryJob {
             id: JobId(message.id.0),
@@ -106,10 +96,8 @@ impl DeliveryJob {
     }
 }
 
-/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It makes deliveries.
     Running,
     /// It makes none until an operator or tenant resumes it.
     Paused,
@@ -138,7 +126,6 @@ pub struct JobCursor {
 }
 
 impl JobCursor {
-    /// Before the first item.
     pub const START: Self = Self { at: Timestamp::from_millis(i64::MIN), number: 0 };
 
     /// Directly after an id or a list index.
@@ -161,7 +148,6 @@ impl From<DeadLetterCursor> for JobCursor {
 /// The result of starting a replay under an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The replay was started.
     Now(Box<DeliveryJob>),
     /// The replay was started before under the same key; this was the answer.
     Before(FirstAnswer),
@@ -185,7 +171,6 @@ pub enum JobQuery {
     Running,
     /// Running fan-outs of all tenants.
     FanOuts,
-    /// Running replays of a tenant.
     ReplaysOf(TenantId),
     /// Replays of a tenant in any state.
     Replays(TenantId, ListOrder),
@@ -193,12 +178,9 @@ pub enum JobQuery {
     EveryReplay(ListOrder),
 }
 
-/// A chunk of deliveries to make.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// The job.
     pub job: JobId,
-    /// When the chunk is made.
     pub at: Timestamp,
     /// The position of the job's cursor when the chunk was built.
     pub from: JobCursor,
@@ -208,22 +190,17 @@ pub struct Chunk {
     pub deliveries: Vec<ChunkDelivery>,
     /// Items between `from` and `to` that were skipped.
     pub skipped: Skips,
-    /// Whether this is the job's last chunk.
     pub last: bool,
 }
 
-/// A delivery of a chunk.
 #[derive(Clone, Debug)]
 pub struct ChunkDelivery {
-    /// The delivery.
     pub new: NewDelivery,
-    /// Its message.
     pub message: Arc<Message>,
     /// In a replay, the ended delivery that this one replays.
     pub replays: Option<DeliveryId>,
 }
 
-/// Whether a chunk was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunked {
     /// It was applied and made this many deliveries.

@@ -19,14 +19,10 @@ pub const HISTORY_LOOKED_MAX: u32 = 500;
 /// Maximum cost of one request for any other list. Skipping a row costs 1, about 2 µs.
 pub const LISTED_LOOKED_MAX: u32 = 20_000;
 
-/// The owner of the deliveries in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryOf {
-    /// Deliveries to an endpoint.
     Endpoint(EndpointId),
-    /// Deliveries of a message.
     Message(MessageId),
-    /// Deliveries of a tenant.
     Tenant(TenantId),
     /// Deliveries of all tenants.
     AllTenants,
@@ -37,20 +33,16 @@ pub enum HistoryOf {
 pub struct HistoryFilter {
     /// The endpoint, message or tenant whose deliveries are listed.
     pub of: HistoryOf,
-    /// In this state.
     pub phase: Option<Phase>,
     /// Ended, or last tried, with this cause.
     pub cause: Option<Cause>,
-    /// Of this tier.
     pub tier: Option<Tier>,
     /// Born at this time or later.
     pub since: Option<Timestamp>,
-    /// Born before this time.
     pub until: Option<Timestamp>,
 }
 
 impl HistoryFilter {
-    /// Every delivery to an endpoint.
     pub const fn of(endpoint: EndpointId) -> Self {
         Self::all(HistoryOf::Endpoint(endpoint))
     }
@@ -67,7 +59,6 @@ impl HistoryFilter {
             && self.until.is_none_or(|until| delivery.born < until)
     }
 
-    /// Whether the filter selects this delivery.
     pub fn matches(&self, shown: &DeliveryRecord) -> bool {
         let delivery = &shown.delivery;
         self.phase.is_none_or(|phase| is_in(delivery.state, phase))
@@ -89,7 +80,6 @@ fn is_in(state: State, phase: Phase) -> bool {
 /// deliveries of an endpoint or a message, and otherwise at [`LISTED_LOOKED_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
-    /// The deliveries found.
     pub deliveries: Vec<DeliveryRecord>,
     /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<DeliveryId>,
@@ -98,17 +88,13 @@ pub struct HistoryPage {
 /// Selects messages that match all given fields; `None` matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageFilter {
-    /// Of this tenant.
     pub tenant: Option<TenantId>,
     /// With this subject or correlation id; needs a tenant, because names belong to one.
     pub name: Option<Name>,
-    /// With this event type.
     pub event_type: Option<String>,
-    /// Of this tier.
     pub tier: Option<Tier>,
     /// Accepted at this time or later.
     pub since: Option<Timestamp>,
-    /// Accepted before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -125,21 +111,14 @@ impl MessageFilter {
 /// A message in a list: all fields but its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMessage {
-    /// The message's id.
     pub id: MessageId,
-    /// The tenant that owns the message.
     pub tenant: TenantId,
-    /// When it was accepted.
     pub at: Timestamp,
-    /// The message's tier.
     pub tier: Tier,
-    /// The event type.
     pub event_type: Option<String>,
     /// The person or account the message is about.
     pub subject: Option<String>,
-    /// The correlation id that the producer gave.
     pub correlation_id: Option<String>,
-    /// Further fields that the producer set.
     pub details: Option<Box<Details>>,
 }
 
@@ -162,7 +141,6 @@ impl ListedMessage {
 /// A page of messages. It may be short or empty although more follow: see [`LISTED_LOOKED_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessagePage {
-    /// The messages found.
     pub messages: Vec<ListedMessage>,
     /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<MessageId>,
@@ -173,7 +151,6 @@ pub struct MessagePage {
 pub enum Name {
     /// The person or account that messages are about.
     Subject(String),
-    /// The correlation id of messages.
     Correlation(String),
 }
 
@@ -187,10 +164,8 @@ impl Name {
     }
 }
 
-/// A page of the messages with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedPage {
-    /// The messages found.
     pub messages: Vec<MessageId>,
     /// The next page begins after this one; `None` if this is the last page.
     pub next: Option<MessageId>,
@@ -199,19 +174,12 @@ pub struct NamedPage {
 /// A counter in a tenant's hourly tallies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CountedEvent {
-    /// Messages accepted.
     Messages,
-    /// Deliveries made.
     Deliveries,
-    /// Attempts made.
     Attempts,
-    /// Deliveries that ended as delivered.
     Delivered,
-    /// Deliveries that ended as dead.
     Dead,
-    /// Deliveries that ended as expired.
     Expired,
-    /// Deliveries that ended as cancelled.
     Cancelled,
 }
 
@@ -220,22 +188,17 @@ pub enum CountedEvent {
 pub struct UtcHour(pub i64);
 
 impl UtcHour {
-    /// The hour that contains a time.
     pub const fn of(at: Timestamp) -> Self {
         Self(at.as_millis().div_euclid(3_600_000))
     }
 }
 
-/// The value of a tenant's counter for one hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HourlyCount {
     /// The tenant. Deliveries of endpoints that are no longer stored count for tenant 0.
     pub tenant: TenantId,
-    /// The hour.
     pub hour: UtcHour,
-    /// The counter.
     pub counted: CountedEvent,
-    /// The counter's value for this hour.
     pub count: u64,
 }
 
@@ -255,17 +218,14 @@ impl PendingCounts {
     }
 }
 
-/// The number of pending deliveries in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneBacklog {
-    /// The lane.
     pub lane: LaneId,
     /// By tier, in the order of [`Tier::ALL`].
     pub by_tier: [u64; 3],
 }
 
 impl LaneBacklog {
-    /// The sum over all tiers.
     pub fn total(&self) -> u64 {
         self.by_tier.iter().sum()
     }

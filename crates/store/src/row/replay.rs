@@ -16,23 +16,17 @@ use crate::StoreError;
 /// Maximum number of deliveries that one replay can list; larger replays use a filter.
 pub const REPLAY_LISTED_MAX: usize = 1_000;
 
-/// A replay to begin.
 #[derive(Clone, Debug)]
 pub struct NewReplay {
-    /// The id of its job.
     pub id: JobId,
-    /// The tenant whose deliveries are replayed.
     pub tenant: TenantId,
-    /// When it was asked for.
     pub at: Timestamp,
-    /// What to replay.
     pub what: ReplayWhat,
     /// The number of items, if the caller has counted them. Listed deliveries and dead letters are counted by the
     /// store.
     pub total: Option<BoundedCount>,
     /// Maximum number of deliveries made per second.
     pub per_second: Option<u32>,
-    /// The reason that the caller gave.
     pub reason: Option<String>,
     /// Maximum number of running replays of the tenant; the store refuses to start more.
     pub running_max: Option<u32>,
@@ -44,12 +38,7 @@ pub enum ReplayWhat {
     /// Dead letters that match and are filed when the replay begins.
     Found(DeadLetterFilter),
     /// Deliveries that match and have expired when the replay begins; with `dead`, dead ones too.
-    Ended {
-        /// The deliveries to replay.
-        filter: DeadLetterFilter,
-        /// Whether to replay dead deliveries as well.
-        dead: bool,
-    },
+    Ended { filter: DeadLetterFilter, dead: bool },
     /// These deliveries, if they are dead or expired; at most [`REPLAY_LISTED_MAX`].
     Listed(Vec<DeliveryId>),
     /// Messages that an endpoint has no delivery of.
@@ -64,7 +53,6 @@ pub struct Missing {
     pub endpoint: EndpointId,
     /// Accepted at this time or later.
     pub since: Option<Timestamp>,
-    /// Accepted before this time.
     pub until: Option<Timestamp>,
 }
 
@@ -82,24 +70,18 @@ pub enum Skip {
     PayloadGone,
     /// Its endpoint takes no messages: it is gone or deleted.
     EndpointGone,
-    /// It was replayed before.
     ReplayedBefore,
-    /// Its dead letter was purged.
     Purged,
     /// It is quarantined, and the filter does not name the cause `token_rejected`.
     Quarantined,
-    /// It is pending.
     NotEnded,
-    /// It was delivered.
     Delivered,
-    /// It was cancelled, or its message was.
     Cancelled,
     /// The store does not have it, or no longer has it.
     NotFound,
 }
 
 impl Skip {
-    /// All reasons.
     pub const ALL: [Self; 9] = [
         Self::PayloadGone,
         Self::EndpointGone,
@@ -112,7 +94,6 @@ impl Skip {
         Self::NotFound,
     ];
 
-    /// The reason's code in the API.
     pub const fn code(self) -> &'static str {
         match self {
             Self::PayloadGone => "payload_gone",
@@ -150,7 +131,6 @@ impl Skips {
         others.each().for_each(|(why, count)| self.add(why, count));
     }
 
-    /// The sum over all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -161,21 +141,16 @@ impl Skips {
     }
 }
 
-/// The next items of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPage {
-    /// The items.
     pub items: Vec<ReplayItem>,
     /// The position after the page.
     pub next: JobCursor,
-    /// Whether this is the last page.
     pub last: bool,
 }
 
-/// An item that a replay selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayItem {
-    /// What the replay can make of the item.
     pub found: Replayable,
     /// The position after the item.
     pub cursor: JobCursor,
@@ -195,27 +170,20 @@ pub enum Replayable {
 /// The links that replays make between deliveries. Known as long as the outcome of the earlier delivery is retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
-    /// The delivery that this one replays.
     pub before: Option<DeliveryId>,
-    /// The delivery that replays this one.
     pub next: Option<DeliveryId>,
-    /// The replay that made this one.
     pub made: Option<MadeBy>,
 }
 
-/// The replay that made a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadeBy {
-    /// The replay's job.
     pub job: JobId,
     /// When the replay was asked for; `None` once the job is no longer retained.
     pub asked: Option<Timestamp>,
-    /// When it made the delivery.
     pub at: Timestamp,
 }
 
 impl Replayable {
-    /// The ended delivery that can be replayed.
     pub fn ended(&self) -> Option<&Delivery> {
         match self {
             Self::Ended(delivery) => Some(delivery),
@@ -238,7 +206,6 @@ impl NewReplay {
         }
     }
 
-    /// The replay's job in its initial state.
     pub fn begun(&self) -> Result<DeliveryJob, StoreError> {
         self.job(u64::MAX)
     }

@@ -16,7 +16,6 @@ pub struct Retention {
     /// For the outcome of a delivery, its attempts and its dead letter, from its end. A delivery still pending so long
     /// after its birth is given up.
     pub history: Duration,
-    /// For rows of the journal.
     pub journal: Duration,
 }
 
@@ -58,7 +57,6 @@ impl RetentionOverrides {
 }
 
 impl Retention {
-    /// The retention times with a tenant's override applied.
     pub(crate) fn with(self, own: RetentionOverride) -> Self {
         Self {
             payload: own.payload.unwrap_or(self.payload),
@@ -101,11 +99,8 @@ pub enum RetentionPhase {
     History,
     /// Expired messages that were set aside and are no longer needed.
     Kept,
-    /// Jobs that have ended.
     Jobs,
-    /// Idempotency keys.
     Keys,
-    /// Rows of the journal.
     Journal,
     /// Free pages of the database file, returned to the file system.
     Space,
@@ -121,10 +116,8 @@ impl RetentionPhase {
     }
 }
 
-/// The position of a retention run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionStep {
-    /// The phase.
     pub phase: RetentionPhase,
     /// The tenants covered: those whose override is this duration; `None` for all tenants without an override.
     pub kept: Option<Duration>,
@@ -133,10 +126,8 @@ pub struct RetentionStep {
 }
 
 impl RetentionStep {
-    /// The beginning of a run.
     pub const START: Self = Self::of(RetentionPhase::Pending);
 
-    /// The beginning of a phase.
     pub const fn of(phase: RetentionPhase) -> Self {
         Self { phase, kept: None, after: 0 }
     }
@@ -147,7 +138,6 @@ impl RetentionStep {
     }
 }
 
-/// The result of one step of a retention run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
     /// The number of rows removed, moved or ended, or of pages returned to the file system.

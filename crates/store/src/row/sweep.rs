@@ -20,7 +20,6 @@ pub enum Sweep {
     Roll {
         /// Only rows after this one.
         after: Option<DeliveryId>,
-        /// The time at which TTLs are evaluated.
         now: Timestamp,
     },
 }
@@ -41,7 +40,6 @@ impl Sweep {
     }
 }
 
-/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweptRows {
     /// Deliveries that the sweep ended, by id.

@@ -25,7 +25,6 @@ pub(super) struct AcceptResult {
     pub(super) superseded: Vec<(DeliveryId, DeliveryId)>,
 }
 
-/// The statements of an accept.
 pub(super) struct Accept<'c> {
     conn: &'c Connection,
     vault: Arc<Vault>,

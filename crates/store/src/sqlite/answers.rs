@@ -23,7 +23,6 @@ use crate::row::{Acceptance, Accepted, ArrivedDelivery, Chunked};
 /// Groups that wait to be answered; with more, the writer waits.
 const QUEUE: usize = 2;
 
-/// The writer's handle to the answering thread.
 pub(super) struct Answers {
     // Dropped before the thread is joined: the drop ends the thread.
     committed: SyncSender<Committed>,
@@ -181,7 +180,6 @@ mod tests {
 
     type Caller = oneshot::Receiver<Result<BatchReply, StoreError>>;
 
-    /// A group of callers, the last of which gets its reply first.
     fn group(answers: Vec<Result<BatchReply, StoreError>>) -> (Vec<Waiting>, Vec<Caller>) {
         answers
             .into_iter()

@@ -29,10 +29,8 @@ use crate::{Signed, StoreError};
 /// Rows between two reports of progress.
 const SAID_EVERY: u64 = 256;
 
-/// The progress of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditProgress {
-    /// Rows read.
     pub done: u64,
     /// Rows of the journal when the audit began.
     pub of: u64,
@@ -43,7 +41,6 @@ pub struct AuditProgress {
 pub struct Trust {
     /// The present time; entries from later times are suspect.
     pub now: Timestamp,
-    /// The retention times of the store.
     pub retention: Retention,
     /// The store's public key, from a source other than the file. Without it the file's own is used, which an attacker
     /// who can write the file can replace.
@@ -59,10 +56,8 @@ impl Trust {
     }
 }
 
-/// The result of an audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// The findings.
     pub report: AuditReport,
     /// The key that checkpoints were verified with; `None` if no key was given and the file has none.
     pub public_key: Option<PublicKey>,
@@ -128,7 +123,6 @@ pub fn newest_checkpoint(folder: &Path) -> Result<(Option<Signed>, PublicKey), S
     Ok((signed::newest(&conn)?, key))
 }
 
-/// The public key in the file.
 fn own_key(conn: &Connection) -> Result<Option<PublicKey>, StoreError> {
     let text: Option<String> = meta(conn, "public_key")?;
     Ok(text.and_then(|text| PublicKey::parse(&text)))

@@ -40,12 +40,9 @@ const SYNC_STEPS: u32 = 8;
 /// The longest pause between two steps: on a very slow disk, longer pauses would not help.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyProgress {
-    /// Bytes copied.
     pub done: u64,
-    /// Bytes in all.
     pub of: u64,
 }
 
@@ -54,36 +51,23 @@ pub struct CopyProgress {
 pub enum NotCopied {
     /// The destination exists already.
     #[error("{path} is there already; name a folder that is not, nothing was changed")]
-    Exists {
-        /// The path that exists.
-        path: String,
-    },
-    /// The parent folder of the destination is missing.
+    Exists { path: String },
     #[error(
         "there is no folder {parent} to make it in: make that one, or mount the disk that it should be on; nothing was \
          changed"
     )]
-    NoParent {
-        /// The missing folder.
-        parent: String,
-    },
-    /// A system call failed.
+    NoParent { parent: String },
     #[error("cannot {doing} {path}")]
     Io {
         /// The operation, as a verb.
         doing: &'static str,
-        /// The file or folder of the operation.
         path: String,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
     /// Another process makes a backup of the folder.
     #[error("another backup of {folder} is under way; wait for its end")]
-    UnderWay {
-        /// The data folder.
-        folder: String,
-    },
+    UnderWay { folder: String },
     /// The log has grown larger than the database.
     #[error(
         "more was written meanwhile than the database is long, so the backup was given up; try again when less is written"
@@ -95,12 +79,10 @@ pub enum NotCopied {
     /// The backup is damaged, incomplete or not a backup.
     #[error("the backup {path} cannot be used: {why}")]
     Refused {
-        /// The backup's folder.
         path: String,
         /// Why it cannot be used, and what to do.
         why: String,
     },
-    /// A call to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

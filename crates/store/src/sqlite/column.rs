@@ -87,7 +87,6 @@ pub(super) fn bind_attempt(
     sql.raw_bind_parameter(first + 4, attempt.and_then(|attempt| attempt.status))
 }
 
-/// Reads five columns as an attempt.
 pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRecord, StoreError> {
     Ok(AttemptRecord {
         number: get(row, first)?,
@@ -98,7 +97,6 @@ pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRecord, Stor
     })
 }
 
-/// Reads one column.
 pub(super) fn get<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, StoreError> {
     row.get(index).map_err(|source| StoreError::Database { doing: "read a column", source })
 }

@@ -13,7 +13,6 @@ const BUCKETS: usize = DOUBLINGS * 8;
 /// The commits of a store since it was opened, or between two readings.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Commits {
-    /// Number of commits.
     pub count: u64,
     /// Rows changed by them: deliveries accepted and settled.
     pub rows: u64,

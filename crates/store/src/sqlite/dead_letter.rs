@@ -105,7 +105,6 @@ pub(super) fn sealed(
     Ok(DeadLetterFilter { event_type: event_type.map(Option::unwrap_or_default), ..filter.clone() })
 }
 
-/// Opens an event type of a row.
 pub(super) fn open(
     conn: &Connection,
     vault: &Vault,
@@ -118,7 +117,6 @@ pub(super) fn open(
     Ok(())
 }
 
-/// Files deliveries that end as dead.
 pub(super) struct Files<'c> {
     insert: Statement<'c>,
 }

@@ -25,9 +25,7 @@ use crate::row::{
 /// Some of the facts derived from a batch of rows of the journal.
 pub(super) struct FactSlice {
     pub(super) facts: Vec<DerivedFact>,
-    /// The last row of the batch.
     pub(super) to: u64,
-    /// Whether it is the last slice of the batch.
     pub(super) is_last: bool,
 }
 
@@ -71,7 +69,6 @@ pub(super) fn owner(
     Ok(owner)
 }
 
-/// Writes a slice.
 pub(super) fn write(conn: &Connection, slice: &FactSlice) -> rusqlite::Result<()> {
     let to = slice.to.cast_signed();
     let mut mark = conn.prepare_cached("UPDATE meta SET value = ?2 WHERE key = ?1")?;
@@ -152,7 +149,6 @@ pub(super) fn endpoint_deliveries(
     Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
-/// A page of messages with this name, ordered by id.
 pub(super) fn named(
     conn: &Connection,
     (kind, hidden): (NameKind, Hidden),

@@ -159,7 +159,6 @@ fn file(
     Ok(Filed::Done)
 }
 
-/// Whether another document has this name.
 fn is_taken(conn: &Connection, name: Option<&HiddenName>, id: i64) -> rusqlite::Result<bool> {
     let Some(name) = name else { return Ok(false) };
     let holder: Option<i64> = conn

@@ -355,7 +355,6 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
     if is_active { turn(conn, endpoint, EndpointStatus::Disabled(DisabledBy::Receiver)) } else { Ok(None) }
 }
 
-/// Reads the endpoints with these ids that exist.
 fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for id in ids {
@@ -364,7 +363,6 @@ fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endp
     Ok(found)
 }
 
-/// Reads the endpoints of these lanes that exist.
 pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
     for lane in lanes {

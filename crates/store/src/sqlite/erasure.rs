@@ -79,7 +79,6 @@ impl Phase {
     }
 }
 
-/// An erasure, as its row has it.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     erasure: Erasure,
@@ -206,7 +205,6 @@ impl Sqlite {
         self.readers.read(append).await
     }
 
-    /// Begins the next phase.
     async fn turn(&self, session: Session, open: Open) -> Result<(), StoreError> {
         self.work(session, 1, move |conn| open.turn(conn)).await
     }
@@ -352,7 +350,6 @@ fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
     }
 }
 
-/// Marks an erasure as done.
 fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) -> Result<(), StoreError> {
     let Some(open) = one(conn, number)?.filter(|open| open.phase == Phase::Log) else { return Ok(()) };
     let Erasure { row, messages, deliveries, .. } = open.erasure;
@@ -362,7 +359,6 @@ fn end(conn: &Connection, number: u64, now: Timestamp, entries: &mut Entries) ->
 }
 
 impl Open {
-    /// Begins the next phase.
     fn turn(self, conn: &Connection) -> Result<(), StoreError> {
         Self { phase: self.phase.next(self.erasure.is_tenant), cursor: 0, left: 0, ..self }.write(conn)
     }

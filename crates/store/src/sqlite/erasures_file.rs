@@ -24,7 +24,6 @@ pub(super) const ERASURES: &str = "erasures";
 
 const HEAD: &str = "posthaste erasure 1";
 
-/// One line of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ErasureLine {
     pub(super) store: [u8; 16],
@@ -87,7 +86,6 @@ fn ends_whole(path: &Path) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Whether the file has this line.
 pub(super) fn has(folder: &Path, line: &str) -> io::Result<bool> {
     match std::fs::read_to_string(folder.join(ERASURES)) {
         Ok(text) => Ok(text.lines().any(|one| one == line.trim_end())),

@@ -21,7 +21,6 @@ pub(super) struct Said {
     excerpt: Bytes,
 }
 
-/// Takes the excerpts out of settlements.
 pub(super) fn take(settlements: &mut [Settlement]) -> Vec<Said> {
     let excerpts = settlements.iter_mut().enumerate().filter_map(|(at, settlement)| {
         let excerpt = settlement.excerpt.take()?;

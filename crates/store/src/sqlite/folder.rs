@@ -43,7 +43,6 @@ impl Folder {
         &self.path
     }
 
-    /// The path of the database.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
@@ -58,7 +57,6 @@ impl Folder {
         fs::metadata(self.path.join("posthaste.db-wal")).is_ok_and(|log| log.len() > 0)
     }
 
-    /// Whether a restore to it was interrupted.
     pub(super) fn is_half_restored(&self) -> bool {
         self.path.join(RESTORING).exists()
     }

@@ -37,7 +37,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Facts written in one request, while accepts wait. Few enough to share a group with other requests.
 const SLICE: usize = 128;
 
-/// The writer's handle to the thread.
 #[derive(Debug)]
 pub(super) struct Follower {
     wake: SyncSender<()>,
@@ -86,12 +85,10 @@ impl Follower {
     }
 }
 
-/// The state of the thread.
 struct Side {
     conn: Connection,
     requests: WeakSender<WriteRequest>,
     behind: Arc<Behind>,
-    /// A cache of the tenants of endpoints.
     owners: BTreeMap<EndpointId, TenantId>,
 }
 

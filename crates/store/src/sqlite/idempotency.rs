@@ -57,7 +57,6 @@ pub(super) fn remember(conn: &Connection, call: Option<&Idempotency>) -> rusqlit
     .map(drop)
 }
 
-/// Deletes a key.
 pub(super) fn remove(conn: &Connection, day: UtcDay, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<usize> {
     conn.prepare_cached("DELETE FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key = ?3")?.execute((
         day.0,

@@ -150,7 +150,6 @@ fn opened(conn: &Connection, vault: &Vault, mut job: DeliveryJob) -> Result<Deli
     Ok(job)
 }
 
-/// Writes a new job.
 pub(super) fn put(conn: &Connection, job: &DeliveryJob) -> rusqlite::Result<()> {
     let (fan_out, filter, upto) = match &job.kind {
         JobKind::FanOut(fan_out) => (Some(fan_out), None, None),
@@ -212,7 +211,6 @@ fn has_room(conn: &Connection, replay: &NewReplay) -> Result<(), StoreError> {
     replay.has_room(list(conn, JobQuery::ReplaysOf(replay.tenant), None, most)?.len())
 }
 
-/// Seals and begins a replay.
 fn begin(
     conn: &Connection,
     vault: &Vault,
@@ -228,7 +226,6 @@ fn begin(
     opened(conn, vault, job)
 }
 
-/// Writes the job of a sealed replay.
 fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, StoreError> {
     let doing = failed("begin a replay");
     let mut job = replay.job(dead_letter::last(conn)?)?;
@@ -249,7 +246,6 @@ fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, St
     Ok(job)
 }
 
-/// Reads one job.
 pub(super) fn one(conn: &Connection, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
     Ok(read(conn, "id = ?1", [key(id.0)])?.pop())
 }

@@ -13,7 +13,6 @@ use crate::journal::{Entries, Head, JournalRow};
 
 const COLUMNS: &str = "number, at_ms, packed, root, before";
 
-/// The writer's side of the journal.
 pub(super) struct Journal<'c> {
     insert: Statement<'c>,
     head: Head,
@@ -21,7 +20,6 @@ pub(super) struct Journal<'c> {
     next: Option<JournalRow>,
     /// The entries of the commit under way.
     pub(super) entries: Entries,
-    /// The weight of the last commit's entries.
     pub(super) last: usize,
 }
 
@@ -65,14 +63,12 @@ impl<'c> Journal<'c> {
         self.entries.clear();
     }
 
-    /// Notes that the transaction was rolled back.
     pub(super) fn rolled_back(&mut self) {
         self.next = None;
         self.entries.clear();
     }
 }
 
-/// The last row of the journal.
 pub(super) fn last(conn: &Connection) -> Result<Option<JournalRow>, StoreError> {
     conn.prepare_cached(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"))
         .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())

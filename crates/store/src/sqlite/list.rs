@@ -226,7 +226,6 @@ impl<'a> EventType<'a> {
         Self { conn, vault, wanted, sealed: BTreeMap::new() }
     }
 
-    /// Whether a row of a tenant matches.
     pub(super) fn is(&mut self, tenant: TenantId, stored: Option<&str>) -> Result<bool, StoreError> {
         let Some(wanted) = self.wanted else { return Ok(true) };
         let Some(stored) = stored else { return Ok(false) };

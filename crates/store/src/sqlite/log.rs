@@ -32,7 +32,6 @@ const READS_END_WITHIN: Duration = Duration::from_millis(250);
 /// and delay commits.
 const STEPS: u32 = 32;
 
-/// The writer's side of the log.
 pub(super) struct LogKeeper {
     /// Pages in the log, as SQLite reports after each commit.
     pages: Arc<AtomicU32>,
@@ -187,7 +186,6 @@ fn copy_rest(conn: &Connection, pragma: &str, wait: Duration) -> Result<Copied, 
     copied
 }
 
-/// The state of the thread that copies.
 struct Side {
     again_after: Duration,
     conn: Connection,
@@ -246,7 +244,6 @@ impl Side {
     }
 }
 
-/// The result of a copy.
 #[derive(Debug, PartialEq, Eq)]
 struct Copied {
     /// No read or other program prevented copying the whole log.

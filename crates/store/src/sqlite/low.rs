@@ -108,7 +108,6 @@ impl<'c> Low<'c> {
         self.durable = self.mark;
     }
 
-    /// Notes that the transaction was rolled back.
     pub(super) fn rolled_back(&mut self) {
         self.mark = self.durable;
     }

@@ -222,7 +222,6 @@ pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<PendingRow
     Ok(rows(conn, None, ONE, [key(id.0)])?.pop())
 }
 
-/// SQLite's query plan.
 #[cfg(test)]
 pub(super) fn plan(sql: &str) -> String {
     let conn = Connection::open_in_memory().expect("memory is there");

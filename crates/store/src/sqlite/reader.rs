@@ -12,7 +12,6 @@ use super::fault::is_interrupted;
 use super::thread::Joined;
 use crate::StoreError;
 
-/// The number of reader threads.
 pub(super) const READERS: usize = 4;
 
 /// Reads that wait for a thread; the next caller waits in its own task.
@@ -78,7 +77,6 @@ impl Looks {
     }
 }
 
-/// A handle to the reader threads.
 #[derive(Debug)]
 pub(super) struct Readers {
     // Dropped before the threads are joined: the drop ends them.

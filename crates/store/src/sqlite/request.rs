@@ -127,7 +127,6 @@ pub(super) enum SmallChange {
 pub(super) struct PutEndpoint {
     /// Shared with the cache of endpoints, which gets it with the commit.
     pub(super) endpoint: Arc<Endpoint>,
-    /// Its encrypted columns.
     pub(super) sealed: SealedEndpoint,
     /// Keyed hashes of the names it is looked up by.
     pub(super) names: EndpointNames,
@@ -135,7 +134,6 @@ pub(super) struct PutEndpoint {
     pub(super) once: Option<Idempotency>,
     /// The time of the change, and the API key behind it.
     pub(super) act: AuditStamp,
-    /// A journal entry in addition to the one for the endpoint.
     pub(super) note: Option<JournalEntry>,
     pub(super) put: EndpointPut,
 }

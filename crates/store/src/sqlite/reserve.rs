@@ -17,7 +17,6 @@ use crate::StoreError;
 
 const NAME: &str = "reserve";
 
-/// The reserve of a data folder.
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
@@ -26,10 +25,8 @@ pub(super) struct Reserve {
     state: Mutex<State>,
 }
 
-/// The state of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The file is there.
     Held,
     /// The disk is full, and settles use the space. The file is made again as soon as there is room for it.
     GivenUp,

@@ -44,7 +44,6 @@ const FREE_PART: i64 = 10;
 /// Pages given back to the disk in one step: a MiB.
 const PAGES_STEP: i64 = 128;
 
-/// A step to run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetentionRequest {
     pub(super) retention: Retention,
@@ -211,7 +210,6 @@ struct Head {
     tenant: TenantId,
     at: Timestamp,
     names: NameHashes,
-    /// Size of its payload.
     bytes: i64,
 }
 

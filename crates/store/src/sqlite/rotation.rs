@@ -57,7 +57,6 @@ impl Side {
     }
 }
 
-/// The table that the store writes to.
 pub(super) fn side(conn: &Connection) -> Result<Side, StoreError> {
     match expected::<u8>(conn, "wrapped_in")? {
         0 => Ok(Side::Zero),
@@ -77,13 +76,11 @@ pub(super) fn checks(conn: &Connection) -> Result<Vec<KeyCheck>, StoreError> {
     }
 }
 
-/// Writes a wrapped key to a table.
 pub(super) fn put(conn: &Connection, side: Side, id: KeyId, wrapped: &[u8; WRAPPED_BYTES]) -> rusqlite::Result<()> {
     let sql = format!("INSERT OR REPLACE INTO {} (id, wrapped) VALUES (?1, ?2)", side.table());
     conn.prepare_cached(&sql)?.execute((id.0, wrapped)).map(drop)
 }
 
-/// Reads a key that a master key has wrapped.
 pub(super) fn wrapped(conn: &Connection, id: KeyId) -> Result<Option<MasterWrapped>, StoreError> {
     let sql = "SELECT wrapped FROM master_wrapped_0 WHERE id = ?1 UNION ALL
                SELECT wrapped FROM master_wrapped_1 WHERE id = ?1";
@@ -101,7 +98,6 @@ pub(super) struct InUse {
     pub(super) masters: Masters,
     /// A newer key that was offered, and does not wrap yet.
     pub(super) newer: Option<MasterKey>,
-    /// The API key behind the offer.
     pub(super) newer_by: Option<ApiKeyRef>,
     pub(super) side: Side,
 }
@@ -165,7 +161,6 @@ pub fn status(folder: &Path) -> Result<Rotation, StoreError> {
     read(&conn)
 }
 
-/// The progress of the rotation in a database.
 fn read(conn: &Connection) -> Result<Rotation, StoreError> {
     let mut needed = checks(conn)?.into_iter().map(|check| check.id());
     let newest = needed.next().ok_or_else(|| damaged("the list of needed master keys"))?;
@@ -224,7 +219,6 @@ fn move_some(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
     .map_err(&doing)
 }
 
-/// The first keys in a table, with their owners.
 fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, SealOwner, MasterWrapped)>, StoreError> {
     let doing = failed("read wrapped keys");
     let mut sql = conn

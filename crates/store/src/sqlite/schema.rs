@@ -24,7 +24,6 @@ const STATEMENTS_KEPT: usize = 192;
 /// How long a statement waits for a lock that another program holds on the file.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(10);
 
-/// Size of a page of the database.
 pub(super) const PAGE_BYTES: u64 = 8192;
 
 /// Opens the writer's connection; creates the file if it is missing, and migrates it.

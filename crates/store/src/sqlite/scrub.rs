@@ -15,7 +15,6 @@ pub(super) const LOOKED: u32 = 4_096;
 /// Pages that one commit changes at most: 2 MiB.
 pub(super) const CLEARED: usize = 256;
 
-/// The pages to clear.
 pub(super) struct DirtyPages {
     /// Pages whose gap has bytes other than zero.
     pub(super) pages: Vec<u32>,

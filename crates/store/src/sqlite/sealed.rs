@@ -37,7 +37,6 @@ pub(super) use once::SealedCall;
 
 /// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {
-    /// The key it is sealed under.
     pub(super) key: KeyId,
     pub(super) event_type: Option<String>,
     /// The hashes it is found by: see [`NameHashes`].
@@ -260,7 +259,6 @@ impl Vault {
         opened(&key, &excerpt_spot(place), sealed, "an answer's excerpt").map(Some)
     }
 
-    /// Seals the reason given for a replay.
     pub(super) fn seal_reason(&self, (tenant, job): (TenantId, JobId), own: &SealingKey, reason: &str) -> String {
         STANDARD_NO_PAD.encode(own.seal(&context(tenant, SealedField::ReplayReason, job.0), reason.as_bytes()))
     }
@@ -305,7 +303,6 @@ impl NameHashes {
         (which > 0).then_some(column)
     }
 
-    /// Reads the column.
     pub(super) fn stored(column: Option<&[u8]>) -> Result<Self, StoreError> {
         let Some((which, rest)) = column.and_then(|column| column.split_first()) else {
             return Ok(Self { correlation: None, subject: None });
@@ -317,7 +314,6 @@ impl NameHashes {
         Ok(Self { correlation, subject })
     }
 
-    /// The hashes, each with its kind.
     pub(super) fn each(self) -> impl Iterator<Item = (NameKind, Hidden)> {
         let subject = self.subject.map(|subject| (NameKind::Subject, subject));
         subject.into_iter().chain(self.correlation.map(|correlation| (NameKind::Correlation, correlation)))

@@ -21,7 +21,6 @@ pub(super) const OUTCOME: &str = concat!(
     "?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22) ON CONFLICT (id) DO NOTHING"
 );
 
-/// The statements of a settle.
 pub(super) struct Settle<'c> {
     conn: &'c Connection,
     remove: Statement<'c>,

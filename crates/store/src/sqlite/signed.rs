@@ -74,7 +74,6 @@ fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, Store
     Ok(true)
 }
 
-/// The last checkpoint.
 pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
     conn.prepare_cached("SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1")
         .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())

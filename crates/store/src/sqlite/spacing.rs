@@ -36,7 +36,6 @@ impl Spacing {
         self.began = now();
     }
 
-    /// Notes how many requests the group has.
     pub(super) fn gathered(&mut self, requests: usize) {
         self.requests = requests;
     }

@@ -37,7 +37,6 @@ const ROLL: &str = "SELECT id, lane, state, expires_ms FROM delivery WHERE id > 
 /// The number of the state in the column `state`.
 const AWAITING_ACK: i64 = 2;
 
-/// The rows that a reader has found for a sweep.
 #[derive(Debug, Default)]
 pub(super) struct RowsToEnd {
     rows: Vec<(DeliveryId, Why)>,
@@ -45,11 +44,9 @@ pub(super) struct RowsToEnd {
     stopped_at: Option<DeliveryId>,
 }
 
-/// Why a row is to be ended.
 #[derive(Clone, Copy, Debug)]
 enum Why {
     Cut(CutScope),
-    /// The TTL was over at this time.
     Over(Timestamp),
 }
 
@@ -159,7 +156,6 @@ fn roll(
     Ok(found)
 }
 
-/// Why a row is to be ended, if it is.
 fn why(row: &Row<'_>, id: i64, cuts: &BTreeMap<i64, Cut>, now: Timestamp) -> Result<Option<Why>, StoreError> {
     if !cuts.is_empty() {
         let lane: i64 = get(row, 1)?;

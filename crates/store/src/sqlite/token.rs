@@ -100,7 +100,6 @@ pub(super) fn macs_of_settle(key: &RowMacKey, settlements: &[Settlement]) -> Vec
     settlements.iter().map(mac).collect()
 }
 
-/// The MAC of a delivery's row.
 pub(super) fn make(key: &RowMacKey, delivery: &Delivery) -> RowMac {
     key.make(&scheduled(delivery))
 }

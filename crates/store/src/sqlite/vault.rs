@@ -33,7 +33,6 @@ use super::rotation::{self, InUse, Side};
 use crate::StoreError;
 pub(super) use unwritten::UnwrittenKey;
 
-/// The store's own key has this number.
 pub(super) const STORE_KEY: KeyId = KeyId(1);
 
 /// The most keys in memory that are also on the disk, at about 1.5 KiB each. Beyond it all of them are evicted, and
@@ -54,7 +53,6 @@ impl fmt::Debug for Own {
     }
 }
 
-/// The keys of a store.
 pub(super) struct Vault {
     pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
@@ -154,12 +152,10 @@ impl Vault {
         &self.erasures
     }
 
-    /// Signs checkpoints of the journal.
     pub(super) fn signer(&self) -> &CheckpointKey {
         &self.signer
     }
 
-    /// Makes and checks the MACs of deliveries' rows.
     pub(super) fn row_macs(&self) -> &RowMacKey {
         &self.row_macs
     }
@@ -311,7 +307,6 @@ impl fmt::Debug for Vault {
     }
 }
 
-/// An unwrapped key.
 enum Found {
     Tenant(Arc<TenantKey>),
     Subject(Arc<SealingKey>),
@@ -456,7 +451,6 @@ fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
     })
 }
 
-/// Makes the keys of a new store, in one transaction.
 fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {
     let store = StoreKey::generate(STORE_KEY);
     let id_key = store.sealing().seal(&OWN, &random::bytes::<16>());

@@ -47,7 +47,6 @@ pub(super) struct Both {
     next: u64,
     pub(super) messages: Vec<MessageId>,
     pub(super) jobs: Vec<JobId>,
-    /// Each delivery in its last settled state.
     pub(super) deliveries: Vec<Delivery>,
     pub(super) arrivals_due: usize,
     fault: Option<PlantedFault>,

@@ -87,7 +87,6 @@ pub(super) enum HistoryStep {
         payload: Option<u32>,
         history: Option<u32>,
     },
-    /// Purges dead letters.
     Purge {
         filter: usize,
     },

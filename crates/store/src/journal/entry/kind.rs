@@ -5,7 +5,6 @@ use super::JournalEntry;
 /// A kind of [`JournalEntry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A session began.
     Opened,
     /// A message became durable.
     Accepted,
@@ -13,29 +12,23 @@ pub enum EntryKind {
     Attempted,
     /// An attempt whose delivery had already ended or changed.
     Late,
-    /// A delivery ended.
     Ended,
     /// A message was cancelled, or all pending deliveries of an endpoint were ended.
     Cut,
     /// All deliveries that a cut covers are swept.
     Uncut,
-    /// A pause began.
     Paused,
-    /// A pause was ended.
     Resumed,
     /// A caller asked for a delivery to be retried now.
     Hurried,
-    /// A breaker was reset.
     Reset,
     /// An endpoint was made, changed or deleted.
     Endpoint,
     /// An endpoint's secrets were shown or rotated.
     Secret,
-    /// A job made deliveries.
     Spread,
     /// A job began, changed or ended.
     Job,
-    /// Dead letters were purged.
     Purged,
     /// Retention deleted expired rows.
     Retained,
@@ -43,20 +36,16 @@ pub enum EntryKind {
     Agreed,
     /// A tenant, an API key or a policy was made, changed or removed.
     Document,
-    /// A subject or a tenant was erased.
     Erased,
-    /// An erasure is complete.
     ErasureDone,
     /// A caller exported the data held about a subject.
     Exported,
-    /// A rotation of the master key began.
     RotationBegun,
     /// A rotation of the master key ended: no older key is needed.
     RotationEnded,
 }
 
 impl EntryKind {
-    /// All kinds.
     pub const ALL: [Self; 24] = [
         Self::Opened,
         Self::Accepted,
@@ -84,7 +73,6 @@ impl EntryKind {
         Self::RotationEnded,
     ];
 
-    /// The kind's name in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Opened => "opened",
@@ -114,14 +102,12 @@ impl EntryKind {
         }
     }
 
-    /// The kind with this API name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 impl JournalEntry {
-    /// The entry's kind.
     pub const fn kind(&self) -> EntryKind {
         match self {
             Self::Opened { .. } => EntryKind::Opened,

@@ -390,7 +390,6 @@ fn pause(rest: &mut Unpack<'_>) -> Result<PauseScope, StoreError> {
     number::stored_pause_scope(rest.small()?, rest.number()?.cast_signed())
 }
 
-/// Packs the time of a change and the API key that made it.
 fn pack_act(bytes: &mut Vec<u8>, at: Timestamp, by: Option<ApiKeyRef>) {
     pack::time(bytes, at);
     pack_by(bytes, by);

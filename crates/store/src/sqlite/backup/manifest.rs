@@ -11,33 +11,24 @@ use posthaste_crypto::master::MasterKeyId;
 pub const MANIFEST: &str = "manifest";
 const FORMAT: &str = "posthaste backup 1";
 
-/// The description of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The version of the program that made it.
     pub program: String,
-    /// The version of the tables in it.
     pub schema: u32,
-    /// The id of the store.
     pub store: [u8; 16],
     /// The master keys needed to read it, newest first.
     pub master_keys: Vec<MasterKeyId>,
     /// When the backup began: it contains everything acknowledged before.
     pub at: Timestamp,
-    /// The last row of the journal in it.
     pub journal_row: u64,
-    /// That row's hash.
     pub journal_hash: Digest,
-    /// Number of pending deliveries.
     pub pending: u64,
-    /// Length of the copy.
     pub bytes: u64,
     /// SHA-256 of the copy.
     pub digest: Digest,
 }
 
 impl Manifest {
-    /// The manifest's text.
     pub fn to_text(&self) -> String {
         let keys: Vec<String> = self.master_keys.iter().map(ToString::to_string).collect();
         format!(

@@ -29,10 +29,8 @@ const STARTS_LEFT_OUT: u32 = 1_000;
 /// The files that may be in a folder that a backup is restored to, such as the master key it needs.
 const MAY_BE_THERE: [&str; 2] = ["master.key", LOCK];
 
-/// The result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The manifest of the backup.
     pub manifest: Manifest,
     /// The pending deliveries that are sent once the pause is released, by endpoint.
     pub would_send: Vec<WouldSend>,
@@ -40,16 +38,12 @@ pub struct Restored {
     pub erased_again: ErasedAgain,
 }
 
-/// The pending deliveries of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WouldSend {
-    /// The endpoint's public id.
     pub endpoint: String,
     /// The public id of the endpoint's tenant; `None` if the endpoint's row does not exist.
     pub tenant: Option<String>,
-    /// Number of pending deliveries.
     pub pending: u64,
-    /// Number of pending deliveries that are due.
     pub due: u64,
     /// The earliest due time of a pending delivery.
     pub first_due: Timestamp,

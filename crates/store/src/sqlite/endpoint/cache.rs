@@ -38,7 +38,6 @@ pub(in crate::sqlite) enum CommittedChange {
     Turned(Turned),
 }
 
-/// The cache.
 #[derive(Debug, Default)]
 pub(in crate::sqlite) struct EndpointCache {
     maps: RwLock<Maps>,

@@ -13,7 +13,6 @@ use crate::row::{Endpoint, EndpointStatus};
 /// Whether a list still equals the database after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// It does.
     Exact,
     /// Unknown: the list must be read again.
     Unknown,
@@ -53,7 +52,6 @@ pub(super) fn turn(list: &mut Vec<Arc<Endpoint>>, id: EndpointId, status: Endpoi
     }
 }
 
-/// Removes an endpoint.
 pub(super) fn remove(list: &mut Vec<Arc<Endpoint>>, id: EndpointId) -> After {
     match position(list, id) {
         // The endpoint after the last one moves up, and is not known here.

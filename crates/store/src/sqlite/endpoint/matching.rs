@@ -30,7 +30,6 @@ const BY_TAG: Lookup = Lookup {
 struct Lookup {
     /// Reads from the beginning. If the index is missing, SQLite counts the rows it scans instead.
     first: &'static str,
-    /// Reads after an id.
     behind: &'static str,
 }
 

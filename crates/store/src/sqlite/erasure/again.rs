@@ -58,7 +58,6 @@ impl Sqlite {
         Ok(again)
     }
 
-    /// Runs all unfinished erasures to their end.
     async fn finish_erasures(&self, session: Session, at: Timestamp) -> Result<(), StoreError> {
         let mut waited = Duration::ZERO;
         while let Some(next) = self.unfinished_erasures(1).await?.first() {

@@ -22,7 +22,6 @@ use crate::sqlite::sealed::NameHashes;
 use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
 use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
 
-/// Rows that a step reads.
 const LOOKED: u32 = 1_000;
 /// Bytes of payload that a step deletes, for the same reason as [`ERASURE_STEP_MAX`].
 const BYTES_MAX: i64 = 4 * 1024 * 1024;
@@ -32,7 +31,6 @@ const STEP: usize = ERASURE_STEP_MAX as usize;
 /// The result of a step: lanes whose endpoints were deleted, and whether the erasure waits for deliveries in flight.
 type Said = (Vec<LaneId>, bool);
 
-/// Runs one step of the current phase.
 pub(super) fn step(
     conn: &Connection,
     number: u64,
@@ -152,7 +150,6 @@ fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// A message to delete.
 struct Found {
     id: i64,
     /// The hashes it is found by; `None` when only a row of `name` is left of it.
@@ -160,7 +157,6 @@ struct Found {
     bytes: i64,
 }
 
-/// A page of messages to delete.
 struct Look {
     found: Vec<Found>,
     /// The id after which the next page begins.

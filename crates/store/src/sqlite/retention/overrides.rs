@@ -48,7 +48,6 @@ impl RetentionWalk {
         Ok(found.unwrap_or(0))
     }
 
-    /// Stores its place.
     pub(super) fn has_come(self, conn: &Connection, upto: i64) -> Result<(), StoreError> {
         if upto == self.place(conn)? {
             return Ok(());
@@ -208,7 +207,6 @@ pub(super) fn tell_again(
     Ok(repeated.len())
 }
 
-/// The longest override for histories.
 pub(super) fn longest_history(conn: &Connection) -> Result<Option<Duration>, StoreError> {
     conn.prepare_cached("SELECT max(history_ms) FROM own_retention")
         .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
@@ -245,7 +243,6 @@ impl<'c> Owners<'c> {
         Ok(Self { conn, has_none: !any, endpoints: BTreeMap::new(), own: BTreeMap::new() })
     }
 
-    /// The override of a tenant.
     pub(super) fn own(&mut self, tenant: TenantId) -> Result<RetentionOverride, StoreError> {
         if self.has_none {
             return Ok(RetentionOverride::default());

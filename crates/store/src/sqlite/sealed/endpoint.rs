@@ -29,12 +29,10 @@ pub(in crate::sqlite) const NAME_BYTES: usize = 16;
 /// The hash by which a subject or tag is looked up: the first bytes of a keyed hash of the tenant and the name.
 pub(in crate::sqlite) type NameHash = [u8; NAME_BYTES];
 
-/// The hash by which endpoints of a subject are looked up.
 pub(in crate::sqlite) fn hide_subject(lookups: &LookupKey, tenant: TenantId, subject: &str) -> NameHash {
     shortened(&lookups.hash("endpoint's subject", tenant.raw(), subject.as_bytes()))
 }
 
-/// The hash by which endpoints with a tag are looked up.
 pub(in crate::sqlite) fn hide_tag(lookups: &LookupKey, tenant: TenantId, tag: &str) -> NameHash {
     shortened(&lookups.hash("endpoint's tag", tenant.raw(), tag.as_bytes()))
 }
@@ -43,7 +41,6 @@ fn shortened(hash: &Digest) -> NameHash {
     std::array::from_fn(|at| hash[at])
 }
 
-/// The hashes by which an endpoint is found.
 pub(in crate::sqlite) struct EndpointNames {
     pub(in crate::sqlite) uid: Option<Digest>,
     pub(in crate::sqlite) subject: Option<NameHash>,
@@ -96,7 +93,6 @@ impl SealedEndpoint {
     }
 }
 
-/// Seals the owner's settings.
 fn seal(endpoint: &Endpoint, key: &SealingKey) -> Vec<u8> {
     let mut plain = Vec::new();
     pack_target(&mut plain, &endpoint.target);

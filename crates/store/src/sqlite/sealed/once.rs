@@ -24,7 +24,6 @@ pub(in crate::sqlite) struct SealedCall {
 }
 
 impl SealedCall {
-    /// The tenant, and the hash of the idempotency key.
     pub(in crate::sqlite) fn known_by(&self) -> (TenantId, KeyHash) {
         (self.call.tenant, self.call.key)
     }

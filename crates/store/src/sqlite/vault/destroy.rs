@@ -20,7 +20,6 @@ use crate::sqlite::column::key;
 #[derive(Default)]
 pub(super) struct Destroyed {
     ids: HashSet<KeyId>,
-    /// All keys of a tenant up to this number.
     tenants: HashMap<TenantId, KeyId>,
     /// Those destroyed by the commit under way, with their entries in memory, to restore them after a rollback.
     under_way: Vec<Taken>,

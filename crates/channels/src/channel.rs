@@ -29,15 +29,11 @@ pub trait Channel: fmt::Debug + Send + Sync {
 /// The input of [`Channel::request`]. It has no `Debug`, since it holds the payload.
 #[derive(Clone)]
 pub struct Outgoing<'a> {
-    /// The message's public id.
     pub message: &'a str,
-    /// The delivery's public id.
     pub delivery: &'a str,
     /// The number of the attempt; the first is 1.
     pub attempt: u16,
-    /// The message's event type, where it has one.
     pub event_type: Option<&'a str>,
-    /// The message's correlation id.
     pub correlation_id: &'a str,
     /// The token of a receipt, where one is required.
     pub receipt: Option<&'a str>,
@@ -50,7 +46,6 @@ pub struct Outgoing<'a> {
 pub struct ResponseView<'a> {
     /// The status code, also one outside HTTP's range.
     pub status: u16,
-    /// The answer's headers.
     pub headers: &'a HeaderMap,
     /// The beginning of the body, where it was read: some providers name their error there.
     pub excerpt: &'a [u8],
@@ -62,16 +57,7 @@ pub struct ResponseView<'a> {
 pub enum Unsendable {
     /// There is no secret, and a request must not be sent unsigned.
     #[error("delivery {delivery}: the endpoint has no live secret to sign with; rotate its secret")]
-    Unsigned {
-        /// The delivery's public id.
-        delivery: String,
-    },
-    /// A header value that is not printable ASCII.
+    Unsigned { delivery: String },
     #[error("delivery {delivery}: the value of header {header} is not printable ASCII; send the message with another")]
-    Value {
-        /// The delivery's public id.
-        delivery: String,
-        /// The header with the invalid value.
-        header: HeaderName,
-    },
+    Value { delivery: String, header: HeaderName },
 }

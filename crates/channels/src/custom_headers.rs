@@ -51,44 +51,20 @@ pub struct CustomHeaders(Arc<Fields>);
 /// Why an endpoint's headers are refused. It never contains a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// More than [`HEADERS_MAX`] headers.
     #[error("an endpoint has at most {} headers; leave some out", HEADERS_MAX)]
     TooMany,
-    /// More than [`TOTAL_BYTES_MAX`] bytes together.
     #[error("the headers have more than {} bytes together; leave some out or shorten them", TOTAL_BYTES_MAX)]
     TooLarge,
-    /// Not a valid HTTP header name.
     #[error("{name:?} is not a header name; use 1 to {} letters, digits and hyphens", NAME_BYTES_MAX)]
-    Name {
-        /// The beginning of the name.
-        name: String,
-    },
-    /// A name that we set, or that changes how a request is read.
+    Name { name: String },
     #[error("header {name} is set by the sender; choose another name")]
-    Reserved {
-        /// The reserved name.
-        name: String,
-    },
-    /// The same name twice, ignoring case.
+    Reserved { name: String },
     #[error("header {name} is given twice; give it once")]
-    Twice {
-        /// The repeated name.
-        name: String,
-    },
-    /// The value has a line end, another control character or a character outside ASCII.
+    Twice { name: String },
     #[error("header {name}: the value holds a character that is not printable ASCII; encode it")]
-    Value {
-        /// The name of the header with the invalid value.
-        name: String,
-    },
-    /// The value is longer than [`VALUE_BYTES_MAX`].
+    Value { name: String },
     #[error("header {name}: the value has {bytes} bytes, more than {}; shorten it", VALUE_BYTES_MAX)]
-    ValueTooLong {
-        /// The name of the header with the long value.
-        name: String,
-        /// The length of the value.
-        bytes: usize,
-    },
+    ValueTooLong { name: String, bytes: usize },
 }
 
 impl BadHeader {

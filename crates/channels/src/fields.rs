@@ -26,13 +26,10 @@ pub struct Fields {
     lines: String,
 }
 
-/// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadField {
-    /// The value has a line end, another control character or a character outside ASCII.
     #[error("the value holds a character that is not printable ASCII")]
     Value,
-    /// The connection sets this header.
     #[error("the name belongs to the connection")]
     Name,
 }
@@ -43,7 +40,6 @@ impl Fields {
         Self { lines: String::with_capacity(bytes) }
     }
 
-    /// Adds a header.
     pub fn push(&mut self, name: &HeaderName, value: &str) -> Result<(), BadField> {
         if OF_THE_CONNECTION.contains(name) {
             return Err(BadField::Name);

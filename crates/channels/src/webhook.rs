@@ -20,13 +20,10 @@ pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 pub const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 /// One signature for each live secret.
 pub const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-/// The delivery's id.
 pub const DELIVERY: HeaderName = HeaderName::from_static("posthaste-delivery");
 /// The number of the attempt; the first is 1.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("posthaste-attempt");
-/// The message's event type, where it has one.
 pub const EVENT_TYPE: HeaderName = HeaderName::from_static("posthaste-event-type");
-/// The message's correlation id.
 pub const CORRELATION_ID: HeaderName = HeaderName::from_static("posthaste-correlation-id");
 /// The token of a receipt, where the producer asked for one.
 pub const RECEIPT: HeaderName = HeaderName::from_static("posthaste-receipt");
@@ -39,12 +36,10 @@ const FIELDS_BYTES: usize = 512;
 const JSON: &str = "application/json";
 const AGENT: &str = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
 
-/// The channel of a webhook endpoint, with its parsed settings.
 #[derive(Debug, Default)]
 pub struct WebhookChannel {
     /// The signing secrets, newest first, each with its end. No secret ends later than the one before it.
     pub secrets: Vec<(Secret, Option<Timestamp>)>,
-    /// The endpoint's custom headers.
     pub headers: CustomHeaders,
     /// The endpoint's classes for status codes.
     pub overrides: Overrides,

@@ -39,7 +39,6 @@ const SELECTED_PAGES_MAX: usize = ENDPOINTS_LISTED_MAX / SELECTED_PAGE as usize;
 /// A message as a producer hands it in, checked at the edge.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// The tenant that sends it.
     pub tenant: TenantId,
     /// The kind of event, such as `order.paid`.
     pub event_type: Option<String>,
@@ -49,7 +48,6 @@ pub struct NewMessage {
     pub correlation_id: Option<String>,
     /// The person whose data it holds, for export and erasure.
     pub subject: Option<String>,
-    /// How urgent it is.
     pub tier: Tier,
     /// How long it is worth sending; `None` for ever.
     pub ttl: Option<Duration>,
@@ -57,7 +55,6 @@ pub struct NewMessage {
     pub deliver_at: Option<Timestamp>,
     /// The endpoints to send it to; when empty, the endpoints of its audience that want its event type.
     pub endpoints: Vec<EndpointRef>,
-    /// Its audience, metadata and the like.
     pub details: Details,
     /// A smaller variant of the payload, for receivers that refuse its size.
     pub compact: Option<Bytes>,
@@ -94,7 +91,6 @@ impl NewMessage {
 /// An endpoint as a producer names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointRef {
-    /// By its id.
     Id(EndpointId),
     /// By the uid that its owner gave it.
     Uid(String),
@@ -103,7 +99,6 @@ pub enum EndpointRef {
 /// The idempotency of a request: by it a repeated request is recognised, and answered like the first.
 #[derive(Clone, Debug)]
 pub struct Once<P> {
-    /// The caller's idempotency key.
     pub key: String,
     /// SHA-256 of the request's bytes: the same key with another request is refused.
     pub digest: Digest,
@@ -111,7 +106,6 @@ pub struct Once<P> {
     pub answer: fn(&P) -> FirstAnswer,
 }
 
-/// The result of accepting a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcceptOutcome {
     /// It is new, and durable.
@@ -123,13 +117,11 @@ pub enum AcceptOutcome {
 /// What the producer of an accepted message is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedMessage {
-    /// The message's id.
     pub message: MessageId,
     /// Its public id, `msg_…`.
     pub public_id: String,
     /// The producer's correlation id; its public id where there is none.
     pub correlation_id: String,
-    /// When it was accepted.
     pub accepted_at: Timestamp,
     /// When its own TTL ends.
     pub expires_at: Option<Timestamp>,
@@ -147,29 +139,18 @@ pub enum NotAccepted {
     /// Named endpoints that do not exist, are another tenant's, or are gone: their indexes in the request.
     #[error("{} of the endpoints it names do not exist or take no messages", .0.len())]
     NoSuchEndpoints(Vec<usize>),
-    /// It names more endpoints than a message may name.
     #[error(
         "it names {wanted} endpoints, and a message names at most {FANOUT_MAX}; leave them out to reach all that match"
     )]
-    TooMany {
-        /// How many it names.
-        wanted: usize,
-    },
-    /// It has a collapse key and more than [`FANOUT_MAX`] endpoints want it.
+    TooMany { wanted: usize },
     #[error(
         "a message with a collapse key goes to at most {FANOUT_MAX} endpoints; name them in to.endpoints, or leave the key out"
     )]
     CollapsesTooMany,
-    /// The tenant's quota of pending deliveries is used up.
     #[error("{pending} deliveries of this tenant are pending, which is as many as its quota allows")]
-    NoRoom {
-        /// How many are pending.
-        pending: u64,
-    },
-    /// Its idempotency key was used for another request.
+    NoRoom { pending: u64 },
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
-    /// The store could not take it.
     #[error("the message could not be made durable")]
     Store(#[source] Arc<StoreError>),
 }
@@ -431,7 +412,6 @@ struct Known {
     looked: Looked,
 }
 
-/// A tenant's endpoints that take messages.
 enum TenantEndpoints {
     These(Vec<Arc<CachedEndpoint>>),
     /// More than [`ENDPOINTS_LISTED_MAX`].

@@ -26,32 +26,24 @@ use crate::tenants::{Made, NotFiled};
 /// An API key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownKey {
-    /// Its id.
     pub id: Key,
     /// The tenant that owns it; `None` for an operator's key.
     pub tenant: Option<TenantId>,
-    /// When it was made.
     pub at: Timestamp,
     /// Its first characters, so that people can tell their keys apart.
     pub public_prefix: String,
-    /// What it may do.
     pub scopes: ApiKeyScopes,
-    /// When it stops working.
     pub expires: Option<Timestamp>,
-    /// Its owner's note of what it is for.
     pub description: Option<String>,
 }
 
-/// A key to make.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     /// The tenant that will own it; `None` for an operator's key.
     pub tenant: Option<TenantId>,
     /// What it may do; `None` for everything that a key of its class may do.
     pub scopes: Option<ApiKeyScopes>,
-    /// When it stops working.
     pub expires: Option<Timestamp>,
-    /// Its owner's note of what it is for.
     pub description: Option<String>,
 }
 
@@ -74,18 +66,13 @@ impl Grant {
 /// A new key with its secret, which is shown this once.
 #[derive(Debug)]
 pub struct MadeKey {
-    /// What is stored of it.
     pub known: KnownKey,
-    /// Its public id.
     pub public_id: String,
-    /// The key itself.
     pub key: ApiKey,
 }
 
-/// Why a caller is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAdmitted {
-    /// The key is unknown or has expired.
     #[error("{0}")]
     Denied(#[from] Denied),
     /// The store could not be read, so the key is neither valid nor invalid.
@@ -121,7 +108,6 @@ struct KeyCache {
 }
 
 impl Access {
-    /// An empty cache over this hasher.
     pub fn new(hasher: ApiKeyHasher) -> Self {
         Self { hasher, cache: RwLock::default() }
     }
@@ -150,7 +136,6 @@ impl Access {
 }
 
 impl KnownKey {
-    /// Refuses a scope that the key does not have.
     pub fn allows(&self, scope: ApiKeyScope) -> Result<(), Denied> {
         if self.may().contains(scope) { Ok(()) } else { Err(Denied::ScopeMissing(scope)) }
     }
@@ -221,7 +206,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known)
     }
 
-    /// Makes a key and stores its hash.
     pub async fn make_key(
         &self,
         new: NewKey,

@@ -7,10 +7,8 @@ use posthaste_core::classify::Overrides;
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{Endpoint, EndpointTarget, SigningSecret, WebhookTarget};
 
-/// Makes the channel of an endpoint.
 pub type ChannelRegistry = fn(&Endpoint) -> Box<dyn Channel>;
 
-/// The registry of all built-in channels.
 pub fn registered(endpoint: &Endpoint) -> Box<dyn Channel> {
     match &endpoint.target {
         EndpointTarget::Webhook(target) => Box::new(webhook(target)),

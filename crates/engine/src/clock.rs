@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 /// A clock for wall-clock times, and their instants on the runtime's clock.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// The current time.
     fn now(&self) -> Timestamp;
 
     /// The runtime's instant at which [`Clock::now`] will reach `at`.
@@ -67,7 +66,6 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// The machine's clock.
     pub fn new() -> Self {
         Self::scaled(1)
     }

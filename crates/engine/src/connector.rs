@@ -58,13 +58,11 @@ use pool::{Offer, Pools, Seat};
 /// The bounds of outgoing connections.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which targets may be contacted.
     pub rules: TargetRules,
     /// The longest time for resolving a name.
     pub dns_timeout: Duration,
     /// The longest time for connecting, for all addresses of a name together.
     pub connect_timeout: Duration,
-    /// The longest time for a TLS handshake.
     pub tls_timeout: Duration,
     /// The longest time for an attempt, from [`Connector::send`] to the end of the answer.
     pub attempt_timeout: Duration,
@@ -112,22 +110,17 @@ impl Default for Settings {
 pub struct ConnectorJob {
     /// The caller's own number; it comes back in [`Done`].
     pub token: u64,
-    /// The receiver: it decides the request's path and `Host`.
     pub target: Arc<Target>,
     /// The endpoint's own TLS settings, if any; jobs with different identities share no connection.
     pub identity: Option<Arc<Identity>>,
-    /// Headers and body.
     pub request: ChannelRequest,
     /// When the attempt ends at the latest; `attempt_timeout` applies as well.
     pub deadline: Instant,
 }
 
-/// How a job ended.
 #[derive(Debug)]
 pub struct Done {
-    /// The job's token.
     pub token: u64,
-    /// The receiver's answer, or why there is none.
     pub result: Result<ReceivedResponse, ConnectionFault>,
     /// The time from [`Connector::send`] to the end, including the wait for a connection.
     pub took: Duration,
@@ -149,7 +142,6 @@ pub struct ReceivedResponse {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionFault {
-    /// The cause of the attempt's end.
     pub cause: Cause,
     /// A stable code with more detail than the cause; for `address_refused` that of the refusal.
     pub detail: Option<&'static str>,
@@ -158,7 +150,6 @@ pub struct ConnectionFault {
 /// Why a job was not taken; the job is handed back.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
-    /// The caller has more slots than `jobs_max`.
     #[error("more jobs under way than jobs_max allows; settle some first or raise it")]
     Full(Box<ConnectorJob>),
     /// [`Connector::close`] was called, or the receiver of results was dropped.
@@ -182,7 +173,6 @@ struct Carriers {
 }
 
 impl Connector {
-    /// A connector, and the channel of its results.
     pub fn new(settings: Settings, resolver: Arc<dyn Resolve>, roots: Roots) -> (Self, mpsc::Receiver<Done>) {
         Self::with_dial(settings, resolver, Arc::new(Tcp), roots)
     }

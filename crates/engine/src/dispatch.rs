@@ -70,9 +70,7 @@ pub enum Event {
     Started(Box<posthaste_store::SessionStart>),
     /// Deliveries became durable.
     Arrived(Vec<ArrivedDelivery>),
-    /// Attempts ended.
     Finished(Vec<Finished>),
-    /// The store answered.
     Replied(StoreReply),
     /// A caller sent a command through [`driver::DispatchHandle`].
     Command(Ticket, Command),
@@ -89,11 +87,9 @@ pub enum Effect {
     Send(SendAttempt),
     /// Call the store and report its answer as [`Event::Replied`].
     Store(StoreCall),
-    /// Answer the caller of a command.
     Answer(Ticket, CommandReply),
 }
 
-/// An attempt to make.
 #[derive(Clone, Debug)]
 pub struct SendAttempt {
     /// The delivery, its attempt number and where it goes.
@@ -102,14 +98,10 @@ pub struct SendAttempt {
     pub message: Option<Arc<Message>>,
 }
 
-/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// The delivery that was attempted.
     pub delivery: DeliveryId,
-    /// The channel's judgement.
     pub verdict: Verdict,
-    /// How long it took.
     pub took: Duration,
     /// The beginning of the receiver's answer, if the attempt failed.
     pub excerpt: Option<Bytes>,
@@ -119,7 +111,6 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Departure(u64);
 
-/// The dispatch loop's whole state.
 #[derive(Debug)]
 pub struct Dispatch {
     session: Session,
@@ -247,7 +238,6 @@ impl Dispatch {
         self.scheduler.explain(now, delivery, lane, state)
     }
 
-    /// The state of a lane's breaker.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
         self.scheduler.standing(now, lane)
     }
@@ -257,7 +247,6 @@ impl Dispatch {
         self.scheduler.refused_moves()
     }
 
-    /// The figures for metrics.
     pub fn watched(&self, now: Timestamp) -> Watched {
         let mut counts = self.counts.clone();
         counts.refused_moves = self.scheduler.refused_moves();

@@ -24,9 +24,7 @@ use crate::target::{Target, TargetRules};
 /// An endpoint with everything a send needs, parsed once.
 #[derive(Debug)]
 pub struct CachedEndpoint {
-    /// The endpoint as it is stored.
     pub endpoint: Arc<Endpoint>,
-    /// Its lane.
     pub lane: Arc<LaneSettings>,
     /// The rules that its lane was made with.
     rules: Arc<Rules>,
@@ -34,7 +32,6 @@ pub struct CachedEndpoint {
     pub target: Option<Arc<Target>>,
     /// Its own TLS settings; `None` for the defaults.
     pub identity: Option<Arc<Identity>>,
-    /// The event types that it wants.
     pub event_types: Vec<Pattern>,
     /// Makes its requests and judges its answers.
     pub channel: Box<dyn Channel>,
@@ -58,7 +55,6 @@ impl CachedEndpoint {
         }
     }
 
-    /// Whether it was made of this endpoint and these rules.
     fn is_of(&self, endpoint: &Arc<Endpoint>, rules: &Arc<Rules>) -> bool {
         let is_same = Arc::ptr_eq(&self.endpoint, endpoint) || self.endpoint == *endpoint;
         is_same && Arc::ptr_eq(&self.rules, rules)
@@ -121,7 +117,6 @@ impl<S: Directory + Register> EndpointCache<S> {
         Self { rules, store, targets, channels: channels::registered, cache: RwLock::default() }
     }
 
-    /// The same with these channels.
     #[must_use]
     pub fn with_channels(self, channels: ChannelRegistry) -> Self {
         Self { channels, ..self }
@@ -134,12 +129,10 @@ impl<S: Directory + Register> EndpointCache<S> {
         self
     }
 
-    /// The rules that URLs are checked by.
     pub fn targets(&self) -> &TargetRules {
         &self.targets
     }
 
-    /// The rules for all endpoints of a tenant.
     pub(crate) async fn rules_of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
         self.rules.of(tenant).await
     }

@@ -37,12 +37,9 @@ use crate::zone::{self, UnknownZone};
 /// The most secrets that sign at a time: each costs a signature in every request.
 const SECRETS_MAX: usize = 4;
 
-/// The payload of an example message.
 const EXAMPLE: &[u8] = br#"{"type":"posthaste.test","data":{"text":"this endpoint works"}}"#;
-/// The event type of an example message.
 const EXAMPLE_EVENT: &str = "posthaste.test";
 
-/// How a new endpoint signs.
 #[derive(Clone, Debug, Default)]
 pub struct NewSigning {
     /// The signature scheme; `None` for that of the imported secret, or `v1` without one.
@@ -51,62 +48,42 @@ pub struct NewSigning {
     pub secret: Option<String>,
 }
 
-/// An endpoint that was made.
 #[derive(Clone, Debug)]
 pub struct MadeEndpoint {
     /// The endpoint, with the secret it signs with.
     pub endpoint: Endpoint,
     /// Its public id, `ep_…`.
     pub public_id: String,
-    /// The public id of its tenant.
     pub tenant: Option<String>,
-    /// The name of the policy in force for it.
     pub policy: String,
 }
 
-/// Why an endpoint was not made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotMade {
-    /// Posthaste may not send to its URL.
     #[error("url: {0}")]
     Target(#[from] Refusal),
-    /// Its secret is malformed, or of another scheme.
     #[error("signing.secret: {0}")]
     Secret(#[from] BadSecret),
-    /// One of its event types is not a pattern.
     #[error("event_types: {bad}")]
     EventType {
         /// The index in the list, from 0.
         index: usize,
-        /// What is wrong with it.
         bad: pattern::BadEventPattern,
     },
-    /// There is no such policy.
     #[error("policy: {0}")]
     Policy(#[from] UnknownPolicy),
-    /// One of its headers cannot be sent.
     #[error("headers: {bad}")]
     Header {
         /// The header's name as its owner wrote it; `None` if the complaint is about all of them together.
         name: Option<String>,
-        /// What is wrong with it.
         bad: BadHeader,
     },
-    /// One of its overrides of status codes is invalid.
     #[error("status_overrides: {bad}")]
-    Override {
-        /// The status as its owner wrote it.
-        status: String,
-        /// What is wrong with it.
-        bad: BadOverride,
-    },
-    /// Its certificates or its key cannot be used.
+    Override { status: String, bad: BadOverride },
     #[error("tls: {0}")]
     Tls(#[from] BadIdentity),
-    /// There is no such time zone.
     #[error("time_zone: {0}")]
     Zone(#[from] UnknownZone),
-    /// Another endpoint of its tenant has its uid.
     #[error("uid: another endpoint has it; choose another one, or change that endpoint")]
     UidTaken,
     /// It was changed or deleted since it was read.
@@ -117,19 +94,15 @@ pub enum NotMade {
     TooManySecrets {
         /// When the first of them stops.
         until: Timestamp,
-        /// The time of the refusal.
         now: Timestamp,
     },
     /// It is gone, and its pending deliveries are still being ended.
     #[error("the deliveries that waited when this endpoint was gone are still being ended; enable it in a few minutes")]
     StillEnding,
-    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
-    /// The engine is going down.
     #[error(transparent)]
     Ended(#[from] EngineStopped),
-    /// The store could not take it.
     #[error("the endpoint could not be made durable")]
     Store(#[from] StoreError),
 }

@@ -55,21 +55,14 @@ pub struct Settings {
     pub connector: connector::Settings,
     /// The certificate authorities that receivers' certificates are checked against.
     pub roots: Roots,
-    /// The key public ids are made with.
     pub ids: IdKey,
     /// The key for hashing names that are only looked up.
     pub lookup: LookupKey,
-    /// Hashes API keys.
     pub api_keys: ApiKeyHasher,
-    /// The seed of the random numbers for jitter.
     pub seed: u64,
-    /// Looks after the master key, where there is one.
     pub master_key: Option<Keeper>,
-    /// How long things are kept.
     pub retention: Retention,
-    /// The values for what a policy leaves out.
     pub defaults: PolicyDefaults,
-    /// Chooses the channel of each endpoint.
     pub channels: ChannelRegistry,
 }
 
@@ -92,7 +85,6 @@ impl Settings {
     }
 }
 
-/// The verbs of a running engine.
 #[derive(Debug)]
 pub struct Engine<S, C> {
     pub(crate) store: Arc<S>,
@@ -117,13 +109,10 @@ pub struct Engine<S, C> {
     pub(crate) agreements: Arc<KnownOverrides>,
 }
 
-/// Why a method of the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotDone {
-    /// The engine is going down.
     #[error(transparent)]
     Ended(#[from] EngineStopped),
-    /// The store failed.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
 }
@@ -152,14 +141,11 @@ impl Sees {
     }
 }
 
-/// A delivery as the API returns it.
 #[derive(Clone, Debug)]
 pub struct DeliveryView {
-    /// What the store has of it.
     pub shown: DeliveryRecord,
     /// Why it waits; `None` once it has ended.
     pub explained: Option<Explained>,
-    /// The pause that holds it, if that is why it waits.
     pub paused: Option<Arc<Pause>>,
 }
 
@@ -257,7 +243,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.retention
     }
 
-    /// The time of the engine's clock.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -13,10 +13,8 @@ use crate::engine::{Engine, NotDone};
 /// How long an answer waits for the erasure to end; small erasures are done by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// An erasure that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErasureStarted {
-    /// Its journal row and its progress.
     pub erasure: Erasure,
     /// Deliveries that were in flight and may still arrive.
     pub in_flight: u64,

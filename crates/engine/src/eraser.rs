@@ -37,7 +37,6 @@ pub(crate) struct Eraser<S, C> {
     pub(crate) wakes: Arc<Wakes>,
 }
 
-/// The notices to and from the eraser.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
     /// There is a new erasure.

@@ -19,18 +19,13 @@ const MESSAGES: u32 = 64;
 /// Deliveries in one part, each with the beginnings of its receivers' answers: at most 1 KiB an attempt.
 const DELIVERIES: u32 = 50;
 
-/// One item of an export.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exported {
-    /// An endpoint of the subject.
     Endpoint(Arc<Endpoint>),
-    /// A message about the subject, with its payload.
     Message(Arc<Message>),
     /// A delivery of the message that preceded it in the export.
     Delivery {
-        /// The delivery with every attempt.
         shown: DeliveryRecord,
-        /// When its message was accepted.
         accepted_at: Timestamp,
         /// The beginnings of receivers' answers, by the attempt's number: they may repeat what was sent.
         excerpts: Vec<(u16, Bytes)>,
@@ -47,7 +42,6 @@ pub struct Export {
     waiting: Vec<MessageId>,
 }
 
-/// The cursor of an export.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// In the endpoints, after this one.
@@ -90,7 +84,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// The next part of a subject's endpoints.
     async fn endpoints_of(&self, export: &mut Export, after: Option<EndpointId>) -> Result<Vec<Exported>, StoreError> {
         let theirs = EndpointSelector::for_subject(export.subject.clone());
         let page = self.store.endpoints_matching(export.tenant, theirs, after, ENDPOINTS).await?;
@@ -98,7 +91,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(page.endpoints.into_iter().map(Exported::Endpoint).collect())
     }
 
-    /// The next message about a subject.
     async fn message_of(
         &self,
         export: &mut Export,

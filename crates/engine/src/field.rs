@@ -11,7 +11,6 @@ pub const ENDPOINT: &str = "endpoint";
 pub const REPLAY: &str = "replay";
 /// The cause of an attempt's end: a code of `docs/causes.md`.
 pub const CAUSE: &str = "cause";
-/// The class of a result.
 pub const CLASS: &str = "class";
 /// An HTTP status: a receiver's, or that of an API answer.
 pub const STATUS: &str = "status";
@@ -21,7 +20,6 @@ pub const DETAIL: &str = "detail";
 pub const TOOK_MS: &str = "took_ms";
 /// A request: the `request-id` of its answer.
 pub const REQUEST: &str = "request";
-/// A request's method.
 pub const METHOD: &str = "method";
 /// A request's route: the pattern, never the path.
 pub const ROUTE: &str = "route";

@@ -42,7 +42,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The wait of a job whose chunk failed; other jobs continue meanwhile.
 const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// The task that carries out jobs.
 #[derive(Debug)]
 pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
@@ -52,11 +51,9 @@ pub(crate) struct JobRunner<S, C> {
     pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
     pub(crate) mint: KeySequence,
-    /// Notified when there is a new job.
     pub(crate) wake: Arc<Notify>,
 }
 
-/// Which jobs come next.
 #[derive(Debug, Default)]
 struct Turns {
     /// When each job that has to wait may continue.
@@ -349,7 +346,6 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 }
 
-/// The messages that were read for a chunk.
 #[derive(Default)]
 struct Carried {
     messages: BTreeMap<MessageId, Result<Arc<Message>, Skip>>,
@@ -358,7 +354,6 @@ struct Carried {
 
 /// What a replay does with a selected item.
 enum Next {
-    /// Makes this delivery.
     Life(Box<ChunkDelivery>),
     /// Skips it, and counts the reason.
     Skip(Skip),
@@ -369,9 +364,7 @@ enum Next {
 /// The recipient of an item that a replay selected.
 pub(crate) enum Meant {
     For(Arc<CachedEndpoint>),
-    /// The endpoint cannot get it.
     Skip(Skip),
-    /// The endpoint does not want it.
     Not,
 }
 

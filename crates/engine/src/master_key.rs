@@ -28,14 +28,11 @@ const COMMAND_WITHIN: Duration = Duration::from_secs(30);
 pub enum MasterKeySource {
     /// [`FILE`] in the data folder, made by the first start.
     Folder,
-    /// A text in the configuration.
     Text {
         /// Where the text was given, such as the name of an environment variable.
         named: String,
-        /// The key.
         text: SecretText,
     },
-    /// A file elsewhere, which the operator manages.
     File(PathBuf),
     /// A program that prints the key: its name and its arguments.
     Command(Vec<String>),
@@ -52,85 +49,32 @@ impl fmt::Display for MasterKeySource {
     }
 }
 
-/// Why there is no master key, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NoMasterKey {
-    /// The file cannot be read.
     #[error("cannot read the master key from {path}: {detail}; it must be a file that the user who runs this may read")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// What the system reported.
-        detail: String,
-    },
-    /// Others than its owner may read the file.
+    Unreadable { path: String, detail: String },
     #[error(
         "the master key in {path} can be read by others (mode {mode:03o}); run `chmod 600 {path}`, and rotate the \
          key if another user may have read it"
     )]
-    OthersMayRead {
-        /// The file.
-        path: String,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// The source's text is not a key.
+    OthersMayRead { path: String, mode: u32 },
     #[error("the master key from {from} cannot be used: {why}")]
-    Bad {
-        /// The source of the key.
-        from: String,
-        /// What is wrong with it.
-        why: BadMasterKey,
-    },
-    /// There are more than eight keys, or the text is longer than eight keys can be.
+    Bad { from: String, why: BadMasterKey },
     #[error("the master key from {from} is too long; give at most {KEYS_MAX} keys, newest first")]
-    TooLong {
-        /// The source of the key.
-        from: String,
-    },
-    /// The data are sealed, and the file with the key is missing.
+    TooLong { from: String },
     #[error(
         "the data are sealed under master key {needed}, and {path} is missing; put that file back: without it they \
          cannot be read"
     )]
-    Missing {
-        /// The path of the missing file.
-        path: String,
-        /// The key that is needed.
-        needed: MasterKeyId,
-    },
-    /// The key that was given is not the one that the data are sealed under.
+    Missing { path: String, needed: MasterKeyId },
     #[error("{wrong} by {from}; give the first one, or both of them, newest first, to rotate")]
-    Wrong {
-        /// The source of the key.
-        from: String,
-        /// Both keys.
-        wrong: WrongMasterKey,
-    },
-    /// A key is given, and there is a key file in the folder too.
+    Wrong { from: String, wrong: WrongMasterKey },
     #[error("the master key is given by {from}, and there is {path} too; keep one of them")]
-    Both {
-        /// Where the given key comes from.
-        from: String,
-        /// The file in the folder.
-        path: String,
-    },
-    /// The command failed or printed no key.
+    Both { from: String, path: String },
     #[error("{from}, which prints the master key, {detail}; run it by hand to see why")]
-    Command {
-        /// The command.
-        from: String,
-        /// What the command did instead.
-        detail: String,
-    },
-    /// The file cannot be made.
+    Command { from: String, detail: String },
     #[error("cannot make {path} for the master key: {detail}; the data folder must belong to the user who runs this")]
-    Unwritable {
-        /// The file.
-        path: String,
-        /// What the system reported.
-        detail: String,
-    },
+    Unwritable { path: String, detail: String },
 }
 
 /// The master keys for the data in a folder, which must exist and be used by this process alone.

@@ -15,7 +15,6 @@ use crate::dispatch::counts::{BUCKETS_MS, DurationHistogram};
 pub enum MetricKind {
     /// Only grows; begins at zero with the process.
     Counter,
-    /// A current value.
     Gauge,
     /// Counts of durations by bucket.
     Histogram,
@@ -34,16 +33,12 @@ impl MetricKind {
     }
 }
 
-/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Its name; a counter's samples end in `_total`.
     pub name: &'static str,
-    /// Its kind.
     pub kind: MetricKind,
-    /// The name of its label, if it has one.
     pub label: Option<&'static str>,
-    /// Its meaning, in one line.
     pub help: &'static str,
 }
 
@@ -107,10 +102,8 @@ metrics! {
     REFUSALS "posthaste_refusals" Counter ["code"] "API requests that were refused, by error code";
 }
 
-/// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text being written.
 #[derive(Debug, Default)]
 pub struct MetricsPage(String);
 
@@ -137,7 +130,6 @@ impl MetricsPage {
         }
     }
 
-    /// Writes a histogram.
     pub fn spread(&mut self, metric: &Metric, spread: &DurationHistogram) {
         self.head(metric);
         let mut so_far = 0;
@@ -159,7 +151,6 @@ impl MetricsPage {
         self.line(format_args!("{}_count {count}", metric.name));
     }
 
-    /// Ends the text and returns it.
     pub fn finish(mut self) -> String {
         self.line(format_args!("# EOF"));
         self.0

@@ -13,24 +13,15 @@ use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::tenants::NotFiled;
 
-/// The name of the key's file in the data folder.
 const FILE: &str = "operator.key";
 
 /// Why the first operator key could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NoOperatorKey {
-    /// Its file could not be used.
     #[error("cannot keep the first operator key in {}: {error}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system reported.
-        error: io::Error,
-    },
-    /// Its hash could not be stored.
+    File { path: PathBuf, error: io::Error },
     #[error("the first operator key could not be stored")]
     NotFiled(#[from] NotFiled),
-    /// The store could not be read.
     #[error("the store could not be read")]
     Store(#[from] StoreError),
 }

@@ -31,7 +31,6 @@ struct Known {
 struct AtMost {
     /// The result of the last count; `None` before the first.
     counted: Option<u64>,
-    /// How many counts began.
     counts: u64,
     /// Deliveries made durable since the last count began.
     stored: u64,

@@ -27,23 +27,18 @@ const PAGE: u32 = 500;
 /// How often a change is tried again that met a concurrent one.
 const TRIES: u32 = 5;
 
-/// A policy with a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPolicy {
-    /// Its id.
     pub id: Key,
     /// The tenant that owns it; [`OPERATOR`] for one that every tenant may use.
     pub tenant: TenantId,
-    /// The name that endpoints use.
     pub name: String,
-    /// When it was made.
     pub at: Timestamp,
     /// Its values, as they were given.
     pub spec: PolicySpec,
 }
 
 impl StoredPolicy {
-    /// Reads a policy from its document.
     pub(crate) fn of(document: Document) -> Result<Self, StoreError> {
         let damaged = |found: String| StoreError::Damaged { what: "a policy", found };
         let name = document.name.ok_or_else(|| damaged("no name".to_owned()))?;
@@ -63,16 +58,13 @@ impl StoredPolicy {
     }
 }
 
-/// Why a policy was not stored or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotPut {
-    /// Its name is a preset's.
     #[error("{0} is a preset and cannot be changed; put your policy under a name of your own")]
     Preset(&'static str),
     /// Its values are invalid: every complaint.
     #[error("the policy is invalid")]
     Bad(Vec<BadPolicy>),
-    /// There are [`POLICIES_MAX`] already.
     #[error("there are {POLICIES_MAX} policies already, which is the most; delete one that is not used")]
     TooMany,
     /// A tenant or an endpoint uses it: the text names it.
@@ -81,10 +73,8 @@ pub enum NotPut {
     /// Another request changed or deleted it at the same time, on every try.
     #[error("another request changed the policy at the same time; read it again, and repeat your change")]
     Stale,
-    /// The engine is going down.
     #[error(transparent)]
     Ended(#[from] EngineStopped),
-    /// The store could not take it.
     #[error("the policy could not be made durable")]
     Store(#[from] StoreError),
 }

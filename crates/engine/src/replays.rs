@@ -26,13 +26,10 @@ pub const RUNNING_MAX: u32 = 16;
 /// Why a replay was not begun or resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReplayed {
-    /// The tenant has [`RUNNING_MAX`] running replays.
     #[error("{RUNNING_MAX} replays are running already; wait until one has ended, or pause or cancel one")]
     TooMany,
-    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
-    /// The store could not take it.
     #[error("the replay could not be made durable")]
     Store(#[source] StoreError),
 }
@@ -46,12 +43,9 @@ impl From<StoreError> for NotReplayed {
     }
 }
 
-/// A replay to begin.
 #[derive(Clone, Debug)]
 pub struct AskedReplay {
-    /// The tenant that owns the deliveries.
     pub tenant: TenantId,
-    /// The selection.
     pub what: ReplayWhat,
     /// The most deliveries made in a second; `None` for no limit.
     pub per_second: Option<u32>,
@@ -59,12 +53,9 @@ pub struct AskedReplay {
     pub reason: Option<String>,
 }
 
-/// A replay that was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeReplay {
-    /// Its public id.
     pub public_id: String,
-    /// The public id of its tenant.
     pub tenant: Option<String>,
     /// The public id of its endpoint, if the selection is of one endpoint.
     pub endpoint: Option<String>,
@@ -230,7 +221,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(known.map(|known| self.public_id(IdKind::Endpoint, known.id.0, known.at)))
     }
 
-    /// A job that the caller may see.
     pub async fn job(&self, visibility: Sees, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
         Ok(self.store.job(id).await?.filter(|job| visibility.sees(job.tenant)))
     }

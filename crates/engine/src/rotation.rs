@@ -18,19 +18,15 @@ use crate::rest::rest;
 const YIELD: u32 = 9;
 /// The pause after a step that changed nothing, because a read transaction or a full disk prevented it.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The pause after a step that failed.
 const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// Why no rotation was begun.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRotated {
-    /// The engine has no [`Keeper`].
     #[error("this engine was started without a master key to look after")]
     NoKeeper,
-    /// There is no newer key.
     #[error(transparent)]
     NoNewerKey(#[from] NoNewerKey),
-    /// The store failed.
     #[error("the store could not be asked about its master key")]
     Store(#[from] StoreError),
 }
@@ -41,7 +37,6 @@ pub(crate) struct Rotator {
     keeper: Option<Keeper>,
     /// Held by the request that begins a rotation: two at once would each make a newer key.
     asking: Mutex<()>,
-    /// Notified when a rotation was requested.
     wake: Notify,
 }
 
@@ -150,7 +145,6 @@ pub async fn rotate_now<S: MasterKeys, C: Clock>(
     Ok(now)
 }
 
-/// Logs the beginning and the end of a rotation.
 fn log_progress(before: &Rotation, after: &Rotation) {
     if before.newest != after.newest {
         tracing::info!(from = %before.newest, to = %after.newest, "master key rotation began");

@@ -21,7 +21,6 @@ use crate::policies::{POLICIES_MAX, StoredPolicy};
 use crate::tenants::{Hours, Tenant, Terms};
 use crate::zone;
 
-/// The rules of one tenant.
 #[derive(Debug, Default)]
 pub struct Rules {
     /// How many changes of rules were known when these were read.
@@ -36,7 +35,6 @@ pub struct Rules {
     off_peak: Option<OffPeakRule>,
 }
 
-/// A tenant's off-peak window.
 #[derive(Debug)]
 struct OffPeakRule {
     hours: Hours,
@@ -110,7 +108,6 @@ impl Rules {
 /// The most tenants with rules in the cache. When one more comes, the cache is cleared.
 const KEPT_MAX: usize = 16_384;
 
-/// A cache of the rules in use.
 #[derive(Debug)]
 pub(crate) struct AllRules<S> {
     store: Arc<S>,

@@ -40,7 +40,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 type Loaded =
     (AttemptStart, Option<Timestamp>, Result<(Option<Arc<CachedEndpoint>>, Option<Arc<Message>>), StoreError>);
 
-/// Makes attempts through the connector.
 pub struct AttemptSender<S, C> {
     store: Arc<S>,
     endpoint_cache: Arc<EndpointCache<S>>,

@@ -20,7 +20,6 @@ const GROWN: u64 = 1_000;
 /// How long a shutdown waits for the last checkpoint: on a full disk it would wait for ever.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
-/// The task that signs checkpoints.
 #[derive(Debug)]
 pub(crate) struct Signer<S, C> {
     pub(crate) store: Arc<S>,

@@ -51,12 +51,10 @@ impl Default for TargetRules {
     }
 }
 
-/// The scheme of a target's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UrlScheme {
     /// Without encryption.
     Http,
-    /// Over TLS.
     Https,
 }
 
@@ -74,7 +72,6 @@ impl UrlScheme {
 pub enum Host {
     /// In ASCII, lower case, without a trailing dot.
     Name(String),
-    /// An address written in the URL.
     Address(IpAddr),
 }
 
@@ -91,9 +88,7 @@ impl fmt::Display for Host {
 /// Scheme, host and port; targets of the same origin share connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The scheme.
     pub scheme: UrlScheme,
-    /// The host.
     pub host: Host,
     /// The port, also where the URL leaves it out.
     pub port: u16,
@@ -210,12 +205,10 @@ impl Target {
         &self.host_field
     }
 
-    /// The whole URL.
     pub fn url(&self) -> Uri {
         self.url.clone()
     }
 
-    /// The request's path and query.
     pub fn path(&self) -> &Uri {
         &self.path
     }

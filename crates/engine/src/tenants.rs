@@ -29,20 +29,15 @@ use crate::engine::Engine;
 /// The uid of the tenant that a server without keys uses by default.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// A tenant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its id.
     pub id: TenantId,
-    /// When it was made.
     pub at: Timestamp,
     /// The operator's own name for it.
     pub uid: Option<String>,
-    /// Its settings.
     pub terms: Terms,
 }
 
-/// The settings of a tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
@@ -67,7 +62,6 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Its retention times, as the store takes them.
     pub(crate) fn retention(&self) -> RetentionOverride {
         RetentionOverride { payload: self.payload_kept, history: self.history_kept }
     }
@@ -108,10 +102,8 @@ pub struct Quota {
     pub burst: u32,
 }
 
-/// What is left of a tenant's quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// The quota.
     pub quota: Quota,
     /// How many messages it may send now.
     pub left: u64,
@@ -123,7 +115,6 @@ pub struct Allowance {
 pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1_000.0;
 
 impl Tenant {
-    /// Reads a tenant from its document.
     pub(crate) fn of(document: Document) -> Result<Self, StoreError> {
         let terms = serde_json::from_slice(&document.body).map_err(|error| damaged(&error))?;
         Ok(Self { id: document.tenant, at: document.at, uid: document.name, terms })
@@ -141,7 +132,6 @@ impl Tenant {
         }
     }
 
-    /// What the dispatch loop needs of it.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it lies between two small numbers")]
     fn settings(&self) -> TenantSettings {
         let weight = self.terms.weight.clamp(*WEIGHTS.start(), *WEIGHTS.end());
@@ -156,22 +146,17 @@ fn damaged(error: &serde_json::Error) -> StoreError {
 /// Why a tenant or an API key was not made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFiled {
-    /// Another one has this uid.
     #[error("another one has this uid; choose another uid, or change the one that has it")]
     NameTaken,
     /// It was changed or deleted since it was read.
     #[error("another request changed it at the same time; read it again, and repeat your change")]
     Stale,
-    /// Its idempotency key was used for another request.
     #[error("this key was used for another request within the last 24 hours; use a new one")]
     KeyReused,
-    /// A key of this class cannot have this scope.
     #[error(transparent)]
     Scope(#[from] ScopeNotAllowed),
-    /// The engine is shutting down.
     #[error(transparent)]
     Ended(#[from] EngineStopped),
-    /// The store could not take it.
     #[error("it could not be made durable")]
     Store(#[from] StoreError),
 }
@@ -179,7 +164,6 @@ pub enum NotFiled {
 /// The result of making something with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Made<T> {
-    /// It was made by this request.
     Now(T),
     /// It was made by an earlier request with the same key, which got this answer.
     Before(FirstAnswer),
@@ -261,12 +245,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(Some(tenant))
     }
 
-    /// The public id of a tenant, if the tenant exists.
     pub async fn tenant_public_id(&self, id: TenantId) -> Result<Option<String>, StoreError> {
         Ok(self.tenant(id).await?.map(|tenant| self.public_id(IdKind::Tenant, tenant.id.0, tenant.at)))
     }
 
-    /// The tenant with this uid.
     pub async fn tenant_named(&self, uid: &str) -> Result<Option<Arc<Tenant>>, StoreError> {
         let known = self.tenants.lock().by_uid.get(uid).copied();
         if let Some(id) = known {
@@ -290,7 +272,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         page.into_iter().map(Tenant::of).collect()
     }
 
-    /// Makes a tenant and applies its settings.
     pub async fn make_tenant(
         self: &Arc<Self>,
         uid: Option<String>,
@@ -392,12 +373,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 }
 
-/// A tenant that was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MadeTenant {
-    /// The tenant.
     pub tenant: Tenant,
-    /// Its public id.
     pub public_id: String,
 }
 

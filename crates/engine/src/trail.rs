@@ -63,7 +63,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.accepted_at(messages).await
     }
 
-    /// The tenant of an endpoint, also of one that was deleted.
     pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
     }
@@ -73,7 +72,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self.store.endpoint_of_lane(lane).await
     }
 
-    /// The name of a policy, if the policy exists.
     pub async fn policy_name(&self, id: Key) -> Result<Option<String>, StoreError> {
         Ok(self.store.document(DocumentKind::Policy, id).await?.and_then(|policy| policy.name))
     }

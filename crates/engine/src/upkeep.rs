@@ -29,7 +29,6 @@ const YIELD: u32 = 9;
 /// Tenants whose retention times are passed to the store at a time.
 const TENANTS_PAGE: u32 = 500;
 
-/// The task of the upkeep.
 #[derive(Debug)]
 pub(crate) struct Upkeep<S, C> {
     pub(crate) store: Arc<S>,

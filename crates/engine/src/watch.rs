@@ -38,7 +38,6 @@ struct Sample {
 const LOOK_LEAST: Duration = Duration::from_secs(1);
 
 impl Watch {
-    /// Counts accepted messages.
     pub(crate) fn accepted(&self, messages: u64) {
         self.accepted.fetch_add(messages, Ordering::Relaxed);
     }
@@ -58,25 +57,18 @@ impl Watch {
     }
 }
 
-/// The engine's figures at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineFigures {
-    /// The time of the figures.
     pub now: Timestamp,
-    /// Those of the dispatch loop.
     pub dispatch: Watched,
-    /// Those of the store.
     pub store: Condition,
-    /// Messages that were accepted since the start.
     pub accepted: u64,
-    /// Open connections to receivers.
     pub connections_out: u64,
     /// The time to send all ready deliveries that are not held, at the rate since the last read.
     pub backlog: Duration,
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Collects the figures.
     pub async fn watch(&self) -> Result<EngineFigures, EngineStopped> {
         let CommandReply::Watched(dispatch) = self.handle.ask(Command::Watch).await? else { return Err(EngineStopped) };
         let now = self.clock.now();

@@ -9,11 +9,9 @@ use posthaste_core::off_peak::Offsets;
 use posthaste_core::policy::nearest;
 use posthaste_core::time::Timestamp;
 
-/// A name that is no time zone's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("time zone {name:?} is not known: write a name such as Europe/Berlin or UTC{nearest}")]
 pub struct UnknownZone {
-    /// The name that was given.
     pub name: String,
     /// A hint with the most similar known name; empty if there is none.
     pub nearest: String,

@@ -62,11 +62,8 @@ async fn wait(link: &mut Link, seat: &mut Seat, alarm: &mut Alarm, until: Instan
     seat.stop_waiting()
 }
 
-/// The result of carrying an attempt.
 enum Carried {
-    /// The attempt has ended.
     Ended(Result<ReceivedResponse, ConnectionFault>),
-    /// No connection could be opened.
     NotOpened(ConnectionFault),
     /// An HTTP/2 connection was opened; it has yet to carry this attempt.
     Many(Box<Streams>),
@@ -131,7 +128,6 @@ async fn open(
 
 /// Whether a kept connection may be used.
 enum Reuse {
-    /// It may be used.
     Link(Box<Link>),
     /// It may not: its name now has these addresses, and the connection's is not among them.
     Moved(Vec<IpAddr>),

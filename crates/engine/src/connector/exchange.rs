@@ -43,7 +43,6 @@ pub(super) struct Link {
     checked_at: Instant,
 }
 
-/// How an exchange ended.
 #[derive(Debug)]
 pub(super) enum Exchange {
     /// With an answer; [`Link::is_usable`] says whether the connection can be used again.
@@ -54,7 +53,6 @@ pub(super) enum Exchange {
     Failed(ConnectionFault),
 }
 
-/// The progress of writing a request.
 #[derive(Debug, Default)]
 struct Sent {
     bytes: usize,
@@ -69,7 +67,6 @@ impl Link {
         Self { wire, inbox: BytesMut::new(), outbox: Vec::new(), is_usable: true, address, checked_at }
     }
 
-    /// The address it is connected to.
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }
@@ -192,7 +189,6 @@ impl Link {
     }
 }
 
-/// How writing and reading ended.
 enum Ended {
     /// The answer was read this far.
     Read(ReadProgress),

@@ -85,14 +85,12 @@ pub(super) fn without_answer(ended: io::Result<usize>) -> ConnectionFault {
     }
 }
 
-/// How a stream ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamFault {
     /// The receiver did not process the request, by the rules of HTTP/2.
     NotProcessed(ConnectionFault),
     /// The receiver reset the stream, or violated the protocol.
     Broken(ConnectionFault),
-    /// The connection was lost.
     Lost(ConnectionFault),
 }
 

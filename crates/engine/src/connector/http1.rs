@@ -35,10 +35,8 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &ChannelRequest, target: &T
     write!(out, "content-length: {}\r\n\r\n", request.body.len()).expect("a vector takes everything");
 }
 
-/// The progress of reading an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadProgress {
-    /// More of it is to come.
     More,
     /// It was read to its end.
     Whole,
@@ -56,7 +54,6 @@ pub(super) struct ResponseReader {
     kept: BodyExcerpt,
 }
 
-/// The head of an answer.
 #[derive(Debug)]
 struct Head {
     status: StatusCode,
@@ -136,12 +133,15 @@ impl ResponseReader {
 
 /// What the received bytes begin with.
 enum Parsed {
-    /// An incomplete head.
     Incomplete,
     /// An interim answer of `length` bytes; another answer follows.
-    Interim { length: usize },
-    /// The head of the answer.
-    Head { head: Head, length: usize },
+    Interim {
+        length: usize,
+    },
+    Head {
+        head: Head,
+        length: usize,
+    },
 }
 
 fn parse(inbox: &[u8]) -> Result<Parsed, ConnectionFault> {

@@ -28,7 +28,6 @@ pub struct IdentityPem<'a> {
     pub ca: Option<&'a str>,
     /// The client certificate, followed by the chain to its authority.
     pub client_cert: Option<&'a str>,
-    /// The certificate's private key.
     pub client_key: Option<&'a str>,
 }
 
@@ -43,50 +42,27 @@ pub struct Identity {
 /// Why texts make no [`Identity`]. [`BadIdentity::field`] names the text that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadIdentity {
-    /// Nothing was given.
     #[error("is empty; give ca, or client_cert with client_key, or all three")]
     Empty,
-    /// A text is above [`PEM_BYTES_MAX`].
     #[error("has {bytes} bytes, the most is {PEM_BYTES_MAX}; give only the certificates that are needed")]
-    TooLong {
-        /// The text's name in the API.
-        field: &'static str,
-        /// The size of the text.
-        bytes: usize,
-    },
-    /// A text is not PEM.
+    TooLong { field: &'static str, bytes: usize },
     #[error("is not PEM; it must have lines such as -----BEGIN {expected}-----")]
-    NotPem {
-        /// The text's name in the API.
-        field: &'static str,
-        /// The PEM label that it should have.
-        expected: &'static str,
-    },
-    /// A text has more than [`CERTIFICATES_MAX`] certificates.
+    NotPem { field: &'static str, expected: &'static str },
     #[error("has more than {CERTIFICATES_MAX} certificates; give only those that are needed")]
-    TooMany {
-        /// The text's name in the API.
-        field: &'static str,
-    },
-    /// A certificate is malformed, or not one of an authority.
+    TooMany { field: &'static str },
     #[error("certificate {number} cannot be used as an authority; give a CA's X.509 certificate")]
     BadAuthority {
         /// The certificate's number in the text, counted from 1.
         number: usize,
     },
-    /// There is a client certificate without its key.
     #[error("is missing; a client certificate needs its private key")]
     NoKey,
-    /// There is a client key without its certificate.
     #[error("is missing; a client key needs its certificate")]
     NoCertificate,
-    /// The key cannot be used for signing.
     #[error("cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key")]
     BadKey,
-    /// The key belongs to another certificate.
     #[error("does not belong to the first certificate of client_cert")]
     KeyDoesNotFit,
-    /// The client certificate is malformed.
     #[error("its first certificate cannot be read; give an X.509 certificate")]
     BadCertificate,
 }

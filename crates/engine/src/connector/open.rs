@@ -48,7 +48,6 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// The flow-control window for answers of one HTTP/2 connection.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// An open connection.
 pub(super) enum OpenConnection {
     /// HTTP/1.1: it carries one attempt at a time.
     One(Box<Link>),
@@ -113,7 +112,6 @@ impl Opener {
         Self { settings, resolver, dial, roots, tls, http2 }
     }
 
-    /// The TLS connectors for this identity.
     pub(super) fn tls(&self, identity: Option<&Identity>) -> Tls {
         match identity {
             Some(identity) => Tls::new(&self.roots, Some(identity)),

@@ -25,7 +25,6 @@ use super::open::{Opener, Tls};
 use super::protocol::{Broke, Protocols, STREAMS_EXPECTED};
 use crate::target::Origin;
 
-/// The queues and connections of all origins.
 #[derive(Debug)]
 pub(super) struct Pools {
     origins: Mutex<Origins>,
@@ -80,14 +79,12 @@ struct Handed {
     waker: Option<Waker>,
 }
 
-/// The result of offering an attempt.
 #[derive(Debug)]
 pub(super) enum Offer {
     /// A connection has it or will take it.
     Taken,
     /// It needs a new connection, whose seat this is.
     Grow(Seat, RunningAttempt),
-    /// The connector is closing.
     Closed(RunningAttempt),
 }
 
@@ -224,7 +221,6 @@ pub(super) struct Seat {
 /// What a connection that carries one attempt at a time does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// It carries this attempt.
     Carry(RunningAttempt),
     /// It waits until [`Seat::poll_handed`] is ready.
     Wait,
@@ -233,12 +229,10 @@ pub(super) enum Next {
 }
 
 impl Seat {
-    /// The origin of its connection.
     pub(super) fn origin(&self) -> &Origin {
         &self.pool.origin
     }
 
-    /// The TLS connectors of this pool.
     pub(super) fn tls(&self, opener: &Opener) -> Tls {
         self.pool.tls.get_or_init(|| opener.tls(self.pool.identity.as_deref())).clone()
     }

@@ -21,7 +21,6 @@ const HTTP1_FOR: Duration = Duration::from_secs(600);
 /// The most receivers that are remembered. When one more comes, all are evicted.
 const KNOWN_MAX: usize = 4_096;
 
-/// What is known of receivers.
 #[derive(Debug, Default)]
 pub(super) struct Protocols(HashMap<(Option<Digest>, Origin), Known>);
 

@@ -20,15 +20,12 @@ use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX
 use super::protocol::Broke;
 use super::{ConnectionFault, ReceivedResponse, fault};
 
-/// An attempt whose stream has ended.
 pub(super) struct StreamEnd {
     pub(super) attempt: RunningAttempt,
     pub(super) how: How,
 }
 
-/// How it ended.
 pub(super) enum How {
-    /// With an answer.
     Answered(ReceivedResponse),
     /// Without one, and how the receiver broke it, if it did.
     Failed(ConnectionFault, Option<Broke>),
@@ -70,7 +67,6 @@ async fn talk(mut sender: SendRequest<Bytes>, attempt: &RunningAttempt, deadline
     }
 }
 
-/// How waiting for an answer's head ended.
 enum Head {
     Answered(Response<RecvStream>),
     Failed(h2::Error),

@@ -34,7 +34,6 @@ use super::wire::{CountedStream, Traffic};
 use super::{Carriers, ConnectionFault, fault};
 use crate::target::Refusal;
 
-/// An open connection.
 pub(super) struct Streams {
     sender: SendRequest<Bytes>,
     /// `None` once it has ended: it must not be polled again.
@@ -98,7 +97,6 @@ pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, streams: Box<St
     queue.into_iter().for_each(|attempt| task.carriers.pass_on(attempt));
 }
 
-/// The connection's task.
 struct Task {
     carriers: Arc<Carriers>,
     seat: Seat,
@@ -129,9 +127,7 @@ struct Task {
 struct Silence {
     /// Bytes read when the silence began.
     read_before: u64,
-    /// When to check for further bytes.
     look_at: Instant,
-    /// Whether a ping was sent.
     pinged: bool,
 }
 

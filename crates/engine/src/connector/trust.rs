@@ -20,26 +20,15 @@ pub struct Roots(RootCertStore);
 pub enum TrustError {
     /// The system has no bundle of authorities, as in a minimal container image.
     #[error("the system has no trusted certificates ({problems} problems reading them); install its CA bundle")]
-    NoSystemRoots {
-        /// How many files or entries could not be read.
-        problems: usize,
-    },
-    /// The file of authorities cannot be read, or is not PEM.
+    NoSystemRoots { problems: usize },
     #[error("cannot read trusted certificates from {}; give a PEM file", path.display())]
     BadFile {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// The file of authorities has no usable certificate.
     #[error("{} has no certificate that can be trusted; give a PEM file of authorities", path.display())]
-    EmptyFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The certificate of an authority that the operator added is malformed.
+    EmptyFile { path: PathBuf },
     #[error("cannot use the certificate of an extra authority; give a CA's certificate")]
     BadRoot(#[source] rustls::Error),
 }
@@ -73,7 +62,6 @@ impl Roots {
         Self(RootCertStore::empty())
     }
 
-    /// Adds an authority.
     pub fn with(mut self, authority: CertificateDer<'static>) -> Result<Self, TrustError> {
         self.0.add(authority).map_err(TrustError::BadRoot)?;
         Ok(self)

@@ -10,7 +10,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A stream that counts what it reads.
 #[derive(Debug)]
 pub(super) struct CountedStream {
     stream: PlainOrTls,

@@ -22,9 +22,7 @@ pub enum StoreCall {
     /// Read at most this many rows, at this time. The departure is the last one before the page was
     /// requested.
     Page(Query, u32, Timestamp, Departure),
-    /// Mark rows as spilled.
     Spill(Vec<Evicted>),
-    /// Look up lanes.
     Lanes(Vec<LaneId>),
     /// Make a cut durable, at the request of a caller with this key, and answer this ticket.
     Cut(Cut, Option<ApiKeyRef>, Option<Ticket>),
@@ -49,40 +47,29 @@ pub enum StoreReply {
     Settled(Vec<Settled>),
     /// The rows as of this departure, or later.
     Paged(Query, Departure, PendingPage),
-    /// These rows are marked as spilled.
     Spilled(Vec<Evicted>),
     /// The lanes asked for, and the settings of those that exist.
     Lanes(Vec<LaneId>, Vec<Arc<LaneSettings>>),
-    /// The cut is durable.
     Cut {
-        /// What it covers.
         scope: CutScope,
-        /// The endpoint that ended with it.
         endpoint: Option<EndpointId>,
         /// The command to answer, if a caller asked for the cut.
         ticket: Option<Ticket>,
-        /// How many pending deliveries it ended.
         ended: u64,
-        /// How many were in flight and may still arrive.
         in_flight: u64,
     },
     /// The rows that one step of a sweep ended.
     Swept(Sweep, SweptRows),
-    /// The cut is deleted.
     Uncut,
-    /// The pause is durable.
     Paused(Ticket),
     /// The pause is over, and those before it.
     Resumed(PauseScope, PauseNumber, Ticket),
-    /// The journal has it.
     Reset(Ticket),
-    /// The breakers are stored.
     Remembered,
     /// A read failed: the call is made again.
     Failed(StoreCall),
 }
 
-/// Carries out a call.
 pub async fn perform<S: Outbox>(store: &S, session: Session, call: StoreCall) -> Result<StoreReply, StoreError> {
     Ok(match call {
         StoreCall::Settle(batch) => StoreReply::Settled(store.settle(session, batch).await?),

@@ -55,7 +55,6 @@ pub enum Command {
     Breakers,
     /// Which lanes go through this gate, and which tenants own them?
     LanesThrough(SharedGate),
-    /// Apply a tenant's settings.
     Tenant(TenantSettings),
     /// Reset a breaker, at the request of a caller with this key: in force at once, and in the journal once it is
     /// answered. It is as durable as breakers are.
@@ -68,18 +67,15 @@ pub enum Command {
     GivenUp(Vec<DeliveryId>),
     /// Which deliveries are being sent or recorded?
     UnderWay,
-    /// The figures for metrics.
     Watch,
 }
 
 /// Ends everything that waits in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndLane {
-    /// The lane.
     pub lane: LaneId,
     /// The highest id that ends.
     pub upto: Key,
-    /// The cause that the ended deliveries get.
     pub cause: Cause,
     /// The endpoint that ends with the lane, and how.
     pub endpoint: Option<(EndpointId, EndpointChange)>,
@@ -88,7 +84,6 @@ pub struct EndLane {
 /// A lane that is paused or whose endpoint is disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanePaused {
-    /// Why it waits, and until when.
     pub hold: Hold,
     /// The pause with its note, if a caller paused the lane or a dead delivery of a strict lane did.
     pub said: Option<Arc<Pause>>,
@@ -99,11 +94,9 @@ pub struct LanePaused {
 pub enum CommandReply {
     /// It is durable and in force.
     Done,
-    /// Deliveries were ended.
     Ended {
         /// How many will never be sent again.
         ended: u64,
-        /// How many are in flight and may still arrive.
         in_flight: u64,
     },
     /// Nothing was done: the delivery has ended or was never sent, the breaker is closed, the scope is not paused, or
@@ -123,7 +116,6 @@ pub enum CommandReply {
     InFlight(Vec<MessageId>),
     /// The deliveries being sent or recorded.
     UnderWay(Vec<DeliveryId>),
-    /// The figures for metrics.
     Watched(Box<Watched>),
 }
 

@@ -7,10 +7,8 @@ use posthaste_core::cause::{Cause, Class};
 use posthaste_core::scheduler::SchedulerFigures;
 use posthaste_core::state::State;
 
-/// The loop's figures for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// Counters since the start.
     pub counts: DispatchCounts,
     /// Gauges of what is in memory.
     pub queue: SchedulerFigures,
@@ -30,20 +28,15 @@ pub const CLASSES: [(Class, &str); 8] = [
     (Class::Ours, "ours"),
 ];
 
-/// Counters since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DispatchCounts {
-    /// Deliveries that were accepted.
     pub arrived: u64,
     /// Attempts that ended, by [`CLASSES`].
     pub attempts: [u64; CLASSES.len()],
-    /// The duration of attempts.
     pub took: DurationHistogram,
     /// The time from an attempt's due time to its start.
     pub latency: DurationHistogram,
-    /// Deliveries that were delivered.
     pub delivered: u64,
-    /// Deliveries that were cancelled.
     pub cancelled: u64,
     /// Deliveries whose TTL ended.
     pub expired: u64,
@@ -73,7 +66,6 @@ impl Default for DispatchCounts {
 }
 
 impl DispatchCounts {
-    /// An attempt ended.
     pub(super) fn attempted(&mut self, class: Class, took: Duration) {
         if let Some(at) = CLASSES.iter().position(|(known, _)| *known == class) {
             self.attempts[at] += 1;
@@ -86,7 +78,6 @@ impl DispatchCounts {
         self.latency.note(delay);
     }
 
-    /// A delivery's next state was decided.
     pub(super) fn recorded(&mut self, state: &State) {
         match state {
             State::Delivered { .. } => self.delivered += 1,
@@ -105,7 +96,6 @@ impl DispatchCounts {
 /// The upper bounds of a histogram's buckets, in milliseconds.
 pub const BUCKETS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000];
 
-/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurationHistogram {
     /// How many durations fall into each bucket of [`BUCKETS_MS`]; the last holds those above all bounds.

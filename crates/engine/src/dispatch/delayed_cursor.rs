@@ -8,10 +8,8 @@ use posthaste_core::scheduler::HORIZON;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{PendingPage, Query};
 
-/// Rows in one page.
 pub(super) const PAGE: u32 = 1_000;
 
-/// The cursor over delayed rows.
 #[derive(Debug)]
 pub(super) struct DelayedCursor {
     after: Option<(Timestamp, DeliveryId)>,

@@ -60,7 +60,6 @@ pub struct DispatchHandle {
 pub struct EngineStopped;
 
 impl DispatchHandle {
-    /// Sends a command and waits for its answer.
     pub async fn ask(&self, command: Command) -> Result<CommandReply, EngineStopped> {
         let (answer, answered) = oneshot::channel();
         self.commands.send((command, answer)).await.map_err(|_| EngineStopped)?;

@@ -15,7 +15,6 @@ use posthaste_store::{Pause, PauseScope};
 
 use super::Effect;
 
-/// Numbers the pauses of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseNumber(u64);
 

@@ -17,7 +17,6 @@ use super::{Dispatch, Effect};
 /// The shortest time between two writes, and so how old the stored breakers may become.
 const REMEMBER_EVERY: Duration = Duration::from_secs(5);
 
-/// The breakers in the store.
 #[derive(Debug, Default)]
 pub(super) struct StoredBreakers {
     /// Those that are stored or being written.
@@ -46,7 +45,6 @@ impl StoredBreakers {
         self.is_stale |= verdict.class != Class::Delivered || !self.breakers.is_empty();
     }
 
-    /// The write has ended.
     pub(super) fn written(&mut self) {
         self.is_writing = false;
     }

@@ -44,7 +44,6 @@ pub(super) struct Sweeper {
     /// When the call under way was made.
     asked_at: Option<Timestamp>,
     rest_until: Option<Timestamp>,
-    /// The cut that was swept last.
     last: Option<CutScope>,
     /// Whether the roll had its turn since.
     rolled: bool,
@@ -99,7 +98,6 @@ impl Sweeper {
         self.cuts.insert(scope, Made { upto, since, look_at: None, roll_from: None });
     }
 
-    /// Whether a cut of this scope is in force.
     pub(super) fn is_ending(&self, scope: CutScope) -> bool {
         self.cuts.contains_key(&scope)
     }

@@ -32,7 +32,6 @@ fn lane(order: Order, on_dead: OnDead) -> Arc<LaneSettings> {
     Arc::new(LaneSettings { order, on_dead, ..settings(7) })
 }
 
-/// A lane with first-in-first-out order.
 fn fifo(n: u64) -> Arc<LaneSettings> {
     Arc::new(settings(n))
 }

@@ -160,7 +160,6 @@ impl Process {
         JobId(message.id.0)
     }
 
-    /// Accepts a message for one endpoint.
     async fn accept_for(&self, endpoint: EndpointId, message: Message) -> Delivery {
         let lane = lane_of(endpoint);
         let id = DeliveryId(self.mint.keys(1));

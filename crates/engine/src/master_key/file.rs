@@ -63,7 +63,6 @@ pub(super) fn make(path: &Path, text: &SecretText) -> Result<SecretText, NoMaste
     read(path)?.ok_or_else(|| unwritable(path, &io::Error::other("it was made and is missing again")))
 }
 
-/// Replaces the file's text atomically.
 pub(super) fn replace(path: &Path, text: &SecretText) -> Result<(), NoMasterKey> {
     let replaced = write_beside(path, text).and_then(|new| fs::rename(&new, path)).and_then(|()| sync_folder_of(path));
     replaced.map_err(|error| unwritable(path, &error))

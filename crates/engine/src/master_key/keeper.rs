@@ -18,31 +18,15 @@ pub enum NoNewerKey {
         "the master key is given by {from}, which is read at the start: give it the new key and behind it the old \
          one, and restart; the key is then rotated while the server serves"
     )]
-    ReadAtTheStart {
-        /// Where it comes from.
-        from: String,
-    },
-    /// The newest key of the source is the one in use.
+    ReadAtTheStart { from: String },
     #[error(
         "{from} gives no newer master key than {current}; put one before it, keep the old one behind it, and ask again"
     )]
-    NoneNewer {
-        /// Where it comes from.
-        from: String,
-        /// The key in use.
-        current: MasterKeyId,
-    },
-    /// The source does not have the key in use.
+    NoneNewer { from: String, current: MasterKeyId },
     #[error(
         "{from} does not give master key {current}, which is in use; put it back behind the new one, and ask again"
     )]
-    OlderMissing {
-        /// Where the keys come from.
-        from: String,
-        /// The key in use.
-        current: MasterKeyId,
-    },
-    /// It could not be read or written.
+    OlderMissing { from: String, current: MasterKeyId },
     #[error(transparent)]
     Key(#[from] NoMasterKey),
 }
@@ -65,7 +49,6 @@ enum Rereadable {
 }
 
 impl Keeper {
-    /// A keeper of the key for the data in a folder.
     pub fn new(source: &MasterKeySource, folder: &Path) -> Self {
         let rereadable = match source {
             MasterKeySource::Folder => Some(Rereadable::Folder),
@@ -76,7 +59,6 @@ impl Keeper {
         Self { folder: folder.to_owned(), source: rereadable, named: source.to_string() }
     }
 
-    /// The name of the key's source.
     pub fn named(&self) -> &str {
         &self.named
     }

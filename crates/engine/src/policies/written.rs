@@ -40,7 +40,6 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The bytes that are stored of a policy.
 pub(super) fn write(spec: &PolicySpec) -> Vec<u8> {
     let tier = |tier: &TierSpec| Tier { scale: tier.scale, first_ms: tier.first.map(ms) };
     let written = Written {

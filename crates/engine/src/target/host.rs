@@ -63,7 +63,6 @@ pub struct HostPattern {
     below: bool,
 }
 
-/// A pattern that can match no host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} is neither a host such as example.net nor a pattern such as *.example.net")]
 pub struct BadHostPattern {

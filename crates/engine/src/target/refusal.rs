@@ -11,7 +11,6 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// Every refusal.
             #[cfg(test)]
             const ALL: &'static [Refusal] = &[$(Self::$name,)*];
 
@@ -22,7 +21,6 @@ macro_rules! refusals {
                 }
             }
 
-            /// What is wrong, and the way out.
             pub const fn message(self) -> &'static str {
                 match self {
                     $(Self::$name => $message,)*

@@ -41,9 +41,7 @@ pub(crate) enum Reply {
     Ok,
     /// Answers 200 once the semaphore has a permit.
     Held(Arc<Semaphore>),
-    /// Never answers.
     Never,
-    /// Resets the stream.
     Reset(Reason),
     /// Answers with this many fields of this many bytes each.
     Fields(usize, usize),

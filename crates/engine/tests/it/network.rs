@@ -18,7 +18,6 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The result of a look-up.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     Addresses(Vec<IpAddr>),
@@ -78,14 +77,12 @@ pub(crate) struct Witness {
     patience: Patience,
 }
 
-/// When a connection is handed to the connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// At once.
     None,
     /// Once the receiver has done something: sent bytes, closed or reset.
     UntilReadable,
-    /// Never.
     Endless,
 }
 
@@ -166,7 +163,6 @@ impl Bench {
         done.expect("every job ends by its deadline").expect("the connector lives as long as the bench")
     }
 
-    /// One attempt from start to end.
     pub(crate) async fn attempt(&mut self, url: &str) -> Done {
         let job = self.job(7, url);
         self.connector.send(job).expect("a connector with room takes a job");

@@ -14,11 +14,9 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// One step of a receiver on a connection. At the end of its script it closes the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Reads a request, head and body.
     Read,
     /// Reads no more than the first byte.
     ReadFirst,
-    /// Writes these bytes.
     Write(Vec<u8>),
     /// Writes these bytes again and again until the other side has gone.
     Flood(Vec<u8>),
@@ -26,7 +24,6 @@ pub(crate) enum Step {
     Hold,
     /// Neither reads nor writes any more.
     Stall,
-    /// Resets the connection.
     Reset,
     /// Answers every request with 200 until the other side has gone.
     Serve,
@@ -55,7 +52,6 @@ impl Receiver {
         Self::listen(scripts, None).await
     }
 
-    /// The same over TLS.
     pub(crate) async fn start_tls(scripts: Vec<Vec<Step>>, acceptor: TlsAcceptor) -> Self {
         Self::listen(scripts, Some(acceptor)).await
     }

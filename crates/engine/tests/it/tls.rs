@@ -13,7 +13,6 @@ use tokio_rustls::TlsAcceptor;
 use crate::network::{Bench, Names, Patience, SHORT, Witness, addresses, settings};
 use crate::receiver::{Receiver, Step, write};
 
-/// A certificate authority for tests.
 pub(crate) struct Authority {
     certificate: CertificateDer<'static>,
     pem: String,
@@ -69,7 +68,6 @@ impl Authority {
         Arc::new(Identity::parse(pem).expect("texts that fit"))
     }
 
-    /// The same with these protocols on offer.
     pub(crate) fn acceptor_of(&self, names: &[&str], protocols: &[&str]) -> TlsAcceptor {
         let mut config = ServerConfig::clone(self.acceptor(names).config());
         config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();

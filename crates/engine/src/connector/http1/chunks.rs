@@ -17,7 +17,6 @@ pub(super) struct Chunks {
     at: At,
     /// Bytes of extensions so far, which are skipped and bounded.
     extensions: usize,
-    /// Bytes of trailers so far.
     trailers: usize,
 }
 

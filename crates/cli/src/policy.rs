@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use posthaste_core::policy::Policy;
 use posthaste_core::tier::Tier;
-use posthaste_server::api::policies::Previewed;
+use posthaste_server::api::policies::PreviewView;
 use posthaste_server::duration;
 
 use crate::say::say;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let policy = Policy::named(name)?;
     let preview = policy.preview(*tier, *ttl);
     if *json {
-        say!("{}", serde_json::to_string_pretty(&Previewed::of(&preview))?)
+        say!("{}", serde_json::to_string_pretty(&PreviewView::of(&preview))?)
     } else {
         say!("{}\n\n{}", preview.text, preview.table().trim_end())
     }

@@ -142,7 +142,7 @@ impl Sees {
 }
 
 #[derive(Clone, Debug)]
-pub struct DeliveryView {
+pub struct ExplainedDelivery {
     pub shown: DeliveryRecord,
     /// Why it waits; `None` once it has ended.
     pub explained: Option<Explained>,
@@ -257,7 +257,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A delivery with its state, its attempts and the reason why it waits.
-    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<DeliveryView>, NotDone> {
+    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<ExplainedDelivery>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
         // The store keeps endpoints that were deleted, so this finds their deliveries too.
         let endpoint = self.store.endpoint(shown.delivery.endpoint).await?;
@@ -272,7 +272,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         visibility: Sees,
         id: MessageId,
-    ) -> Result<Option<(Arc<Message>, Vec<DeliveryView>)>, NotDone> {
+    ) -> Result<Option<(Arc<Message>, Vec<ExplainedDelivery>)>, NotDone> {
         let Some(message) = self.store.message(id).await?.filter(|message| visibility.sees(message.tenant)) else {
             return Ok(None);
         };
@@ -299,7 +299,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Adds to a stored delivery why it waits, which only the loop knows.
-    pub(crate) async fn view(&self, shown: DeliveryRecord) -> Result<DeliveryView, EngineStopped> {
+    pub(crate) async fn view(&self, shown: DeliveryRecord) -> Result<ExplainedDelivery, EngineStopped> {
         let Delivery { id, lane, state, .. } = shown.delivery;
         let (explained, paused) = if state.is_terminal() {
             (None, None)
@@ -309,7 +309,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 _ => (None, None),
             }
         };
-        Ok(DeliveryView { shown, explained, paused })
+        Ok(ExplainedDelivery { shown, explained, paused })
     }
 
     /// Sends a delivery now, before its due time, at a caller's request; gates may still hold it. `None` when there is
@@ -319,7 +319,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         visibility: Sees,
         id: DeliveryId,
         by: Option<ApiKeyRef>,
-    ) -> Result<Option<DeliveryView>, NotDone> {
+    ) -> Result<Option<ExplainedDelivery>, NotDone> {
         let Some(view) = self.delivery(visibility, id).await? else { return Ok(None) };
         if view.shown.delivery.state.is_terminal() {
             return Ok(Some(view));

@@ -9,7 +9,7 @@ use posthaste_crypto::public_id::{IdKind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPERATOR, Store, StoreError};
 
 use crate::clock::Clock;
-use crate::engine::{DeliveryView, Engine, NotDone, Sees};
+use crate::engine::{Engine, ExplainedDelivery, NotDone, Sees};
 
 /// Identifies a list: the visible tenant and a hash of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         order: ListOrder,
         after: Option<DeliveryId>,
         limit: u32,
-    ) -> Result<(Vec<DeliveryView>, Option<DeliveryId>), NotDone> {
+    ) -> Result<(Vec<ExplainedDelivery>, Option<DeliveryId>), NotDone> {
         let page = self.store.history(filter, order, after, limit, self.clock.now()).await?;
         let mut views = Vec::with_capacity(page.deliveries.len());
         for shown in page.deliveries {

@@ -17,7 +17,7 @@ pub mod health;
 mod idempotency;
 mod in_progress;
 pub mod keys;
-mod list;
+pub(crate) mod list;
 pub mod master_key;
 pub mod messages;
 mod new_message;

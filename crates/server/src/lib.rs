@@ -5,6 +5,10 @@
 //! Wire types are defined with their routes in [`api`] and nowhere else; a refusal is a
 //! [`problem::Problem`]. Read `api/messages.rs` first: it accepts messages.
 
+#[macro_use]
+mod value;
+#[macro_use]
+mod body_fields;
 pub mod api;
 pub mod duration;
 mod object;
@@ -14,4 +18,3 @@ mod request_id;
 mod room;
 pub mod run;
 mod served;
-mod value;

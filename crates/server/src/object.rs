@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::body_fields::{Body, FieldKind};
 use crate::problem::{Code, Complaint, Complaints, Problem};
 use posthaste_core::policy::nearest;
 
@@ -51,18 +52,16 @@ impl<'a> Object<'a> {
         if body.is_empty() { Ok(Self::new(String::new(), Vec::new())) } else { Self::read(body) }
     }
 
-    /// Places the object at `pointer` within a larger body.
-    pub(crate) fn within(mut self, pointer: &str) -> Self {
-        self.pointer = pointer.to_owned();
-        self
-    }
-
-    /// Reads a field that is an object. Pass it to [`Object::absorb`] afterwards, or its complaints are lost.
-    pub(crate) fn object(&mut self, name: &'static str) -> Object<'a> {
+    /// Reads a field that is an object; `None` if it is left out or `null`.
+    pub(crate) fn object<B: Body>(&mut self, name: &'static str) -> Option<B> {
+        let is_given = self.has(name) && !self.is_null(name);
         let pointer = format!("{}/{name}", self.pointer);
         let fields = self
             .get(name, |raw| serde_json::from_str::<Fields<'a>>(raw.get()).map_err(|_| "must be an object".to_owned()));
-        Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default())
+        let mut inner = Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default());
+        let body = is_given.then(|| B::read(&mut inner));
+        self.absorb(inner);
+        body
     }
 
     /// Takes over the complaints of an inner object.
@@ -153,6 +152,16 @@ impl<'a> Object<'a> {
         (texts.len() == count).then(|| texts.into_iter().collect())
     }
 
+    /// Checks a field's value further. An error is a complaint.
+    pub(crate) fn check<T, U>(
+        &mut self,
+        name: &str,
+        value: Option<T>,
+        check: impl FnOnce(T) -> Result<U, String>,
+    ) -> Option<U> {
+        check(value?).map_err(|detail| self.complain(name, detail)).ok()
+    }
+
     /// Whether the field is present, also as `null`.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(written, _)| written == name)
@@ -163,19 +172,32 @@ impl<'a> Object<'a> {
         self.fields.iter().any(|(written, raw)| written == name && raw.get() == "null")
     }
 
-    /// Like [`Object::get`] for a required field.
-    pub(crate) fn need<T>(
-        &mut self,
-        name: &'static str,
-        parse: impl FnOnce(&'a RawValue) -> Result<T, String>,
-    ) -> Option<T> {
+    /// Reads a field that may be left out.
+    pub(crate) fn optional<K: FieldKind>(&mut self, name: &'static str) -> Option<K::Value> {
+        K::read_field(self, name)
+    }
+
+    /// Reads a field whose absence is a complaint.
+    pub(crate) fn required<K: FieldKind>(&mut self, name: &'static str) -> Option<K::Value> {
         let (before, is_null) = (self.complaints.count(), self.is_null(name));
-        let value = self.get(name, parse);
+        let value = K::read_field(self, name);
         if value.is_none() && self.complaints.count() == before {
             let detail = if is_null { "is needed and must not be null" } else { "is needed" };
             self.complain(name, detail.to_owned());
         }
         value
+    }
+
+    /// Reads a field of a change: `None` if it is left out, `Some(None)` if it is `null` or not valid.
+    pub(crate) fn change<K: FieldKind>(&mut self, name: &'static str) -> Option<Option<K::Value>> {
+        let is_given = self.has(name);
+        let value = K::read_field(self, name);
+        is_given.then_some(value)
+    }
+
+    /// Whether the field is present and a string.
+    pub(crate) fn is_text(&self, name: &str) -> bool {
+        self.fields.iter().any(|(written, raw)| written == name && raw.get().starts_with('"'))
     }
 
     /// Refuses planned fields that this version does not support. `null` and `false` request nothing and pass.
@@ -313,14 +335,27 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body_fields::ParseValue;
     use crate::value;
+
+    body! {
+        struct Inner as "Inner" {
+            /// How long it is tried.
+            ttl: optional value::ApiDuration,
+        }
+    }
+
+    body! {
+        struct Outer as "Outer" {
+            name: required String,
+            inner: optional Inner,
+        }
+    }
 
     fn complaints(body: &str) -> Vec<String> {
         let mut object = Object::read(body.as_bytes()).expect("an object");
-        object.need("name", value::text);
-        let mut inner = object.object("inner");
-        inner.get("ttl", value::duration);
-        object.absorb(inner);
+        let Outer { name: _name, inner } = Outer::read(&mut object);
+        let _ttl = inner.map(|Inner { ttl }| ttl);
         object.not_built(&["later"]);
         object.into_complaints().listed().iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
     }
@@ -345,7 +380,7 @@ mod tests {
     fn faults_in_lists_and_maps_have_the_pointer_of_their_entry() {
         let body = r#"{"tags": ["a", 1, "b", {}], "headers": {"x": 1, "a/b": true, "y": "z", "y": "z"}}"#;
         let mut fields = Object::read(body.as_bytes()).expect("an object");
-        assert_eq!(fields.list("tags", crate::value::text), None);
+        assert_eq!(fields.list("tags", String::parse), None);
         assert_eq!(fields.texts("headers"), None);
         let complaints = fields.into_complaints();
         let pointers: Vec<&str> = complaints.listed().iter().map(|one| one.pointer.as_str()).collect();

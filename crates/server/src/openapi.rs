@@ -1,36 +1,26 @@
 //! `/openapi.json`: the OpenAPI document of every route, for people and for client generators.
 //!
-//! The documentation of a route stands in the file here that has the same name as its handlers' file in
-//! [`api`](crate::api), in the form of [`shape`]. Tests keep it in step with the code: those below fail where a route
-//! of [`ROUTES`] is missing here, and where a handler reads a body's field that is not documented; those of the API
-//! fail where an answer has an undocumented field, and where a route needs another scope than the documented one.
+//! Bodies and parameters are documented by the types and tables that write and parse them: answers by their
+//! `Serialize` types, request bodies by [`body!`](crate::body_fields), query parameters by the lists that handlers pass
+//! to the parser. What cannot be derived from those (summaries, scopes, statuses) is in `OPERATIONS` of each handlers'
+//! file in [`api`](crate::api). Tests compare the rest: each route of [`ROUTES`] must be documented, and the scope that
+//! a route needs, its parameters and its answers must be those of the document.
 
-mod audit;
-mod batch;
-mod breakers;
-mod dead_letters;
-mod deliveries;
 mod document;
-mod endpoints;
-mod health;
-mod keys;
-mod master_key;
-mod messages;
-mod policies;
-mod replays;
-pub mod shape;
-mod subjects;
-mod switch;
-mod tenants;
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
+use crate::api;
 #[cfg(test)]
 use crate::api::ROUTES;
-use shape::{Field, Shape};
+use crate::api::list::{CURSOR, LIMIT, ORDER};
+
+/// Makes the schema of a type; named types are references to the document's components.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// The documentation of one route and method.
 #[derive(Clone, Copy, Debug)]
@@ -44,68 +34,73 @@ pub struct Operation {
     /// The scope that the caller's key needs; `None` if the route needs no key.
     pub scope: Option<&'static str>,
     /// The scope that a tenant's key needs instead, for requests about its own tenant.
-    pub own_scope: Option<&'static str>,
-    /// The query parameters.
-    pub parameters: &'static [Field],
-    /// The request body.
-    pub takes: Option<Body>,
+    own_scope: Option<&'static str>,
+    /// The query parameters of every list, if the route is one.
+    paging: &'static [Parameter],
+    /// The further query parameters.
+    query: &'static [Parameter],
+    request: Option<RequestBody>,
     /// The answers on success.
-    pub answers: &'static [Answered],
+    answers: &'static [SuccessAnswer],
     /// Whether it takes an `Idempotency-Key`.
-    pub is_keyed: bool,
+    is_keyed: bool,
     /// Whether the tenant's message quota applies (429).
-    pub is_limited: bool,
+    is_limited: bool,
     /// Whether a tenant may have only a fixed number of them running at once (429).
-    pub is_bounded: bool,
+    is_bounded: bool,
     /// Whether it can be refused with 409 because of the state that its subject is in.
-    pub may_conflict: bool,
+    may_conflict: bool,
 }
 
-/// A request body.
+/// A query parameter. None is required.
 #[derive(Clone, Copy, Debug)]
-pub struct Body {
-    /// The shape of the body, or of each of its lines.
-    pub shape: &'static Shape,
-    /// The `content-type` to declare.
-    pub media_type: &'static str,
-    /// Whether the body may be left out.
-    pub is_optional: bool,
+pub struct Parameter {
+    /// The name in the query.
+    pub name: &'static str,
+    /// What it means, in one line.
+    says: &'static str,
+    schema: SchemaOf,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RequestBody {
+    /// The schema of the body, or of each of its lines.
+    schema: SchemaOf,
+    media_type: &'static str,
+    is_optional: bool,
 }
 
 /// An answer on success.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
-    /// The HTTP status.
-    pub status: u16,
+pub(crate) struct SuccessAnswer {
+    status: u16,
     /// What the answer means, in one line.
-    pub says: &'static str,
-    /// The shape and the media type of the body, if it has one.
-    pub body: Option<(&'static Shape, &'static str)>,
+    says: &'static str,
+    /// The schema and the media type of the body, if it has one.
+    body: Option<(SchemaOf, &'static str)>,
 }
 
 const JSON: &str = "application/json";
 
 impl Operation {
-    /// Documents a GET route.
-    pub const fn get(path: &'static str, summary: &'static str) -> Self {
+    pub(crate) const fn get(path: &'static str, summary: &'static str) -> Self {
         Self::new("GET", path, summary)
     }
 
-    /// Documents a POST route.
-    pub const fn post(path: &'static str, summary: &'static str) -> Self {
+    pub(crate) const fn post(path: &'static str, summary: &'static str) -> Self {
         Self::new("POST", path, summary)
     }
 
-    /// Documents a route of any method.
-    pub const fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
+    pub(crate) const fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
         Self {
             method,
             path,
             summary,
             scope: None,
             own_scope: None,
-            parameters: &[],
-            takes: None,
+            paging: &[],
+            query: &[],
+            request: None,
             answers: &[],
             is_keyed: false,
             is_limited: false,
@@ -115,96 +110,120 @@ impl Operation {
     }
 
     /// Sets the scope that the caller's key needs.
-    pub const fn scope(self, scope: &'static str) -> Self {
+    pub(crate) const fn scope(self, scope: &'static str) -> Self {
         Self { scope: Some(scope), ..self }
     }
 
     /// Sets the scope that a tenant's key needs for its own tenant.
-    pub const fn or_own(self, scope: &'static str) -> Self {
+    pub(crate) const fn or_own(self, scope: &'static str) -> Self {
         Self { own_scope: Some(scope), ..self }
     }
 
+    /// Marks a list, with these filters beside the parameters of every list.
+    pub(crate) const fn list(self, filters: &'static [Parameter]) -> Self {
+        Self { paging: &[LIMIT, ORDER, CURSOR], query: filters, ..self }
+    }
+
     /// Sets the query parameters.
-    pub const fn parameters(self, parameters: &'static [Field]) -> Self {
-        Self { parameters, ..self }
+    pub(crate) const fn query(self, query: &'static [Parameter]) -> Self {
+        Self { query, ..self }
+    }
+
+    /// The query parameters.
+    pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
+        self.paging.iter().chain(self.query)
     }
 
     /// Sets a required JSON body.
-    pub const fn takes(self, shape: &'static Shape) -> Self {
-        Self { takes: Some(Body { shape, media_type: JSON, is_optional: false }), ..self }
+    pub(crate) const fn body<T: JsonSchema>(self) -> Self {
+        self.request::<T>(JSON, false)
     }
 
-    /// Sets an optional JSON body.
-    pub const fn may_take(self, shape: &'static Shape) -> Self {
-        Self { takes: Some(Body { shape, media_type: JSON, is_optional: true }), ..self }
+    /// Sets a JSON body that may be left out.
+    pub(crate) const fn optional_body<T: JsonSchema>(self) -> Self {
+        self.request::<T>(JSON, true)
     }
 
-    /// Sets a required body of JSON lines, each of this shape.
-    pub const fn takes_lines(self, shape: &'static Shape) -> Self {
-        Self { takes: Some(Body { shape, media_type: "application/x-ndjson", is_optional: false }), ..self }
+    /// Sets a required body of JSON lines, each of this type.
+    pub(crate) const fn lines<T: JsonSchema>(self) -> Self {
+        self.request::<T>("application/x-ndjson", false)
+    }
+
+    const fn request<T: JsonSchema>(self, media_type: &'static str, is_optional: bool) -> Self {
+        let schema = SchemaGenerator::subschema_for::<T>;
+        Self { request: Some(RequestBody { schema, media_type, is_optional }), ..self }
     }
 
     /// Sets the answers on success.
-    pub const fn answers(self, answers: &'static [Answered]) -> Self {
+    pub(crate) const fn answers(self, answers: &'static [SuccessAnswer]) -> Self {
         Self { answers, ..self }
     }
 
     /// Marks a route that takes an `Idempotency-Key`.
-    pub const fn keyed(self) -> Self {
+    pub(crate) const fn keyed(self) -> Self {
         Self { is_keyed: true, ..self }
     }
 
     /// Marks a route that is refused (429) beyond the tenant's quota.
-    pub const fn limited(self) -> Self {
+    pub(crate) const fn limited(self) -> Self {
         Self { is_limited: true, ..self }
     }
 
     /// Marks a route that is refused (429) while the tenant has the most running that it may have.
-    pub const fn bounded(self) -> Self {
+    pub(crate) const fn bounded(self) -> Self {
         Self { is_bounded: true, ..self }
     }
 
     /// Marks a route that is refused (409) in some states of its subject.
-    pub const fn conflicts(self) -> Self {
+    pub(crate) const fn conflicts(self) -> Self {
         Self { may_conflict: true, ..self }
     }
 }
 
-/// An answer in JSON.
-pub const fn answer(status: u16, says: &'static str, shape: &'static Shape) -> Answered {
-    Answered { status, says, body: Some((shape, JSON)) }
+/// A query parameter whose value has the schema of this type.
+pub(crate) const fn parameter<T: JsonSchema>(name: &'static str, says: &'static str) -> Parameter {
+    Parameter { name, says, schema: SchemaGenerator::subschema_for::<T> }
 }
 
-/// An answer of another media type.
-pub const fn answer_as(status: u16, says: &'static str, shape: &'static Shape, media_type: &'static str) -> Answered {
-    Answered { status, says, body: Some((shape, media_type)) }
+/// A success with a JSON body of this type.
+pub(crate) const fn returns<T: JsonSchema>(status: u16, says: &'static str) -> SuccessAnswer {
+    returns_as::<T>(status, says, JSON)
 }
 
-/// An answer without a body.
-pub const fn no_answer(status: u16, says: &'static str) -> Answered {
-    Answered { status, says, body: None }
+/// A success with a body of this type, declared as another media type.
+pub(crate) const fn returns_as<T: JsonSchema>(
+    status: u16,
+    says: &'static str,
+    media_type: &'static str,
+) -> SuccessAnswer {
+    SuccessAnswer { status, says, body: Some((SchemaGenerator::subschema_for::<T>, media_type)) }
 }
 
-/// The operations by the file that documents them, which has the name of the handlers' file.
+/// A success without a body.
+pub(crate) const fn no_answer(status: u16, says: &'static str) -> SuccessAnswer {
+    SuccessAnswer { status, says, body: None }
+}
+
+/// The operations by the handlers' file that documents them.
 const BY_FILE: &[(&str, &[Operation])] = &[
-    ("messages", messages::OPERATIONS),
-    ("batch", batch::OPERATIONS),
-    ("deliveries", deliveries::OPERATIONS),
-    ("endpoints", endpoints::OPERATIONS),
-    ("subjects", subjects::OPERATIONS),
-    ("dead_letters", dead_letters::OPERATIONS),
-    ("replays", replays::OPERATIONS),
-    ("breakers", breakers::OPERATIONS),
-    ("policies", policies::OPERATIONS),
-    ("switch", switch::OPERATIONS),
-    ("tenants", tenants::OPERATIONS),
-    ("keys", keys::OPERATIONS),
-    ("audit", audit::OPERATIONS),
-    ("master_key", master_key::OPERATIONS),
-    ("health", health::OPERATIONS),
+    ("messages", api::messages::OPERATIONS),
+    ("batch", api::batch::OPERATIONS),
+    ("deliveries", api::deliveries::OPERATIONS),
+    ("endpoints", api::endpoints::OPERATIONS),
+    ("subjects", api::subjects::OPERATIONS),
+    ("dead_letters", api::dead_letters::OPERATIONS),
+    ("replays", api::replays::OPERATIONS),
+    ("breakers", api::breakers::OPERATIONS),
+    ("policies", api::policies::OPERATIONS),
+    ("switch", api::switch::OPERATIONS),
+    ("tenants", api::tenants::OPERATIONS),
+    ("keys", api::keys::OPERATIONS),
+    ("audit", api::audit::OPERATIONS),
+    ("master_key", api::master_key::OPERATIONS),
+    ("health", api::health::OPERATIONS),
 ];
 
-/// The documentation of each route, in the order of the document.
+/// The documentation of each route.
 pub fn operations() -> impl Iterator<Item = &'static Operation> {
     BY_FILE.iter().flat_map(|(_, operations)| operations.iter())
 }
@@ -237,79 +256,10 @@ fn mismatches() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
-
     use super::*;
-
-    /// The body fields that a handlers' file reads, found by the calls that read a field by name.
-    fn fields_read(source: &str) -> BTreeSet<String> {
-        let handlers = source.split("#[cfg(test)]").next().unwrap_or_default();
-        let mut names = BTreeSet::new();
-        for verb in [".get(\"", ".need(\"", ".object(\"", ".list(\"", ".some(\"", ".texts(\""] {
-            for behind in handlers.split(verb).skip(1) {
-                names.extend(behind.split('"').next().map(str::to_owned));
-            }
-        }
-        names
-    }
-
-    fn source(file: &str) -> String {
-        let read = |file: &str| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/api/{file}.rs"));
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        };
-        // A message's fields are parsed in a file of their own, for a single message and for a batch.
-        if file == "messages" || file == "batch" { read("new_message") + &read(file) } else { read(file) }
-    }
 
     #[test]
     fn every_route_is_documented_exactly_once_and_nothing_else_is() {
         assert_eq!(mismatches(), Vec::<String>::new());
-    }
-
-    #[test]
-    fn every_body_field_that_a_handler_reads_is_documented() {
-        for (file, operations) in BY_FILE {
-            let mut documented = BTreeSet::new();
-            for body in operations.iter().filter_map(|one| one.takes) {
-                body.shape.each_field(&mut |field| {
-                    documented.insert(field.name.to_owned());
-                });
-            }
-            let read = fields_read(&source(file));
-            let missing: Vec<_> = read.difference(&documented).collect();
-            assert!(missing.is_empty(), "api/{file}.rs reads {missing:?}, which openapi/{file}.rs does not document");
-        }
-    }
-
-    #[test]
-    fn every_handler_file_that_reads_bodies_is_documented() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
-        for entry in std::fs::read_dir(folder).expect("the handlers' folder") {
-            let name = entry.expect("an entry").file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
-            let known = BY_FILE.iter().any(|(file, _)| *file == name);
-            assert!(known || !source(&name).contains("Object::read"), "openapi/{name}.rs is missing");
-        }
-    }
-
-    #[test]
-    fn every_documented_body_field_is_read_by_a_handler() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
-        let files = std::fs::read_dir(folder).expect("the handlers' folder");
-        let files = files.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
-        let sources: String = files.map(|path| std::fs::read_to_string(path).expect("a handlers' file")).collect();
-        for body in operations().filter_map(|one| one.takes) {
-            body.shape.each_field(&mut |field| {
-                let is_tier = posthaste_core::Tier::ALL.iter().any(|tier| tier.name() == field.name);
-                assert!(is_tier || sources.contains(&format!("\"{}\"", field.name)), "no handler reads {}", field.name);
-            });
-        }
-    }
-
-    #[test]
-    fn fields_read_finds_the_fields_read_outside_tests() {
-        let source = "fields.get(\"a\", x); fields.need(\"b\", y); fields.object(\"c\"); #[cfg(test)] .get(\"d\"";
-        assert_eq!(fields_read(source).into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 }

@@ -13,10 +13,12 @@ use posthaste_engine::field;
 use posthaste_engine::replays::NotReplayed;
 use posthaste_engine::tenants::NotFiled;
 use posthaste_store::StoreError;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::object::escaped;
 use crate::request_id;
+use crate::value::{Word, Words};
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:ident $title:literal;)*) => {
@@ -102,7 +104,7 @@ const ROOM_AFTER_SECONDS: u64 = 5;
 const REPLAY_AGAIN_SECONDS: u64 = 60;
 
 /// One fault of a body.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Complaint {
     /// The place in the body, as a JSON pointer.
     pub pointer: String,
@@ -173,21 +175,42 @@ struct Inner {
     retry_after: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Wire<'a> {
+/// The body of a refusal.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub(crate) struct ProblemView<'a> {
+    /// The code as a URI.
     r#type: String,
+    /// What the code means.
     title: &'a str,
+    /// The HTTP status.
     status: u16,
+    /// What is wrong, and what to do.
     detail: &'a str,
-    code: &'a str,
+    /// A stable code for programs; it never changes.
+    code: Word<Code>,
+    /// The first 20 faults of the body.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [Complaint],
-    /// Set only in a batch's line, which has no headers.
+}
+
+/// The refusal of a batch's line, which has no status and headers of its own: `status` is the HTTP status that the
+/// message would get in a request of its own.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RefusedLine<'a> {
+    #[serde(flatten)]
+    problem: ProblemView<'a>,
+    /// The number of seconds to wait before sending it again.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
-    /// The line of a batch that is refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<usize>,
+    /// The line of the request body that this answers, counted from 1.
+    line: usize,
+}
+
+impl Words for Code {
+    fn words() -> Vec<(&'static str, Self)> {
+        Self::ALL.iter().map(|code| (code.name(), *code)).collect()
+    }
 }
 
 impl Problem {
@@ -246,24 +269,22 @@ impl Problem {
         self.0.retry_after.or(own)
     }
 
-    fn wire(&self) -> Wire<'_> {
+    fn view(&self) -> ProblemView<'_> {
         let Inner { code, detail, errors, .. } = &*self.0;
-        Wire {
+        ProblemView {
             r#type: format!("urn:posthaste:problem:{}", code.name()),
             title: code.title(),
             status: code.status().as_u16(),
             detail,
-            code: code.name(),
+            code: Word(*code),
             errors,
-            retry_after: None,
-            line: None,
         }
     }
 
     /// Writes the refusal of a batch's line. `Retry-After` becomes the field `retry_after`.
     pub(crate) fn write_line(&self, number: usize, line: &mut Vec<u8>) {
-        let wire = Wire { retry_after: self.retry_after(), line: Some(number), ..self.wire() };
-        serde_json::to_writer(line, &wire).expect("texts and numbers always serialise");
+        let refused = RefusedLine { problem: self.view(), retry_after: self.retry_after(), line: number };
+        serde_json::to_writer(line, &refused).expect("texts and numbers always serialise");
     }
 }
 
@@ -415,7 +436,7 @@ pub(crate) fn not_written(error: &StoreError, perhaps: &'static str) -> Problem 
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = serde_json::to_vec(&self.wire()).expect("texts and numbers always serialise");
+        let body = serde_json::to_vec(&self.view()).expect("texts and numbers always serialise");
         let (code, allow, retry_after) = (self.0.code, self.0.allow, self.retry_after());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = code.status();

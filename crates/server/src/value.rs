@@ -1,17 +1,212 @@
-//! Parsers for single values of a body, and the texts for those that are not valid.
-//!
-//! Each takes raw JSON and returns the value, or a complaint that follows the field's name ("must be a string").
+//! The kinds of single values in bodies: their parsers, the complaints about values that are not valid, how they are
+//! written, and their JSON Schemas.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use bytes::Bytes;
+use posthaste_core::Why;
+use posthaste_core::policy::told_nearest;
+use posthaste_core::state::Phase;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
+use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
+use posthaste_store::StoreState;
+use posthaste_store::journal::EntryKind;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::body_fields::ParseValue;
 use crate::duration;
-use posthaste_core::policy::told_nearest;
+
+/// Gives a type this JSON Schema, or that of another type, written out wherever it is used.
+macro_rules! inline_schema {
+    ($type:ty, as $other:ty $(, for $($generics:tt)+)?) => {
+        inline_schema!(@ $type, generator, generator.subschema_for::<$other>(), [$($($generics)+)?]);
+    };
+    ($type:ty, $schema:tt $(, for $($generics:tt)+)?) => {
+        inline_schema!(@ $type, _generator, schemars::json_schema!($schema), [$($($generics)+)?]);
+    };
+    (@ $type:ty, $generator:ident, $schema:expr, [$($generics:tt)*]) => {
+        impl<$($generics)*> schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema($generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $schema
+            }
+        }
+    };
+}
+
+/// Implements [`ParseValue`] with a function.
+macro_rules! parsed {
+    ($($kind:ty => $value:ty, $parse:expr;)+) => {$(
+        impl crate::body_fields::ParseValue for $kind {
+            type Value = $value;
+
+            fn parse(raw: &serde_json::value::RawValue) -> Result<$value, String> {
+                $parse(raw)
+            }
+        }
+    )+};
+}
+
+/// Declares a kind of value with the type it is parsed to, its parser and its schema.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $vis:vis $kind:ident: $value:ty = $parse:expr, $schema:tt $($other:ty)?;)+) => {$(
+        $(#[$doc])*
+        $vis enum $kind {}
+        parsed! { $kind => $value, $parse; }
+        inline_schema!($kind, $schema $($other)?);
+    )+};
+}
+
+/// A time, as RFC 3339 in UTC.
+pub(crate) struct ApiTime(pub(crate) Timestamp);
+/// A duration, as text.
+pub(crate) struct ApiDuration(pub(crate) Duration);
+parsed! {
+    String => String, text;
+    bool => bool, |raw: &RawValue| serde_json::from_str(raw.get()).map_err(|_| "must be true or false".to_owned());
+    u64 => u64, whole;
+    f64 => f64, number;
+    ApiTime => Timestamp, time;
+    ApiDuration => Duration, duration;
+}
+
+kinds! {
+    /// A duration within the bound of TTLs.
+    pub(crate) Ttl: Duration = |raw| duration::bounded_ttl(duration(raw)?), as ApiDuration;
+    /// A name that the caller chooses, such as a correlation id.
+    pub(crate) ChosenName: String = name, { "type": "string", "pattern": "^[A-Za-z0-9._~-]{1,128}$" };
+    /// A name that is accepted in place of an id, so it must not look like one.
+    pub(crate) Uid: String = uid, as ChosenName;
+    /// The person or thing whose data a message is, or that an endpoint belongs to.
+    pub(crate) Subject: String = subject, as String;
+    /// Values by name, stored with a message.
+    pub(crate) Labels: Vec<(String, String)> = labels, as BTreeMap<String, String>;
+    /// A tier by name or number.
+    pub(crate) TierChoice: Tier = tier, { "enum": ["transactional", "promotional", "engagement", 1, 2, 3] };
+    /// Any JSON. Its value is a copy of the text: a slice would keep the connection's whole read buffer alive for as
+    /// long as a message waits.
+    pub(crate) AnyJson: Bytes = |raw: &RawValue| Ok(Bytes::copy_from_slice(raw.get().as_bytes())), {};
+}
+
+inline_schema!(ApiTime, { "type": "string", "format": "date-time" });
+
+impl JsonSchema for ApiDuration {
+    fn schema_name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let pattern = "^[0-9]+(ms|s|m|h|d)$";
+        json_schema!({ "type": ["string", "integer"], "pattern": pattern, "minimum": 0, "description": duration::FORM })
+    }
+}
+
+impl Serialize for ApiTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&write_time(self.0))
+    }
+}
+
+impl Serialize for ApiDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&duration::write(self.0))
+    }
+}
+
+/// A whole number within bounds.
+pub(crate) struct Bounded<T, const MIN: u64, const MAX: u64>(PhantomData<T>);
+
+impl<T: TryFrom<u64>, const MIN: u64, const MAX: u64> ParseValue for Bounded<T, MIN, MAX> {
+    type Value = T;
+
+    fn parse(raw: &RawValue) -> Result<T, String> {
+        let number = Some(whole(raw)?).filter(|number| (MIN..=MAX).contains(number));
+        number.and_then(|number| number.try_into().ok()).ok_or_else(|| format!("must be {MIN} to {MAX}"))
+    }
+}
+
+inline_schema!(Bounded<T, MIN, MAX>, { "type": "integer", "minimum": MIN, "maximum": MAX }, for T, const MIN: u64, const MAX: u64);
+
+/// A rate or burst that a token bucket can count.
+pub(crate) type TokenCount = Bounded<u32, 1, 1_000_000>;
+
+/// A text of at most `MAX` bytes.
+pub(crate) enum ShortText<const MAX: usize> {}
+
+impl<const MAX: usize> ParseValue for ShortText<MAX> {
+    type Value = String;
+
+    fn parse(raw: &RawValue) -> Result<String, String> {
+        match text(raw)? {
+            long if long.len() > MAX => Err(format!("must be at most {MAX} bytes")),
+            text => Ok(text),
+        }
+    }
+}
+
+inline_schema!(ShortText<MAX>, as String, for const MAX: usize);
+
+/// A type whose values have names in the API.
+pub(crate) trait Words: Copy + PartialEq + 'static {
+    fn words() -> Vec<(&'static str, Self)>;
+}
+
+macro_rules! named_words {
+    ($($type:ty),+) => {$(
+        impl Words for $type {
+            fn words() -> Vec<(&'static str, Self)> {
+                Self::ALL.map(|one| (one.name(), one)).to_vec()
+            }
+        }
+    )+};
+}
+named_words!(EntryKind, Phase, ApiKeyScope, StoreState, Why);
+
+/// One of the words of a type.
+pub(crate) struct Word<T>(pub(crate) T);
+
+impl<T: Words> Word<T> {
+    pub(crate) fn name(&self) -> &'static str {
+        T::words().iter().find(|(_, known)| *known == self.0).map_or("", |(word, _)| *word)
+    }
+}
+
+impl<T: Words> Serialize for Word<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+inline_schema!(Word<T>, { "type": "string", "enum": T::words().iter().map(|(word, _)| *word).collect::<Vec<_>>() }, for T: Words);
+
+impl<T: Words> ParseValue for Word<T> {
+    type Value = T;
+
+    fn parse(raw: &RawValue) -> Result<T, String> {
+        let written = text(raw)?;
+        let words = T::words();
+        let found = words.iter().find(|(word, _)| *word == written);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let nearest = told_nearest(&written, names.iter().copied());
+            format!("must be one of {}{nearest}", names.join(", "))
+        })
+    }
+}
 
 pub(crate) fn text(raw: &RawValue) -> Result<String, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a string".to_owned())
@@ -21,19 +216,15 @@ pub(crate) fn texts(raw: &RawValue) -> Result<Vec<String>, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a list of strings".to_owned())
 }
 
-pub(crate) fn whole(raw: &RawValue) -> Result<u64, String> {
+fn whole(raw: &RawValue) -> Result<u64, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a whole number".to_owned())
-}
-
-pub(crate) fn truth(raw: &RawValue) -> Result<bool, String> {
-    serde_json::from_str(raw.get()).map_err(|_| "must be true or false".to_owned())
 }
 
 pub(crate) fn number(raw: &RawValue) -> Result<f64, String> {
     serde_json::from_str(raw.get()).map_err(|_| "must be a number".to_owned())
 }
 
-pub(crate) fn duration(raw: &RawValue) -> Result<Duration, String> {
+fn duration(raw: &RawValue) -> Result<Duration, String> {
     let read = match serde_json::from_str::<u64>(raw.get()) {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
         Err(_) => serde_json::from_str::<&str>(raw.get()).ok().and_then(duration::parse),
@@ -44,10 +235,6 @@ pub(crate) fn duration(raw: &RawValue) -> Result<Duration, String> {
 pub(crate) fn durations(raw: &RawValue) -> Result<Vec<Duration>, String> {
     let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list of durations".to_owned())?;
     list.into_iter().map(duration).collect()
-}
-
-pub(crate) fn ttl(raw: &RawValue) -> Result<Duration, String> {
-    duration::bounded_ttl(duration(raw)?)
 }
 
 pub(crate) fn time(raw: &RawValue) -> Result<Timestamp, String> {
@@ -70,28 +257,17 @@ pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
     })
 }
 
-/// Parses one of these words.
-pub(crate) fn parse_word<T: Copy>(raw: &RawValue, words: &[(&'static str, T)]) -> Result<T, String> {
-    let written = text(raw)?;
-    let found = words.iter().find(|(word, _)| *word == written);
-    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let nearest = told_nearest(&written, names.iter().copied());
-        format!("must be one of {}{nearest}", names.join(", "))
-    })
-}
-
 /// The longest name that a caller chooses: names are sent in headers.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Parses a name that the caller chooses, such as a correlation id.
-pub(crate) fn name(raw: &RawValue) -> Result<String, String> {
+fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_name(&written).map(|()| written)
 }
 
 /// Parses a uid: a name that is accepted in place of an id, so it must not look like one.
-pub(crate) fn uid(raw: &RawValue) -> Result<String, String> {
+fn uid(raw: &RawValue) -> Result<String, String> {
     let written = name(raw)?;
     match [IdKind::Endpoint, IdKind::Tenant].map(IdKind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
         Some(prefix) => Err(format!("must not begin with {prefix}, as an id does")),
@@ -114,7 +290,7 @@ fn is_name(text: &str) -> bool {
 const SUBJECT_BYTES_MAX: usize = 256;
 
 /// Parses a subject: the person or thing whose data a message is, or that an endpoint belongs to.
-pub(crate) fn subject(raw: &RawValue) -> Result<String, String> {
+fn subject(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_subject(&written).map(|()| written)
 }
@@ -131,7 +307,7 @@ const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 128;
 
 /// Parses labels: values by name.
-pub(crate) fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
+fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
     let form =
         || format!("must be an object of at most {LABELS_MAX} names with texts of at most {LABEL_BYTES_MAX} bytes");
     let read: BTreeMap<String, String> = serde_json::from_str(raw.get()).map_err(|_| form())?;
@@ -159,7 +335,7 @@ mod tests {
         for bad in ["\"soon\"", "1.5", "-1", "true", "[]"] {
             assert!(duration(&raw(bad)).is_err(), "{bad}");
         }
-        assert!(ttl(&raw("\"31d\"")).is_err());
+        assert!(Ttl::parse(&raw("\"31d\"")).is_err());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use posthaste_engine::channels;
 use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::System;
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{DeliveryView, Engine, Sees, Settings};
+use posthaste_engine::engine::{Engine, ExplainedDelivery, Sees, Settings};
 use posthaste_engine::target::TargetRules;
 use posthaste_engine::tenants::{Made, Terms};
 use posthaste_store::{Endpoint, EndpointStatus, MemoryStore, StoreError};
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// Waits until a delivery fulfils the condition, and returns it.
-    async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&DeliveryView) -> bool) -> DeliveryView {
+    async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&ExplainedDelivery) -> bool) -> ExplainedDelivery {
         let seen = async {
             loop {
                 let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
@@ -144,7 +144,7 @@ impl World {
         tokio::time::timeout(PATIENCE, seen).await.expect("it happens in time")
     }
 
-    async fn until_tried(&self, delivery: DeliveryId) -> DeliveryView {
+    async fn until_tried(&self, delivery: DeliveryId) -> ExplainedDelivery {
         self.until(delivery, |view| !view.shown.attempts.is_empty()).await
     }
 
@@ -160,14 +160,14 @@ async fn receiver_saying(words: &str) -> Receiver {
     Receiver::start(vec![vec![Step::Read, write(answer)], vec![Step::Serve]]).await
 }
 
-fn wait_of(view: &DeliveryView) -> Duration {
+fn wait_of(view: &ExplainedDelivery) -> Duration {
     match view.shown.delivery.state {
         State::Retry { due, .. } => due.since(view.shown.attempts[0].at),
         other => panic!("no retry, but {other:?}"),
     }
 }
 
-fn is_delivered(view: &DeliveryView) -> bool {
+fn is_delivered(view: &ExplainedDelivery) -> bool {
     matches!(view.shown.delivery.state, State::Delivered { .. })
 }
 
@@ -208,8 +208,7 @@ async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
         let first = world.send(&toy).await;
         world.until_tried(first).await;
         let second = world.send(&toy).await;
-        let held =
-            |view: &DeliveryView| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
+        let held = |view: &ExplainedDelivery| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
         world.until(second, held).await;
         assert_eq!(receiver.requests().len(), 1);
         world.stop().await;

@@ -16,13 +16,15 @@ use posthaste_engine::engine::Sees;
 use posthaste_engine::trail::TrailRange;
 use posthaste_store::journal::{EntryKind, JournalEntry};
 use posthaste_store::{JournalRow, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::list::{Asked, not_ours, page};
+use super::list::{ListQuery, Page, not_ours, page};
 use super::{Answer, Api, json, no_parameters, tenants};
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{ApiTime, Word};
 use about::{About, Named, about};
 
 /// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.
@@ -30,9 +32,27 @@ const ROWS_MAX: u32 = 500;
 /// The most entries that one request reads.
 const ENTRIES_MAX: u32 = 20_000;
 
+const FILTERS: &[Parameter] = &[
+    parameter::<Word<EntryKind>>("kind", "only entries of this kind"),
+    parameter::<String>("tenant", "only entries known to be about this tenant, by id or uid"),
+    parameter::<String>("by", "only entries of requests with this API key, by id; also a revoked one"),
+    parameter::<ApiTime>("since", "only entries recorded at or after this time"),
+    parameter::<ApiTime>("until", "only entries recorded before this time"),
+];
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/audit", "Lists the entries of the audit trail")
+        .scope("operate")
+        .list(FILTERS)
+        .answers(&[returns::<Page<AuditEntryView>>(200, "A page of entries.")]),
+    Operation::get("/v1/audit/checkpoint", "Signs a checkpoint of the audit trail up to now")
+        .scope("operate")
+        .answers(&[returns::<CheckpointView>(200, "The checkpoint.")]),
+];
+
 /// `GET /v1/audit`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &["kind", "tenant", "by", "since", "until"])?;
+    let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
     let list = query.list(&api, Sees::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
@@ -60,7 +80,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
                 next = Some((row.number, at));
                 break 'rows;
             }
-            data.push(Shown::of(&api, row, &entry, about).await?);
+            data.push(AuditEntryView::of(&api, row, &entry, about).await?);
         }
     }
     // More rows may follow: the next page reads the last row again and skips all of its entries.
@@ -84,7 +104,7 @@ struct Filter {
 type Owners = BTreeMap<EndpointId, Option<TenantId>>;
 
 impl Filter {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &Asked) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &ListQuery) -> Result<Self, Problem> {
         let refused = |detail: String| Problem::new(Code::InvalidParameter, detail);
         let kind = |named: &str| {
             let all = || EntryKind::ALL.map(EntryKind::name).join(", ");
@@ -159,37 +179,54 @@ pub async fn checkpoint<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _
     no_parameters(&uri)?;
     let signed = api.engine.checkpoint().await?.ok_or_else(|| Problem::no_such("checkpoint"))?;
     let key = api.engine.checkpoint_key();
-    let checkpoint =
-        Checkpoint { row: signed.row, line: signed.line, public_key: key.to_string(), public_key_pem: key.to_pem() };
+    let checkpoint = CheckpointView {
+        row: signed.row,
+        line: signed.line,
+        public_key: key.to_string(),
+        public_key_pem: key.to_pem(),
+    };
     Ok(json(StatusCode::OK, &checkpoint))
 }
 
-#[derive(Serialize)]
-struct Checkpoint {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Checkpoint")]
+struct CheckpointView {
+    /// The last journal row that the checkpoint covers; it covers all rows before it too.
     row: u64,
+    /// The signed checkpoint; keep it on another machine for posthaste audit verify.
     line: String,
+    /// The public key that verifies it.
     public_key: String,
+    /// The public key as PEM.
     public_key_pem: String,
 }
 
-#[derive(Default, Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AuditEntry")]
+struct AuditEntryView {
+    /// The journal row that contains the entry; there is one row for each commit.
     row: u64,
-    at: String,
-    recorded_at: String,
-    kind: &'static str,
+    /// When it happened.
+    at: ApiTime,
+    /// The time of the journal row; never earlier than that of an earlier row.
+    recorded_at: ApiTime,
+    /// The kind of event.
+    kind: Word<EntryKind>,
     tenant: Option<String>,
     endpoint: Option<String>,
+    /// null once the message is no longer stored.
     message: Option<String>,
+    /// null once its message is no longer stored.
     delivery: Option<String>,
-    /// The id of an object that none of the fields above names.
+    /// The id of the API key, tenant, replay or origin that it is about; a policy's name while the policy exists.
     id: Option<String>,
+    /// More about the event in a few words, such as made, changed or revoked.
     what: Option<String>,
-    /// The API key that caused it.
+    /// The id of the API key that caused it; null if the server did it by itself, or needs no keys.
     by: Option<String>,
 }
 
-impl Shown {
+impl AuditEntryView {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
         row: &JournalRow,
@@ -210,9 +247,9 @@ impl Shown {
         };
         Ok(Self {
             row: row.number,
-            at: value::write_time(entry.at()),
-            recorded_at: value::write_time(row.at),
-            kind: entry.kind().name(),
+            at: ApiTime(entry.at()),
+            recorded_at: ApiTime(row.at),
+            kind: Word(entry.kind()),
             tenant: match tenant {
                 Some(tenant) => api.engine.tenant_public_id(tenant).await?,
                 None => None,

@@ -12,14 +12,18 @@ use posthaste_engine::accept::{AcceptOutcome, NewMessage, NotAccepted, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::{Allowance, Tenant};
 use posthaste_store::Store;
+use schemars::JsonSchema;
 
 use super::body::{BODY_BYTES_MAX, lines};
 use super::caller::{Caller, SEND};
 use super::idempotency::{key_of_line, stands_for};
-use super::messages::answer;
+use super::messages::{AcceptedView, answer};
+use super::new_message::NewMessageBody;
 use super::{Answer, Api, NDJSON, json_bytes, new_message, quota};
+use crate::body_fields::Body;
 use crate::object::Object;
-use crate::problem::{Code, Problem};
+use crate::openapi::{Operation, returns_as};
+use crate::problem::{Code, Problem, RefusedLine};
 
 /// The most messages in a request: all answers are held in memory until the last one is known.
 const LINES_MAX: usize = 1_000;
@@ -27,6 +31,55 @@ const LINES_MAX: usize = 1_000;
 const ANSWER_BYTES: usize = 256;
 /// The path that accepts batches.
 pub(super) const PATH: &str = "/v1/messages/batch";
+
+pub(crate) const OPERATIONS: &[Operation] = &[Operation::post(PATH, "Sends up to 1,000 messages, one JSON line each")
+    .scope("send")
+    .lines::<LineBody>()
+    .limited()
+    .answers(&[returns_as::<LineView>(
+        200,
+        "One line for each message, in the order of the request. Each is accepted or refused on its own.",
+        NDJSON,
+    )])];
+
+body! {
+    struct LineBody as "NewMessageLine" {
+        message: all NewMessageBody,
+        /// A second line with the same key and content within 24 hours gets the first one's answer, and creates
+        /// nothing.
+        idempotency_key: optional LineKey,
+    }
+}
+
+kinds! {
+    LineKey: String = key_of_line, as String;
+}
+
+/// The answer to a line.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[expect(
+    dead_code,
+    reason = "only documents answers: an accepted line is put together from bytes that are JSON already"
+)]
+enum LineView {
+    Accepted(AcceptedLine),
+    Refused(RefusedLine<'static>),
+}
+
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "only documents answers")]
+struct AcceptedLine {
+    #[serde(flatten)]
+    accepted: AcceptedView<'static>,
+    /// Always 202.
+    status: u16,
+    /// The line of the request body that this answers, counted from 1.
+    line: usize,
+    /// true if the message was accepted before under the same key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_replayed: Option<bool>,
+}
 
 /// `POST /v1/messages/batch`.
 pub async fn send<S: Store, C: Clock>(
@@ -85,9 +138,9 @@ fn message<S: Store, C: Clock>(
         return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
     }
     let mut fields = Object::read(line)?;
-    let key = fields.get("idempotency_key", key_of_line);
-    let once = key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
-    let new = NewMessage { once, ..new_message::parse(api, tenant, fields)? };
+    let LineBody { message, idempotency_key } = LineBody::read(&mut fields);
+    let once = idempotency_key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
+    let new = NewMessage { once, ..new_message::parse(api, tenant, message, fields)? };
     Ok((new, quota::take(api, tenant)?))
 }
 

@@ -13,13 +13,40 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{EndpointStatus, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::{Answer, Api, Named, body, json, no_parameters, switch};
+use super::list::{Page, page};
+use super::switch::Reason;
+use super::{Answer, Api, Named, body, json, no_parameters};
+use crate::body_fields::Body;
 use crate::object::Object;
+use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::ApiTime;
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/breakers", "Lists the breakers that are not closed").scope("operate").answers(&[returns::<
+        Page<BreakerView>,
+    >(
+        200,
+        "All breakers that are not closed; with Posthaste-Tenant, those that hold deliveries of that tenant.",
+    )]),
+    Operation::post("/v1/breakers/{id}/reset", "Resets a breaker: it sends a probe next, or closes at once")
+        .scope("operate")
+        .optional_body::<ResetBody>()
+        .answers(&[returns::<ResetView>(200, "The breaker is reset.")]),
+];
+
+body! {
+    struct ResetBody as "BreakerReset" {
+        /// true: close it at once, without a probe.
+        force: optional bool,
+        /// A note; checked, but not stored.
+        reason: optional Reason,
+    }
+}
 
 /// `GET /v1/breakers`: those that are not closed, breakers of endpoints first. With `Posthaste-Tenant`, those of its
 /// endpoints and those that its endpoints share.
@@ -33,9 +60,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         }
         let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
         let origin = origin(&api, breaker.of, &lanes).await?;
-        data.push(Shown { id, tenant, origin, ..Shown::of(&breaker) });
+        data.push(BreakerView { id, tenant, origin, ..BreakerView::of(&breaker) });
     }
-    Ok(super::list::page(&uri, data, None))
+    Ok(page(&uri, data, None))
 }
 
 /// The lanes that a breaker holds, with their tenants: its endpoint's, or of those that share it the ones with waiting
@@ -77,8 +104,8 @@ pub async fn reset<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
-    let force = fields.get("force", value::truth).unwrap_or(false);
-    switch::reason(&mut fields);
+    let ResetBody { force, reason: _checked } = ResetBody::read(&mut fields);
+    let force = force.unwrap_or(false);
     fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
     let visibility = caller.asks_for();
@@ -90,7 +117,7 @@ pub async fn reset<S: Store, C: Clock>(
             && api.engine.reset_breaker(of, how, caller.by()).await?
         {
             tracing::info!(breaker = id, force, "reset a breaker");
-            return Ok(json(StatusCode::OK, &Done { id, closed: force }));
+            return Ok(json(StatusCode::OK, &ResetView { id, closed: force }));
         }
     }
     Err(Problem::no_such("open breaker"))
@@ -114,8 +141,9 @@ async fn meant<S: Store, C: Clock>(
     }
 }
 
-#[derive(Serialize)]
-struct Done {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResetBreaker")]
+struct ResetView {
     id: String,
     closed: bool,
 }
@@ -161,21 +189,31 @@ async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Op
     }
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Breaker")]
+struct BreakerView {
+    /// An endpoint's id, or the number of a breaker that endpoints share.
     id: String,
+    /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
+    /// What it watches.
+    #[schemars(extend("enum" = ["endpoint", "origin", "region", "credential", "resolver"]))]
     of: &'static str,
-    /// Scheme, host and port of a breaker of an endpoint or an origin.
+    /// Of an endpoint or an origin: scheme, host and port; null while no waiting delivery is known.
     origin: Option<String>,
+    /// open: nothing is sent; half_open: one probe at a time; closed: everything is sent.
+    #[schemars(extend("enum" = ["closed", "open", "half_open"]))]
     state: &'static str,
-    since: Option<String>,
-    until: Option<String>,
+    since: Option<ApiTime>,
+    /// When the next probe is sent.
+    until: Option<ApiTime>,
+    /// Why it opened.
     why: Option<String>,
+    /// The number of deliveries in memory that it holds.
     holds: usize,
 }
 
-impl Shown {
+impl BreakerView {
     fn of(breaker: &BreakerShown) -> Self {
         let (state, since, until) = match breaker.standing {
             BreakerState::Closed => ("closed", None, None),
@@ -194,8 +232,8 @@ impl Shown {
                 BreakerOf::Shared(SharedGate::Resolver) => "resolver",
             },
             state,
-            since: since.map(value::write_time),
-            until: until.map(value::write_time),
+            since: since.map(ApiTime),
+            until: until.map(ApiTime),
             why: breaker.opened.map(|opened| opened.to_string()),
             holds: breaker.holds,
         }

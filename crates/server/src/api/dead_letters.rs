@@ -10,19 +10,33 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, READ};
-use super::list::{Asked, not_ours, page};
+use super::list::{ListQuery, Page, not_ours, page};
 use super::{Answer, Api};
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::Problem;
-use crate::value;
+use crate::value::{ApiTime, TierChoice};
 
-const FILTERS: [&str; 6] = ["endpoint", "cause", "event_type", "tier", "since", "until"];
+const FILTERS: &[Parameter] = &[
+    parameter::<String>("endpoint", "only dead letters of this endpoint, by id or uid"),
+    parameter::<String>("cause", "only dead letters with this cause"),
+    parameter::<String>("event_type", "only dead letters of this event type"),
+    parameter::<TierChoice>("tier", "only dead letters of this tier"),
+    parameter::<ApiTime>("since", "only deliveries that died at or after this time"),
+    parameter::<ApiTime>("until", "only deliveries that died before this time"),
+];
+
+pub(crate) const OPERATIONS: &[Operation] = &[Operation::get("/v1/dead-letters", "Lists dead letters")
+    .scope("read")
+    .list(FILTERS)
+    .answers(&[returns::<Page<DeadLetterView>>(200, "A page of dead letters.")])];
 
 /// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &FILTERS)?;
+    let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
@@ -32,7 +46,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let mut data = Vec::with_capacity(found.letters.len());
     let accepted = api.engine.accepted_at(found.letters.iter().map(|letter| letter.message).collect()).await?;
     for (letter, accepted_at) in found.letters.iter().zip(accepted) {
-        data.push(Shown::of(&api, letter, accepted_at.unwrap_or(letter.at)).await?);
+        data.push(DeadLetterView::of(&api, letter, accepted_at.unwrap_or(letter.at)).await?);
     }
     let next = found.next.and_then(|next| api.engine.cursor(list, next.at, next.number));
     Ok(page(&uri, data, next))
@@ -42,7 +56,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
-    query: &Asked,
+    query: &ListQuery,
 ) -> Result<DeadLetterFilter, Problem> {
     let endpoint = match query.filter("endpoint") {
         Some(named) => Some(api.endpoint_once_named(visibility, named).await?),
@@ -59,9 +73,12 @@ async fn filter<S: Store, C: Clock>(
     })
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeadLetter")]
+struct DeadLetterView {
+    /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
+    /// The delivery that was given up.
     delivery: String,
     message: String,
     endpoint: Option<String>,
@@ -69,13 +86,14 @@ struct Shown {
     tier: &'static str,
     cause: &'static str,
     attempts: u16,
-    dead_at: String,
+    dead_at: ApiTime,
+    /// Whether it was replayed.
     replayed: bool,
     /// The delivery that replays it.
     replayed_as: Option<String>,
 }
 
-impl Shown {
+impl DeadLetterView {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
         letter: &DeadLetter,
@@ -92,7 +110,7 @@ impl Shown {
             tier: letter.tier.name(),
             cause: letter.cause.code(),
             attempts: letter.attempts,
-            dead_at: value::write_time(letter.at),
+            dead_at: ApiTime(letter.at),
             replayed: letter.replayed_as.is_some(),
             replayed_as: letter.replayed_as.map(|next| id(IdKind::Delivery, next.0)),
         })

@@ -16,18 +16,48 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{DeliveryView, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, Sees};
 use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, Store, StoreError};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
-use super::list::{Asked, page};
-use super::messages::content;
+use super::list::{ListQuery, Page, page};
+use super::messages::{CONTENT, content};
 use super::{Answer, Api, Named, endpoints, json, no_body, switch};
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::{duration, value};
+use crate::value::{ApiDuration, ApiTime, TierChoice, Word};
 
-const FILTERS: [&str; 7] = ["state", "endpoint", "cause", "message", "tier", "since", "until"];
+const FILTERS: &[Parameter] = &[
+    parameter::<Word<Phase>>("state", "only deliveries in this state"),
+    parameter::<String>("endpoint", "only deliveries to this endpoint, by id or uid"),
+    parameter::<String>("cause", "only deliveries that ended, or were last tried, with this cause"),
+    parameter::<String>("message", "only deliveries of this message"),
+    parameter::<TierChoice>("tier", "only deliveries of this tier"),
+    parameter::<ApiTime>("since", "only deliveries first due at or after this time"),
+    parameter::<ApiTime>("until", "only deliveries first due before this time"),
+];
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/deliveries", "Lists deliveries").scope("read").list(FILTERS).answers(&[returns::<
+        Page<ListedDeliveryView>,
+    >(
+        200,
+        "A page of deliveries.",
+    )]),
+    Operation::get("/v1/deliveries/{id}", "Shows a delivery with all its attempts, and why it waits")
+        .scope("read")
+        .query(&[parameter::<bool>(
+            CONTENT,
+            "true: include the receiver's answers; the key then needs the scope privacy too",
+        )])
+        .answers(&[returns::<DeliveryView>(200, "The delivery.")]),
+    Operation::post("/v1/deliveries/{id}/retry", "Sends a waiting delivery now instead of at its due time")
+        .scope("replay")
+        .conflicts()
+        .answers(&[returns::<DeliveryView>(200, "The delivery. Pauses, breakers and rate limits still apply to it.")]),
+];
 
 /// `GET /v1/deliveries/{id}`.
 pub async fn show<S: Store, C: Clock>(
@@ -49,7 +79,7 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `GET /v1/deliveries`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &FILTERS)?;
+    let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);
     let after = query.behind(&api, list)?.map(DeliveryId);
@@ -64,14 +94,17 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let accepted_at = accepted_at.unwrap_or(delivery.born);
         let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.endpoint).await? else { continue };
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
-        let ids = Ids {
+        let ids = DeliveryIds {
             id: id(IdKind::Delivery, delivery.id.0),
             tenant: api.engine.tenant_public_id(endpoint.tenant).await?,
             message: id(IdKind::Message, delivery.message.0),
-            endpoint: Some(endpoints::public_id(&api, &endpoint)),
-            linked: Linked::of(&api, accepted_at, lives),
+            links: DeliveryLinks::of(&api, accepted_at, lives),
         };
-        data.push(Shown::of(ids, accepted_at, view, view.shown.attempts.len()));
+        data.push(ListedDeliveryView {
+            endpoint: endpoints::public_id(&api, &endpoint),
+            attempts: view.shown.attempts.len(),
+            delivery: DeliveryFields::of(ids, accepted_at, view),
+        });
     }
     Ok(page(&uri, data, next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
@@ -80,7 +113,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
-    query: &Asked,
+    query: &ListQuery,
 ) -> Result<HistoryFilter, Problem> {
     let message =
         query.filter("message").map(|id| api.engine.opened(IdKind::Message, id).map(|(key, _)| MessageId(key)));
@@ -153,7 +186,7 @@ async fn shown<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
     accepted_at: Timestamp,
-    view: &DeliveryView,
+    view: &ExplainedDelivery,
     excerpts: &[(u16, Bytes)],
 ) -> Answer {
     let whole = whole(api, visibility, accepted_at, view, excerpts).await?;
@@ -163,44 +196,42 @@ async fn shown<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &whole))
 }
 
-/// A delivery with its attempts.
-pub(super) type Whole = Shown<Vec<ShownAttempt>>;
-
 /// A delivery with its attempts. Its endpoint is `None` if it no longer exists.
 pub(super) async fn whole<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
     accepted_at: Timestamp,
-    view: &DeliveryView,
+    view: &ExplainedDelivery,
     excerpts: &[(u16, Bytes)],
-) -> Result<Whole, StoreError> {
+) -> Result<DeliveryView, StoreError> {
     let delivery = &view.shown.delivery;
     let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
     let lives = api.engine.lives(vec![delivery.id]).await?;
     // A delivery's id carries the time of its message's accept, as the message's own does.
     let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
-    let ids = Ids {
+    let ids = DeliveryIds {
         id: id(IdKind::Delivery, delivery.id.0),
         tenant: match &endpoint {
             Some(known) => api.engine.tenant_public_id(known.tenant).await?,
             None => None,
         },
         message: id(IdKind::Message, delivery.message.0),
-        endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
-        linked: Linked::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
+        links: DeliveryLinks::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
     };
     let attempt = |one: &AttemptRecord| {
         // A receiver's answer need not be UTF-8.
         let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
         let response = excerpt.map(|(_, excerpt)| String::from_utf8_lossy(excerpt).into_owned());
-        ShownAttempt { response, ..ShownAttempt::of(one, delivery) }
+        AttemptView { response, ..AttemptView::of(one, delivery) }
     };
+    let endpoint = endpoint.map(|known| endpoints::public_id(api, &known));
     let attempts = view.shown.attempts.iter().map(attempt).collect();
     let cause_detail = match delivery.state {
         Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?.map(too_large),
         _ => None,
     };
-    Ok(Shown { cause_detail, ..Shown::of(ids, accepted_at, view, attempts) })
+    let delivery = DeliveryFields { cause_detail, ..DeliveryFields::of(ids, accepted_at, view) };
+    Ok(DeliveryView { delivery, endpoint, attempts })
 }
 
 /// The detail of a 413: the receiver's limit is below the number of bytes sent; the answer does not give it.
@@ -209,20 +240,18 @@ fn too_large(bytes: usize) -> String {
 }
 
 /// The ids that are shown with a delivery.
-struct Ids {
+struct DeliveryIds {
     id: String,
     tenant: Option<String>,
     message: String,
-    /// `None` if it no longer exists.
-    endpoint: Option<String>,
-    linked: Linked,
+    links: DeliveryLinks,
 }
 
-/// A delivery's links to replays.
-#[derive(Serialize)]
-struct Linked {
+/// When a delivery was created, and its links to replays.
+#[derive(Serialize, JsonSchema)]
+struct DeliveryLinks {
     /// When it was created: with its message, or by a replay.
-    created_at: String,
+    created_at: ApiTime,
     /// The ended delivery that this one replays.
     replay_of: Option<String>,
     /// The delivery that replays this one.
@@ -231,14 +260,14 @@ struct Linked {
     replay: Option<String>,
 }
 
-impl Linked {
+impl DeliveryLinks {
     fn of<S: Store, C: Clock>(api: &Api<S, C>, accepted_at: Timestamp, lives: Lives) -> Self {
         let Lives { before, next, made } = lives;
         // All of them belong to one message, and their ids carry its time.
         let id = |life: DeliveryId| api.engine.public_id(IdKind::Delivery, life.0, accepted_at);
         let replay = made.and_then(|made| made.asked.map(|at| (made.job, at)));
         Self {
-            created_at: value::write_time(made.map_or(accepted_at, |made| made.at)),
+            created_at: ApiTime(made.map_or(accepted_at, |made| made.at)),
             replay_of: before.map(id),
             replayed_as: next.map(id),
             replay: replay.map(|(job, at)| api.engine.public_id(IdKind::Replay, job.0, at)),
@@ -246,55 +275,89 @@ impl Linked {
     }
 }
 
-/// A delivery. `attempts` are the attempts themselves, or in a list their number.
-#[derive(Serialize)]
-pub(super) struct Shown<A> {
+/// The fields of a delivery in a list and by itself.
+#[derive(Serialize, JsonSchema)]
+struct DeliveryFields {
     id: String,
+    /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
     message: String,
-    endpoint: Option<String>,
     tier: &'static str,
-    state: &'static str,
+    state: Word<Phase>,
+    /// Why the last attempt failed, or why it ended without success.
     cause: Option<&'static str>,
-    /// More about the cause than its code; see [`too_large`].
+    /// Only in the view of one delivery that ended with a 413: how many bytes exceeded the receiver's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause_detail: Option<String>,
-    accepted_at: String,
+    /// When its message was accepted.
+    accepted_at: ApiTime,
     #[serde(flatten)]
-    linked: Linked,
-    expires_at: Option<String>,
-    sent_at: Option<String>,
-    delivered_at: Option<String>,
-    failed_at: Option<String>,
-    attempts: A,
-    waiting: Option<Waiting>,
+    links: DeliveryLinks,
+    /// When its ttl ends; null without one.
+    expires_at: Option<ApiTime>,
+    /// When its last attempt began.
+    sent_at: Option<ApiTime>,
+    delivered_at: Option<ApiTime>,
+    /// When it ended without success.
+    failed_at: Option<ApiTime>,
+    /// Why it waits; null if it does not.
+    waiting: Option<WaitingView>,
 }
 
-#[derive(Serialize)]
-pub(super) struct ShownAttempt {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ListedDelivery")]
+struct ListedDeliveryView {
+    #[serde(flatten)]
+    delivery: DeliveryFields,
+    endpoint: String,
+    /// The number of attempts made.
+    attempts: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Delivery")]
+pub(super) struct DeliveryView {
+    #[serde(flatten)]
+    delivery: DeliveryFields,
+    /// null only in an export, if the endpoint no longer exists.
+    endpoint: Option<String>,
+    attempts: Vec<AttemptView>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AttemptRecord")]
+struct AttemptView {
+    /// The attempt's number, from 1.
     attempt: u16,
-    at: String,
-    duration: String,
+    /// When it began.
+    at: ApiTime,
+    duration: ApiDuration,
+    /// The HTTP status of the receiver's answer; null without an answer.
     status: Option<u16>,
+    /// How it ended; docs/causes.md lists the causes.
     cause: &'static str,
-    /// The beginning of the receiver's answer to a failed attempt, if the request has `content=true`.
+    /// Of a failed attempt, with content=true: the first 1,024 bytes of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<String>,
-    /// When the next attempt is due; only with the last attempt of a delivery in the state `retry`.
-    next_due: Option<String>,
+    /// When the next attempt is due, if that time has not come yet.
+    next_due: Option<ApiTime>,
 }
 
 /// Why a delivery waits, and until when.
-#[derive(Serialize)]
-pub(super) struct Waiting {
-    why: &'static str,
-    until: Option<String>,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Waiting")]
+pub(super) struct WaitingView {
+    /// The reason.
+    why: Word<Why>,
+    /// When the wait ends; null if that is not known.
+    until: Option<ApiTime>,
+    /// The reason in words.
     detail: String,
 }
 
-impl<A> Shown<A> {
-    fn of(ids: Ids, accepted_at: Timestamp, view: &DeliveryView, attempts: A) -> Self {
-        let Ids { id, tenant, message, endpoint, linked } = ids;
+impl DeliveryFields {
+    fn of(ids: DeliveryIds, accepted_at: Timestamp, view: &ExplainedDelivery) -> Self {
+        let DeliveryIds { id, tenant, message, links } = ids;
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
             Life::Delivered { at } => (Some(at), None),
@@ -306,24 +369,22 @@ impl<A> Shown<A> {
             id,
             tenant,
             message,
-            endpoint,
             tier: delivery.tier.name(),
-            state: phase(view).name(),
+            state: Word(phase(view)),
             cause: cause(view),
             cause_detail: None,
-            accepted_at: value::write_time(accepted_at),
-            linked,
-            expires_at: delivery.expiry.at().map(value::write_time),
-            sent_at: sent_at.map(value::write_time),
-            delivered_at: delivered_at.map(value::write_time),
-            failed_at: failed_at.map(value::write_time),
-            attempts,
+            accepted_at: ApiTime(accepted_at),
+            links,
+            expires_at: delivery.expiry.at().map(ApiTime),
+            sent_at: sent_at.map(ApiTime),
+            delivered_at: delivered_at.map(ApiTime),
+            failed_at: failed_at.map(ApiTime),
             waiting: waiting(view),
         }
     }
 }
 
-impl ShownAttempt {
+impl AttemptView {
     fn of(attempt: &AttemptRecord, delivery: &Delivery) -> Self {
         let is_last = attempt.number == delivery.attempts;
         let due = match delivery.state {
@@ -332,12 +393,12 @@ impl ShownAttempt {
         };
         Self {
             attempt: attempt.number,
-            at: value::write_time(started(attempt)),
-            duration: duration::write(attempt.took),
+            at: ApiTime(started(attempt)),
+            duration: ApiDuration(attempt.took),
             status: attempt.status,
             cause: attempt.cause.code(),
             response: None,
-            next_due: due.map(value::write_time),
+            next_due: due.map(ApiTime),
         }
     }
 }
@@ -348,7 +409,7 @@ fn started(attempt: &AttemptRecord) -> Timestamp {
 }
 
 /// The phase of a delivery. Only the dispatch loop knows that one is being sent.
-pub(super) fn phase(view: &DeliveryView) -> Phase {
+pub(super) fn phase(view: &ExplainedDelivery) -> Phase {
     match view.explained {
         Some(Explained::UnderWay) => Phase::Dispatching,
         _ => view.shown.delivery.state.phase(),
@@ -356,14 +417,14 @@ pub(super) fn phase(view: &DeliveryView) -> Phase {
 }
 
 /// Why the last attempt failed, or why the delivery ended without success.
-pub(super) fn cause(view: &DeliveryView) -> Option<&'static str> {
+pub(super) fn cause(view: &ExplainedDelivery) -> Option<&'static str> {
     view.shown.delivery.state.cause().map(Cause::code)
 }
 
-pub(super) fn waiting(view: &DeliveryView) -> Option<Waiting> {
+pub(super) fn waiting(view: &ExplainedDelivery) -> Option<WaitingView> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
     let detail = view.paused.as_deref().map_or_else(|| detail(hold.why).to_owned(), switch::detail);
-    Some(Waiting { why: hold.why.name(), until: hold.until.map(value::write_time), detail })
+    Some(WaitingView { why: Word(hold.why), until: hold.until.map(ApiTime), detail })
 }
 
 fn detail(why: Why) -> &'static str {

@@ -11,23 +11,31 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, NotAccepted, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
-use posthaste_engine::endpoints::{MadeEndpoint, NotMade};
+use posthaste_engine::endpoints::{MadeEndpoint, NewSigning, NotMade};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{
     DeadLetterFilter, Endpoint, EndpointTarget, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store,
     StoreError,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ, SECRETS};
-use super::endpoint_fields::{self as fields_of, Known, MAX_IN_FLIGHT, Shown, Sight, Signing};
+use super::endpoint_fields::{
+    self, EndpointChangesBody, EndpointFacts, EndpointView, MAX_IN_FLIGHT, NewEndpointBody, STATUSES, Sight,
+    SigningBody, SigningView,
+};
 use super::idempotency::{keyed_body, replayed};
-use super::list::{Asked, page};
-use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters, switch};
+use super::list::{ListQuery, Page, page};
+use super::messages::AcceptedView;
+use super::switch::{Reason, check_until};
+use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters};
+use crate::body_fields::Body;
 use crate::object::Object;
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{ApiDuration, ApiTime};
 
 /// The default overlap: older secrets keep signing for a day, in which the receiver can be given the new one.
 const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
@@ -41,6 +49,95 @@ const LOOKED_MAX: usize = 20_000;
 /// How many endpoints a filtered list reads from the store at once.
 const READ_AT_ONCE: u32 = 500;
 
+const FILTERS: &[Parameter] = &[
+    parameter::<String>("uid", "only the endpoint with this uid"),
+    parameter::<String>("subject", "only endpoints that belong to this subject"),
+    parameter::<String>("tags", "only endpoints with this tag"),
+    parameter::<String>("status", "only endpoints with this status: active, paused, disabled or gone"),
+];
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::post("/v1/endpoints", "Creates an endpoint")
+        .scope("manage")
+        .body::<NewEndpointBody>()
+        .keyed()
+        .answers(&[returns::<EndpointView<'_>>(201, "The endpoint, with the secret that signs its requests.")]),
+    Operation::get("/v1/endpoints", "Lists endpoints").scope("read").list(FILTERS).answers(&[returns::<
+        Page<EndpointView<'_>>,
+    >(
+        200,
+        "A page of endpoints.",
+    )]),
+    Operation::get("/v1/endpoints/{id}", "Shows an endpoint")
+        .scope("read")
+        .answers(&[returns::<EndpointView<'_>>(200, "The endpoint.")]),
+    Operation::post("/v1/endpoints/{id}/pause", "Pauses an endpoint: its deliveries wait")
+        .scope("manage")
+        .optional_body::<PauseEndpointBody>()
+        .answers(&[returns::<EndpointPauseView>(200, "The endpoint is paused.")]),
+    Operation::post("/v1/endpoints/{id}/enable", "Enables an endpoint that is paused, disabled or gone")
+        .scope("manage")
+        .conflicts()
+        .optional_body::<EnableBody>()
+        .answers(&[returns::<EndpointPauseView>(200, "The endpoint is active.")]),
+    Operation::new("PATCH", "/v1/endpoints/{id}", "Changes an endpoint; fields that are left out keep their value")
+        .scope("manage")
+        .conflicts()
+        .body::<EndpointChangesBody>()
+        .answers(&[returns::<EndpointView<'_>>(200, "The changed endpoint.")]),
+    Operation::new("DELETE", "/v1/endpoints/{id}", "Deletes an endpoint and ends its pending deliveries")
+        .scope("manage")
+        .answers(&[returns::<DeletionView>(200, "The endpoint is deleted.")]),
+    Operation::get("/v1/endpoints/{id}/secret", "Shows the secret or public key of an endpoint's signatures")
+        .scope("secrets")
+        .answers(&[returns::<SecretsView<'_>>(200, "The keys that the receiver verifies signatures with.")]),
+    Operation::post("/v1/endpoints/{id}/secret/rotate", "Rotates an endpoint's secret: a new one signs too")
+        .scope("secrets")
+        .optional_body::<RotationBody>()
+        .keyed()
+        .answers(&[returns::<SecretsView<'_>>(200, "The new secret, and the older ones that still sign.")]),
+    Operation::post("/v1/endpoints/{id}/test", "Sends an example message to an endpoint")
+        .scope("manage")
+        .optional_body::<NoFields>()
+        .keyed()
+        .answers(&[returns::<AcceptedView<'_>>(202, "The example message is accepted.")]),
+];
+
+body! {
+    struct PauseEndpointBody as "EndpointPause" {
+        /// When the pause ends by itself; never by default.
+        until: optional ApiTime,
+        /// A note that is shown with the endpoint while it is paused.
+        reason: optional Reason,
+    }
+}
+
+body! {
+    struct EnableBody as "EnableEndpoint" {
+        /// A note; checked, but not stored.
+        reason: optional Reason,
+    }
+}
+
+body! {
+    struct RotationBody as "SecretRotation" {
+        /// How long older secrets keep signing; 24h by default.
+        overlap: optional Overlap,
+    }
+}
+
+kinds! {
+    Overlap: Duration = |raw| match ApiDuration::parse(raw)? {
+        long if long > OVERLAP_MAX => Err(format!("must be at most {}", crate::duration::write(OVERLAP_MAX))),
+        overlap => Ok(overlap),
+    }, as ApiDuration;
+}
+
+/// An object without fields.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+struct NoFields {}
+
 /// `POST /v1/endpoints`. The answer shows the signing secret; afterwards only `GET …/secret` does.
 pub async fn make<S: Store, C: Clock>(
     State(api): State<Arc<Api<S, C>>>,
@@ -50,11 +147,13 @@ pub async fn make<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let mut fields = Object::read(&body)?;
-    let url = fields.need("url", value::text).unwrap_or_default();
+    let NewEndpointBody { url, settings, signing } = NewEndpointBody::read(&mut fields);
+    let url = url.unwrap_or_default();
     let mut endpoint = Endpoint::new(EndpointId::from_raw(0), LaneId::from_raw(0), tenant.id, api.engine.now(), url);
     endpoint.max_in_flight = MAX_IN_FLIGHT;
-    fields_of::read(&mut fields, &mut endpoint);
-    let signing = fields_of::signing(&mut fields);
+    endpoint_fields::apply(&mut fields, settings, &mut endpoint);
+    let signing =
+        signing.map_or_else(NewSigning::default, |SigningBody { scheme, secret }| NewSigning { scheme, secret });
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
     Ok(match api.engine.make_endpoint(endpoint, signing, once, caller.by()).await? {
@@ -65,8 +164,8 @@ pub async fn make<S: Store, C: Clock>(
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
     let (id, tenant, policy) = (made.public_id.clone(), made.tenant.clone(), made.policy.clone());
-    let known = Known { id, tenant, policy, paused: None, dead_head: None };
-    let shown = Shown::of(known, &made.endpoint, Sight::Whole);
+    let known = EndpointFacts { id, tenant, policy, paused: None, dead_head: None };
+    let shown = EndpointView::of(known, &made.endpoint, Sight::Whole);
     let EndpointTarget::Webhook(webhook) = &made.endpoint.target;
     let shown = shown.revealed(&webhook.secrets);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
@@ -102,13 +201,14 @@ pub async fn change<S: Store, C: Clock>(
         if fields.is_null("url") {
             fields.complain("url", "must not be null: every endpoint has a URL; leave it out to keep it".to_owned());
         }
-        if let Some(url) = fields.get("url", value::text) {
+        let EndpointChangesBody { url, settings } = EndpointChangesBody::read(&mut fields);
+        if let Some(url) = url {
             let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
             webhook.url = url;
         }
-        fields_of::read(&mut fields, &mut endpoint);
+        endpoint_fields::apply(&mut fields, settings, &mut endpoint);
         if fields.has("signing") {
-            fields.object("signing");
+            fields.get("signing", |_| Ok(()));
             let detail = "cannot be changed; POST …/secret/rotate makes a new secret of the same scheme, and another \
                           scheme needs another endpoint";
             fields.complain("signing", detail.to_owned());
@@ -135,13 +235,16 @@ pub async fn delete<S: Store, C: Clock>(
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
-    Ok(json(StatusCode::OK, &Deleted { id, ended, in_flight }))
+    Ok(json(StatusCode::OK, &DeletionView { id, ended, in_flight }))
 }
 
-#[derive(Serialize)]
-struct Deleted {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeletedEndpoint")]
+struct DeletionView {
     id: String,
+    /// The number of deliveries ended; they are never sent.
     ended: u64,
+    /// The number of deliveries being sent; they may still arrive.
     in_flight: u64,
 }
 
@@ -154,8 +257,8 @@ pub async fn pause<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
-    let until = switch::until(&mut fields, api.engine.now());
-    let reason = switch::reason(&mut fields);
+    let PauseEndpointBody { until, reason } = PauseEndpointBody::read(&mut fields);
+    let until = check_until(&mut fields, until, api.engine.now());
     fields.finish()?;
     caller.tenant()?;
     let endpoint = find(&api, caller.sees(), &named).await?;
@@ -163,7 +266,7 @@ pub async fn pause<S: Store, C: Clock>(
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, "paused an endpoint");
-    Ok(json(StatusCode::OK, &Switched { id, paused: true, until: until.map(value::write_time), reason }))
+    Ok(json(StatusCode::OK, &EndpointPauseView { id, paused: true, until: until.map(ApiTime), reason }))
 }
 
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
@@ -176,7 +279,7 @@ pub async fn enable<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read_optional(&body)?;
-    switch::reason(&mut fields);
+    let EnableBody { reason: _checked } = EnableBody::read(&mut fields);
     fields.finish()?;
     caller.tenant()?;
     let mut tries = 0;
@@ -188,17 +291,19 @@ pub async fn enable<S: Store, C: Clock>(
             enabled => {
                 let id = public_id(&api, &enabled?);
                 tracing::info!(endpoint = id, "enabled an endpoint");
-                return Ok(json(StatusCode::OK, &Switched { id, paused: false, until: None, reason: None }));
+                return Ok(json(StatusCode::OK, &EndpointPauseView { id, paused: false, until: None, reason: None }));
             }
         }
     }
 }
 
-#[derive(Serialize)]
-struct Switched {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EndpointPauseChange")]
+struct EndpointPauseView {
     id: String,
     paused: bool,
-    until: Option<String>,
+    until: Option<ApiTime>,
+    /// The reason given when it was paused.
     reason: Option<String>,
 }
 
@@ -237,7 +342,7 @@ pub async fn secret<S: Store, C: Clock>(
     let endpoint = find(&api, caller.sees(), &named).await?;
     let secrets = api.engine.secrets(&endpoint, caller.by()).await?;
     tracing::info!(endpoint = public_id(&api, &endpoint), "showed an endpoint's secrets");
-    Ok(json(StatusCode::OK, &Secrets::of(&secrets)))
+    Ok(json(StatusCode::OK, &SecretsView::of(&secrets)))
 }
 
 /// `POST /v1/endpoints/{id}/secret/rotate`: a new secret signs, beside the older ones until the overlap is over.
@@ -250,10 +355,7 @@ pub async fn rotate<S: Store, C: Clock>(
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
     let mut fields = Object::read_optional(&body)?;
-    let overlap = fields.get("overlap", |raw| match value::duration(raw)? {
-        long if long > OVERLAP_MAX => Err(format!("must be at most {}", crate::duration::write(OVERLAP_MAX))),
-        overlap => Ok(overlap),
-    });
+    let overlap = RotationBody::read(&mut fields).overlap;
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
     let mut tries = 0;
@@ -275,34 +377,38 @@ pub async fn rotate<S: Store, C: Clock>(
 /// The answer to a rotation, and to a repeated request with the same idempotency key.
 fn rotated(endpoint: &Endpoint) -> FirstAnswer {
     let EndpointTarget::Webhook(webhook) = &endpoint.target;
-    let body = serde_json::to_vec(&Secrets::of(&webhook.secrets)).expect("our own answers always serialise");
+    let body = serde_json::to_vec(&SecretsView::of(&webhook.secrets)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::OK.as_u16(), body: body.into() }
 }
 
 /// The secrets that sign, newest first.
-#[derive(Serialize)]
-struct Secrets<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Secrets")]
+struct SecretsView<'a> {
     #[serde(flatten)]
-    newest: Option<Signing<'a>>,
-    /// The older ones that still sign.
-    previous: Vec<Previous<'a>>,
+    #[schemars(required)]
+    newest: Option<SigningView<'a>>,
+    /// Older secrets that still sign beside the newest, newest first.
+    previous: Vec<PreviousSecretView<'a>>,
 }
 
-#[derive(Serialize)]
-struct Previous<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PreviousSecret")]
+struct PreviousSecretView<'a> {
     #[serde(flatten)]
-    signing: Signing<'a>,
-    until: Option<String>,
+    signing: SigningView<'a>,
+    /// When it stops signing.
+    until: Option<ApiTime>,
 }
 
-impl<'a> Secrets<'a> {
+impl<'a> SecretsView<'a> {
     fn of(secrets: &'a [SigningSecret]) -> Self {
-        let previous = |secret: &'a SigningSecret| Previous {
-            signing: Signing::revealed(secret),
-            until: secret.until.map(value::write_time),
+        let previous = |secret: &'a SigningSecret| PreviousSecretView {
+            signing: SigningView::revealed(secret),
+            until: secret.until.map(ApiTime),
         };
         Self {
-            newest: secrets.first().map(Signing::revealed),
+            newest: secrets.first().map(SigningView::revealed),
             previous: secrets.iter().skip(1).map(previous).collect(),
         }
     }
@@ -310,12 +416,12 @@ impl<'a> Secrets<'a> {
 
 /// `GET /v1/endpoints`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &["uid", "subject", "tags", "status"])?;
+    let query = ListQuery::of(&uri, FILTERS)?;
     let filters = ["uid", "subject", "tags", "status"].map(|name| query.filter(name));
     let list = query.list(&api, caller.sees(), &filters);
     let mut after = query.behind(&api, list)?.map(EndpointId);
     if let Some(status) = filters[3]
-        && !["active", "paused", "disabled", "gone"].contains(&status)
+        && !STATUSES.contains(&status)
     {
         let detail = "status must be active, paused, disabled or gone";
         return Err(Problem::new(Code::InvalidParameter, detail));
@@ -332,7 +438,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
         for (endpoint, hold) in part.into_iter().zip(holds) {
             after = Some(endpoint.id);
-            if data.len() <= limit && matches(&endpoint, fields_of::status(&endpoint, hold.as_ref()), &filters) {
+            if data.len() <= limit && matches(&endpoint, endpoint_fields::status(&endpoint, hold.as_ref()), &filters) {
                 data.push((endpoint, hold));
             }
         }
@@ -343,7 +449,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let last = if is_cut { data.last().map(|(last, _)| last.id) } else { after.filter(|_| more) };
     let mut shown = Vec::with_capacity(data.len());
     for (endpoint, hold) in &data {
-        shown.push(Shown::of(known(&api, endpoint, hold.clone()).await?, endpoint, caller.sight()));
+        shown.push(EndpointView::of(known(&api, endpoint, hold.clone()).await?, endpoint, caller.sight()));
     }
     Ok(page(&uri, shown, last.map(|last| api.engine.cursor_behind(list, last.0))))
 }
@@ -368,12 +474,12 @@ pub(super) async fn known<S: Store, C: Clock>(
     api: &Api<S, C>,
     endpoint: &Endpoint,
     paused: Option<LanePaused>,
-) -> Result<Known, StoreError> {
+) -> Result<EndpointFacts, StoreError> {
     let tenant = api.engine.tenant_public_id(endpoint.tenant).await?;
     let policy = api.engine.rules(endpoint.tenant).await?.policy_of(endpoint).to_owned();
     let may_have_died = endpoint.on_dead == OnDead::Hold && paused.as_ref().is_some_and(is_unexplained);
     let dead_head = if may_have_died { dead_head(api, endpoint).await? } else { None };
-    Ok(Known { id: public_id(api, endpoint), tenant, policy, paused, dead_head })
+    Ok(EndpointFacts { id: public_id(api, endpoint), tenant, policy, paused, dead_head })
 }
 
 /// Whether a pause has no API key, reason or end: a dead delivery may have begun it.
@@ -398,5 +504,5 @@ async fn shown<S: Store, C: Clock>(api: &Api<S, C>, sight: Sight, endpoint: &End
     let holds = api.engine.paused(vec![endpoint.lane]).await;
     let holds = holds.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let hold = holds.into_iter().next().flatten();
-    Ok(json(StatusCode::OK, &Shown::of(known(api, endpoint, hold).await?, endpoint, sight)))
+    Ok(json(StatusCode::OK, &EndpointView::of(known(api, endpoint, hold).await?, endpoint, sight)))
 }

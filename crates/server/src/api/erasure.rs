@@ -6,11 +6,12 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NotDone;
 use posthaste_engine::erase::ErasureStarted;
 use posthaste_store::{ApiKeyRef, Erasure, ErasureTarget, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Answer, Api, json};
 use crate::problem::{Problem, not_written};
-use crate::value;
+use crate::value::ApiTime;
 
 /// Erases a subject or a tenant. After the answer its data can no longer be read; its rows are removed in steps.
 pub(super) async fn erase<S: Store, C: Clock>(
@@ -22,7 +23,7 @@ pub(super) async fn erase<S: Store, C: Clock>(
     let erased = api.engine.erase(tenant, whom, by).await.map_err(not_erased)?;
     let Erasure { row, is_tenant, .. } = erased.erasure;
     tracing::info!(audit_row = row, is_tenant, "erased a subject or a tenant");
-    Ok(json(StatusCode::OK, &Shown::of(&erased)))
+    Ok(json(StatusCode::OK, &ErasureView::of(&erased)))
 }
 
 fn not_erased(error: NotDone) -> Problem {
@@ -35,27 +36,32 @@ fn not_erased(error: NotDone) -> Problem {
     }
 }
 
-#[derive(Serialize)]
-struct Shown {
-    erased_at: String,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Erased")]
+pub(super) struct ErasureView {
+    /// When it became unreadable: its keys are destroyed.
+    erased_at: ApiTime,
+    /// The row of the audit trail that records the erasure.
     audit_row: u64,
-    /// Messages and deliveries removed so far.
+    /// The number of messages removed so far.
     messages: u64,
+    /// The number of deliveries removed so far.
     deliveries: u64,
+    /// The number of deliveries being sent; they may still arrive.
     in_flight: u64,
-    /// When the last row was removed; `None` while rows are left.
-    swept_at: Option<String>,
+    /// When the last row was removed; null while rows are left. The audit trail records the end as erasure_done.
+    swept_at: Option<ApiTime>,
 }
 
-impl Shown {
+impl ErasureView {
     fn of(ErasureStarted { erasure, in_flight }: &ErasureStarted) -> Self {
         Self {
-            erased_at: value::write_time(erasure.at),
+            erased_at: ApiTime(erasure.at),
             audit_row: erasure.row,
             messages: erasure.messages,
             deliveries: erasure.deliveries,
             in_flight: *in_flight,
-            swept_at: erasure.done.map(value::write_time),
+            swept_at: erasure.done.map(ApiTime),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Routes for monitoring: liveness, readiness, metrics, and the OpenAPI document.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,37 +14,61 @@ use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::metrics::{self, MetricsPage};
 use posthaste_store::{PauseScope, Store, StoreState};
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::caller::{Caller, OPERATE, READ};
 use super::{Answer, Api, json, json_bytes, no_parameters};
+use crate::openapi::{Operation, returns, returns_as};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{ApiTime, Word};
 
-#[derive(Serialize)]
-struct Status {
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/healthz", "Liveness check").answers(&[returns::<LivenessView>(200, "The process runs.")]),
+    Operation::get("/readyz", "Readiness check: whether the server accepts messages").answers(&[returns::<
+        ReadinessView,
+    >(
+        200,
+        "The server accepts messages.",
+    )]),
+    Operation::get("/metrics", "Metrics for Prometheus; docs/metrics.md describes each").scope("operate").answers(&[
+        returns_as::<String>(200, "The metrics in the OpenMetrics format.", "application/openmetrics-text"),
+    ]),
+    Operation::get("/openapi.json", "This document")
+        .scope("read")
+        .answers(&[returns::<BTreeMap<String, Value>>(200, "The OpenAPI document.")]),
+];
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Liveness")]
+struct LivenessView {
     status: &'static str,
 }
 
 /// The state of a server that accepts messages, for deployments and alerts.
-#[derive(Serialize)]
-struct Readiness {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Readiness")]
+struct ReadinessView {
     status: &'static str,
-    store: &'static str,
+    store: Word<StoreState>,
     /// Whether all deliveries are paused.
     paused: bool,
-    paused_until: Option<String>,
+    /// When that pause ends by itself.
+    paused_until: Option<ApiTime>,
+    /// The reason given for that pause.
     paused_reason: Option<String>,
-    /// Tenants and origins with a pause of their own.
+    /// The number of tenants with a pause of their own.
     paused_tenants: u64,
+    /// The number of origins with a pause of their own.
     paused_origins: u64,
-    /// How far behind the server is: the age of the oldest due delivery that nothing holds.
+    /// The age in seconds of the oldest due delivery that nothing holds back.
     overdue_seconds: u64,
 }
 
 /// `GET /healthz`: answers while the process runs.
 pub async fn alive() -> Answer {
-    Ok(json(StatusCode::OK, &Status { status: "ok" }))
+    Ok(json(StatusCode::OK, &LivenessView { status: "ok" }))
 }
 
 /// `GET /readyz`: succeeds while the server accepts messages.
@@ -60,11 +85,11 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
     let queue = &seen.dispatch.queue;
     let widest = api.engine.pauses(0, 1).await?.into_iter().next();
     let all = widest.filter(|pause| pause.scope == PauseScope::All);
-    let readiness = Readiness {
+    let readiness = ReadinessView {
         status: "ok",
-        store: seen.store.state.name(),
+        store: Word(seen.store.state),
         paused: queue.paused.is_some(),
-        paused_until: queue.paused.and_then(|hold| hold.until).map(value::write_time),
+        paused_until: queue.paused.and_then(|hold| hold.until).map(ApiTime),
         paused_reason: all.and_then(|pause| pause.reason.clone()),
         paused_tenants: queue.paused_tenants,
         paused_origins: queue.paused_origins,

@@ -15,19 +15,45 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::caller::{Caller, OPERATE, SECRETS};
 use super::idempotency::{keyed_body, replayed};
-use super::list::{Asked, page};
+use super::list::{ListQuery, Page, page};
 use super::{Answer, Api, Named, NamedPair, json_bytes, no_body, tenants};
+use crate::body_fields::Body;
 use crate::object::Object;
+use crate::openapi::{Operation, no_answer, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{self, ApiTime, ShortText, Word};
 
-/// The longest description of a key.
-const DESCRIPTION_BYTES_MAX: usize = 256;
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::post("/v1/keys", "Creates an operator key")
+        .scope("operate")
+        .optional_body::<NewKeyBody>()
+        .keyed()
+        .answers(&[returns::<KeyView>(201, "The key. This is the only answer that shows it.")]),
+    Operation::get("/v1/keys", "Lists operator keys")
+        .scope("operate")
+        .list(&[])
+        .answers(&[returns::<Page<KeyView>>(200, "A page of keys.")]),
+    Operation::new("DELETE", "/v1/keys/{id}", "Revokes an operator key")
+        .scope("operate")
+        .answers(&[no_answer(204, "The key is revoked.")]),
+    Operation::post("/v1/tenants/{t}/keys", "Creates a key of a tenant")
+        .scope("secrets")
+        .optional_body::<NewKeyBody>()
+        .keyed()
+        .answers(&[returns::<KeyView>(201, "The key. This is the only answer that shows it.")]),
+    Operation::get("/v1/tenants/{t}/keys", "Lists the keys of a tenant")
+        .scope("secrets")
+        .list(&[])
+        .answers(&[returns::<Page<KeyView>>(200, "A page of keys.")]),
+    Operation::new("DELETE", "/v1/tenants/{t}/keys/{id}", "Revokes a key of a tenant")
+        .scope("secrets")
+        .answers(&[no_answer(204, "The key is revoked.")]),
+];
 
 /// `POST /v1/keys`: an operator key.
 pub async fn make_operators<S: Store, C: Clock>(
@@ -132,14 +158,14 @@ async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, mak
 }
 
 fn answer(made: &MadeKey) -> FirstAnswer {
-    let mut shown = Shown::of(made.public_id.clone(), &made.known);
+    let mut shown = KeyView::of(made.public_id.clone(), &made.known);
     shown.key = Some(made.key.reveal());
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
 }
 
 async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
-    let query = Asked::of(uri, &[])?;
+    let query = ListQuery::of(uri, &[])?;
     let list = query.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
     let after = query.behind(api, list)?;
     let mut found = api.engine.keys(tenant, query.order, after, query.limit + 1).await?;
@@ -147,7 +173,7 @@ async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri
     found.truncate(query.limit as usize);
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id));
     let id = |known: &KnownKey| api.engine.public_id(IdKind::Key, known.id, known.at);
-    Ok(page(uri, found.iter().map(|known| Shown::of(id(known), known)).collect(), next))
+    Ok(page(uri, found.iter().map(|known| KeyView::of(id(known), known)).collect(), next))
 }
 
 async fn revoke<S: Store, C: Clock>(
@@ -165,43 +191,58 @@ async fn revoke<S: Store, C: Clock>(
     Ok(super::nothing())
 }
 
-#[derive(Serialize)]
-struct Shown<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Key")]
+struct KeyView<'a> {
     id: String,
+    /// The first characters of the key.
     prefix: &'a str,
-    scopes: Vec<&'static str>,
+    scopes: Vec<Word<ApiKeyScope>>,
     description: Option<&'a str>,
-    created_at: String,
-    expires_at: Option<String>,
+    created_at: ApiTime,
+    expires_at: Option<ApiTime>,
     /// The key itself, only in the answer that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> KeyView<'a> {
     fn of(id: String, known: &'a KnownKey) -> Self {
         Self {
             id,
             prefix: &known.public_prefix,
-            scopes: known.scopes.iter().map(ApiKeyScope::name).collect(),
+            scopes: known.scopes.iter().map(Word).collect(),
             description: known.description.as_deref(),
-            created_at: value::write_time(known.at),
-            expires_at: known.expires.map(value::write_time),
+            created_at: ApiTime(known.at),
+            expires_at: known.expires.map(ApiTime),
             key: None,
         }
     }
 }
 
+body! {
+    struct NewKeyBody as "NewKey" {
+        /// What the key allows; at most the scopes of the key that creates it, which are the default.
+        scopes: optional ScopeNames,
+        /// When it stops working; no later than the key that creates it, which is the default.
+        expires_at: optional ApiTime,
+        /// A note, such as what the key is for.
+        description: optional ShortText<256>,
+    }
+}
+
+kinds! {
+    /// A list of scopes. Which of them a key can have depends on its class.
+    ScopeNames: Vec<String> = value::texts, as Vec<Word<ApiKeyScope>>;
+}
+
 fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey, Problem> {
     let mut fields = Object::read_optional(body)?;
-    let scopes = fields.get("scopes", |raw| scopes(raw, tenant.is_some()));
-    let expires = fields.get("expires_at", |raw| match value::time(raw)? {
+    let NewKeyBody { scopes, expires_at, description } = NewKeyBody::read(&mut fields);
+    let scopes = fields.check("scopes", scopes, |names| usable_scopes(&names, tenant.is_some()));
+    let expires = fields.check("expires_at", expires_at, |expires| match expires {
         past if past <= now => Err("must be in the future; leave it out for a key that does not expire".to_owned()),
         expires => Ok(expires),
-    });
-    let description = fields.get("description", |raw| match value::text(raw)? {
-        long if long.len() > DESCRIPTION_BYTES_MAX => Err(format!("must be at most {DESCRIPTION_BYTES_MAX} bytes")),
-        text => Ok(text),
     });
     fields.finish()?;
     Ok(NewKey { tenant, scopes, expires, description })
@@ -227,14 +268,11 @@ fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
     Ok(NewKey { scopes: Some(scopes), expires: new.expires.or(grant.expires), ..new })
 }
 
-fn scopes(raw: &RawValue, is_tenants: bool) -> Result<ApiKeyScopes, String> {
+fn usable_scopes(written: &[String], is_tenants: bool) -> Result<ApiKeyScopes, String> {
     let usable = || ApiKeyScope::ALL.into_iter().filter(|scope| !is_tenants || *scope != ApiKeyScope::Operate);
-    let names = || usable().map(ApiKeyScope::name).collect::<Vec<_>>().join(", ");
     let named = |name: &String| usable().find(|scope| scope.name() == name.as_str());
-    let written = value::texts(raw)?;
-    let scopes: Option<Vec<ApiKeyScope>> = written.iter().map(named).collect();
-    match scopes {
+    match written.iter().map(named).collect::<Option<Vec<ApiKeyScope>>>() {
         Some(scopes) if !scopes.is_empty() => Ok(ApiKeyScopes::of(&scopes)),
-        _ => Err(format!("must be one or more of {}", names())),
+        _ => Err(format!("must be one or more of {}", usable().map(ApiKeyScope::name).collect::<Vec<_>>().join(", "))),
     }
 }

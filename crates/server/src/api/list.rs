@@ -15,20 +15,33 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::lists::ListId;
 use posthaste_store::{ListOrder, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Api, json, parameters};
+use crate::openapi::{Parameter, parameter};
 use crate::problem::{Code, Problem};
+use crate::value::{Bounded, Word, Words};
 
-const LIMIT: u32 = 50;
+const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 250;
 
-/// The parameters that every list takes.
-const COMMON: [&str; 3] = ["limit", "order", "cursor"];
+/// The parameters that every list takes: the page size, the order, and the place at which the page begins.
+pub(crate) const LIMIT: Parameter =
+    parameter::<Bounded<u32, 1, { LIMIT_MAX as u64 }>>("limit", "entries in a page, 1 to 250; 50 by default");
+pub(crate) const ORDER: Parameter =
+    parameter::<Word<ListOrder>>("order", "desc: newest first (default); asc: oldest first");
+pub(crate) const CURSOR: Parameter = parameter::<String>("cursor", "the next_cursor of the previous page");
+
+impl Words for ListOrder {
+    fn words() -> Vec<(&'static str, Self)> {
+        vec![("desc", Self::NewestFirst), ("asc", Self::OldestFirst)]
+    }
+}
 
 /// The query parameters of a list.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ListQuery {
     pub(super) limit: u32,
     pub(super) order: ListOrder,
     pub(super) cursor: Option<String>,
@@ -36,11 +49,11 @@ pub(super) struct Asked {
     filters: Vec<(String, String)>,
 }
 
-impl Asked {
+impl ListQuery {
     /// Reads the parameters that every list takes, and these filters.
-    pub(super) fn of(uri: &Uri, filters: &[&'static str]) -> Result<Self, Problem> {
-        let known: Vec<&'static str> = COMMON.iter().chain(filters).copied().collect();
-        let mut query = Self { limit: LIMIT, order: ListOrder::NewestFirst, cursor: None, filters: Vec::new() };
+    pub(super) fn of(uri: &Uri, filters: &[Parameter]) -> Result<Self, Problem> {
+        let known: Vec<&'static str> = [LIMIT, ORDER, CURSOR].iter().chain(filters).map(|one| one.name).collect();
+        let mut query = Self { limit: LIMIT_DEFAULT, order: ListOrder::NewestFirst, cursor: None, filters: Vec::new() };
         for (name, given) in parameters(uri, &known)? {
             match (name.as_str(), given.as_str()) {
                 ("limit", _) => {
@@ -120,9 +133,12 @@ fn bad(detail: String) -> Problem {
     Problem::new(Code::InvalidParameter, detail)
 }
 
-#[derive(Serialize)]
-struct Page<T> {
+/// A page of a list.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Page<T> {
     data: Vec<T>,
+    /// The cursor of the next page, null on the last; even an empty page can have one.
     next_cursor: Option<String>,
 }
 
@@ -152,6 +168,8 @@ fn next(uri: &Uri, cursor: &str) -> String {
 mod tests {
     use super::*;
 
+    const TIER: [Parameter; 1] = [parameter::<String>("tier", "only this tier")];
+
     #[test]
     fn the_link_to_the_next_page_keeps_the_filters() {
         let next = |uri: &'static str| next(&Uri::from_static(uri), "msg_1");
@@ -164,7 +182,7 @@ mod tests {
 
     #[test]
     fn list_parameters_are_parsed_and_bad_ones_are_refused() {
-        let query = Asked::of(&Uri::from_static("/v1/x?limit=7&order=asc&cursor=c&tier=1"), &["tier"]).expect("known");
+        let query = ListQuery::of(&Uri::from_static("/v1/x?limit=7&order=asc&cursor=c&tier=1"), &TIER).expect("known");
         assert_eq!((query.limit, query.order, query.cursor.as_deref()), (7, ListOrder::OldestFirst, Some("c")));
         assert_eq!((query.filter("tier"), query.filter("cause")), (Some("1"), None));
         for (uri, code) in [
@@ -174,7 +192,7 @@ mod tests {
             ("/v1/x?teir=1", Code::UnknownParameter),
             ("/v1/x?limit=1&limit=2", Code::InvalidParameter),
         ] {
-            assert_eq!(Asked::of(&Uri::from_static(uri), &["tier"]).expect_err(uri).code(), code, "{uri}");
+            assert_eq!(ListQuery::of(&Uri::from_static(uri), &TIER).expect_err(uri).code(), code, "{uri}");
         }
     }
 }

@@ -7,16 +7,28 @@ use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::rotation::NotRotated;
 use posthaste_store::{Rotation, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
 use super::{Answer, Api, json, no_body, no_parameters};
+use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/master-key/rotation", "Shows the progress of the master key's rotation")
+        .scope("operate")
+        .answers(&[returns::<RotationView>(200, "The progress.")]),
+    Operation::post("/v1/master-key/rotation", "Starts a rotation of the master key")
+        .scope("operate")
+        .conflicts()
+        .answers(&[returns::<RotationView>(202, "The rotation is under way.")]),
+];
 
 /// `GET /v1/master-key/rotation`: the progress of the rotation.
 pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    Ok(json(StatusCode::OK, &Shown::of(&api.engine.rotation().await?)))
+    Ok(json(StatusCode::OK, &RotationView::of(&api.engine.rotation().await?)))
 }
 
 /// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
@@ -28,7 +40,7 @@ pub async fn begin<S: Store, C: Clock>(
     no_body(request).await?;
     let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
     tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "began to rotate the master key");
-    Ok(json(StatusCode::ACCEPTED, &Shown::of(&rotation)))
+    Ok(json(StatusCode::ACCEPTED, &RotationView::of(&rotation)))
 }
 
 fn refused(error: NotRotated) -> Problem {
@@ -40,17 +52,23 @@ fn refused(error: NotRotated) -> Problem {
 }
 
 /// The progress of a rotation. Keys are shown by their fingerprints.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MasterKeyRotation")]
+struct RotationView {
     under_way: bool,
+    /// The fingerprint of the master key that new keys are wrapped under.
     newest: String,
+    /// The fingerprints of master keys that are still needed: keep them.
     older: Vec<String>,
+    /// The fingerprint of a newer master key that is not used yet.
     offered: Option<String>,
+    /// The number of keys rewrapped by this rotation, or by the last one.
     rewrapped: u64,
+    /// The number of keys still to be rewrapped.
     left: u64,
 }
 
-impl Shown {
+impl RotationView {
     fn of(rotation: &Rotation) -> Self {
         Self {
             under_way: rotation.is_under_way(),

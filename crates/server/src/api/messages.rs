@@ -12,29 +12,53 @@ use http::{StatusCode, Uri};
 use posthaste_core::delivery::Expiry;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{JobId, LaneId, MessageId};
-use posthaste_core::state::State as Life;
+use posthaste_core::state::{Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, NewMessage, Once};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{DeliveryView, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, Sees};
 use posthaste_store::{
     DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY, SEND};
-use super::deliveries::{self, Waiting};
+use super::deliveries::{self, WaitingView};
 use super::idempotency::{keyed_body, replayed};
-use super::list::{Asked, page};
+use super::list::{ListQuery, Page, page};
+use super::new_message::NewMessageBody;
 use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, quota};
+use crate::body_fields::Body;
 use crate::object::Object;
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::{duration, value};
+use crate::value::{ApiDuration, ApiTime, ChosenName, TierChoice, Word};
 
 /// The path that accepts messages.
 pub(super) const PATH: &str = "/v1/messages";
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::post(PATH, "Sends a message")
+        .scope("send")
+        .body::<NewMessageBody>()
+        .keyed()
+        .limited()
+        .answers(&[returns::<AcceptedView<'_>>(202, "The message is stored durably and will be delivered.")]),
+    Operation::get(PATH, "Lists messages")
+        .scope("read")
+        .list(FILTERS)
+        .answers(&[returns::<Page<ListedMessageView>>(200, "A page of messages.")]),
+    Operation::get("/v1/messages/{id}", "Shows a message and the state of its deliveries")
+        .scope("read")
+        .query(&[parameter::<bool>(CONTENT, "true: include the payload; the key then needs the scope privacy too")])
+        .answers(&[returns::<MessageView>(200, "The message.")]),
+    Operation::post("/v1/messages/{id}/cancel", "Cancels the deliveries of a message that are not sent yet")
+        .scope("replay")
+        .answers(&[returns::<CancellationView>(200, "The message is cancelled.")]),
+];
 
 /// `POST /v1/messages`.
 pub async fn send<S: Store, C: Clock>(
@@ -45,7 +69,9 @@ pub async fn send<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    let new = NewMessage { once, ..new_message::parse(&api, tenant, Object::read(&body)?)? };
+    let mut fields = Object::read(&body)?;
+    let new = NewMessageBody::read(&mut fields);
+    let new = NewMessage { once, ..new_message::parse(&api, tenant, new, fields)? };
     drop(body);
     let allowance = quota::take(&api, tenant)?;
     let mut response = match api.engine.accept(new).await? {
@@ -58,15 +84,25 @@ pub async fn send<S: Store, C: Clock>(
 
 /// The answer to a message that was accepted.
 pub(super) fn answer(promise: &AcceptedMessage) -> FirstAnswer {
-    let body = serde_json::to_vec(&Accepted::of(promise)).expect("our own answers always serialise");
+    let body = serde_json::to_vec(&AcceptedView::of(promise)).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
-const FILTERS: [&str; 6] = ["event_type", "tier", "subject", "correlation_id", "since", "until"];
+const FILTERS: &[Parameter] = &[
+    parameter::<String>("event_type", "only messages of this event type"),
+    parameter::<TierChoice>("tier", "only messages of this tier"),
+    parameter::<String>("subject", "only messages about this subject"),
+    parameter::<String>("correlation_id", "only messages with this correlation id"),
+    parameter::<ApiTime>("since", "only messages accepted at or after this time"),
+    parameter::<ApiTime>("until", "only messages accepted before this time"),
+];
+
+/// The parameter by which the answer includes what is confidential, if the key has the scope for it.
+pub(super) const CONTENT: &str = "content";
 
 /// `GET /v1/messages`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &FILTERS)?;
+    let query = ListQuery::of(&uri, FILTERS)?;
     let name = match (query.filter("subject"), query.filter("correlation_id")) {
         (Some(_), Some(_)) => {
             let detail = "ask for a subject or a correlation_id, not for both";
@@ -96,13 +132,13 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let found = api.engine.messages(filter, query.order, after, query.limit).await?;
     let mut data = Vec::with_capacity(found.messages.len());
     for message in &found.messages {
-        data.push(Listed::of(&api, message).await?);
+        data.push(ListedMessageView::of(&api, message).await?);
     }
     if let Some(own) = own.filter(|_| after.is_none())
         && let Some((message, _)) = api.engine.message(caller.sees(), own).await?
         && message.correlation_id.is_none()
     {
-        data.push(Listed::of(&api, &ListedMessage::of(&message)).await?);
+        data.push(ListedMessageView::of(&api, &ListedMessage::of(&message)).await?);
     }
     Ok(page(&uri, data, found.next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
@@ -124,23 +160,23 @@ pub async fn show<S: Store, C: Clock>(
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
     // A replayed delivery comes after the one it replays. The last of each lane counts for the message's state; the
     // number of lanes is the number of deliveries without replays.
-    let life = |view: &DeliveryView| (view.shown.delivery.lane, view.shown.delivery.state);
+    let life = |view: &ExplainedDelivery| (view.shown.delivery.lane, view.shown.delivery.state);
     let lives: BTreeMap<LaneId, Life> = views.iter().map(life).collect();
-    let fanout = Fanout::of(job.as_ref(), lives.len());
+    let fanout = FanoutView::of(job.as_ref(), lives.len());
     let mut deliveries = Vec::with_capacity(views.len());
     for view in &views {
-        deliveries.push(ShownDelivery::of(&api, caller.sees(), &message, view).await?);
+        deliveries.push(MessageDeliveryView::of(&api, caller.sees(), &message, view).await?);
     }
-    let state = if fanout.state == "running" { "pending" } else { sum(lives.into_values()) };
-    let content = if wants_content { Content::of(&message) } else { Content::default() };
-    let listed = Listed::of(&api, &ListedMessage::of(&message)).await?;
-    let to = message.details.as_ref().and_then(|details| To::of(&details.audience, &deliveries));
-    Ok(json(StatusCode::OK, &Shown { listed, to, state, deliveries, fanout, content }))
+    let state = if fanout.state.0 == JobState::Running { "pending" } else { sum(lives.into_values()) };
+    let content = if wants_content { ContentView::of(&message) } else { ContentView::default() };
+    let listed = ListedMessageView::of(&api, &ListedMessage::of(&message)).await?;
+    let to = message.details.as_ref().and_then(|details| AddresseesView::of(&details.audience, &deliveries));
+    Ok(json(StatusCode::OK, &MessageView { listed, to, state, deliveries, fanout, content }))
 }
 
 /// Parses the parameter `content`: whether the answer includes payloads.
 pub(super) fn content(uri: &Uri) -> Result<bool, Problem> {
-    match parameters(uri, &["content"])?.first().map(|(_, given)| given.as_str()) {
+    match parameters(uri, &[CONTENT])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(_) => Err(Problem::new(Code::InvalidParameter, "content must be true or false")),
@@ -159,26 +195,32 @@ pub async fn cancel<S: Store, C: Clock>(
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (ended, in_flight) = api.engine.cancel(Sees::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
-    Ok(json(StatusCode::OK, &Ended { ended, in_flight }))
+    Ok(json(StatusCode::OK, &CancellationView { ended, in_flight }))
 }
 
-#[derive(Serialize)]
-struct Accepted<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Accepted")]
+pub(super) struct AcceptedView<'a> {
+    /// The message's id.
     id: &'a str,
     correlation_id: &'a str,
-    accepted_at: String,
-    expires_at: Option<String>,
+    /// When it was stored durably.
+    accepted_at: ApiTime,
+    /// When its ttl ends; null without one.
+    expires_at: Option<ApiTime>,
+    /// The number of endpoints it goes to; null while they are still being looked up.
     deliveries: Option<usize>,
+    /// Warnings, such as that no endpoint wants the event type.
     notes: Vec<Cow<'static, str>>,
 }
 
-impl<'a> Accepted<'a> {
+impl<'a> AcceptedView<'a> {
     fn of(promise: &'a AcceptedMessage) -> Self {
         Self {
             id: &promise.public_id,
             correlation_id: &promise.correlation_id,
-            accepted_at: value::write_time(promise.accepted_at),
-            expires_at: promise.expires_at.map(value::write_time),
+            accepted_at: ApiTime(promise.accepted_at),
+            expires_at: promise.expires_at.map(ApiTime),
             deliveries: promise.deliveries,
             notes: notes(promise),
         }
@@ -207,33 +249,38 @@ fn notes(promise: &AcceptedMessage) -> Vec<Cow<'static, str>> {
 }
 
 /// A message without its deliveries.
-#[derive(Serialize)]
-struct Listed {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ListedMessage")]
+struct ListedMessageView {
     id: String,
+    /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
     event_type: Option<String>,
     correlation_id: String,
+    /// The person or thing whose data it is.
     subject: Option<String>,
     tier: &'static str,
     labels: BTreeMap<String, String>,
     region: Option<String>,
     cost_center: Option<String>,
-    accepted_at: String,
-    deliver_at: Option<String>,
-    ttl: Option<String>,
-    /// The end of the message's own TTL. A TTL of an endpoint is shown with its deliveries.
-    expires_at: Option<String>,
+    accepted_at: ApiTime,
+    /// The earliest time to send it.
+    deliver_at: Option<ApiTime>,
+    /// How long it is tried.
+    ttl: Option<ApiDuration>,
+    /// When its own ttl ends. A ttl of an endpoint is shown with its deliveries.
+    expires_at: Option<ApiTime>,
 }
 
-impl Listed {
+impl ListedMessageView {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &ListedMessage) -> Result<Self, StoreError> {
         let id = api.engine.public_id(IdKind::Message, message.id.0, message.at);
         let details = message.details.as_deref().cloned().unwrap_or_default();
         let born = details.deliver_at.map_or(message.at, |at| at.max(message.at));
         Ok(Self {
-            deliver_at: details.deliver_at.map(value::write_time),
-            ttl: details.ttl.map(duration::write),
-            expires_at: Expiry::from_ttl(born, details.ttl).at().map(value::write_time),
+            deliver_at: details.deliver_at.map(ApiTime),
+            ttl: details.ttl.map(ApiDuration),
+            expires_at: Expiry::from_ttl(born, details.ttl).at().map(ApiTime),
             tenant: api.engine.tenant_public_id(message.tenant).await?,
             event_type: message.event_type.clone(),
             correlation_id: message.correlation_id.clone().unwrap_or_else(|| id.clone()),
@@ -242,38 +289,49 @@ impl Listed {
             labels: details.labels.into_iter().collect(),
             region: details.region,
             cost_center: details.cost_center,
-            accepted_at: value::write_time(message.at),
+            accepted_at: ApiTime(message.at),
             id,
         })
     }
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Message")]
+struct MessageView {
     #[serde(flatten)]
-    listed: Listed,
-    to: Option<To>,
+    listed: ListedMessageView,
+    /// The endpoints that the producer addressed; null if it gave no `to`.
+    to: Option<AddresseesView>,
+    /// Sums up the last delivery to each endpoint.
+    #[schemars(extend("enum" = STATES))]
     state: &'static str,
-    /// The first 1,000.
-    deliveries: Vec<ShownDelivery>,
-    fanout: Fanout,
+    /// The first 1,000; GET /v1/deliveries?message= lists all.
+    deliveries: Vec<MessageDeliveryView>,
+    /// The progress of creating its deliveries.
+    fanout: FanoutView,
     #[serde(flatten)]
-    content: Content,
+    content: ContentView,
 }
 
+/// The states of a message.
+const STATES: [&str; 6] = ["pending", "delivered", "partly", "failed", "expired", "cancelled"];
+
 /// The endpoints that a producer addressed.
-#[derive(Serialize)]
-struct To {
-    /// The endpoints that were named, taken from the message's deliveries.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Addressees")]
+struct AddresseesView {
+    /// The endpoints named, as far as deliveries to them are still stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoints: Option<Vec<String>>,
     subjects: Vec<String>,
+    #[schemars(with = "Vec<ChosenName>")]
     tags: Vec<String>,
+    /// Every endpoint, regardless of its event_types.
     all: bool,
 }
 
-impl To {
-    fn of(audience: &Audience, deliveries: &[ShownDelivery]) -> Option<Self> {
+impl AddresseesView {
+    fn of(audience: &Audience, deliveries: &[MessageDeliveryView]) -> Option<Self> {
         let Audience { subjects, tags, all, named } = audience.clone();
         let endpoints = named.then(|| {
             let mut named: Vec<String> = deliveries.iter().filter_map(|delivery| delivery.endpoint.clone()).collect();
@@ -286,30 +344,37 @@ impl To {
 }
 
 /// A message in an export; its deliveries are lines of their own.
-#[derive(Serialize)]
-pub(super) struct Held {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "HeldMessage")]
+pub(super) struct HeldMessageView {
     #[serde(flatten)]
-    listed: Listed,
-    #[serde(flatten)]
-    content: Content,
-}
-
-impl Held {
-    pub(super) async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message) -> Result<Self, StoreError> {
-        Ok(Self { listed: Listed::of(api, &ListedMessage::of(message)).await?, content: Content::of(message) })
-    }
-}
-
-/// The payloads of a message; empty unless the request asks for them.
-#[derive(Default, Serialize)]
-struct Content {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    listed: ListedMessageView,
+    #[schemars(required)]
     payload: Option<Box<RawValue>>,
+    /// The smaller payload, if the message has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     compact: Option<Box<RawValue>>,
 }
 
-impl Content {
+impl HeldMessageView {
+    pub(super) async fn of<S: Store, C: Clock>(api: &Api<S, C>, message: &Message) -> Result<Self, StoreError> {
+        let ContentView { payload, compact } = ContentView::of(message);
+        Ok(Self { listed: ListedMessageView::of(api, &ListedMessage::of(message)).await?, payload, compact })
+    }
+}
+
+/// The payloads of a message; empty unless the request asks for them.
+#[derive(Default, Serialize, JsonSchema)]
+struct ContentView {
+    /// Only with content=true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Box<RawValue>>,
+    /// Only with content=true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compact: Option<Box<RawValue>>,
+}
+
+impl ContentView {
     fn of(message: &Message) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let raw = |bytes: &[u8]| text(bytes).and_then(|text| RawValue::from_string(text).ok());
@@ -318,47 +383,47 @@ impl Content {
 }
 
 /// The progress of creating a message's deliveries.
-#[derive(Serialize)]
-struct Fanout {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Fanout")]
+struct FanoutView {
+    /// Deliveries created, replays not counted.
     done: u64,
-    /// `None` while the fan-out runs: the total is not known before its end.
+    /// Deliveries to create; null while that is not known.
     total: Option<u64>,
-    state: &'static str,
+    state: Word<JobState>,
 }
 
-impl Fanout {
+impl FanoutView {
     /// The progress of the job; without a job all deliveries were created with the message.
     fn of(job: Option<&DeliveryJob>, deliveries: usize) -> Self {
         let Some(job) = job else {
-            return Self { done: deliveries as u64, total: Some(deliveries as u64), state: "done" };
+            return Self { done: deliveries as u64, total: Some(deliveries as u64), state: Word(JobState::Done) };
         };
-        let state = match job.state {
-            JobState::Running => "running",
-            JobState::Paused => "paused",
-            JobState::Done => "done",
-            JobState::Cancelled => "cancelled",
-        };
-        Self { done: job.made, total: (job.state == JobState::Done).then_some(job.made), state }
+        Self { done: job.made, total: (job.state == JobState::Done).then_some(job.made), state: Word(job.state) }
     }
 }
 
 /// A delivery without its attempts, which its own route shows.
-#[derive(Serialize)]
-struct ShownDelivery {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MessageDelivery")]
+struct MessageDeliveryView {
     id: String,
     endpoint: Option<String>,
-    state: &'static str,
+    state: Word<Phase>,
+    /// Why the last attempt failed, or why it ended without success.
     cause: Option<&'static str>,
+    /// The number of attempts made.
     attempts: u16,
-    waiting: Option<Waiting>,
+    /// Why it waits; null if it does not.
+    waiting: Option<WaitingView>,
 }
 
-impl ShownDelivery {
+impl MessageDeliveryView {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
         visibility: Sees,
         message: &Message,
-        view: &DeliveryView,
+        view: &ExplainedDelivery,
     ) -> Result<Self, Problem> {
         let delivery = &view.shown.delivery;
         let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
@@ -366,7 +431,7 @@ impl ShownDelivery {
         Ok(Self {
             id: api.engine.public_id(IdKind::Delivery, delivery.id.0, message.at),
             endpoint,
-            state: deliveries::phase(view).name(),
+            state: Word(deliveries::phase(view)),
             cause: deliveries::cause(view),
             attempts: delivery.attempts,
             waiting: deliveries::waiting(view),
@@ -396,9 +461,12 @@ fn sum(states: impl Iterator<Item = Life>) -> &'static str {
     }
 }
 
-#[derive(Serialize)]
-struct Ended {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Cancellation")]
+struct CancellationView {
+    /// The number of deliveries ended; they are never sent.
     ended: u64,
+    /// The number of deliveries being sent; they may still arrive.
     in_flight: u64,
 }
 

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use posthaste_core::fanout::Audience;
 use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
-use posthaste_core::time::Timestamp;
 use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Tenant;
@@ -13,10 +11,11 @@ use posthaste_store::{Details, Store};
 use serde_json::value::RawValue;
 
 use super::Api;
-use super::endpoint_fields::check_channel;
+use super::endpoint_fields::{ChannelName, check_channel};
+use crate::body_fields::{ParseValue, SomeOf};
 use crate::object::Object;
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{AnyJson, ApiTime, ChosenName, Labels, Subject, TierChoice, Ttl};
 
 /// The largest payload.
 const PAYLOAD_BYTES_MAX: usize = 1_000_000;
@@ -30,79 +29,127 @@ const TAGS_MAX: usize = 64;
 /// Planned fields of a message that this version does not support.
 const NOT_BUILT: &[&str] = &["require_ack", "ack_within", "notification", "raw"];
 
+body! {
+    pub(super) struct NewMessageBody as "NewMessage" {
+        /// Sent to receivers byte for byte; at most 1,000,000 bytes.
+        payload: required AnyJson,
+        /// A smaller payload, sent once to a receiver that answers 413.
+        compact: optional AnyJson,
+        /// The kind of event, such as invoice.paid; endpoints subscribe to event types.
+        event_type: optional EventType,
+        /// Sent with every attempt, and a filter of lists; the message's id by default.
+        correlation_id: optional ChosenName,
+        /// A newer message with the same key replaces one that is still waiting.
+        collapse_key: optional ChosenName,
+        /// How urgent it is; promotional by default.
+        tier: optional TierChoice,
+        /// How long to try; after that a delivery expires. The endpoint's ttl by default.
+        ttl: optional Ttl,
+        /// The earliest time to send it, at most 90 days ahead.
+        deliver_at: optional ApiTime,
+        /// The person or thing whose data it is, for export and erasure.
+        subject: optional Subject,
+        /// At most 16, stored and shown with the message.
+        labels: optional Labels,
+        /// Stored and shown with the message.
+        region: optional ChosenName,
+        /// Stored and shown with the message.
+        cost_center: optional ChosenName,
+        /// The endpoints it is for; by default every endpoint that wants the event type.
+        to: optional AddresseesBody,
+    }
+}
+
+body! {
+    pub(super) struct AddresseesBody as "NewAddressees" {
+        /// These endpoints, by id or uid, regardless of their event_types.
+        endpoints: optional SomeOf<ChosenName, { usize::MAX }>,
+        /// Endpoints that want the event and belong to one of these subjects.
+        subjects: optional SomeOf<Subject, SUBJECTS_MAX>,
+        /// Endpoints that want the event and have one of these tags.
+        tags: optional SomeOf<ChosenName, TAGS_MAX>,
+        /// Every endpoint, regardless of its event_types.
+        all: optional bool,
+        /// Endpoints of this channel.
+        channel: optional ChannelName,
+    }
+}
+
+kinds! {
+    pub(super) EventType: String = event_type, as String;
+}
+
 /// Parses a message from an object, in which no other field may be left.
 pub(super) fn parse<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
+    body: NewMessageBody,
     mut fields: Object<'_>,
 ) -> Result<NewMessage, Problem> {
-    let payload = fields.need("payload", |raw| Ok(raw.get()));
-    let compact = fields.get("compact", |raw| Ok(raw.get()));
-    for (name, given) in [("payload", payload), ("compact", compact)] {
-        if given.is_some_and(|given| given.len() > PAYLOAD_BYTES_MAX) {
+    for (name, given) in [("payload", &body.payload), ("compact", &body.compact)] {
+        if given.as_ref().is_some_and(|given| given.len() > PAYLOAD_BYTES_MAX) {
             let detail = format!("{name} is larger than {PAYLOAD_BYTES_MAX} bytes");
             return Err(Problem::new(Code::PayloadTooLarge, detail));
         }
     }
-    let event_type = fields.get("event_type", event_type);
-    let correlation_id = fields.get("correlation_id", value::name);
-    let collapse_key = fields.get("collapse_key", value::name);
-    let tier = fields.get("tier", value::tier).unwrap_or_default();
-    let ttl = fields.get("ttl", value::ttl);
-    let now = api.engine.now();
-    let deliver_at = fields.get("deliver_at", |raw| deliver_at(raw, now));
-    let subject = fields.get("subject", value::subject);
-    let labels = fields.get("labels", value::labels).unwrap_or_default();
-    let region = fields.get("region", value::name);
-    let cost_center = fields.get("cost_center", value::name);
-    let (endpoints, audience) = to(api, &mut fields);
+    let deliver_at = fields.check("deliver_at", body.deliver_at, |at| {
+        if at > api.engine.now() + AHEAD_MAX { Err("must be at most 90 days ahead".to_owned()) } else { Ok(at) }
+    });
+    let (endpoints, audience) = body.to.map(|to| addressees(api, &mut fields, to)).unwrap_or_default();
     fields.not_built(NOT_BUILT);
     fields.finish()?;
-    // Copies: a slice would keep the connection's whole read buffer alive for as long as the message waits.
-    let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+    let NewMessageBody { payload, compact, event_type, correlation_id, collapse_key, subject, ttl, .. } = body;
+    let details = Details {
+        labels: body.labels.unwrap_or_default(),
+        region: body.region,
+        cost_center: body.cost_center,
+        audience,
+        ..Details::default()
+    };
     Ok(NewMessage {
         tenant: tenant.id,
         event_type,
-        body: copy(payload.unwrap_or_default()),
-        compact: compact.map(copy),
+        body: payload.unwrap_or_default(),
+        compact,
         correlation_id,
         subject,
-        tier,
+        tier: body.tier.unwrap_or_default(),
         ttl,
         deliver_at,
         endpoints,
-        details: Details { labels, region, cost_center, audience, ..Details::default() },
+        details,
         collapse_key,
         once: None,
         pending_max: tenant.terms.pending_max,
     })
 }
 
-/// Parses `to`: endpoints by id or uid, or an audience among the tenant's endpoints.
-fn to<S: Store, C: Clock>(api: &Api<S, C>, fields: &mut Object<'_>) -> (Vec<EndpointRef>, Audience) {
-    let mut to = fields.object("to");
-    // The engine bounds their number, with a code of its own.
-    let endpoints = to.some("endpoints", usize::MAX, value::name).map(|named| endpoints(api, named));
-    let subjects = to.some("subjects", SUBJECTS_MAX, value::subject).unwrap_or_default();
-    let tags = to.some("tags", TAGS_MAX, value::name).unwrap_or_default();
-    let all = to.get("all", value::truth).unwrap_or(false);
-    let channel = to.get("channel", value::text);
-    if let Some(channel) = &channel {
-        check_channel(&mut to, channel);
+/// Checks `to`: endpoints by id or uid, or an audience among the tenant's endpoints.
+fn addressees<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    fields: &mut Object<'_>,
+    to: AddresseesBody,
+) -> (Vec<EndpointRef>, Audience) {
+    let (subjects, tags) = (to.subjects.unwrap_or_default(), to.tags.unwrap_or_default());
+    let all = to.all.unwrap_or(false);
+    if let Some(channel) = &to.channel {
+        check_channel(fields, "to/channel", channel);
     }
     let narrows = !subjects.is_empty() || !tags.is_empty();
     if all && narrows {
-        to.complain("all", "cannot be combined with subjects or tags, which would narrow it".to_owned());
+        fields.complain("to/all", "cannot be combined with subjects or tags, which would narrow it".to_owned());
     }
-    if endpoints.is_some() && (all || narrows || channel.is_some()) {
-        to.complain("endpoints", "cannot be combined with other fields of to".to_owned());
+    if to.endpoints.is_some() && (all || narrows || to.channel.is_some()) {
+        fields.complain("to/endpoints", "cannot be combined with other fields of to".to_owned());
     }
-    fields.absorb(to);
-    (endpoints.unwrap_or_default(), Audience { subjects, tags, all, named: false })
+    let named = |name: String| api.endpoint_id(&name).map_or(EndpointRef::Uid(name), EndpointRef::Id);
+    // The engine bounds their number, with a code of its own.
+    let endpoints = to.endpoints.unwrap_or_default().into_iter().map(named).collect();
+    (endpoints, Audience { subjects, tags, all, named: false })
 }
 
 fn event_type(raw: &RawValue) -> Result<String, String> {
-    let written = value::text(raw)?;
+    let written = String::parse(raw)?;
     if pattern::is_event_type(&written) {
         return Ok(written);
     }
@@ -110,17 +157,4 @@ fn event_type(raw: &RawValue) -> Result<String, String> {
         return Err(format!("must be at most {EVENT_TYPE_BYTES_MAX} characters"));
     }
     Err("must be segments of letters, digits, - and _ joined by dots, such as invoice.paid".to_owned())
-}
-
-fn deliver_at(raw: &RawValue, now: Timestamp) -> Result<Timestamp, String> {
-    let at = value::time(raw)?;
-    if at > now + AHEAD_MAX {
-        return Err("must be at most 90 days ahead".to_owned());
-    }
-    Ok(at)
-}
-
-/// The endpoints that a message names, by id or by uid.
-fn endpoints<S: Store, C: Clock>(api: &Api<S, C>, names: Vec<String>) -> Vec<EndpointRef> {
-    names.into_iter().map(|name| api.endpoint_id(&name).map_or(EndpointRef::Uid(name), EndpointRef::Id)).collect()
 }

@@ -12,21 +12,180 @@ use posthaste_core::id::TenantId;
 use posthaste_core::policy::{
     BadPolicy, BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec,
 };
-use posthaste_core::tier::Tier;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::policies::{NotPut, StoredPolicy};
 use posthaste_store::{OPERATOR, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ};
+use super::list::{Page, page};
 use super::{Answer, Api, Named, body, json, no_body, no_parameters, nothing};
+use crate::body_fields::{Body, FieldKind};
 use crate::object::Object;
+use crate::openapi::{Operation, no_answer, returns};
 use crate::problem::{Code, Complaint, Complaints, Problem};
-use crate::{duration, value};
+use crate::value::{self, ApiDuration, ApiTime, TierChoice, Ttl};
 
 /// The owner of the policies that a request is about: its tenant, or the operator.
 fn owner<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
     caller.tenant_id().unwrap_or(OPERATOR)
+}
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/policies", "Lists retry policies").scope("read").answers(&[returns::<Page<PolicyView>>(
+        200,
+        "All policies that an endpoint can name: the presets, then the tenant's and the operator's.",
+    )]),
+    Operation::get("/v1/policies/{name}", "Shows a retry policy")
+        .scope("read")
+        .answers(&[returns::<PolicyView>(200, "The policy of that name.")]),
+    Operation::new("PUT", "/v1/policies/{name}", "Creates or replaces a retry policy")
+        .scope("manage")
+        .conflicts()
+        .body::<PolicyBody>()
+        .answers(&[returns::<PolicyView>(200, "The policy. Pending deliveries use it from their next attempt on.")]),
+    Operation::new("DELETE", "/v1/policies/{name}", "Deletes a retry policy that is not in use")
+        .scope("manage")
+        .conflicts()
+        .answers(&[no_answer(204, "The policy is deleted.")]),
+    Operation::post("/v1/policies/preview", "Shows the retry schedule of a policy")
+        .scope("read")
+        .body::<PreviewBody>()
+        .answers(&[returns::<PreviewView>(200, "The schedule.")]),
+];
+
+body! {
+    struct PolicyBody as "NewPolicy" {
+        strategy: optional Strategy,
+        /// The first wait.
+        base: optional ApiDuration,
+        /// For exponential: the factor from one wait to the next.
+        multiplier: optional f64,
+        /// The longest wait before jitter.
+        cap: optional ApiDuration,
+        /// For linear: the difference from one wait to the next.
+        step: optional ApiDuration,
+        /// For list: the waits in order.
+        delays: optional Durations,
+        jitter: optional JitterBody,
+        /// The most attempts, the first one included.
+        max_attempts: optional u64,
+        /// How long after its first due time a delivery is tried; then it is dead.
+        window: optional ApiDuration,
+        /// The longest Retry-After that is obeyed.
+        retry_after_max: optional ApiDuration,
+        tiers: optional TiersBody,
+        breaker: optional BreakerBody,
+    }
+}
+
+body! {
+    struct JitterBody as "NewJitter" {
+        kind: optional JitterKind,
+        /// For spread and add: the random part, as a share of the wait.
+        share: optional f64,
+    }
+}
+
+body! {
+    struct TiersBody as "NewTiers" {
+        transactional: optional TierBody,
+        promotional: optional TierBody,
+        engagement: optional TierBody,
+    }
+}
+
+body! {
+    struct TierBody as "NewTier" {
+        /// A factor for every wait.
+        scale: optional f64,
+        /// The longest first wait.
+        first: optional ApiDuration,
+    }
+}
+
+body! {
+    struct BreakerBody as "NewBreaker" {
+        /// The share of failed attempts that opens the breaker.
+        failure_rate: optional f64,
+        /// The fewest attempts for which failure_rate counts.
+        min_volume: optional u64,
+        /// The number of failures in a row that opens the breaker.
+        consecutive: optional u64,
+        /// How long it stays open before the first probe.
+        open_for: optional ApiDuration,
+    }
+}
+
+body! {
+    struct PreviewBody as "NewPreview" {
+        /// The name of a policy, or a policy itself.
+        policy: required PolicyChoice,
+        tier: optional TierChoice,
+        ttl: optional Ttl,
+    }
+}
+
+kinds! {
+    Strategy: String = String::parse, { "type": "string", "enum": ["fixed", "linear", "exponential", "list"] };
+    JitterKind: String = String::parse, {
+        "type": "string",
+        "enum": ["none", "full", "equal", "decorrelated", "spread", "add"],
+    };
+    Durations: Vec<Duration> = value::durations, as Vec<ApiDuration>;
+}
+
+/// A policy by name, or written out.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+enum PolicyChoice {
+    Named(String),
+    Written(PolicyBody),
+}
+
+impl FieldKind for PolicyChoice {
+    type Value = Self;
+
+    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<Self> {
+        if object.is_text(name) {
+            return String::read_field(object, name).map(Self::Named);
+        }
+        PolicyBody::read_field(object, name).map(Self::Written)
+    }
+}
+
+impl From<PolicyBody> for PolicySpec {
+    fn from(body: PolicyBody) -> Self {
+        let tier = |tier: Option<TierBody>| {
+            tier.map(|TierBody { scale, first }| TierSpec { scale, first }).unwrap_or_default()
+        };
+        let tiers = |TiersBody { transactional, promotional, engagement }| TiersSpec {
+            transactional: tier(transactional),
+            promotional: tier(promotional),
+            engagement: tier(engagement),
+        };
+        let breaker = |BreakerBody { failure_rate, min_volume, consecutive, open_for }| BreakerSpec {
+            failure_rate,
+            min_volume,
+            consecutive,
+            open_for,
+        };
+        Self {
+            strategy: body.strategy,
+            base: body.base,
+            multiplier: body.multiplier,
+            cap: body.cap,
+            step: body.step,
+            delays: body.delays,
+            jitter: body.jitter.map(|JitterBody { kind, share }| JitterSpec { kind, share }).unwrap_or_default(),
+            max_attempts: body.max_attempts,
+            window: body.window,
+            retry_after_max: body.retry_after_max,
+            tiers: body.tiers.map(tiers).unwrap_or_default(),
+            breaker: body.breaker.map(breaker).unwrap_or_default(),
+        }
+    }
 }
 
 /// `GET /v1/policies`: every policy that an endpoint can name, the presets first.
@@ -40,9 +199,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         stored.extend(others);
         stored.sort_by(|one, other| one.name.cmp(&other.name));
     }
-    let presets = PRESETS.iter().filter_map(|name| Some(Shown::preset(name, &PolicySpec::preset(name)?)));
-    let data = presets.chain(stored.iter().map(Shown::stored)).collect();
-    Ok(json(StatusCode::OK, &List { data, next_cursor: None }))
+    let presets = PRESETS.iter().filter_map(|name| Some(PolicyView::preset(name, &PolicySpec::preset(name)?)));
+    let data = presets.chain(stored.iter().map(PolicyView::stored)).collect();
+    Ok(page(&uri, data, None))
 }
 
 /// `GET /v1/policies/{name}`: a preset, the tenant's policy, or else the operator's of that name.
@@ -54,7 +213,7 @@ pub async fn show<S: Store, C: Clock>(
 ) -> Answer {
     no_parameters(&uri)?;
     if let Some(spec) = PolicySpec::preset(&name) {
-        return Ok(json(StatusCode::OK, &Shown::preset(&name, &spec)));
+        return Ok(json(StatusCode::OK, &PolicyView::preset(&name, &spec)));
     }
     let owner = owner(&caller);
     let mut found = api.engine.policy(owner, &name).await?;
@@ -62,7 +221,7 @@ pub async fn show<S: Store, C: Clock>(
         found = api.engine.policy(OPERATOR, &name).await?;
     }
     let found = found.ok_or_else(no_such)?;
-    Ok(json(StatusCode::OK, &Shown::stored(&found)))
+    Ok(json(StatusCode::OK, &PolicyView::stored(&found)))
 }
 
 /// `PUT /v1/policies/{name}`: creates or replaces it. Pending deliveries use it from their next attempt on.
@@ -75,11 +234,11 @@ pub async fn put<S: Store, C: Clock>(
     value::checked_name(&name).map_err(|detail| Problem::new(Code::InvalidParameter, format!("the name {detail}")))?;
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    let spec = spec(&mut fields);
+    let policy = PolicyBody::read(&mut fields);
     fields.finish()?;
-    let put = api.engine.put_policy(owner(&caller), &name, spec, caller.by()).await?;
+    let put = api.engine.put_policy(owner(&caller), &name, policy.into(), caller.by()).await?;
     tracing::info!(policy = name, "put a policy");
-    Ok(json(StatusCode::OK, &Shown::stored(&put)))
+    Ok(json(StatusCode::OK, &PolicyView::stored(&put)))
 }
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
@@ -137,193 +296,170 @@ pub async fn preview<S: Store, C: Clock>(
     let body = body(request).await?;
     let rules = api.engine.rules(owner(&caller)).await?;
     let mut fields = Object::read(&body)?;
-    let is_name = |raw: &&serde_json::value::RawValue| raw.get().starts_with('"');
-    let written = fields.need("policy", Ok);
-    let mut inline =
-        Object::read_optional(written.filter(|raw| !is_name(raw)).map_or(&[], |raw| raw.get().as_bytes()))?
-            .within("/policy");
-    let policy = match written {
-        Some(raw) if is_name(&raw) => {
-            let known = rules.policy(&value::text(raw).unwrap_or_default());
-            known.map_err(|unknown| fields.complain("policy", unknown.to_string())).ok()
+    let PreviewBody { policy, tier, ttl } = PreviewBody::read(&mut fields);
+    let written = match policy {
+        Some(PolicyChoice::Named(name)) => {
+            Err(fields.check("policy", Some(name), |name| rules.policy(&name).map_err(|unknown| unknown.to_string())))
         }
-        _ => None,
+        Some(PolicyChoice::Written(policy)) => Ok(PolicySpec::from(policy)),
+        None => Err(None),
     };
-    let spec = spec(&mut inline);
-    fields.absorb(inline);
-    let tier = fields.get("tier", value::tier).unwrap_or_default();
-    let ttl = fields.get("ttl", value::ttl);
     fields.finish()?;
-    let build =
-        || Policy::build(&spec).map_err(|bad| Problem::with_complaints(Code::InvalidBody, complaints("/policy", bad)));
-    let policy = policy.map_or_else(|| build().map(Arc::new), Ok)?;
-    Ok(json(StatusCode::OK, &Previewed::of(&policy.preview(tier, ttl))))
-}
-
-fn spec(fields: &mut Object<'_>) -> PolicySpec {
-    let mut jitter = fields.object("jitter");
-    let jitter_spec = JitterSpec { kind: jitter.get("kind", value::text), share: jitter.get("share", value::number) };
-    fields.absorb(jitter);
-    let mut tiers = fields.object("tiers");
-    let [transactional, promotional, engagement] = Tier::ALL.map(|tier| {
-        let mut variant = tiers.object(tier.name());
-        let spec =
-            TierSpec { scale: variant.get("scale", value::number), first: variant.get("first", value::duration) };
-        tiers.absorb(variant);
-        spec
-    });
-    fields.absorb(tiers);
-    let mut breaker = fields.object("breaker");
-    let breaker_spec = BreakerSpec {
-        failure_rate: breaker.get("failure_rate", value::number),
-        min_volume: breaker.get("min_volume", value::whole),
-        consecutive: breaker.get("consecutive", value::whole),
-        open_for: breaker.get("open_for", value::duration),
+    let build = |spec| Policy::build(&spec).map(Arc::new);
+    let refused = |bad| Problem::with_complaints(Code::InvalidBody, complaints("/policy", bad));
+    let policy = match written {
+        Ok(spec) => build(spec).map_err(refused)?,
+        Err(known) => known.ok_or_else(no_such)?,
     };
-    fields.absorb(breaker);
-    PolicySpec {
-        strategy: fields.get("strategy", value::text),
-        base: fields.get("base", value::duration),
-        multiplier: fields.get("multiplier", value::number),
-        cap: fields.get("cap", value::duration),
-        step: fields.get("step", value::duration),
-        delays: fields.get("delays", value::durations),
-        jitter: jitter_spec,
-        max_attempts: fields.get("max_attempts", value::whole),
-        window: fields.get("window", value::duration),
-        retry_after_max: fields.get("retry_after_max", value::duration),
-        tiers: TiersSpec { transactional, promotional, engagement },
-        breaker: breaker_spec,
-    }
+    Ok(json(StatusCode::OK, &PreviewView::of(&policy.preview(tier.unwrap_or_default(), ttl))))
 }
 
 /// A policy's schedule in JSON, as the API answers it and `posthaste policy preview --json` prints it.
-#[derive(Debug, Serialize)]
-pub struct Previewed {
-    waits: Vec<Wait>,
-    largest_wait: String,
-    survives: String,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Preview")]
+pub struct PreviewView {
+    waits: Vec<WaitView>,
+    largest_wait: ApiDuration,
+    /// The longest outage of a receiver that the retries outlast.
+    survives: ApiDuration,
     notes: Vec<String>,
+    /// The schedule as text for people.
     text: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Wait {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PreviewedWait")]
+struct WaitView {
+    /// The retry's number, from 1.
     retry: u16,
-    after: String,
-    earliest: String,
-    latest: String,
-    since_accept: String,
+    /// The wait before jitter.
+    after: ApiDuration,
+    /// The shortest wait with jitter.
+    earliest: ApiDuration,
+    /// The longest wait with jitter.
+    latest: ApiDuration,
+    /// The sum of the waits before jitter up to this retry.
+    since_accept: ApiDuration,
 }
 
-impl Previewed {
+impl PreviewView {
     /// Converts a preview.
     pub fn of(preview: &Preview) -> Self {
-        let wait = |wait: &posthaste_core::policy::Wait| Wait {
+        let wait = |wait: &posthaste_core::policy::Wait| WaitView {
             retry: wait.retry,
-            after: duration::write(wait.after),
-            earliest: duration::write(wait.earliest),
-            latest: duration::write(wait.latest),
-            since_accept: duration::write(wait.since_accept),
+            after: ApiDuration(wait.after),
+            earliest: ApiDuration(wait.earliest),
+            latest: ApiDuration(wait.latest),
+            since_accept: ApiDuration(wait.since_accept),
         };
         Self {
             waits: preview.waits.iter().map(wait).collect(),
-            largest_wait: duration::write(preview.largest_wait),
-            survives: duration::write(preview.survives),
+            largest_wait: ApiDuration(preview.largest_wait),
+            survives: ApiDuration(preview.survives),
             notes: preview.notes.clone(),
             text: preview.text.clone(),
         }
     }
 }
 
-#[derive(Serialize)]
-struct List {
-    data: Vec<Shown>,
-    next_cursor: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Policy")]
+struct PolicyView {
     name: String,
+    /// Whether it is built in; a preset cannot be changed.
     preset: bool,
+    /// Who defined it; null for a preset.
+    #[schemars(extend("enum" = ["operator", "tenant", null]))]
     owner: Option<&'static str>,
-    created_at: Option<String>,
+    /// When it was first put; null for a preset.
+    created_at: Option<ApiTime>,
     strategy: Option<String>,
-    base: Option<String>,
+    base: Option<ApiDuration>,
     multiplier: Option<f64>,
-    cap: Option<String>,
-    step: Option<String>,
-    delays: Option<Vec<String>>,
-    jitter: ShownJitter,
+    cap: Option<ApiDuration>,
+    step: Option<ApiDuration>,
+    delays: Option<Vec<ApiDuration>>,
+    jitter: JitterView,
     max_attempts: Option<u64>,
-    window: Option<String>,
-    retry_after_max: Option<String>,
-    tiers: ShownTiers,
-    breaker: ShownBreaker,
+    window: Option<ApiDuration>,
+    retry_after_max: Option<ApiDuration>,
+    tiers: TiersView,
+    breaker: PolicyBreakerView,
 }
 
-#[derive(Serialize)]
-struct ShownJitter {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Jitter")]
+struct JitterView {
+    #[schemars(with = "Option<JitterKind>")]
     kind: Option<String>,
+    /// For spread and add: the random part, as a share of the wait.
     share: Option<f64>,
 }
 
-#[derive(Serialize)]
-struct ShownTiers {
-    transactional: ShownTier,
-    promotional: ShownTier,
-    engagement: ShownTier,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tiers")]
+struct TiersView {
+    transactional: TierView,
+    promotional: TierView,
+    engagement: TierView,
 }
 
-#[derive(Serialize)]
-struct ShownTier {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tier")]
+struct TierView {
+    /// A factor for every wait.
     scale: Option<f64>,
-    first: Option<String>,
+    /// The longest first wait.
+    first: Option<ApiDuration>,
 }
 
-#[derive(Serialize)]
-struct ShownBreaker {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PolicyBreaker")]
+struct PolicyBreakerView {
+    /// The share of failed attempts that opens the breaker.
     failure_rate: Option<f64>,
+    /// The fewest attempts for which failure_rate counts.
     min_volume: Option<u64>,
+    /// The number of failures in a row that opens the breaker.
     consecutive: Option<u64>,
-    open_for: Option<String>,
+    /// How long it stays open before the first probe.
+    open_for: Option<ApiDuration>,
 }
 
-impl Shown {
+impl PolicyView {
     fn stored(policy: &StoredPolicy) -> Self {
         let owner = if policy.tenant == OPERATOR { "operator" } else { "tenant" };
-        let created_at = Some(value::write_time(policy.at));
+        let created_at = Some(ApiTime(policy.at));
         Self { preset: false, owner: Some(owner), created_at, ..Self::preset(&policy.name, &policy.spec) }
     }
 
     fn preset(name: &str, spec: &PolicySpec) -> Self {
-        let write = |duration: Option<Duration>| duration.map(duration::write);
-        let tier = |tier: &TierSpec| ShownTier { scale: tier.scale, first: write(tier.first) };
+        let tier = |tier: &TierSpec| TierView { scale: tier.scale, first: tier.first.map(ApiDuration) };
         Self {
             name: name.to_owned(),
             preset: true,
             owner: None,
             created_at: None,
             strategy: spec.strategy.clone(),
-            base: write(spec.base),
+            base: spec.base.map(ApiDuration),
             multiplier: spec.multiplier,
-            cap: write(spec.cap),
-            step: write(spec.step),
-            delays: spec.delays.as_ref().map(|delays| delays.iter().copied().map(duration::write).collect()),
-            jitter: ShownJitter { kind: spec.jitter.kind.clone(), share: spec.jitter.share },
+            cap: spec.cap.map(ApiDuration),
+            step: spec.step.map(ApiDuration),
+            delays: spec.delays.as_ref().map(|delays| delays.iter().copied().map(ApiDuration).collect()),
+            jitter: JitterView { kind: spec.jitter.kind.clone(), share: spec.jitter.share },
             max_attempts: spec.max_attempts,
-            window: write(spec.window),
-            retry_after_max: write(spec.retry_after_max),
-            tiers: ShownTiers {
+            window: spec.window.map(ApiDuration),
+            retry_after_max: spec.retry_after_max.map(ApiDuration),
+            tiers: TiersView {
                 transactional: tier(&spec.tiers.transactional),
                 promotional: tier(&spec.tiers.promotional),
                 engagement: tier(&spec.tiers.engagement),
             },
-            breaker: ShownBreaker {
+            breaker: PolicyBreakerView {
                 failure_rate: spec.breaker.failure_rate,
                 min_volume: spec.breaker.min_volume,
                 consecutive: spec.breaker.consecutive,
-                open_for: write(spec.breaker.open_for),
+                open_for: spec.breaker.open_for.map(ApiDuration),
             },
         }
     }

@@ -19,21 +19,130 @@ use posthaste_engine::tenants::Made;
 use posthaste_store::{
     BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
 };
+use schemars::{JsonSchema, json_schema};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY};
 use super::idempotency::{keyed_body, replayed};
-use super::list::{Asked, cause, page};
+use super::list::{ListQuery, Page, cause, page};
 use super::{Answer, Api, Named, json, json_bytes, no_body, no_parameters};
+use crate::body_fields::{Body, FieldKind};
 use crate::object::Object;
+use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{self, ApiTime, TierChoice, TokenCount, Word, Words};
 
 /// The most deliveries that a replay can name; a filter finds more.
 const LISTED_MAX: usize = 1_000;
-const PER_SECOND_MAX: u64 = 1_000_000;
 const REASON_BYTES_MAX: usize = 1_000;
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::post(
+        "/v1/replays",
+        "Replays deliveries that are dead or have expired, or sends an endpoint the messages it never got",
+    )
+    .scope("replay")
+    .body::<NewReplayBody>()
+    .keyed()
+    .bounded()
+    .answers(&[
+        returns::<ReplayView>(202, "The replay is running."),
+        returns::<DryRunView>(200, "The counts of a dry run."),
+    ]),
+    Operation::get("/v1/replays", "Lists replays")
+        .scope("read")
+        .list(&[])
+        .answers(&[returns::<Page<ReplayView>>(200, "A page of replays.")]),
+    Operation::get("/v1/replays/{id}", "Shows a replay and its progress")
+        .scope("read")
+        .answers(&[returns::<ReplayView>(200, "The replay.")]),
+    Operation::post("/v1/replays/{id}/pause", "Pauses a replay").scope("replay").conflicts().answers(&[returns::<
+        ReplayView,
+    >(
+        200,
+        "The replay creates no deliveries until it is resumed.",
+    )]),
+    Operation::post("/v1/replays/{id}/resume", "Resumes a paused replay")
+        .scope("replay")
+        .conflicts()
+        .bounded()
+        .answers(&[returns::<ReplayView>(200, "The replay continues where it stopped.")]),
+    Operation::post("/v1/replays/{id}/cancel", "Cancels a replay").scope("replay").conflicts().answers(&[returns::<
+        ReplayView,
+    >(
+        200,
+        "The replay creates no more deliveries; those it created stay.",
+    )]),
+];
+
+body! {
+    struct NewReplayBody as "NewReplay" {
+        /// What to replay; {} selects every dead letter.
+        select: required Selection,
+        /// true: only count what would be replayed.
+        dry_run: optional bool,
+        /// The most deliveries to create in a second.
+        per_second: optional TokenCount,
+        /// A note that is shown with the replay.
+        reason: optional ReplayReason,
+    }
+}
+
+body! {
+    struct SelectionBody as "NewSelection" {
+        /// These deliveries, at most 1,000; cannot be combined with a filter.
+        deliveries: optional DeliveryIds,
+        /// Messages that this endpoint, by id or uid, wants and has no delivery of; can be combined with since and
+        /// until only.
+        missing_for: optional String,
+        /// Only deliveries to this endpoint, by id or uid.
+        endpoint: optional String,
+        /// Only deliveries with this cause; for expired ones, the cause of the last attempt.
+        cause: optional CauseCode,
+        /// Only deliveries of this event type.
+        event_type: optional String,
+        /// Only deliveries of this tier.
+        tier: optional TierChoice,
+        /// Only deliveries that ended, or with missing_for messages accepted, at or after this time.
+        since: optional ApiTime,
+        /// Only deliveries that ended, or with missing_for messages accepted, before this time.
+        until: optional ApiTime,
+        /// Only deliveries in these states; dead by default.
+        state: optional EndStates,
+    }
+}
+
+kinds! {
+    ReplayReason: String = |raw| match String::parse(raw)? {
+        long if long.len() > REASON_BYTES_MAX => Err(format!("is longer than {REASON_BYTES_MAX} bytes")),
+        reason => Ok(reason),
+    }, as String;
+    CauseCode: Cause = |raw| cause(&String::parse(raw)?), as String;
+    DeliveryIds: Vec<String> = |raw| match value::texts(raw)? {
+        named if (1..=LISTED_MAX).contains(&named.len()) => Ok(named),
+        _ => Err(format!("must name 1 to {LISTED_MAX} deliveries; leave it out to find them by a filter")),
+    }, as Vec<String>;
+    /// The terminal states that a replay selects.
+    EndStates: Ends = ends, { "type": "array", "items": { "type": "string", "enum": ["dead", "expired"] } };
+}
+
+/// The required selection. `null` is taken as an empty one.
+enum Selection {}
+
+inline_schema!(Selection, as SelectionBody);
+
+impl FieldKind for Selection {
+    type Value = SelectionBody;
+
+    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<SelectionBody> {
+        if !object.has(name) {
+            object.complain(name, "is needed; {} selects every dead letter".to_owned());
+        }
+        let given = SelectionBody::read_field(object, name);
+        given.or_else(|| Object::read_optional(&[]).ok().map(|mut empty| SelectionBody::read(&mut empty)))
+    }
+}
 
 /// `POST /v1/replays`. A dry run answers how many deliveries would be replayed and skipped.
 pub async fn make<S: Store, C: Clock>(
@@ -43,13 +152,13 @@ pub async fn make<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let Parsed { replay, dry_run } = parse(&api, tenant, &body).await?;
+    let ReplayRequest { replay, dry_run } = parse(&api, tenant, &body).await?;
     if dry_run {
         let survey = api.engine.survey(&replay).await?;
-        return Ok(json(StatusCode::OK, &DryRun::of(&survey)));
+        return Ok(json(StatusCode::OK, &DryRunView::of(&survey)));
     }
     let Some((key, digest)) = key else {
-        let shown = Shown::of(&api, &api.engine.replay(&replay, caller.by()).await?).await?;
+        let shown = ReplayView::of(&api, &api.engine.replay(&replay, caller.by()).await?).await?;
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
@@ -64,15 +173,15 @@ pub async fn make<S: Store, C: Clock>(
 
 /// The answer to a request with an idempotency key, and to a repeated one.
 fn answer(made: &MadeReplay) -> FirstAnswer {
-    let ids = Ids { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
-    let shown = Shown::at(made.job.at, ids, &made.job);
+    let ids = ReplayIds { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
+    let shown = ReplayView::at(made.job.at, ids, &made.job);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
 }
 
 /// `GET /v1/replays`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &[])?;
+    let query = ListQuery::of(&uri, &[])?;
     let list = query.list(&api, caller.sees(), &"replays");
     let after = query.behind(&api, list)?.map(JobId);
     let mut found = api.engine.replays(caller.sees(), query.order, after, query.limit + 1).await?;
@@ -81,7 +190,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
     let mut data = Vec::with_capacity(found.len());
     for job in &found {
-        data.push(Shown::of(&api, job).await?);
+        data.push(ReplayView::of(&api, job).await?);
     }
     Ok(page(&uri, data, next))
 }
@@ -95,7 +204,7 @@ pub async fn show<S: Store, C: Clock>(
 ) -> Answer {
     no_parameters(&uri)?;
     let job = find(&api, caller.sees(), &id).await?;
-    Ok(json(StatusCode::OK, &Shown::of(&api, &job).await?))
+    Ok(json(StatusCode::OK, &ReplayView::of(&api, &job).await?))
 }
 
 async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -> Result<DeliveryJob, Problem> {
@@ -149,68 +258,94 @@ async fn change<S: Store, C: Clock>(
     api.engine.change_job(visibility, before.id, next, caller.by()).await?;
     let job = find(api, visibility, id).await?;
     if job.state != next {
-        let detail = format!("the replay is {} and has ended; begin another", name(job.state));
+        let detail = format!("the replay is {} and has ended; begin another", Word(job.state).name());
         return Err(Problem::new(Code::ReplayEnded, detail));
     }
-    Ok(json(StatusCode::OK, &Shown::of(api, &job).await?))
+    Ok(json(StatusCode::OK, &ReplayView::of(api, &job).await?))
 }
 
-fn name(state: JobState) -> &'static str {
-    match state {
-        JobState::Running => "running",
-        JobState::Paused => "paused",
-        JobState::Done => "done",
-        JobState::Cancelled => "cancelled",
+impl Words for JobState {
+    fn words() -> Vec<(&'static str, Self)> {
+        vec![("running", Self::Running), ("paused", Self::Paused), ("done", Self::Done), ("cancelled", Self::Cancelled)]
     }
 }
 
-#[derive(Serialize)]
-struct DryRun {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DryRun")]
+struct DryRunView {
     dry_run: bool,
-    total: Total,
-    /// The number of deliveries that would be created.
+    /// How many are selected.
+    total: CountView,
+    /// How many would be replayed.
     replayed: u64,
+    /// How many would be skipped.
     skipped: u64,
-    skips: Skipped,
+    /// How many would be skipped for each reason.
+    skips: SkipsView,
 }
 
-impl DryRun {
+impl DryRunView {
     fn of(survey: &Survey) -> Self {
         Self {
             dry_run: true,
-            total: Total::of(survey.total),
+            total: CountView::of(survey.total),
             replayed: survey.replayed,
             skipped: survey.skipped.total(),
-            skips: Skipped::of(survey.skipped),
+            skips: SkipsView::of(survey.skipped),
         }
     }
 }
 
 /// How many were skipped, by reason.
 #[derive(Serialize)]
-struct Skipped(BTreeMap<&'static str, u64>);
+struct SkipsView(BTreeMap<&'static str, u64>);
 
-impl Skipped {
+inline_schema!(SkipsView, {
+    "type": "object",
+    "properties": SKIPS.map(|(why, says)| {
+        let count = json_schema!({ "type": ["integer", "null"], "minimum": 0, "description": says });
+        (why.to_owned(), count)
+    }).into_iter().collect::<BTreeMap<_, _>>(),
+});
+
+/// The reasons to skip a delivery.
+const SKIPS: [(&str, &str); 9] = [
+    ("payload_gone", "The payload is no longer stored."),
+    ("endpoint_gone", "The endpoint is gone or deleted."),
+    ("replayed_before", "The delivery was replayed before."),
+    ("purged", "The dead letter was purged."),
+    ("quarantined", "Quarantined; replayed only if the cause token_rejected is selected."),
+    ("not_ended", "The delivery waits or is being sent."),
+    ("delivered", "The delivery was delivered."),
+    ("cancelled", "The delivery or its message was cancelled."),
+    ("not_found", "The delivery is no longer stored."),
+];
+
+impl SkipsView {
     fn of(skips: Skips) -> Self {
         Self(skips.each().map(|(why, count)| (why.code(), count)).collect())
     }
 }
 
-/// What is left of a replay, and when it will be done at its limit or its speed so far.
-#[derive(Serialize)]
-struct Forecast {
-    left: Total,
-    done_at: Option<String>,
+/// What is left of a replay.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Forecast")]
+struct ForecastView {
+    /// How many are still to be looked at.
+    left: CountView,
+    /// When it will be done at per_second, or at its speed so far; null while it is paused.
+    done_at: Option<ApiTime>,
 }
 
-/// A count, and whether it is exact or a lower bound.
-#[derive(Serialize)]
-struct Total {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Count")]
+struct CountView {
     count: u64,
+    /// true: exactly as many; false: at least as many.
     exact: bool,
 }
 
-impl Total {
+impl CountView {
     fn of(count: BoundedCount) -> Self {
         match count {
             BoundedCount::Exactly(count) => Self { count, exact: true },
@@ -220,15 +355,19 @@ impl Total {
 }
 
 /// The selection of a replay, as its request had it.
-#[derive(Default, Serialize)]
-struct Select {
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(rename = "Selection")]
+struct SelectionView {
     /// The number of deliveries that the request named.
     #[serde(skip_serializing_if = "Option::is_none")]
     deliveries: Option<u64>,
+    /// The endpoint's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing_for: Option<String>,
+    /// The endpoint's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<String>,
+    #[schemars(with = "Option<EndStates>")]
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<Vec<&'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,13 +376,14 @@ struct Select {
     event_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<&'static str>,
+    /// With missing_for, no earlier than the oldest message that is still stored.
     #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
+    since: Option<ApiTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<String>,
+    until: Option<ApiTime>,
 }
 
-impl Select {
+impl SelectionView {
     fn of(job: &DeliveryJob, endpoint: Option<String>) -> Self {
         let found = |filter: &DeadLetterFilter, state| Self {
             endpoint: endpoint.clone(),
@@ -251,8 +391,8 @@ impl Select {
             cause: filter.cause.map(Cause::code),
             event_type: filter.event_type.clone(),
             tier: filter.tier.map(Tier::name),
-            since: filter.since.map(value::write_time),
-            until: filter.until.map(value::write_time),
+            since: filter.since.map(ApiTime),
+            until: filter.until.map(ApiTime),
             ..Self::default()
         };
         match &job.kind {
@@ -261,8 +401,8 @@ impl Select {
             JobKind::ReplayEnded { filter, dead: false } => found(filter, vec!["expired"]),
             JobKind::ReplayMissing(missing) => Self {
                 missing_for: endpoint,
-                since: missing.since.map(value::write_time),
-                until: missing.until.map(value::write_time),
+                since: missing.since.map(ApiTime),
+                until: missing.until.map(ApiTime),
                 ..Self::default()
             },
             JobKind::ReplayListed => {
@@ -275,120 +415,119 @@ impl Select {
 }
 
 /// The public ids of a replay, its tenant and its endpoint.
-struct Ids {
+struct ReplayIds {
     id: String,
     tenant: Option<String>,
     endpoint: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Replay")]
+struct ReplayView {
     id: String,
+    /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
-    state: &'static str,
-    created_at: String,
-    select: Select,
+    state: Word<JobState>,
+    created_at: ApiTime,
+    /// The selection that was requested.
+    select: SelectionView,
+    /// The note of the request.
     reason: Option<String>,
-    total: Option<Total>,
+    /// How many the selection had when the replay was created.
+    total: Option<CountView>,
+    /// The number of deliveries created so far.
     replayed: u64,
+    /// The number skipped so far.
     skipped: u64,
-    skips: Skipped,
+    /// The number skipped for each reason.
+    skips: SkipsView,
     per_second: Option<u32>,
-    /// While it runs or is paused, if its deliveries were counted.
-    forecast: Option<Forecast>,
+    /// null once the replay has ended.
+    forecast: Option<ForecastView>,
 }
 
-impl Shown {
+impl ReplayView {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &DeliveryJob) -> Result<Self, Problem> {
         let id = api.engine.public_id(IdKind::Replay, job.id.0, job.at);
         let tenant = api.engine.tenant_public_id(job.tenant).await?;
         let endpoint = api.engine.endpoint_of(job).await?;
-        Ok(Self::at(api.engine.now(), Ids { id, tenant, endpoint }, job))
+        Ok(Self::at(api.engine.now(), ReplayIds { id, tenant, endpoint }, job))
     }
 
-    fn at(now: Timestamp, ids: Ids, job: &DeliveryJob) -> Self {
-        let Ids { id, tenant, endpoint } = ids;
+    fn at(now: Timestamp, ids: ReplayIds, job: &DeliveryJob) -> Self {
+        let ReplayIds { id, tenant, endpoint } = ids;
         let goes_on = matches!(job.state, JobState::Running | JobState::Paused);
-        let forecast = |left| Forecast { left: Total::of(left), done_at: job.done_at(now).map(value::write_time) };
+        let forecast = |left| ForecastView { left: CountView::of(left), done_at: job.done_at(now).map(ApiTime) };
         Self {
             id,
             tenant,
-            state: name(job.state),
-            created_at: value::write_time(job.at),
-            select: Select::of(job, endpoint),
+            state: Word(job.state),
+            created_at: ApiTime(job.at),
+            select: SelectionView::of(job, endpoint),
             reason: job.reason.clone(),
-            total: job.total.map(Total::of),
+            total: job.total.map(CountView::of),
             replayed: job.made,
             skipped: job.skipped.total(),
-            skips: Skipped::of(job.skipped),
+            skips: SkipsView::of(job.skipped),
             per_second: job.per_second,
             forecast: job.left().filter(|_| goes_on).map(forecast),
         }
     }
 }
 
-struct Parsed {
+/// What a request for a replay asks for.
+struct ReplayRequest {
     replay: AskedReplay,
     dry_run: bool,
 }
 
-async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<Parsed, Problem> {
+async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<ReplayRequest, Problem> {
     let mut fields = Object::read(body)?;
-    if !fields.has("select") {
-        fields.complain("select", "is needed; {} selects every dead letter".to_owned());
-    }
-    let mut select = fields.object("select");
-    let what = selected(api, tenant, &mut select).await?;
-    fields.absorb(select);
-    let dry_run = fields.get("dry_run", value::truth).unwrap_or(false);
-    let per_second = fields.get("per_second", |raw| match value::whole(raw)? {
-        count @ 1..=PER_SECOND_MAX => u32::try_from(count).map_err(|error| error.to_string()),
-        _ => Err(format!("must be 1 to {PER_SECOND_MAX}")),
-    });
-    let reason = fields.get("reason", |raw| {
-        let reason = value::text(raw)?;
-        if reason.len() <= REASON_BYTES_MAX {
-            Ok(reason)
-        } else {
-            Err(format!("is longer than {REASON_BYTES_MAX} bytes"))
-        }
-    });
+    let NewReplayBody { select, dry_run, per_second, reason } = NewReplayBody::read(&mut fields);
+    let what = match select {
+        Some(select) => selected(api, tenant, &mut fields, select).await?,
+        None => ReplayWhat::Found(DeadLetterFilter::of(tenant)),
+    };
     fields.finish()?;
-    Ok(Parsed { replay: AskedReplay { tenant, what, per_second, reason }, dry_run })
+    let replay = AskedReplay { tenant, what, per_second, reason };
+    Ok(ReplayRequest { replay, dry_run: dry_run.unwrap_or(false) })
 }
 
-/// Reads the selection: named deliveries, the messages that an endpoint is missing, or a filter.
+/// Checks the selection: named deliveries, the messages that an endpoint is missing, or a filter.
 async fn selected<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
-    select: &mut Object<'_>,
+    fields: &mut Object<'_>,
+    select: SelectionBody,
 ) -> Result<ReplayWhat, Problem> {
-    let listed = select.get("deliveries", |raw| deliveries(api, raw));
-    let missing_for = endpoint(api, tenant, select, "missing_for").await?;
-    let mut filter = DeadLetterFilter::of(tenant);
-    filter.endpoint = endpoint(api, tenant, select, "endpoint").await?;
-    filter.cause = select.get("cause", |raw| cause(&value::text(raw)?));
-    filter.event_type = select.get("event_type", value::text);
-    filter.tier = select.get("tier", value::tier);
-    filter.since = select.get("since", value::time);
-    filter.until = select.get("until", value::time);
-    let ends = select.get("state", ends);
+    let listed = fields.check("select/deliveries", select.deliveries, |named| deliveries(api, &named));
+    let missing_for = endpoint(api, tenant, fields, "select/missing_for", select.missing_for).await?;
+    let filter = DeadLetterFilter {
+        endpoint: endpoint(api, tenant, fields, "select/endpoint", select.endpoint).await?,
+        cause: select.cause,
+        event_type: select.event_type,
+        tier: select.tier,
+        since: select.since,
+        until: select.until,
+        ..DeadLetterFilter::of(tenant)
+    };
+    let ends = select.state;
     if let Some(listed) = listed {
         // Another tenant's deliveries are answered like unknown ones.
         let owned = api.engine.owned(tenant, &listed).await?;
         if let Some(index) = owned.iter().position(|owned| !owned) {
-            select.complain("deliveries", format!("entry {index} is not the id of a delivery"));
+            fields.complain("select/deliveries", format!("entry {index} is not the id of a delivery"));
         }
         if filter != DeadLetterFilter::of(tenant) || missing_for.is_some() || ends.is_some() {
-            select
-                .complain("deliveries", "cannot be combined with a filter; name deliveries or filter them".to_owned());
+            let detail = "cannot be combined with a filter; name deliveries or filter them";
+            fields.complain("select/deliveries", detail.to_owned());
         }
         return Ok(ReplayWhat::Listed(listed));
     }
     if let Some(endpoint) = missing_for {
         let DeadLetterFilter { since, until, .. } = filter;
         if (DeadLetterFilter { since, until, ..DeadLetterFilter::of(tenant) }) != filter || ends.is_some() {
-            select.complain("missing_for", "can be combined with since and until only".to_owned());
+            fields.complain("select/missing_for", "can be combined with since and until only".to_owned());
         }
         return Ok(ReplayWhat::Missing(Missing { endpoint, since, until }));
     }
@@ -402,14 +541,15 @@ async fn selected<S: Store, C: Clock>(
 async fn endpoint<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
-    select: &mut Object<'_>,
-    field: &'static str,
+    fields: &mut Object<'_>,
+    name: &'static str,
+    named: Option<String>,
 ) -> Result<Option<EndpointId>, Problem> {
-    let Some(named) = select.get(field, value::text) else { return Ok(None) };
+    let Some(named) = named else { return Ok(None) };
     match api.endpoint_named(Sees::Tenant(tenant), &named).await {
         Ok(endpoint) => Ok(Some(endpoint)),
         Err(problem) if problem.code() == Code::NotFound => {
-            select.complain(field, "is not the id or uid of an endpoint".to_owned());
+            fields.complain(name, "is not the id or uid of an endpoint".to_owned());
             Ok(None)
         }
         Err(problem) => Err(problem),
@@ -429,14 +569,10 @@ fn ends(raw: &RawValue) -> Result<Ends, String> {
     if known && !named.is_empty() { Ok(ends) } else { Err("must list dead, expired or both".to_owned()) }
 }
 
-fn deliveries<S: Store, C: Clock>(api: &Api<S, C>, raw: &RawValue) -> Result<Vec<DeliveryId>, String> {
-    let written = value::texts(raw)?;
-    if written.is_empty() || written.len() > LISTED_MAX {
-        return Err(format!("must name 1 to {LISTED_MAX} deliveries; leave it out to find them by a filter"));
-    }
+fn deliveries<S: Store, C: Clock>(api: &Api<S, C>, named: &[String]) -> Result<Vec<DeliveryId>, String> {
     let id = |(index, text): (usize, &String)| {
         let opened = api.engine.opened(IdKind::Delivery, text).map(|(key, _)| DeliveryId(key));
         opened.ok_or_else(|| format!("entry {index} is not the id of a delivery"))
     };
-    written.iter().enumerate().map(id).collect()
+    named.iter().enumerate().map(id).collect()
 }

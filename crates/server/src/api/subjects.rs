@@ -13,15 +13,20 @@ use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{DeliveryView, NotDone, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, NotDone, Sees};
 use posthaste_engine::export::{Export, Exported};
 use posthaste_engine::field;
 use posthaste_store::{ErasureTarget, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, PRIVACY};
-use super::endpoint_fields::{self, Sight};
-use super::{Answer, Api, NDJSON, deliveries, endpoints, erasure, messages, no_body, no_parameters};
+use super::deliveries::{self, DeliveryView};
+use super::endpoint_fields::{EndpointView, Sight};
+use super::erasure::{self, ErasureView};
+use super::messages::HeldMessageView;
+use super::{Answer, Api, NDJSON, endpoints, no_body, no_parameters};
+use crate::openapi::{Operation, returns, returns_as};
 use crate::problem::{Code, Problem, not_written};
 use crate::request_id::{self, RequestId};
 use crate::value;
@@ -66,7 +71,7 @@ pub async fn export<S: Store, C: Clock>(
     let export = begun.map_err(|error| {
         not_written(&error, "nothing was exported, though the audit trail may have recorded an export; try again")
     })?;
-    let stream = Telling {
+    let stream = ExportStream {
         api,
         visibility: Sees::Tenant(tenant),
         sight: caller.sight(),
@@ -90,7 +95,7 @@ pub async fn export<S: Store, C: Clock>(
 }
 
 /// An export in progress.
-struct Telling<S, C> {
+struct ExportStream<S, C> {
     api: Arc<Api<S, C>>,
     visibility: Sees,
     sight: Sight,
@@ -102,24 +107,53 @@ struct Telling<S, C> {
 }
 
 /// The number of lines written, which the last line has.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 struct ExportCounts {
+    /// The number of endpoint lines before it.
     endpoints: u64,
+    /// The number of message lines before it.
     messages: u64,
+    /// The number of delivery lines before it.
     deliveries: u64,
 }
 
-/// A line of an export.
-#[derive(Serialize)]
+/// A line of an export. The last one is of kind complete; an export without it is incomplete.
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Line<'a> {
-    Endpoint { endpoint: endpoint_fields::Shown<'a> },
-    Message { message: messages::Held },
-    Delivery { delivery: deliveries::Whole },
-    Complete(ExportCounts),
+enum ExportLine<'a> {
+    Endpoint {
+        /// An endpoint that belongs to the subject.
+        endpoint: EndpointView<'a>,
+    },
+    Message {
+        /// A message about the subject; the lines of its deliveries follow.
+        message: HeldMessageView,
+    },
+    Delivery {
+        /// A delivery with all its attempts, and the answers to those that failed.
+        delivery: DeliveryView,
+    },
+    /// The last line; an export without it is incomplete.
+    Complete {
+        #[serde(flatten)]
+        counts: ExportCounts,
+    },
 }
 
-impl<S: Store, C: Clock> Telling<S, C> {
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::new("DELETE", "/v1/subjects/{s}", "Erases a subject: its endpoints, and the messages about it")
+        .scope("privacy")
+        .answers(&[returns::<ErasureView>(200, "The subject's data can no longer be read.")]),
+    Operation::get("/v1/subjects/{s}/export", "Exports all data stored about a subject").scope("privacy").answers(&[
+        returns_as::<ExportLine<'_>>(
+            200,
+            "One line for each endpoint, message and delivery, oldest first, then a line of kind complete.",
+            NDJSON,
+        ),
+    ]),
+];
+
+impl<S: Store, C: Clock> ExportStream<S, C> {
     /// The next lines; `None` after the last.
     async fn next(&mut self) -> Result<Option<Bytes>, NotDone> {
         while !self.is_complete {
@@ -132,7 +166,7 @@ impl<S: Store, C: Clock> Telling<S, C> {
                 }
                 None => {
                     self.is_complete = true;
-                    write(&Line::Complete(self.counts), &mut lines);
+                    write(&ExportLine::Complete { counts: self.counts }, &mut lines);
                 }
             }
             if !lines.is_empty() {
@@ -147,19 +181,19 @@ impl<S: Store, C: Clock> Telling<S, C> {
             Exported::Endpoint(endpoint) => {
                 let hold = self.api.engine.paused(vec![endpoint.lane]).await?.into_iter().next().flatten();
                 let known = endpoints::known(&self.api, &endpoint, hold).await?;
-                let endpoint = endpoint_fields::Shown::of(known, &endpoint, self.sight);
-                write(&Line::Endpoint { endpoint }, lines);
+                let endpoint = EndpointView::of(known, &endpoint, self.sight);
+                write(&ExportLine::Endpoint { endpoint }, lines);
                 self.counts.endpoints += 1;
             }
             Exported::Message(message) => {
-                let message = messages::Held::of(&self.api, &message).await?;
-                write(&Line::Message { message }, lines);
+                let message = HeldMessageView::of(&self.api, &message).await?;
+                write(&ExportLine::Message { message }, lines);
                 self.counts.messages += 1;
             }
             Exported::Delivery { shown, accepted_at, excerpts } => {
-                let view = DeliveryView { shown, explained: None, paused: None };
+                let view = ExplainedDelivery { shown, explained: None, paused: None };
                 let delivery = deliveries::whole(&self.api, self.visibility, accepted_at, &view, &excerpts).await?;
-                write(&Line::Delivery { delivery }, lines);
+                write(&ExportLine::Delivery { delivery }, lines);
                 self.counts.deliveries += 1;
             }
         }
@@ -167,7 +201,7 @@ impl<S: Store, C: Clock> Telling<S, C> {
     }
 }
 
-fn write(line: &Line<'_>, lines: &mut Vec<u8>) {
+fn write(line: &ExportLine<'_>, lines: &mut Vec<u8>) {
     serde_json::to_writer(&mut *lines, line).expect("our own answers always serialise");
     lines.push(b'\n');
 }

@@ -10,14 +10,17 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
-use super::list::{Asked, not_ours, page};
+use super::list::{CURSOR, LIMIT, ListQuery, Page, not_ours, page};
 use super::{Answer, Api, body, json};
+use crate::body_fields::Body;
 use crate::object::Object;
+use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{ApiTime, Word, Words};
 
 /// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,13 +30,73 @@ enum Scope {
     Origin,
 }
 
-const SCOPES: [(&str, Scope); 3] = [("all", Scope::All), ("tenant", Scope::Tenant), ("origin", Scope::Origin)];
+impl Words for Scope {
+    fn words() -> Vec<(&'static str, Self)> {
+        vec![("all", Self::All), ("tenant", Self::Tenant), ("origin", Self::Origin)]
+    }
+}
 
 /// The most pauses that a request of one tenant's list reads.
 const LOOKED_MAX: usize = 5_000;
 
 /// The longest reason: it is stored, and shown with every delivery that the pause holds.
 const REASON_CHARS_MAX: usize = 500;
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::get("/v1/pause", "Lists pauses, the widest scope first")
+        .scope("operate")
+        .query(&[LIMIT, CURSOR])
+        .answers(&[returns::<Page<PauseView>>(200, "A page of pauses.")]),
+    Operation::post(
+        "/v1/pause",
+        "Pauses all deliveries, or those of one tenant or to one origin: after the answer none of them is sent",
+    )
+    .scope("operate")
+    .body::<PauseBody>()
+    .answers(&[returns::<SwitchedView>(200, "The pause is in force.")]),
+    Operation::post("/v1/resume", "Ends a pause; 409 if there is no such pause")
+        .scope("operate")
+        .conflicts()
+        .body::<ResumeBody>()
+        .answers(&[returns::<SwitchedView>(200, "The pause has ended.")]),
+];
+
+body! {
+    struct TargetBody as "PauseTarget" {
+        /// What to pause or resume.
+        scope: required Word<Scope>,
+        /// For scope tenant: the tenant's id or uid; for scope origin: scheme, host and port, such as
+        /// https://example.com.
+        id: optional String,
+    }
+}
+
+body! {
+    struct PauseBody as "NewPause" {
+        target: all TargetBody,
+        /// When the pause ends by itself; never by default.
+        until: optional ApiTime,
+        /// A note that is shown with waiting deliveries; one line of at most 500 characters.
+        reason: optional Reason,
+    }
+}
+
+body! {
+    struct ResumeBody as "Resume" {
+        target: all TargetBody,
+        /// A note; checked, but not stored.
+        reason: optional Reason,
+    }
+}
+
+kinds! {
+    /// An operator's reason for a change.
+    pub(super) Reason: String = |raw| {
+        let text = String::parse(raw)?;
+        let fits = text.chars().count() <= REASON_CHARS_MAX && !text.contains(char::is_control);
+        if fits { Ok(text) } else { Err(format!("must be one line of at most {REASON_CHARS_MAX} characters")) }
+    }, as String;
+}
 
 /// `POST /v1/pause`. After the answer nothing within the scope is sent.
 pub async fn pause<S: Store, C: Clock>(
@@ -43,15 +106,15 @@ pub async fn pause<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    let until = until(&mut fields, api.engine.now());
-    let reason = reason(&mut fields);
-    let target = target(&api, caller.asks_for(), fields).await?;
+    let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
+    let until = check_until(&mut fields, until, api.engine.now());
+    let target = find_target(&api, caller.asks_for(), target, fields).await?;
     let pause = Pause { origin: target.origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
     api.engine.pause(pause.clone()).await?;
     tracing::info!(scope = word(pause.scope), id = target.id, "paused deliveries");
     let Pause { scope, until, reason, .. } = pause;
-    let (until, audit_id) = (until.map(value::write_time), audit_id(scope));
-    Ok(json(StatusCode::OK, &Switched { scope: word(scope), id: target.id, audit_id, paused: true, until, reason }))
+    let (until, audit_id) = (until.map(ApiTime), audit_id(scope));
+    Ok(json(StatusCode::OK, &SwitchedView { scope: word(scope), id: target.id, audit_id, paused: true, until, reason }))
 }
 
 /// `POST /v1/resume`.
@@ -62,8 +125,8 @@ pub async fn resume<S: Store, C: Clock>(
 ) -> Answer {
     let body = body(request).await?;
     let mut fields = Object::read(&body)?;
-    reason(&mut fields);
-    let SpokenOf { scope, id, .. } = target(&api, caller.asks_for(), fields).await?;
+    let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
+    let PauseTarget { scope, id, .. } = find_target(&api, caller.asks_for(), target, fields).await?;
     let scope_word = word(scope);
     if !api.engine.resume(scope, caller.by()).await? {
         let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
@@ -72,12 +135,15 @@ pub async fn resume<S: Store, C: Clock>(
     }
     tracing::info!(scope = scope_word, id, "resumed deliveries");
     let audit_id = audit_id(scope);
-    Ok(json(StatusCode::OK, &Switched { scope: scope_word, id, audit_id, paused: false, until: None, reason: None }))
+    Ok(json(
+        StatusCode::OK,
+        &SwitchedView { scope: scope_word, id, audit_id, paused: false, until: None, reason: None },
+    ))
 }
 
 /// `GET /v1/pause`: the pauses, the widest scope first. With `Posthaste-Tenant`, without those of other tenants.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &[])?;
+    let query = ListQuery::of(&uri, &[])?;
     if query.order == ListOrder::OldestFirst {
         return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));
     }
@@ -98,7 +164,7 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
         }
         passed += 1;
         if is_visible(&api, visibility, pause.scope).await? {
-            data.push(Shown::of(&api, pause).await?);
+            data.push(PauseView::of(&api, pause).await?);
         }
     }
     let next = more.then(|| api.engine.cursor(list, Timestamp::default(), passed)).flatten();
@@ -117,20 +183,11 @@ async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, scope
     })
 }
 
-/// Parses the time at which a pause ends by itself.
-pub(super) fn until(fields: &mut Object<'_>, now: Timestamp) -> Option<Timestamp> {
-    fields.get("until", |raw| match value::time(raw)? {
+/// Checks the time at which a pause ends by itself.
+pub(super) fn check_until(fields: &mut Object<'_>, until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    fields.check("until", until, |until| match until {
         past if past <= now => Err("must be in the future; leave it out to pause until you end it".to_owned()),
         until => Ok(until),
-    })
-}
-
-/// Parses the operator's reason for a change.
-pub(super) fn reason(fields: &mut Object<'_>) -> Option<String> {
-    fields.get("reason", |raw| {
-        let text = value::text(raw)?;
-        let fits = text.chars().count() <= REASON_CHARS_MAX && !text.contains(char::is_control);
-        if fits { Ok(text) } else { Err(format!("must be one line of at most {REASON_CHARS_MAX} characters")) }
     })
 }
 
@@ -151,30 +208,40 @@ pub(super) fn detail(pause: &Pause) -> String {
     }
 }
 
-#[derive(Serialize)]
-struct Switched {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PauseChange")]
+struct SwitchedView {
     scope: &'static str,
     /// The tenant's id, or the origin.
     id: Option<String>,
-    /// The id of the origin in the audit trail.
+    /// The origin's id in the audit trail and in the list of breakers.
     audit_id: Option<String>,
     paused: bool,
-    until: Option<String>,
+    /// When the pause ends by itself; null if it does not.
+    until: Option<ApiTime>,
+    /// The reason given when it was paused.
     reason: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Pause")]
+struct PauseView {
+    /// What is paused.
+    #[schemars(extend("enum" = ["all", "tenant", "origin", "endpoint"]))]
     scope: &'static str,
+    /// The tenant's or endpoint's id, or the origin.
     id: Option<String>,
+    /// The origin's id in the audit trail and in the list of breakers.
     audit_id: Option<String>,
-    until: Option<String>,
+    /// When the pause ends by itself; null if it does not.
+    until: Option<ApiTime>,
+    /// The reason given when it was paused.
     reason: Option<String>,
     /// The id of the API key it was paused with.
     by: Option<String>,
 }
 
-impl Shown {
+impl PauseView {
     async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self, Problem> {
         let id = match pause.scope {
             PauseScope::All => None,
@@ -190,7 +257,7 @@ impl Shown {
             scope: word(pause.scope),
             id,
             audit_id: audit_id(pause.scope),
-            until: pause.until.map(value::write_time),
+            until: pause.until.map(ApiTime),
             reason: pause.reason.clone(),
             by: pause.by.map(|by| api.engine.public_id(IdKind::Key, by.key, by.made)),
         })
@@ -211,22 +278,21 @@ async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Res
 }
 
 /// The scope that a request names, with its public id.
-struct SpokenOf {
+struct PauseTarget {
     scope: PauseScope,
     id: Option<String>,
     /// The origin in its normal form, if the scope is one.
     origin: Option<String>,
 }
 
-/// Reads the scope from a body, in which no other field may be left. A request with `Posthaste-Tenant` can name only
+/// Finds what a body names, of which `fields` are read. A request with `Posthaste-Tenant` can name only
 /// that tenant.
-async fn target<S: Store, C: Clock>(
+async fn find_target<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
+    TargetBody { scope, id }: TargetBody,
     mut fields: Object<'_>,
-) -> Result<SpokenOf, Problem> {
-    let scope = fields.need("scope", |raw| value::parse_word(raw, &SCOPES));
-    let id = fields.get("id", value::text);
+) -> Result<PauseTarget, Problem> {
     let mut tenant = None;
     let mut origin = None;
     match (scope, &id) {
@@ -262,12 +328,12 @@ async fn target<S: Store, C: Clock>(
     Ok(match (tenant, origin) {
         (Some(tenant), _) => {
             let id = api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at);
-            SpokenOf { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
+            PauseTarget { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
         }
         (None, Some((written, origin))) => {
-            SpokenOf { scope: PauseScope::Origin(origin), id: Some(written.clone()), origin: Some(written) }
+            PauseTarget { scope: PauseScope::Origin(origin), id: Some(written.clone()), origin: Some(written) }
         }
-        (None, None) => SpokenOf { scope: PauseScope::All, id: None, origin: None },
+        (None, None) => PauseTarget { scope: PauseScope::All, id: None, origin: None },
     })
 }
 

@@ -17,17 +17,21 @@ use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, Made, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
 use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention, Store};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
+use super::erasure::ErasureView;
 use super::idempotency::{keyed_body, replayed};
-use super::list::{Asked, page};
+use super::list::{ListQuery, Page, page};
 use super::{Answer, Api, Named, body, erasure, json, json_bytes, no_body, no_parameters};
+use crate::body_fields::{Body, ParseValue};
 use crate::duration;
 use crate::object::Object;
+use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value;
+use crate::value::{ApiDuration, ApiTime, Bounded, ChosenName, TokenCount, Uid};
 
 /// Planned fields of a tenant that this version does not support.
 const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];
@@ -38,13 +42,40 @@ const AGREED: &[&str] = &["uid", "weight", "quota", "region", "retention"];
 /// How often a change is tried that met a concurrent change of the same tenant.
 const TRIES: u32 = 5;
 
-/// The largest `per_second` and `burst`: what a token bucket can count.
-const QUOTA_MAX: u64 = 1_000_000;
-/// The largest limit of pending deliveries; more would limit nothing.
-const PENDING_MAX: u64 = 1_000_000_000_000;
-
 /// The retention that a tenant may have; the server's settings have the same bounds.
 const KEPT: RangeInclusive<Duration> = Duration::from_secs(60 * 60)..=Duration::from_secs(3_650 * 24 * 60 * 60);
+
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::post("/v1/tenants", "Creates a tenant")
+        .scope("operate")
+        .optional_body::<TenantBody>()
+        .keyed()
+        .answers(&[returns::<TenantView>(201, "The tenant.")]),
+    Operation::get("/v1/tenants", "Lists tenants")
+        .scope("operate")
+        .list(&[UID])
+        .answers(&[returns::<Page<TenantView>>(200, "A page of tenants.")]),
+    Operation::get("/v1/tenants/{t}", "Shows a tenant")
+        .scope("operate")
+        .or_own("read")
+        .answers(&[returns::<TenantView>(200, "The tenant.")]),
+    Operation::new(
+        "PATCH",
+        "/v1/tenants/{t}",
+        "Changes a tenant; fields that are left out keep their value. A tenant key can change policy, time_zone and \
+         off_peak",
+    )
+    .or_own("manage")
+    .conflicts()
+    .scope("operate")
+    .optional_body::<TenantBody>()
+    .answers(&[returns::<TenantView>(200, "The changed tenant.")]),
+    Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with all its data")
+        .scope("operate")
+        .answers(&[returns::<ErasureView>(200, "The tenant's data can no longer be read.")]),
+];
+
+const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid");
 
 /// `POST /v1/tenants`.
 pub async fn make<S: Store, C: Clock>(
@@ -63,14 +94,14 @@ pub async fn make<S: Store, C: Clock>(
 }
 
 fn answer(made: &MadeTenant) -> FirstAnswer {
-    let shown = Shown::of(made.public_id.clone(), &made.tenant);
+    let shown = TenantView::of(made.public_id.clone(), &made.tenant);
     let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
     FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
 }
 
 /// `GET /v1/tenants`.
 pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
-    let query = Asked::of(&uri, &["uid"])?;
+    let query = ListQuery::of(&uri, &[UID])?;
     if let Sees::Tenant(named) = caller.asks_for() {
         let one = api.engine.tenant(named).await?;
         let one = one.filter(|one| query.filter("uid").is_none_or(|uid| one.uid.as_deref() == Some(uid)));
@@ -169,60 +200,135 @@ pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> R
     find_tenant(api, named).await?.ok_or_else(|| Problem::no_such("tenant"))
 }
 
-fn shown<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Shown {
-    Shown::of(api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at), tenant)
+fn shown<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> TenantView {
+    TenantView::of(api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at), tenant)
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tenant")]
+struct TenantView {
     id: String,
     uid: Option<String>,
     weight: f64,
-    quota: Option<ShownQuota>,
+    quota: Option<QuotaView>,
     policy: Option<String>,
     time_zone: Option<String>,
-    off_peak: Option<ShownHours>,
+    off_peak: Option<OffPeakView>,
     region: Option<String>,
-    retention: Option<ShownRetention>,
-    created_at: String,
+    /// null: the server's settings apply.
+    retention: Option<RetentionView>,
+    created_at: ApiTime,
 }
 
-#[derive(Serialize)]
-struct ShownRetention {
-    payload: Option<String>,
-    history: Option<String>,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Retention")]
+struct RetentionView {
+    payload: Option<ApiDuration>,
+    history: Option<ApiDuration>,
 }
 
-#[derive(Serialize)]
-struct ShownQuota {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Quota")]
+struct QuotaView {
     per_second: Option<u32>,
     burst: Option<u32>,
     pending: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct ShownHours {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OffPeak")]
+struct OffPeakView {
+    /// A time of day, such as 20:00.
     from: String,
+    /// A time of day; earlier than `from` means on the next day.
     to: String,
 }
 
-impl Shown {
+impl TenantView {
     fn of(id: String, tenant: &Tenant) -> Self {
         let Terms { weight, quota, pending_max, policy, time_zone, off_peak, region, payload_kept, history_kept } =
             tenant.terms.clone();
-        let quota = (quota.is_some() || pending_max.is_some()).then_some(ShownQuota {
+        let quota = (quota.is_some() || pending_max.is_some()).then_some(QuotaView {
             per_second: quota.map(|quota| quota.per_second),
             burst: quota.map(|quota| quota.burst),
             pending: pending_max,
         });
-        let hours = |Hours { from, to }| ShownHours { from: write_minute(from), to: write_minute(to) };
+        let hours = |Hours { from, to }| OffPeakView { from: write_minute(from), to: write_minute(to) };
         let off_peak = off_peak.map(hours);
-        let retention = (payload_kept.is_some() || history_kept.is_some()).then(|| ShownRetention {
-            payload: payload_kept.map(duration::write),
-            history: history_kept.map(duration::write),
-        });
-        let created_at = value::write_time(tenant.at);
+        let retention = (payload_kept.is_some() || history_kept.is_some())
+            .then(|| RetentionView { payload: payload_kept.map(ApiDuration), history: history_kept.map(ApiDuration) });
+        let created_at = ApiTime(tenant.at);
         Self { id, uid: tenant.uid.clone(), weight, quota, policy, time_zone, off_peak, region, retention, created_at }
+    }
+}
+
+kinds! {
+    Weight: f64 = |raw| match f64::parse(raw)? {
+        weight if WEIGHTS.contains(&weight) => Ok(weight),
+        _ => Err(format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end())),
+    }, as f64;
+    /// How long data is kept.
+    KeptFor: Duration = |raw| match ApiDuration::parse(raw)? {
+        kept if KEPT.contains(&kept) => Ok(kept),
+        _ => Err(format!("must be {} to {}", duration::write(*KEPT.start()), duration::write(*KEPT.end()))),
+    }, as ApiDuration;
+    TimeZone: String = |raw| {
+        let name = String::parse(raw)?;
+        let now = Timestamp::default();
+        zone::offsets(&name, now, now).map(|_| name).map_err(|unknown| unknown.to_string())
+    }, as String;
+    /// A time of day such as `20:00`, in minutes since midnight.
+    Minute: u16 = minute, as String;
+}
+
+body! {
+    struct TenantBody as "NewTenant" {
+        /// Your name for it, accepted in place of its id.
+        uid: optional Uid,
+        /// Its share of sending capacity relative to other tenants: 2 gets twice that of 1.
+        weight: optional Weight,
+        /// Limits on the messages it sends.
+        quota: change QuotaBody,
+        /// The retry policy of its endpoints that name none; webhook by default.
+        policy: change String,
+        /// The time zone of its off-peak window, such as Europe/Berlin; UTC by default.
+        time_zone: change TimeZone,
+        /// When engagement messages may be sent; at any time by default.
+        off_peak: change OffPeakBody,
+        /// Where its data belongs; stored and shown, without effect.
+        region: change ChosenName,
+        /// How long its messages and deliveries are kept; the server's settings by default.
+        retention: change RetentionBody,
+    }
+}
+
+body! {
+    struct QuotaBody as "NewQuota" {
+        /// The average number of messages accepted in a second.
+        per_second: optional TokenCount,
+        /// The most messages accepted at once; per_second by default.
+        burst: optional TokenCount,
+        /// The most pending deliveries; messages are refused while there are as many.
+        pending: optional Bounded<u64, 1, 1_000_000_000_000>,
+    }
+}
+
+body! {
+    struct OffPeakBody as "NewOffPeak" {
+        /// A time of day, such as 20:00.
+        from: required Minute,
+        /// A time of day; earlier than `from` means on the next day.
+        to: required Minute,
+    }
+}
+
+body! {
+    struct RetentionBody as "NewRetention" {
+        /// How long a message and its payload are kept after accept; 1h to 3650d, no longer than history.
+        payload: optional KeptFor,
+        /// How long an ended delivery is kept with its attempts and its dead letter; a delivery that is pending for as
+        /// long is given up. 1h to 3650d, no longer than the audit trail is kept.
+        history: optional KeptFor,
     }
 }
 
@@ -231,108 +337,71 @@ fn parse(
     rules: &Rules,
     default_retention: Retention,
     uid: Option<String>,
-    before: Terms,
+    mut terms: Terms,
 ) -> Result<(Option<String>, Terms), Problem> {
     let mut fields = Object::read_optional(body)?;
-    let uid = fields.get("uid", value::uid).or(uid);
-    let weight = fields.get("weight", |raw| match value::number(raw)? {
-        weight if WEIGHTS.contains(&weight) => Ok(weight),
-        _ => Err(format!("must be {} to {}", WEIGHTS.start(), WEIGHTS.end())),
-    });
-    let mut terms = before;
-    terms.weight = weight.unwrap_or(terms.weight);
-    let has = |name| fields.has(name);
-    let [has_quota, has_policy, has_zone, has_off_peak, has_region, has_retention] =
-        ["quota", "policy", "time_zone", "off_peak", "region", "retention"].map(has);
-    let (quota, pending_max) = quota(&mut fields);
-    if has_quota {
-        (terms.quota, terms.pending_max) = (quota, pending_max);
+    let body = TenantBody::read(&mut fields);
+    terms.weight = body.weight.unwrap_or(terms.weight);
+    if let Some(quota) = body.quota {
+        (terms.quota, terms.pending_max) = quota.map_or((None, None), |quota| check_quota(&mut fields, &quota));
     }
-    let policy = fields.get("policy", |raw| {
-        let name = value::text(raw)?;
-        rules.policy(&name).map(|_| name).map_err(|unknown| unknown.to_string())
-    });
-    terms.policy = if has_policy { policy } else { terms.policy };
-    let zone = fields.get("time_zone", time_zone);
-    terms.time_zone = if has_zone { zone } else { terms.time_zone };
-    let region = fields.get("region", value::name);
-    terms.region = if has_region { region } else { terms.region };
-    let off_peak = off_peak(&mut fields);
-    terms.off_peak = if has_off_peak { off_peak } else { terms.off_peak };
-    let (payload, history) = retention(&mut fields, default_retention);
-    if has_retention {
-        (terms.payload_kept, terms.history_kept) = (payload, history);
+    if let Some(policy) = body.policy {
+        let known = |name: String| rules.policy(&name).map(|_| name).map_err(|unknown| unknown.to_string());
+        terms.policy = fields.check("policy", policy, known);
     }
+    if let Some(off_peak) = body.off_peak {
+        terms.off_peak = off_peak.and_then(|window| check_off_peak(&mut fields, &window));
+    }
+    if let Some(retention) = body.retention {
+        (terms.payload_kept, terms.history_kept) =
+            retention.map_or((None, None), |retention| check_retention(&mut fields, retention, default_retention));
+    }
+    terms.time_zone = body.time_zone.unwrap_or(terms.time_zone);
+    terms.region = body.region.unwrap_or(terms.region);
     fields.not_built(NOT_BUILT);
     fields.finish()?;
-    Ok((uid, terms))
+    Ok((body.uid.or(uid), terms))
 }
 
-/// Parses a quota: the rate of messages, and the most pending deliveries.
-fn quota(fields: &mut Object<'_>) -> (Option<Quota>, Option<u64>) {
-    let count = |raw: &RawValue| match value::whole(raw)? {
-        count @ 1..=QUOTA_MAX => u32::try_from(count).map_err(|error| error.to_string()),
-        _ => Err(format!("must be 1 to {QUOTA_MAX}")),
-    };
-    let mut given = fields.object("quota");
-    let per_second = given.get("per_second", count);
-    let burst = given.get("burst", count);
-    let pending = given.get("pending", |raw| match value::whole(raw)? {
-        count @ 1..=PENDING_MAX => Ok(count),
-        _ => Err(format!("must be 1 to {PENDING_MAX}")),
-    });
-    if per_second.is_none() && burst.is_some() {
-        given.complain("per_second", "is needed with burst".to_owned());
+/// The rate of messages, and the most pending deliveries.
+fn check_quota(fields: &mut Object<'_>, quota: &QuotaBody) -> (Option<Quota>, Option<u64>) {
+    if quota.per_second.is_none() && quota.burst.is_some() {
+        fields.complain("quota/per_second", "is needed with burst".to_owned());
     }
-    fields.absorb(given);
-    (per_second.map(|per_second| Quota { per_second, burst: burst.unwrap_or(per_second) }), pending)
+    let rate = quota.per_second.map(|per_second| Quota { per_second, burst: quota.burst.unwrap_or(per_second) });
+    (rate, quota.pending)
 }
 
-/// Parses how long payloads and delivery history are kept. A field that is left out is checked as the server's default.
-fn retention(fields: &mut Object<'_>, default: Retention) -> (Option<Duration>, Option<Duration>) {
-    let kept = |raw: &RawValue| match value::duration(raw)? {
-        kept if KEPT.contains(&kept) => Ok(kept),
-        _ => Err(format!("must be {} to {}", duration::write(*KEPT.start()), duration::write(*KEPT.end()))),
-    };
-    let mut given = fields.object("retention");
-    let (payload, history) = (given.get("payload", kept), given.get("history", kept));
+/// How long payloads and delivery history are kept. A field that is left out is checked as the server's default.
+fn check_retention(
+    fields: &mut Object<'_>,
+    RetentionBody { payload, history }: RetentionBody,
+    default: Retention,
+) -> (Option<Duration>, Option<Duration>) {
     let (payload_kept, history_kept) = (payload.unwrap_or(default.payload), history.unwrap_or(default.history));
     if (payload.is_some() || history.is_some()) && payload_kept > history_kept {
         let [payload_kept, history_kept] = [payload_kept, history_kept].map(duration::write);
-        let field = if payload.is_some() { "payload" } else { "history" };
-        given.complain(field, format!("payload ({payload_kept}) must not be longer than history ({history_kept})"));
+        let field = if payload.is_some() { "retention/payload" } else { "retention/history" };
+        fields.complain(field, format!("payload ({payload_kept}) must not be longer than history ({history_kept})"));
     }
     if history.is_some_and(|history| history > default.journal) {
         let journal = duration::write(default.journal);
-        given.complain("history", format!("must be at most {journal}, as long as the audit trail is kept"));
+        fields.complain("retention/history", format!("must be at most {journal}, as long as the audit trail is kept"));
     }
-    fields.absorb(given);
     (payload, history)
 }
 
-fn time_zone(raw: &RawValue) -> Result<String, String> {
-    let name = value::text(raw)?;
-    let now = Timestamp::default();
-    zone::offsets(&name, now, now).map(|_| name).map_err(|unknown| unknown.to_string())
-}
-
-fn off_peak(fields: &mut Object<'_>) -> Option<Hours> {
-    let is_said = fields.has("off_peak") && !fields.is_null("off_peak");
-    let mut given = fields.object("off_peak");
-    let hours = if is_said { given.need("from", minute).zip(given.need("to", minute)) } else { None };
-    let hours = hours.map(|(from, to)| Hours { from, to });
-    if let Some(Hours { from, to }) = hours
-        && let Err(bad) = OffPeak::new(from, to, Arc::new(Offsets::fixed(0).expect("UTC is a clock")))
-    {
-        given.complain("to", bad.to_string());
+fn check_off_peak(fields: &mut Object<'_>, window: &OffPeakBody) -> Option<Hours> {
+    let (from, to) = window.from.zip(window.to)?;
+    if let Err(bad) = OffPeak::new(from, to, Arc::new(Offsets::fixed(0).expect("UTC is a clock"))) {
+        fields.complain("off_peak/to", bad.to_string());
     }
-    fields.absorb(given);
-    hours
+    Some(Hours { from, to })
 }
 
 /// Parses a time of day such as `20:00` into minutes since midnight.
 fn minute(raw: &RawValue) -> Result<u16, String> {
-    let written = value::text(raw)?;
+    let written = String::parse(raw)?;
     let number = |digits: &str, most: u16| {
         let is_two = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
         digits.parse::<u16>().ok().filter(|number| is_two && *number <= most)

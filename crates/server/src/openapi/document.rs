@@ -1,42 +1,53 @@
 //! Builds the OpenAPI document from the documentation of each route.
-//!
-//! Read [`shape`](super::shape) next for the JSON Schema of bodies.
 
 use std::collections::BTreeMap;
 
-use posthaste_core::Why;
-use posthaste_core::state::Phase;
 use serde_json::{Map, Value, json};
 
+use schemars::SchemaGenerator;
+use schemars::generate::{Contract, SchemaSettings};
+
 use super::Operation;
-use super::shape::{Field, Presence, Shape, need, null, object};
-use crate::problem::Code;
+use crate::problem::ProblemView;
 
 const DESCRIPTION: &str = "Accepts messages and delivers them to webhook endpoints. A message is on disk before it is \
     answered with 202. Times are RFC 3339 in UTC. Durations are text such as \"500ms\", \"30s\", \"2h\" or \"7d\", or \
     whole seconds. Every answer has a request-id header. An unknown field or parameter is refused, and the refusal \
     names it.";
 
-const COMPLAINT: Shape = Shape::Object(&[
-    need("pointer", Shape::Text, "the place in the body, as a JSON pointer"),
-    need("detail", Shape::Text, "what is wrong, and what to do"),
-]);
+/// The generators of schemas: what may be left out of a request differs from what may be left out of an answer.
+struct Generators {
+    requests: SchemaGenerator,
+    answers: SchemaGenerator,
+}
+
+impl Generators {
+    fn new() -> Self {
+        let generator = |contract: Contract| {
+            let settings = SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+                settings.contract = contract;
+            });
+            settings.into_generator()
+        };
+        Self { requests: generator(Contract::Deserialize), answers: generator(Contract::Serialize) }
+    }
+}
 
 /// The document of these operations, by the file that documents them: its name is their tag.
 pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
+    let mut generators = Generators::new();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
-    let mut schemas: BTreeMap<&str, Value> = BTreeMap::new();
     for (file, operations) in by_file {
         for one in *operations {
-            paths.entry(one.path).or_default().insert(one.method.to_lowercase(), operation(file, one));
-            let bodies = one.answers.iter().filter_map(|answer| answer.body.map(|(shape, _)| shape));
-            for shape in bodies.chain(one.takes.map(|body| body.shape)) {
-                shape.each_named(&mut |name, fields| drop(schemas.insert(name, object(fields))));
-            }
+            paths.entry(one.path).or_default().insert(one.method.to_lowercase(), operation(file, one, &mut generators));
         }
     }
-    schemas.insert("Problem", problem());
-    json!({
+    let problem = generators.answers.subschema_for::<ProblemView<'_>>();
+    let mut schemas = generators.requests.take_definitions(true);
+    schemas.extend(generators.answers.take_definitions(true));
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Posthaste",
@@ -50,14 +61,14 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
             "responses": {
                 "Problem": {
                     "description": "The request was refused. detail says why, and what to do.",
-                    "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+                    "content": { "application/problem+json": { "schema": problem } },
                 },
                 "Later": {
                     "description": "The request was refused for now. Send it again after Retry-After.",
                     "headers": {
                         "Retry-After": { "description": "seconds to wait", "schema": { "type": "integer", "minimum": 0 } },
                     },
-                    "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+                    "content": { "application/problem+json": { "schema": problem } },
                 },
             },
             "securitySchemes": {
@@ -66,29 +77,40 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
         },
         "security": [{ "key": [] }],
         "tags": by_file.iter().map(|(file, _)| json!({ "name": file.replace('_', "-") })).collect::<Vec<_>>(),
-    })
+    });
+    settle(&mut document);
+    document
 }
 
-fn problem() -> Value {
-    let mut problem = object(&[
-        need("type", Shape::Text, "the code as a URI"),
-        need("title", Shape::Text, "what the code means"),
-        need("status", Shape::Whole, "the HTTP status"),
-        need("detail", Shape::Text, "what is wrong, and what to do"),
-        need("code", Shape::Text, "a stable code for programs; it never changes"),
-        super::shape::may("errors", Shape::List(&COMPLAINT), "the first 20 faults of the body"),
-    ]);
-    problem["properties"]["code"]["enum"] = Code::ALL.iter().map(|code| code.name()).collect();
-    problem
+/// Completes all schemas in a document: an object has no other fields than those listed, and a description is one
+/// line.
+fn settle(within: &mut Value) {
+    match within {
+        Value::Object(fields) => {
+            if fields.get("type").is_some_and(|kind| kind == "object") {
+                fields.entry("additionalProperties").or_insert(json!(false));
+            }
+            // The width of our integers is no promise.
+            if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+                fields.retain(|name, _| name != "format" && name != "maximum");
+            }
+            if let Some(Value::String(says)) = fields.get_mut("description") {
+                *says = says.replace('\n', " ");
+            }
+            fields.values_mut().for_each(settle);
+        }
+        Value::Array(values) => values.iter_mut().for_each(settle),
+        _ => {}
+    }
 }
 
-fn operation(file: &str, one: &Operation) -> Value {
+fn operation(file: &str, one: &Operation, generators: &mut Generators) -> Value {
     let mut described = json!({
         "operationId": operation_id(one),
         "summary": one.summary,
         "tags": [file.replace('_', "-")],
-        "parameters": parameters(one),
-        "responses": responses(one),
+        "parameters": parameters(one, &mut generators.requests),
+        "responses": responses(one, &mut generators.answers),
     });
     match one.scope {
         Some(scope) => {
@@ -98,10 +120,10 @@ fn operation(file: &str, one: &Operation) -> Value {
         }
         None => described["security"] = json!([]),
     }
-    if let Some(body) = one.takes {
+    if let Some(body) = one.request {
         described["requestBody"] = json!({
             "required": !body.is_optional,
-            "content": { body.media_type: { "schema": body.shape.schema() } },
+            "content": { body.media_type: { "schema": (body.schema)(&mut generators.requests) } },
         });
     }
     described
@@ -114,11 +136,13 @@ fn operation_id(one: &Operation) -> String {
     format!("{}_{}", one.method.to_lowercase(), path.join("_"))
 }
 
-fn parameters(one: &Operation) -> Vec<Value> {
+fn parameters(one: &Operation, generator: &mut SchemaGenerator) -> Vec<Value> {
     let named = one.path.split('{').skip(1).filter_map(|behind| behind.split('}').next());
+    let text = json!({ "type": "string" });
     let mut parameters: Vec<Value> =
-        named.map(|name| parameter("path", &need(name, Shape::Text, "the id or name, percent-encoded"))).collect();
-    parameters.extend(one.parameters.iter().map(|field| parameter("query", field)));
+        named.map(|name| parameter("path", name, "the id or name, percent-encoded", &text)).collect();
+    parameters
+        .extend(one.parameters().map(|one| parameter("query", one.name, one.says, (one.schema)(generator).as_value())));
     // Routes for operators alone are about all tenants unless the header names one.
     let says = match one.scope {
         Some("operate") if NARROWED.iter().any(|path| one.path.starts_with(path)) => {
@@ -128,35 +152,29 @@ fn parameters(one: &Operation) -> Vec<Value> {
         Some(_) => Some("the tenant that the request is about, by id or uid; required for writes with an operator key"),
     };
     if let Some(says) = says {
-        parameters.push(parameter("header", &super::shape::may("Posthaste-Tenant", Shape::Text, says)));
+        parameters.push(parameter("header", "Posthaste-Tenant", says, &text));
     }
     if one.is_keyed {
         let says = "a second request with the same key and body within 24 hours gets the first one's answer, and \
                     creates nothing";
-        parameters.push(parameter("header", &super::shape::may("Idempotency-Key", Shape::Text, says)));
+        parameters.push(parameter("header", "Idempotency-Key", says, &text));
     }
     parameters
 }
 
-fn parameter(place: &str, field: &Field) -> Value {
-    json!({
-        "name": field.name,
-        "in": place,
-        "required": field.presence == Presence::Always,
-        "description": field.says,
-        "schema": field.shape.schema(),
-    })
+fn parameter(place: &str, name: &str, says: &str, schema: &Value) -> Value {
+    json!({ "name": name, "in": place, "required": place == "path", "description": says, "schema": schema })
 }
 
 /// Operator routes that `Posthaste-Tenant` limits to one tenant.
 const NARROWED: [&str; 5] = ["/v1/breakers", "/v1/pause", "/v1/resume", "/v1/tenants", "/v1/audit"];
 
-fn responses(one: &Operation) -> Map<String, Value> {
+fn responses(one: &Operation, generator: &mut SchemaGenerator) -> Map<String, Value> {
     let mut responses = Map::new();
     for answer in one.answers {
         let mut response = json!({ "description": answer.says });
-        if let Some((shape, media_type)) = answer.body {
-            response["content"] = json!({ media_type: { "schema": shape.schema() } });
+        if let Some((schema, media_type)) = answer.body {
+            response["content"] = json!({ media_type: { "schema": schema(generator) } });
         }
         let headers = headers(one);
         if !headers.is_empty() {
@@ -213,37 +231,6 @@ fn refusals(one: &Operation) -> Vec<u16> {
     statuses.into_iter().filter(|(_, applies)| *applies).map(|(status, _)| status).collect()
 }
 
-/// The names of a delivery's states.
-pub(super) const STATES: [&str; Phase::ALL.len()] = {
-    let mut names = [""; Phase::ALL.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = Phase::ALL[at].name();
-        at += 1;
-    }
-    names
-};
-/// The names of the reasons why a delivery waits.
-const WHYS: [&str; Why::ALL.len()] = {
-    let mut names = [""; Why::ALL.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = Why::ALL[at].name();
-        at += 1;
-    }
-    names
-};
-
-/// Why a delivery waits, as every view of a delivery has it.
-pub(super) const WAITING: Shape = Shape::Named(
-    "Waiting",
-    &[
-        need("why", Shape::OneOf(&WHYS), "the reason"),
-        null("until", Shape::Time, "when the wait ends; null if that is not known"),
-        need("detail", Shape::Text, "the reason in words"),
-    ],
-);
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -263,17 +250,20 @@ mod tests {
         assert!(ids.contains("post_tenants_t_keys"), "{ids:?}");
     }
 
+    /// A second schema of a name would get a number behind it, or replace the first.
     #[test]
-    fn each_schema_name_has_a_single_shape() {
-        let mut known: BTreeMap<&str, String> = BTreeMap::new();
-        for one in super::super::operations() {
-            let bodies = one.answers.iter().filter_map(|answer| answer.body.map(|(shape, _)| shape));
-            for shape in bodies.chain(one.takes.map(|body| body.shape)) {
-                shape.each_named(&mut |name, fields| {
-                    let written = object(fields).to_string();
-                    assert_eq!(*known.entry(name).or_insert_with(|| written.clone()), written, "{name} is two shapes");
-                });
-            }
+    fn each_schema_has_its_own_name() {
+        let mut generators = Generators::new();
+        for (file, operations) in super::super::BY_FILE {
+            operations.iter().for_each(|one| drop(operation(file, one, &mut generators)));
         }
+        let mut requests = generators.requests.take_definitions(true);
+        let answers = generators.answers.take_definitions(true);
+        for (name, schema) in &answers {
+            assert!(!name.ends_with(|last: char| last.is_ascii_digit()), "{name} is the name of two schemas");
+            let other = requests.remove(name);
+            assert!(other.is_none_or(|other| other == *schema), "{name} is one schema in requests, another in answers");
+        }
+        assert!(requests.keys().all(|name| !name.ends_with(|last: char| last.is_ascii_digit())), "{requests:?}");
     }
 }

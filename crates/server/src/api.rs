@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequestParts, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
@@ -51,7 +51,7 @@ use serde::Serialize;
 
 use crate::problem::{Code, Problem};
 use crate::request_id::RequestId;
-use crate::served::Served;
+use crate::served::HttpCounters;
 pub use body::BODY_BYTES_MAX;
 use body::body;
 use caller::Door;
@@ -59,6 +59,9 @@ use posthaste_core::policy::nearest;
 
 /// The result of a handler: a response, or a refusal.
 pub type Answer = Result<Response, Problem>;
+
+/// What handlers get of the API.
+pub type ApiState<S, C> = State<Arc<Api<S, C>>>;
 
 /// The media type of JSON lines.
 const NDJSON: &str = "application/x-ndjson";
@@ -73,14 +76,14 @@ pub struct Api<S, C> {
     door: Door,
     ready: AtomicBool,
     request_prefix: u32,
-    pub(crate) served: Served,
+    pub(crate) served: HttpCounters,
 }
 
 impl<S: Store, C: Clock> Api<S, C> {
     /// Makes an API over this engine; `door` says whether callers need a key.
     pub fn new(engine: Arc<Engine<S, C>>, door: Door) -> Self {
         let request_prefix = u32::from_le_bytes(posthaste_crypto::random::bytes());
-        Self { engine, door, ready: AtomicBool::new(true), request_prefix, served: Served::default() }
+        Self { engine, door, ready: AtomicBool::new(true), request_prefix, served: HttpCounters::default() }
     }
 
     /// Makes `/readyz` answer that the server is shutting down.
@@ -132,7 +135,7 @@ impl<S: Store, C: Clock> Api<S, C> {
 
 /// A method and path that the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct ApiRoute {
     /// The method.
     pub method: &'static str,
     /// The path, with its parameters in braces.
@@ -143,7 +146,7 @@ pub struct Route {
 macro_rules! routes {
     ($($path:literal { $($method:ident $handler:path),+ })+) => {
         /// Every route of the server.
-        pub const ROUTES: &[Route] = &[$($(Route { method: stringify!($method), path: $path },)+)+];
+        pub const ROUTES: &[ApiRoute] = &[$($(ApiRoute { method: stringify!($method), path: $path },)+)+];
 
         fn routed<S: Store, C: Clock>() -> Router<Arc<Api<S, C>>> {
             Router::new()$(.route(
@@ -214,9 +217,9 @@ fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRou
 }
 
 /// The single parameter of a path. A path that is not UTF-8 is answered as an unknown route.
-pub struct Named(String);
+pub struct PathName(String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -226,9 +229,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 }
 
 /// The two parameters of a path.
-pub struct NamedPair(String, String);
+pub struct PathNames(String, String);
 
-impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
+impl<S: Send + Sync> FromRequestParts<S> for PathNames {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -240,7 +243,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NamedPair {
 /// Refuses a body with fields: the request needs none.
 async fn no_body(request: Request) -> Result<(), Problem> {
     let body = body(request).await?;
-    crate::object::Object::read_optional(&body)?.finish()
+    crate::object::BodyObject::read_optional(&body)?.finish()
 }
 
 /// Refuses query parameters: the request takes none.
@@ -270,7 +273,11 @@ fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>
 
 /// An answer with this body as JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    json_bytes(status, serde_json::to_vec(body).expect("our own answers always serialise").into())
+    json_bytes(status, json_vec(body).into())
+}
+
+fn json_vec(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("our own answers always serialise")
 }
 
 /// An answer with a body that is JSON already.

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::object::Object;
+use crate::object::BodyObject;
 
 /// A kind of value that a field can have.
 pub(crate) trait FieldKind: JsonSchema {
@@ -15,7 +15,7 @@ pub(crate) trait FieldKind: JsonSchema {
     type Value;
 
     /// Reads the field of this name; `None` if it is left out, `null` or not valid.
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<Self::Value>;
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Self::Value>;
 }
 
 /// A kind of value that is parsed by itself, as a field or as an entry of a list.
@@ -30,7 +30,7 @@ pub(crate) trait ParseValue: JsonSchema {
 impl<K: ParseValue> FieldKind for K {
     type Value = K::Value;
 
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<K::Value> {
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<K::Value> {
         object.get(name, K::parse)
     }
 }
@@ -38,7 +38,7 @@ impl<K: ParseValue> FieldKind for K {
 impl<K: ParseValue> FieldKind for Vec<K> {
     type Value = Vec<K::Value>;
 
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<Vec<K::Value>> {
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Vec<K::Value>> {
         object.list(name, K::parse)
     }
 }
@@ -51,7 +51,7 @@ inline_schema!(SomeOf<K, MOST>, as Vec<K>, for K: JsonSchema, const MOST: usize)
 impl<K: ParseValue, const MOST: usize> FieldKind for SomeOf<K, MOST> {
     type Value = Vec<K::Value>;
 
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<Vec<K::Value>> {
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Vec<K::Value>> {
         object.some(name, MOST, K::parse)
     }
 }
@@ -59,7 +59,7 @@ impl<K: ParseValue, const MOST: usize> FieldKind for SomeOf<K, MOST> {
 /// A body, or an object within one, as [`body!`] declares it.
 pub(crate) trait Body: Sized {
     /// Reads all of its fields. Complaints are collected in `object`.
-    fn read(object: &mut Object<'_>) -> Self;
+    fn read(object: &mut BodyObject<'_>) -> Self;
 
     /// Adds all of its fields to a schema.
     fn describe(schema: &mut BodySchema, generator: &mut SchemaGenerator);
@@ -100,7 +100,7 @@ impl BodySchema {
     }
 }
 
-/// Declares a body's fields, each as `name: presence kind`, with its description as a doc comment. The name in quotes
+/// Declares bodies: the fields of each as `name: presence kind`, with its description as a doc comment. The name in quotes
 /// is that of its schema. The presences:
 ///
 /// - `required`: it must be present and not `null`; the value is `None` if it is not, which is a complaint.
@@ -108,14 +108,17 @@ impl BodySchema {
 /// - `change`: `None` if it is left out, which keeps a value; `Some(None)` if it is `null`, which clears it.
 /// - `all`: every field of another body.
 macro_rules! body {
-    ($(#[doc = $about:literal])* $vis:vis struct $name:ident as $schema:literal {
+    ($($(#[doc = $about:literal])* $vis:vis struct $name:ident as $schema:literal { $($field:tt)* })+) => {
+        $(body!(@one $(#[doc = $about])* $vis struct $name as $schema { $($field)* });)+
+    };
+    (@one $(#[doc = $about:literal])* $vis:vis struct $name:ident as $schema:literal {
         $($(#[doc = $says:literal])* $field:ident: $presence:ident $kind:ty,)*
     }) => {
         $(#[doc = $about])*
         $vis struct $name { $($vis $field: body!(@value $presence $kind),)* }
 
         impl crate::body_fields::Body for $name {
-            fn read(object: &mut crate::object::Object<'_>) -> Self {
+            fn read(object: &mut crate::object::BodyObject<'_>) -> Self {
                 Self { $($field: body!(@read object $field $presence $kind),)* }
             }
 
@@ -137,7 +140,7 @@ macro_rules! body {
         impl crate::body_fields::FieldKind for $name {
             type Value = Self;
 
-            fn read_field(object: &mut crate::object::Object<'_>, name: &'static str) -> Option<Self> {
+            fn read_field(object: &mut crate::object::BodyObject<'_>, name: &'static str) -> Option<Self> {
                 object.object(name)
             }
         }

@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 64;
 const FIELDS_USUAL: usize = 24;
 
 /// An object being read.
-pub(crate) struct Object<'a> {
+pub(crate) struct BodyObject<'a> {
     /// The place of the object in the body, as a JSON pointer.
     pointer: String,
     fields: Vec<(Cow<'a, str>, &'a RawValue)>,
@@ -33,7 +33,7 @@ pub(crate) struct Object<'a> {
     needs_later_version: bool,
 }
 
-impl<'a> Object<'a> {
+impl<'a> BodyObject<'a> {
     /// Reads a whole body as an object.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
         if body.trim_ascii_start().is_empty() {
@@ -47,7 +47,7 @@ impl<'a> Object<'a> {
         Ok(Self::new(String::new(), fields.0))
     }
 
-    /// Like [`Object::read`], but an empty body is an empty object.
+    /// Like [`BodyObject::read`], but an empty body is an empty object.
     pub(crate) fn read_optional(body: &'a [u8]) -> Result<Self, Problem> {
         if body.is_empty() { Ok(Self::new(String::new(), Vec::new())) } else { Self::read(body) }
     }
@@ -58,14 +58,14 @@ impl<'a> Object<'a> {
         let pointer = format!("{}/{name}", self.pointer);
         let fields = self
             .get(name, |raw| serde_json::from_str::<Fields<'a>>(raw.get()).map_err(|_| "must be an object".to_owned()));
-        let mut inner = Object::new(pointer, fields.map(|fields| fields.0).unwrap_or_default());
+        let mut inner = BodyObject::new(pointer, fields.map(|fields| fields.0).unwrap_or_default());
         let body = is_given.then(|| B::read(&mut inner));
         self.absorb(inner);
         body
     }
 
     /// Takes over the complaints of an inner object.
-    pub(crate) fn absorb(&mut self, inner: Object<'a>) {
+    pub(crate) fn absorb(&mut self, inner: BodyObject<'a>) {
         self.needs_later_version |= inner.needs_later_version;
         self.complaints.absorb(inner.into_complaints());
     }
@@ -115,7 +115,7 @@ impl<'a> Object<'a> {
         (entries.len() == list.len()).then_some(entries)
     }
 
-    /// Like [`Object::list`] for a list of 1 to `most` entries.
+    /// Like [`BodyObject::list`] for a list of 1 to `most` entries.
     pub(crate) fn some<T>(
         &mut self,
         name: &'static str,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     fn complaints(body: &str) -> Vec<String> {
-        let mut object = Object::read(body.as_bytes()).expect("an object");
+        let mut object = BodyObject::read(body.as_bytes()).expect("an object");
         let Outer { name: _name, inner } = Outer::read(&mut object);
         let _ttl = inner.map(|Inner { ttl }| ttl);
         object.not_built(&["later"]);
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn faults_in_lists_and_maps_have_the_pointer_of_their_entry() {
         let body = r#"{"tags": ["a", 1, "b", {}], "headers": {"x": 1, "a/b": true, "y": "z", "y": "z"}}"#;
-        let mut fields = Object::read(body.as_bytes()).expect("an object");
+        let mut fields = BodyObject::read(body.as_bytes()).expect("an object");
         assert_eq!(fields.list("tags", String::parse), None);
         assert_eq!(fields.texts("headers"), None);
         let complaints = fields.into_complaints();
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_no_object_and_one_that_is_no_json_have_different_codes() {
-        let code = |body: &str| Object::read(body.as_bytes()).err().expect("refused").code();
+        let code = |body: &str| BodyObject::read(body.as_bytes()).err().expect("refused").code();
         assert_eq!(code("[1]"), Code::InvalidBody);
         assert_eq!(code("{\"a\": }"), Code::InvalidJson);
         assert_eq!(code(""), Code::InvalidJson);

@@ -2,6 +2,8 @@
 //!
 //! [`Code`] lists every code; `docs/errors.md` says what a client does about each, and a test keeps the two in step.
 
+use std::fmt;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -18,7 +20,7 @@ use serde::Serialize;
 
 use crate::object::escaped;
 use crate::request_id;
-use crate::value::{Word, Words};
+use crate::value::{ApiWord, Words};
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:ident $title:literal;)*) => {
@@ -188,7 +190,7 @@ pub(crate) struct ProblemView<'a> {
     /// What is wrong, and what to do.
     detail: &'a str,
     /// A stable code for programs; it never changes.
-    code: Word<Code>,
+    code: ApiWord<Code>,
     /// The first 20 faults of the body.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [Complaint],
@@ -227,6 +229,11 @@ impl Problem {
             detail.push_str(&format!(" (the first of {}; {further} more are not listed)", errors.len() + further));
         }
         Self(Box::new(Inner { code, detail, errors, allow: None, retry_after: None }))
+    }
+
+    /// A refusal for one fault of a body.
+    fn fault(code: Code, pointer: &str, detail: String) -> Self {
+        Self::with_complaints(code, Complaints::from_iter([Complaint { pointer: pointer.to_owned(), detail }]))
     }
 
     /// A route that does not exist.
@@ -276,7 +283,7 @@ impl Problem {
             title: code.title(),
             status: code.status().as_u16(),
             detail,
-            code: Word(*code),
+            code: ApiWord(*code),
             errors,
         }
     }
@@ -311,47 +318,37 @@ impl From<NotDone> for Problem {
 
 impl From<NotMade> for Problem {
     fn from(error: NotMade) -> Self {
-        let at = |pointer: &str, detail| Complaints::from_iter([Complaint { pointer: pointer.to_owned(), detail }]);
-        match error {
+        let invalid = |pointer: &str, bad: &dyn fmt::Display| Self::fault(Code::InvalidBody, pointer, bad.to_string());
+        match &error {
             NotMade::Store(error) => not_written(
-                &error,
+                error,
                 "the endpoint may have been created, which is known only after a restart; \
                  look for it in GET /v1/endpoints before you create it again",
             ),
             NotMade::UidTaken => Self::new(Code::NameTaken, error.to_string()),
             NotMade::KeyReused => Self::new(Code::IdempotencyKeyReused, error.to_string()),
             NotMade::Target(refusal) => {
-                Self::with_complaints(Code::TargetRefused, at("/url", format!("{refusal} [{}]", refusal.code())))
+                Self::fault(Code::TargetRefused, "/url", format!("{refusal} [{}]", refusal.code()))
             }
-            NotMade::Secret(bad) => Self::with_complaints(Code::InvalidBody, at("/signing/secret", bad.to_string())),
-            NotMade::Header { name, bad } => {
-                let member = name.map(|name| format!("/{}", escaped(&name))).unwrap_or_default();
-                Self::with_complaints(Code::InvalidBody, at(&format!("/headers{member}"), bad.to_string()))
-            }
-            NotMade::Override { status, bad } => {
-                let pointer = format!("/status_overrides/{}", escaped(&status));
-                Self::with_complaints(Code::InvalidBody, at(&pointer, bad.to_string()))
-            }
-            NotMade::Zone(unknown) => Self::with_complaints(Code::InvalidBody, at("/time_zone", unknown.to_string())),
-            NotMade::Tls(bad) => {
-                let pointer = bad.field().map_or_else(|| "/tls".to_owned(), |field| format!("/tls/{field}"));
-                Self::with_complaints(Code::InvalidBody, at(&pointer, bad.to_string()))
-            }
+            NotMade::Secret(bad) => invalid("/signing/secret", bad),
+            NotMade::Header { name: Some(name), bad } => invalid(&format!("/headers/{}", escaped(name)), bad),
+            NotMade::Header { name: None, bad } => invalid("/headers", bad),
+            NotMade::Override { status, bad } => invalid(&format!("/status_overrides/{}", escaped(status)), bad),
+            NotMade::Zone(unknown) => invalid("/time_zone", unknown),
+            NotMade::Tls(bad) => invalid(&bad.field().map_or("/tls".to_owned(), |field| format!("/tls/{field}")), bad),
             NotMade::TooManySecrets { until, now } => {
-                let at = crate::value::write_time(until);
+                let at = crate::value::write_time(*until);
                 let detail = format!(
                     "{error}, and the next one stops at {at}: rotate again then, or end the older ones now with \
                      {{\"overlap\": \"0s\"}}"
                 );
-                Self::new(Code::TooManySecrets, detail).after(until.since(now).as_secs() + 1)
+                Self::new(Code::TooManySecrets, detail).after(until.since(*now).as_secs() + 1)
             }
             NotMade::Stale => Self::new(Code::Conflict, error.to_string()),
             NotMade::StillEnding => Self::new(Code::Conflict, error.to_string()).after(STILL_ENDING_SECONDS),
             NotMade::Ended(ended) => Self::new(Code::ShuttingDown, ended.to_string()),
-            NotMade::EventType { index, bad } => {
-                Self::with_complaints(Code::InvalidBody, at(&format!("/event_types/{index}"), bad.to_string()))
-            }
-            NotMade::Policy(unknown) => Self::with_complaints(Code::InvalidBody, at("/policy", unknown.to_string())),
+            NotMade::EventType { index, bad } => invalid(&format!("/event_types/{index}"), bad),
+            NotMade::Policy(unknown) => invalid("/policy", unknown),
         }
     }
 }
@@ -440,7 +437,7 @@ impl IntoResponse for Problem {
         let (code, allow, retry_after) = (self.0.code, self.0.allow, self.retry_after());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = code.status();
-        // `Served::answered` counts refusals by code.
+        // `HttpCounters::answered` counts refusals by code.
         response.extensions_mut().insert(code);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -21,7 +21,7 @@ const BODY_KIB_MAX: u64 = 8 * 1024;
 
 /// The free bytes for bodies, as permits of a KiB each.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct BodyRoom(Arc<Semaphore>);
 
 /// There are not enough free bytes for a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub(crate) struct NoRoom;
 /// The bytes that a request has reserved, until it is answered.
 pub(crate) type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
-impl Room {
+impl BodyRoom {
     pub(crate) fn new() -> Self {
         Self::with_kib(ROOM_KIB)
     }
@@ -64,7 +64,7 @@ impl Room {
 /// A body without a known length: reserves bytes for each frame as it arrives.
 struct Metered {
     body: Incoming,
-    room: Room,
+    room: BodyRoom,
     held: Held,
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn bodies_beyond_the_room_are_refused_until_some_is_released() {
-        let room = Room::with_kib(10);
+        let room = BodyRoom::with_kib(10);
         let first = room.take(6_000).expect("an empty room");
         assert!(room.take(4_000).is_ok(), "released at once");
         assert_eq!(room.take(5_000).map(drop), Err(NoRoom));

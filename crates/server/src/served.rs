@@ -9,7 +9,7 @@ use crate::problem::Code;
 
 /// The counters since the start.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct HttpCounters {
     begun: AtomicU64,
     requests: AtomicU64,
     /// One counter for each code, in the order of [`Code::ALL`].
@@ -17,7 +17,7 @@ pub(crate) struct Served {
     connections: AtomicU64,
 }
 
-impl Default for Served {
+impl Default for HttpCounters {
     fn default() -> Self {
         let refusals = Code::ALL.iter().map(|_| AtomicU64::new(0)).collect();
         Self { begun: AtomicU64::new(0), requests: AtomicU64::new(0), refusals, connections: AtomicU64::new(0) }
@@ -26,15 +26,15 @@ impl Default for Served {
 
 /// Counts a connection as open until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Open<'a>(&'a Served);
+pub(crate) struct OpenConnection<'a>(&'a HttpCounters);
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Served {
+impl HttpCounters {
     /// Counts a new request and returns its number, from 0.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed)
@@ -49,9 +49,9 @@ impl Served {
     }
 
     /// Counts a connection as open until the returned value is dropped.
-    pub(crate) fn opened(&self) -> Open<'_> {
+    pub(crate) fn opened(&self) -> OpenConnection<'_> {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Open(self)
+        OpenConnection(self)
     }
 
     /// Writes the metrics of the HTTP server to a page.

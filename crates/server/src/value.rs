@@ -177,23 +177,23 @@ macro_rules! named_words {
 named_words!(EntryKind, Phase, ApiKeyScope, StoreState, Why);
 
 /// One of the words of a type.
-pub(crate) struct Word<T>(pub(crate) T);
+pub(crate) struct ApiWord<T>(pub(crate) T);
 
-impl<T: Words> Word<T> {
+impl<T: Words> ApiWord<T> {
     pub(crate) fn name(&self) -> &'static str {
         T::words().iter().find(|(_, known)| *known == self.0).map_or("", |(word, _)| *word)
     }
 }
 
-impl<T: Words> Serialize for Word<T> {
+impl<T: Words> Serialize for ApiWord<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-inline_schema!(Word<T>, { "type": "string", "enum": T::words().iter().map(|(word, _)| *word).collect::<Vec<_>>() }, for T: Words);
+inline_schema!(ApiWord<T>, { "type": "string", "enum": T::words().iter().map(|(word, _)| *word).collect::<Vec<_>>() }, for T: Words);
 
-impl<T: Words> ParseValue for Word<T> {
+impl<T: Words> ParseValue for ApiWord<T> {
     type Value = T;
 
     fn parse(raw: &RawValue) -> Result<T, String> {

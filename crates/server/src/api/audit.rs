@@ -4,7 +4,6 @@
 mod about;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::State;
 use http::{StatusCode, Uri};
@@ -20,12 +19,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::list::{ListQuery, Page, not_ours, page};
-use super::{Answer, Api, json, no_parameters, tenants};
+use super::list::{ListPage, ListQuery, not_ours, page};
+use super::{Answer, Api, ApiState, json, no_parameters, tenants};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, Word};
-use about::{About, Named, about};
+use crate::value::{ApiTime, ApiWord};
+use about::{About, NamedObject, about};
 
 /// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.
 const ROWS_MAX: u32 = 500;
@@ -33,7 +32,7 @@ const ROWS_MAX: u32 = 500;
 const ENTRIES_MAX: u32 = 20_000;
 
 const FILTERS: &[Parameter] = &[
-    parameter::<Word<EntryKind>>("kind", "only entries of this kind"),
+    parameter::<ApiWord<EntryKind>>("kind", "only entries of this kind"),
     parameter::<String>("tenant", "only entries known to be about this tenant, by id or uid"),
     parameter::<String>("by", "only entries of requests with this API key, by id; also a revoked one"),
     parameter::<ApiTime>("since", "only entries recorded at or after this time"),
@@ -44,14 +43,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/audit", "Lists the entries of the audit trail")
         .scope("operate")
         .list(FILTERS)
-        .answers(&[returns::<Page<AuditEntryView>>(200, "A page of entries.")]),
+        .answers(&[returns::<ListPage<AuditEntryView>>(200, "A page of entries.")]),
     Operation::get("/v1/audit/checkpoint", "Signs a checkpoint of the audit trail up to now")
         .scope("operate")
         .answers(&[returns::<CheckpointView>(200, "The checkpoint.")]),
 ];
 
 /// `GET /v1/audit`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
     let list = query.list(&api, Sees::All, &filter);
@@ -175,7 +174,7 @@ impl Filter {
 
 /// `GET /v1/audit/checkpoint`: signs a checkpoint now. A copy kept elsewhere reveals any later change of what precedes
 /// it.
-pub async fn checkpoint<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn checkpoint<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let signed = api.engine.checkpoint().await?.ok_or_else(|| Problem::no_such("checkpoint"))?;
     let key = api.engine.checkpoint_key();
@@ -211,7 +210,7 @@ struct AuditEntryView {
     /// The time of the journal row; never earlier than that of an earlier row.
     recorded_at: ApiTime,
     /// The kind of event.
-    kind: Word<EntryKind>,
+    kind: ApiWord<EntryKind>,
     tenant: Option<String>,
     endpoint: Option<String>,
     /// null once the message is no longer stored.
@@ -240,16 +239,16 @@ impl AuditEntryView {
         };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
         let named = match named {
-            Some(Named::Made(kind, key, at)) => Some(api.engine.public_id(kind, key, at)),
-            Some(Named::Policy(key)) => api.engine.policy_name(key).await?,
-            Some(Named::Gate(gate)) => Some(super::breakers::shared_id(gate)),
+            Some(NamedObject::Made(kind, key, at)) => Some(api.engine.public_id(kind, key, at)),
+            Some(NamedObject::Policy(key)) => api.engine.policy_name(key).await?,
+            Some(NamedObject::Gate(gate)) => Some(super::breakers::shared_id(gate)),
             None => None,
         };
         Ok(Self {
             row: row.number,
             at: ApiTime(entry.at()),
             recorded_at: ApiTime(row.at),
-            kind: Word(entry.kind()),
+            kind: ApiWord(entry.kind()),
             tenant: match tenant {
                 Some(tenant) => api.engine.tenant_public_id(tenant).await?,
                 None => None,

@@ -1,8 +1,6 @@
 //! Batches: many messages in one request, a line each. Every line has its own idempotency key and is accepted or
 //! refused on its own; the answers have the order of the lines.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
@@ -19,9 +17,9 @@ use super::caller::{Caller, SEND};
 use super::idempotency::{key_of_line, stands_for};
 use super::messages::{AcceptedView, answer};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, NDJSON, json_bytes, new_message, quota};
+use super::{Answer, Api, ApiState, NDJSON, json_bytes, new_message, quota};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, returns_as};
 use crate::problem::{Code, Problem, RefusedLine};
 
@@ -82,11 +80,7 @@ struct AcceptedLine {
 }
 
 /// `POST /v1/messages/batch`.
-pub async fn send<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<SEND>,
-    request: Request,
-) -> Answer {
+pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let body = lines(request).await?;
     let mut read = Vec::new();
@@ -137,7 +131,7 @@ fn message<S: Store, C: Clock>(
     if line.len() > BODY_BYTES_MAX {
         return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
     }
-    let mut fields = Object::read(line)?;
+    let mut fields = BodyObject::read(line)?;
     let LineBody { message, idempotency_key } = LineBody::read(&mut fields);
     let once = idempotency_key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
     let new = NewMessage { once, ..new_message::parse(api, tenant, message, fields)? };

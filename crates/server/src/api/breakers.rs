@@ -1,8 +1,6 @@
 //! Breakers: lists those that are not closed, and resets one. For operators alone: a breaker may hold endpoints of
 //! several tenants.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::flow::SharedGate;
@@ -17,18 +15,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::list::{Page, page};
+use super::list::{ListPage, page};
 use super::switch::Reason;
-use super::{Answer, Api, Named, body, json, no_parameters};
+use super::{Answer, Api, ApiState, PathName, body, json, no_parameters};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
 use crate::value::ApiTime;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/breakers", "Lists the breakers that are not closed").scope("operate").answers(&[returns::<
-        Page<BreakerView>,
+        ListPage<BreakerView>,
     >(
         200,
         "All breakers that are not closed; with Posthaste-Tenant, those that hold deliveries of that tenant.",
@@ -50,7 +48,7 @@ body! {
 
 /// `GET /v1/breakers`: those that are not closed, breakers of endpoints first. With `Posthaste-Tenant`, those of its
 /// endpoints and those that its endpoints share.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let mut data = Vec::new();
     for breaker in api.engine.breakers().await? {
@@ -97,13 +95,13 @@ async fn origin<S: Store, C: Clock>(
 
 /// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
 pub async fn reset<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = Object::read_optional(&body)?;
+    let mut fields = BodyObject::read_optional(&body)?;
     let ResetBody { force, reason: _checked } = ResetBody::read(&mut fields);
     let force = force.unwrap_or(false);
     fields.finish()?;

@@ -1,8 +1,6 @@
 //! Dead letters: lists deliveries that were given up. `GET /v1/deliveries/{id}` shows one with all its attempts, and
 //! `POST /v1/replays` sends it again.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use http::Uri;
 use posthaste_core::time::Timestamp;
@@ -14,8 +12,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, READ};
-use super::list::{ListQuery, Page, not_ours, page};
-use super::{Answer, Api};
+use super::list::{ListPage, ListQuery, not_ours, page};
+use super::{Answer, Api, ApiState};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::Problem;
 use crate::value::{ApiTime, TierChoice};
@@ -32,10 +30,10 @@ const FILTERS: &[Parameter] = &[
 pub(crate) const OPERATIONS: &[Operation] = &[Operation::get("/v1/dead-letters", "Lists dead letters")
     .scope("read")
     .list(FILTERS)
-    .answers(&[returns::<Page<DeadLetterView>>(200, "A page of dead letters.")])];
+    .answers(&[returns::<ListPage<DeadLetterView>>(200, "A page of dead letters.")])];
 
 /// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);

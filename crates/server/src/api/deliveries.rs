@@ -1,7 +1,5 @@
 //! Deliveries: listed, shown with their attempts and why they wait, and retried at once.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use bytes::Bytes;
 use http::{StatusCode, Uri};
@@ -13,7 +11,6 @@ use posthaste_core::policy::told_nearest;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{ExplainedDelivery, Sees};
@@ -22,15 +19,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, READ, REPLAY};
-use super::list::{ListQuery, Page, page};
-use super::messages::{CONTENT, content};
-use super::{Answer, Api, Named, endpoints, json, no_body, switch};
+use super::list::{ListPage, ListQuery, page};
+use super::messages::{CONTENT, wants_content};
+use super::{Answer, Api, ApiState, PathName, endpoints, json, no_body, switch};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime, TierChoice, Word};
+use crate::value::{ApiDuration, ApiTime, ApiWord, TierChoice};
 
 const FILTERS: &[Parameter] = &[
-    parameter::<Word<Phase>>("state", "only deliveries in this state"),
+    parameter::<ApiWord<Phase>>("state", "only deliveries in this state"),
     parameter::<String>("endpoint", "only deliveries to this endpoint, by id or uid"),
     parameter::<String>("cause", "only deliveries that ended, or were last tried, with this cause"),
     parameter::<String>("message", "only deliveries of this message"),
@@ -41,7 +38,7 @@ const FILTERS: &[Parameter] = &[
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/deliveries", "Lists deliveries").scope("read").list(FILTERS).answers(&[returns::<
-        Page<ListedDeliveryView>,
+        ListPage<ListedDeliveryView>,
     >(
         200,
         "A page of deliveries.",
@@ -61,15 +58,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 /// `GET /v1/deliveries/{id}`.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ>,
-    Named(public_id): Named,
+    PathName(public_id): PathName,
     uri: Uri,
 ) -> Answer {
-    let wants_content = content(&uri)?;
-    if wants_content {
-        caller.may(ApiKeyScope::Privacy)?;
-    }
+    let wants_content = wants_content(&uri, &caller)?;
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
@@ -78,7 +72,7 @@ pub async fn show<S: Store, C: Clock>(
 }
 
 /// `GET /v1/deliveries`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);
@@ -155,9 +149,9 @@ fn state(name: &str) -> Result<Phase, Problem> {
 
 /// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
 pub async fn retry<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
-    Named(public_id): Named,
+    PathName(public_id): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -283,7 +277,7 @@ struct DeliveryFields {
     tenant: Option<String>,
     message: String,
     tier: &'static str,
-    state: Word<Phase>,
+    state: ApiWord<Phase>,
     /// Why the last attempt failed, or why it ended without success.
     cause: Option<&'static str>,
     /// Only in the view of one delivery that ended with a 413: how many bytes exceeded the receiver's limit.
@@ -348,7 +342,7 @@ struct AttemptView {
 #[schemars(rename = "Waiting")]
 pub(super) struct WaitingView {
     /// The reason.
-    why: Word<Why>,
+    why: ApiWord<Why>,
     /// When the wait ends; null if that is not known.
     until: Option<ApiTime>,
     /// The reason in words.
@@ -370,7 +364,7 @@ impl DeliveryFields {
             tenant,
             message,
             tier: delivery.tier.name(),
-            state: Word(phase(view)),
+            state: ApiWord(phase(view)),
             cause: cause(view),
             cause_detail: None,
             accepted_at: ApiTime(accepted_at),
@@ -424,7 +418,7 @@ pub(super) fn cause(view: &ExplainedDelivery) -> Option<&'static str> {
 pub(super) fn waiting(view: &ExplainedDelivery) -> Option<WaitingView> {
     let Some(Explained::Waits(hold)) = view.explained else { return None };
     let detail = view.paused.as_deref().map_or_else(|| detail(hold.why).to_owned(), switch::detail);
-    Some(WaitingView { why: Word(hold.why), until: hold.until.map(ApiTime), detail })
+    Some(WaitingView { why: ApiWord(hold.why), until: hold.until.map(ApiTime), detail })
 }
 
 fn detail(why: Why) -> &'static str {

@@ -26,13 +26,13 @@ use super::endpoint_fields::{
     self, EndpointChangesBody, EndpointFacts, EndpointView, MAX_IN_FLIGHT, NewEndpointBody, STATUSES, Sight,
     SigningBody, SigningView,
 };
-use super::idempotency::{keyed_body, replayed};
-use super::list::{ListQuery, Page, page};
+use super::idempotency::{first, first_answer, keyed_body, made, replayed};
+use super::list::{ListPage, ListQuery, page};
 use super::messages::AcceptedView;
 use super::switch::{Reason, check_until};
-use super::{Answer, Api, Named, body, json, json_bytes, messages, no_body, no_parameters};
+use super::{Answer, Api, ApiState, PathName, body, json, messages, no_body, no_parameters};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiDuration, ApiTime};
@@ -63,7 +63,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .keyed()
         .answers(&[returns::<EndpointView<'_>>(201, "The endpoint, with the secret that signs its requests.")]),
     Operation::get("/v1/endpoints", "Lists endpoints").scope("read").list(FILTERS).answers(&[returns::<
-        Page<EndpointView<'_>>,
+        ListPage<EndpointView<'_>>,
     >(
         200,
         "A page of endpoints.",
@@ -110,16 +110,12 @@ body! {
         /// A note that is shown with the endpoint while it is paused.
         reason: optional Reason,
     }
-}
 
-body! {
     struct EnableBody as "EnableEndpoint" {
         /// A note; checked, but not stored.
         reason: optional Reason,
     }
-}
 
-body! {
     struct RotationBody as "SecretRotation" {
         /// How long older secrets keep signing; 24h by default.
         overlap: optional Overlap,
@@ -139,14 +135,10 @@ kinds! {
 struct NoFields {}
 
 /// `POST /v1/endpoints`. The answer shows the signing secret; afterwards only `GET …/secret` does.
-pub async fn make<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<MANAGE>,
-    request: Request,
-) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<MANAGE>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let NewEndpointBody { url, settings, signing } = NewEndpointBody::read(&mut fields);
     let url = url.unwrap_or_default();
     let mut endpoint = Endpoint::new(EndpointId::from_raw(0), LaneId::from_raw(0), tenant.id, api.engine.now(), url);
@@ -156,10 +148,7 @@ pub async fn make<S: Store, C: Clock>(
         signing.map_or_else(NewSigning::default, |SigningBody { scheme, secret }| NewSigning { scheme, secret });
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_endpoint(endpoint, signing, once, caller.by()).await? {
-        Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
-        Made::Before(first) => replayed(first),
-    })
+    Ok(made(api.engine.make_endpoint(endpoint, signing, once, caller.by()).await?, answer))
 }
 
 fn answer(made: &MadeEndpoint) -> FirstAnswer {
@@ -167,16 +156,14 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
     let known = EndpointFacts { id, tenant, policy, paused: None, dead_head: None };
     let shown = EndpointView::of(known, &made.endpoint, Sight::Whole);
     let EndpointTarget::Webhook(webhook) = &made.endpoint.target;
-    let shown = shown.revealed(&webhook.secrets);
-    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
+    first_answer(StatusCode::CREATED, &shown.revealed(&webhook.secrets))
 }
 
 /// `GET /v1/endpoints/{id}`.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ>,
-    Named(named): Named,
+    PathName(named): PathName,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
@@ -186,9 +173,9 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PATCH /v1/endpoints/{id}`: a field that is left out keeps its value, `null` sets it back to the default.
 pub async fn change<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -197,7 +184,7 @@ pub async fn change<S: Store, C: Clock>(
     loop {
         let before = find(&api, caller.sees(), &named).await?;
         let mut endpoint = Endpoint { version: before.version + 1, ..(*before).clone() };
-        let mut fields = Object::read(&body)?;
+        let mut fields = BodyObject::read(&body)?;
         if fields.is_null("url") {
             fields.complain("url", "must not be null: every endpoint has a URL; leave it out to keep it".to_owned());
         }
@@ -224,9 +211,9 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -250,13 +237,13 @@ struct DeletionView {
 
 /// `POST /v1/endpoints/{id}/pause`. After the answer nothing is sent there; new deliveries wait.
 pub async fn pause<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = Object::read_optional(&body)?;
+    let mut fields = BodyObject::read_optional(&body)?;
     let PauseEndpointBody { until, reason } = PauseEndpointBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     fields.finish()?;
@@ -272,13 +259,13 @@ pub async fn pause<S: Store, C: Clock>(
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
 /// disabled or gone endpoint active. Waiting deliveries are sent in their order.
 pub async fn enable<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = Object::read_optional(&body)?;
+    let mut fields = BodyObject::read_optional(&body)?;
     let EnableBody { reason: _checked } = EnableBody::read(&mut fields);
     fields.finish()?;
     caller.tenant()?;
@@ -309,18 +296,18 @@ struct EndpointPauseView {
 
 /// `POST /v1/endpoints/{id}/test`: sends a real, signed example message.
 pub async fn test<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
-    Object::read_optional(&body)?.finish()?;
+    BodyObject::read_optional(&body)?.finish()?;
     let endpoint = find(&api, Sees::Tenant(tenant.id), &named).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
-        Ok(AcceptOutcome::Promised(promise)) => Ok(json_bytes(StatusCode::ACCEPTED, messages::answer(&promise).body)),
+        Ok(AcceptOutcome::Promised(promise)) => Ok(first(messages::answer(&promise))),
         Ok(AcceptOutcome::Replayed(first)) => Ok(replayed(first)),
         Err(NotAccepted::NoSuchEndpoints(_)) => {
             let id = public_id(&api, &endpoint);
@@ -333,9 +320,9 @@ pub async fn test<S: Store, C: Clock>(
 
 /// `GET /v1/endpoints/{id}/secret`: the keys that its receiver verifies with. The audit trail records the request.
 pub async fn secret<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    Named(named): Named,
+    PathName(named): PathName,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
@@ -347,14 +334,14 @@ pub async fn secret<S: Store, C: Clock>(
 
 /// `POST /v1/endpoints/{id}/secret/rotate`: a new secret signs, beside the older ones until the overlap is over.
 pub async fn rotate<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let mut fields = Object::read_optional(&body)?;
+    let mut fields = BodyObject::read_optional(&body)?;
     let overlap = RotationBody::read(&mut fields).overlap;
     fields.finish()?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
@@ -367,7 +354,7 @@ pub async fn rotate<S: Store, C: Clock>(
             Ok(Made::Before(first)) => return Ok(replayed(first)),
             Ok(Made::Now(endpoint)) => {
                 tracing::info!(endpoint = public_id(&api, &endpoint), "rotated an endpoint's secret");
-                return Ok(json_bytes(StatusCode::OK, rotated(&endpoint).body));
+                return Ok(first(rotated(&endpoint)));
             }
             Err(refused) => return Err(refused.into()),
         }
@@ -377,8 +364,7 @@ pub async fn rotate<S: Store, C: Clock>(
 /// The answer to a rotation, and to a repeated request with the same idempotency key.
 fn rotated(endpoint: &Endpoint) -> FirstAnswer {
     let EndpointTarget::Webhook(webhook) = &endpoint.target;
-    let body = serde_json::to_vec(&SecretsView::of(&webhook.secrets)).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::OK.as_u16(), body: body.into() }
+    first_answer(StatusCode::OK, &SecretsView::of(&webhook.secrets))
 }
 
 /// The secrets that sign, newest first.
@@ -415,7 +401,7 @@ impl<'a> SecretsView<'a> {
 }
 
 /// `GET /v1/endpoints`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filters = ["uid", "subject", "tags", "status"].map(|name| query.filter(name));
     let list = query.list(&api, caller.sees(), &filters);

@@ -19,10 +19,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::caller::{Caller, OPERATE, READ};
-use super::{Answer, Api, json, json_bytes, no_parameters};
+use super::{Answer, Api, ApiState, json, json_bytes, no_parameters};
 use crate::openapi::{Operation, returns, returns_as};
 use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, Word};
+use crate::value::{ApiTime, ApiWord};
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/healthz", "Liveness check").answers(&[returns::<LivenessView>(200, "The process runs.")]),
@@ -51,7 +51,7 @@ struct LivenessView {
 #[schemars(rename = "Readiness")]
 struct ReadinessView {
     status: &'static str,
-    store: Word<StoreState>,
+    store: ApiWord<StoreState>,
     /// Whether all deliveries are paused.
     paused: bool,
     /// When that pause ends by itself.
@@ -72,7 +72,7 @@ pub async fn alive() -> Answer {
 }
 
 /// `GET /readyz`: succeeds while the server accepts messages.
-pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
+pub async fn ready<S: Store, C: Clock>(State(api): ApiState<S, C>) -> Answer {
     if !api.ready.load(Ordering::Relaxed) {
         return Err(Problem::new(Code::ShuttingDown, "the server finishes the requests under way"));
     }
@@ -87,7 +87,7 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
     let all = widest.filter(|pause| pause.scope == PauseScope::All);
     let readiness = ReadinessView {
         status: "ok",
-        store: Word(seen.store.state),
+        store: ApiWord(seen.store.state),
         paused: queue.paused.is_some(),
         paused_until: queue.paused.and_then(|hold| hold.until).map(ApiTime),
         paused_reason: all.and_then(|pause| pause.reason.clone()),
@@ -99,13 +99,13 @@ pub async fn ready<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Ans
 }
 
 /// `GET /metrics` for operators.
-pub async fn metrics<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn metrics<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     scraped(State(api)).await
 }
 
 /// `GET /metrics` of the metrics listener, without a key.
-async fn scraped<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>) -> Answer {
+async fn scraped<S: Store, C: Clock>(State(api): ApiState<S, C>) -> Answer {
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let mut page = MetricsPage::default();
     seen.tell(&mut page, api.engine.pending().await?);

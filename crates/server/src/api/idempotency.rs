@@ -10,10 +10,12 @@ use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use posthaste_core::id::TenantId;
 use posthaste_crypto::digest::{self, Digest};
+use posthaste_engine::tenants::Made;
 use posthaste_store::FirstAnswer;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{body, json_bytes};
+use super::{body, json_bytes, json_vec};
 use crate::problem::{Code, Problem};
 use crate::value;
 
@@ -41,11 +43,28 @@ pub(super) fn stands_for(tenant: TenantId, path: &str, body: &[u8]) -> Digest {
 }
 
 /// Repeats the first answer to a request, marked with `Idempotency-Replayed`.
-pub(super) fn replayed(first: FirstAnswer) -> Response {
-    let status = StatusCode::from_u16(first.status).unwrap_or(StatusCode::OK);
-    let mut response = json_bytes(status, first.body);
+pub(super) fn replayed(answer: FirstAnswer) -> Response {
+    let mut response = first(answer);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response
+}
+
+/// The first answer to a request, which the store keeps with the request's key.
+pub(super) fn first_answer(status: StatusCode, body: &impl Serialize) -> FirstAnswer {
+    FirstAnswer { status: status.as_u16(), body: json_vec(body).into() }
+}
+
+/// Answers a request that made something, or repeats the first answer.
+pub(super) fn made<T>(made: Made<T>, answer: impl FnOnce(&T) -> FirstAnswer) -> Response {
+    match made {
+        Made::Now(made) => first(answer(&made)),
+        Made::Before(first) => replayed(first),
+    }
+}
+
+/// Sends a first answer.
+pub(super) fn first(FirstAnswer { status, body }: FirstAnswer) -> Response {
+    json_bytes(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), body)
 }
 
 /// Reads the key, with or without quotes.

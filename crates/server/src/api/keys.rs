@@ -1,7 +1,5 @@
 //! API keys: operator keys and tenant keys are created, listed and revoked.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
@@ -13,20 +11,19 @@ use posthaste_engine::accept::Once;
 use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
-use posthaste_engine::tenants::Made;
 use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, SECRETS};
-use super::idempotency::{keyed_body, replayed};
-use super::list::{ListQuery, Page, page};
-use super::{Answer, Api, Named, NamedPair, json_bytes, no_body, tenants};
+use super::idempotency::{first_answer, keyed_body, made};
+use super::list::{ListPage, ListQuery, page};
+use super::{Answer, Api, ApiState, PathName, PathNames, no_body, tenants};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{self, ApiTime, ShortText, Word};
+use crate::value::{self, ApiTime, ApiWord, ShortText};
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/keys", "Creates an operator key")
@@ -37,7 +34,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/keys", "Lists operator keys")
         .scope("operate")
         .list(&[])
-        .answers(&[returns::<Page<KeyView>>(200, "A page of keys.")]),
+        .answers(&[returns::<ListPage<KeyView>>(200, "A page of keys.")]),
     Operation::new("DELETE", "/v1/keys/{id}", "Revokes an operator key")
         .scope("operate")
         .answers(&[no_answer(204, "The key is revoked.")]),
@@ -49,7 +46,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/tenants/{t}/keys", "Lists the keys of a tenant")
         .scope("secrets")
         .list(&[])
-        .answers(&[returns::<Page<KeyView>>(200, "A page of keys.")]),
+        .answers(&[returns::<ListPage<KeyView>>(200, "A page of keys.")]),
     Operation::new("DELETE", "/v1/tenants/{t}/keys/{id}", "Revokes a key of a tenant")
         .scope("secrets")
         .answers(&[no_answer(204, "The key is revoked.")]),
@@ -57,7 +54,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 /// `POST /v1/keys`: an operator key.
 pub async fn make_operators<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
@@ -67,9 +64,9 @@ pub async fn make_operators<S: Store, C: Clock>(
 
 /// `POST /v1/tenants/{t}/keys`.
 pub async fn make_tenants<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let tenant = managed_tenant(&api, &caller, &named).await?;
@@ -78,19 +75,15 @@ pub async fn make_tenants<S: Store, C: Clock>(
 }
 
 /// `GET /v1/keys`.
-pub async fn list_operators<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    _: Caller<OPERATE>,
-    uri: Uri,
-) -> Answer {
+pub async fn list_operators<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     list(&api, None, &uri).await
 }
 
 /// `GET /v1/tenants/{t}/keys`.
 pub async fn list_tenants<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    Named(named): Named,
+    PathName(named): PathName,
     uri: Uri,
 ) -> Answer {
     list(&api, Some(managed_tenant(&api, &caller, &named).await?), &uri).await
@@ -98,9 +91,9 @@ pub async fn list_tenants<S: Store, C: Clock>(
 
 /// `DELETE /v1/keys/{id}`.
 pub async fn revoke_operators<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
-    Named(id): Named,
+    PathName(id): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -109,9 +102,9 @@ pub async fn revoke_operators<S: Store, C: Clock>(
 
 /// `DELETE /v1/tenants/{t}/keys/{id}`.
 pub async fn revoke_tenants<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    NamedPair(named, id): NamedPair,
+    PathNames(named, id): PathNames,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -148,20 +141,16 @@ async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, mak
     let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
     let new = granted(parse(&body, tenant, api.engine.now())?, maker.grant)?;
     let once = key.map(|(key, digest)| Once { key, digest: maker.own(&digest), answer });
-    Ok(match api.engine.make_key(new, once, maker.by).await? {
-        Made::Now(made) => {
-            tracing::info!(key = made.public_id, "made an API key");
-            json_bytes(StatusCode::CREATED, answer(&made).body)
-        }
-        Made::Before(first) => replayed(first),
-    })
+    Ok(made(api.engine.make_key(new, once, maker.by).await?, |made| {
+        tracing::info!(key = made.public_id, "made an API key");
+        answer(made)
+    }))
 }
 
 fn answer(made: &MadeKey) -> FirstAnswer {
     let mut shown = KeyView::of(made.public_id.clone(), &made.known);
     shown.key = Some(made.key.reveal());
-    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
+    first_answer(StatusCode::CREATED, &shown)
 }
 
 async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
@@ -169,9 +158,7 @@ async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri
     let list = query.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
     let after = query.behind(api, list)?;
     let mut found = api.engine.keys(tenant, query.order, after, query.limit + 1).await?;
-    let more = found.len() > query.limit as usize;
-    found.truncate(query.limit as usize);
-    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id));
+    let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id));
     let id = |known: &KnownKey| api.engine.public_id(IdKind::Key, known.id, known.at);
     Ok(page(uri, found.iter().map(|known| KeyView::of(id(known), known)).collect(), next))
 }
@@ -197,7 +184,7 @@ struct KeyView<'a> {
     id: String,
     /// The first characters of the key.
     prefix: &'a str,
-    scopes: Vec<Word<ApiKeyScope>>,
+    scopes: Vec<ApiWord<ApiKeyScope>>,
     description: Option<&'a str>,
     created_at: ApiTime,
     expires_at: Option<ApiTime>,
@@ -211,7 +198,7 @@ impl<'a> KeyView<'a> {
         Self {
             id,
             prefix: &known.public_prefix,
-            scopes: known.scopes.iter().map(Word).collect(),
+            scopes: known.scopes.iter().map(ApiWord).collect(),
             description: known.description.as_deref(),
             created_at: ApiTime(known.at),
             expires_at: known.expires.map(ApiTime),
@@ -233,11 +220,11 @@ body! {
 
 kinds! {
     /// A list of scopes. Which of them a key can have depends on its class.
-    ScopeNames: Vec<String> = value::texts, as Vec<Word<ApiKeyScope>>;
+    ScopeNames: Vec<String> = value::texts, as Vec<ApiWord<ApiKeyScope>>;
 }
 
 fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey, Problem> {
-    let mut fields = Object::read_optional(body)?;
+    let mut fields = BodyObject::read_optional(body)?;
     let NewKeyBody { scopes, expires_at, description } = NewKeyBody::read(&mut fields);
     let scopes = fields.check("scopes", scopes, |names| usable_scopes(&names, tenant.is_some()));
     let expires = fields.check("expires_at", expires_at, |expires| match expires {

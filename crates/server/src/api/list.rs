@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::{Api, json, parameters};
 use crate::openapi::{Parameter, parameter};
 use crate::problem::{Code, Problem};
-use crate::value::{Bounded, Word, Words};
+use crate::value::{ApiWord, Bounded, Words};
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 250;
@@ -30,7 +30,7 @@ const LIMIT_MAX: u32 = 250;
 pub(crate) const LIMIT: Parameter =
     parameter::<Bounded<u32, 1, { LIMIT_MAX as u64 }>>("limit", "entries in a page, 1 to 250; 50 by default");
 pub(crate) const ORDER: Parameter =
-    parameter::<Word<ListOrder>>("order", "desc: newest first (default); asc: oldest first");
+    parameter::<ApiWord<ListOrder>>("order", "desc: newest first (default); asc: oldest first");
 pub(crate) const CURSOR: Parameter = parameter::<String>("cursor", "the next_cursor of the previous page");
 
 impl Words for ListOrder {
@@ -108,6 +108,13 @@ impl ListQuery {
         api.engine.list_id(visibility, &format!("{filters:?} {:?}", self.order))
     }
 
+    /// Cuts the page from rows of which one more than fits was read. Returns its last row if another page follows.
+    pub(super) fn cut<'a, T>(&self, found: &'a mut Vec<T>) -> Option<&'a T> {
+        let more = found.len() > self.limit as usize;
+        found.truncate(self.limit as usize);
+        found.last().filter(|_| more)
+    }
+
     /// The key after which the page begins, in a list ordered by keys.
     pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>, Problem> {
         let open = |cursor: &String| api.engine.open_cursor_behind(list, cursor).ok_or_else(not_ours);
@@ -136,7 +143,7 @@ fn bad(detail: String) -> Problem {
 /// A page of a list.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct Page<T> {
+pub(super) struct ListPage<T> {
     data: Vec<T>,
     /// The cursor of the next page, null on the last; even an empty page can have one.
     next_cursor: Option<String>,
@@ -145,7 +152,7 @@ pub(super) struct Page<T> {
 /// A page of a list, with `next_cursor` and the header `Link` for the next page.
 pub(super) fn page<T: Serialize>(uri: &Uri, data: Vec<T>, next_cursor: Option<String>) -> Response {
     let link = next_cursor.as_ref().map(|cursor| next(uri, cursor));
-    let mut response = json(StatusCode::OK, &Page { data, next_cursor });
+    let mut response = json(StatusCode::OK, &ListPage { data, next_cursor });
     put_link(response.headers_mut(), link);
     response
 }

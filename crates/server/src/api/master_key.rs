@@ -1,7 +1,5 @@
 //! Rotates the master key while the server runs.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_engine::clock::Clock;
@@ -11,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::{Answer, Api, json, no_body, no_parameters};
+use super::{Answer, ApiState, json, no_body, no_parameters};
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
 
@@ -26,14 +24,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 /// `GET /v1/master-key/rotation`: the progress of the rotation.
-pub async fn show<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json(StatusCode::OK, &RotationView::of(&api.engine.rotation().await?)))
 }
 
 /// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
 pub async fn begin<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {

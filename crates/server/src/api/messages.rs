@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
@@ -27,15 +26,15 @@ use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY, SEND};
 use super::deliveries::{self, WaitingView};
-use super::idempotency::{keyed_body, replayed};
-use super::list::{ListQuery, Page, page};
+use super::idempotency::{first, first_answer, keyed_body, replayed};
+use super::list::{ListPage, ListQuery, page};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, Named, json, json_bytes, new_message, no_body, parameters, quota};
+use super::{Answer, Api, ApiState, PathName, json, new_message, no_body, parameters, quota};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime, ChosenName, TierChoice, Word};
+use crate::value::{ApiDuration, ApiTime, ApiWord, ChosenName, TierChoice};
 
 /// The path that accepts messages.
 pub(super) const PATH: &str = "/v1/messages";
@@ -50,7 +49,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get(PATH, "Lists messages")
         .scope("read")
         .list(FILTERS)
-        .answers(&[returns::<Page<ListedMessageView>>(200, "A page of messages.")]),
+        .answers(&[returns::<ListPage<ListedMessageView>>(200, "A page of messages.")]),
     Operation::get("/v1/messages/{id}", "Shows a message and the state of its deliveries")
         .scope("read")
         .query(&[parameter::<bool>(CONTENT, "true: include the payload; the key then needs the scope privacy too")])
@@ -61,21 +60,17 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 /// `POST /v1/messages`.
-pub async fn send<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<SEND>,
-    request: Request,
-) -> Answer {
+pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let new = NewMessageBody::read(&mut fields);
     let new = NewMessage { once, ..new_message::parse(&api, tenant, new, fields)? };
     drop(body);
     let allowance = quota::take(&api, tenant)?;
     let mut response = match api.engine.accept(new).await? {
-        AcceptOutcome::Promised(promise) => json_bytes(StatusCode::ACCEPTED, answer(&promise).body),
+        AcceptOutcome::Promised(promise) => first(answer(&promise)),
         AcceptOutcome::Replayed(first) => replayed(first),
     };
     quota::tell(&mut response, allowance);
@@ -84,8 +79,7 @@ pub async fn send<S: Store, C: Clock>(
 
 /// The answer to a message that was accepted.
 pub(super) fn answer(promise: &AcceptedMessage) -> FirstAnswer {
-    let body = serde_json::to_vec(&AcceptedView::of(promise)).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
+    first_answer(StatusCode::ACCEPTED, &AcceptedView::of(promise))
 }
 
 const FILTERS: &[Parameter] = &[
@@ -101,7 +95,7 @@ const FILTERS: &[Parameter] = &[
 pub(super) const CONTENT: &str = "content";
 
 /// `GET /v1/messages`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let name = match (query.filter("subject"), query.filter("correlation_id")) {
         (Some(_), Some(_)) => {
@@ -145,15 +139,12 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 
 /// `GET /v1/messages/{id}`: the message with its state and its deliveries.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ>,
-    Named(id): Named,
+    PathName(id): PathName,
     uri: Uri,
 ) -> Answer {
-    let wants_content = content(&uri)?;
-    if wants_content {
-        caller.may(ApiKeyScope::Privacy)?;
-    }
+    let wants_content = wants_content(&uri, &caller)?;
     let unknown = || Problem::no_such("message");
     let key = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
@@ -174,20 +165,20 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &MessageView { listed, to, state, deliveries, fanout, content }))
 }
 
-/// Parses the parameter `content`: whether the answer includes payloads.
-pub(super) fn content(uri: &Uri) -> Result<bool, Problem> {
+/// Parses the parameter `content`: whether the answer includes what is confidential, which needs another scope too.
+pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) -> Result<bool, Problem> {
     match parameters(uri, &[CONTENT])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
+        Some("true") => caller.may(Scope::Privacy).map(|()| true),
         Some(_) => Err(Problem::new(Code::InvalidParameter, "content must be true or false")),
     }
 }
 
 /// `POST /v1/messages/{id}/cancel`.
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
-    Named(id): Named,
+    PathName(id): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -390,16 +381,16 @@ struct FanoutView {
     done: u64,
     /// Deliveries to create; null while that is not known.
     total: Option<u64>,
-    state: Word<JobState>,
+    state: ApiWord<JobState>,
 }
 
 impl FanoutView {
     /// The progress of the job; without a job all deliveries were created with the message.
     fn of(job: Option<&DeliveryJob>, deliveries: usize) -> Self {
         let Some(job) = job else {
-            return Self { done: deliveries as u64, total: Some(deliveries as u64), state: Word(JobState::Done) };
+            return Self { done: deliveries as u64, total: Some(deliveries as u64), state: ApiWord(JobState::Done) };
         };
-        Self { done: job.made, total: (job.state == JobState::Done).then_some(job.made), state: Word(job.state) }
+        Self { done: job.made, total: (job.state == JobState::Done).then_some(job.made), state: ApiWord(job.state) }
     }
 }
 
@@ -409,7 +400,7 @@ impl FanoutView {
 struct MessageDeliveryView {
     id: String,
     endpoint: Option<String>,
-    state: Word<Phase>,
+    state: ApiWord<Phase>,
     /// Why the last attempt failed, or why it ended without success.
     cause: Option<&'static str>,
     /// The number of attempts made.
@@ -431,7 +422,7 @@ impl MessageDeliveryView {
         Ok(Self {
             id: api.engine.public_id(IdKind::Delivery, delivery.id.0, message.at),
             endpoint,
-            state: Word(deliveries::phase(view)),
+            state: ApiWord(deliveries::phase(view)),
             cause: deliveries::cause(view),
             attempts: delivery.attempts,
             waiting: deliveries::waiting(view),

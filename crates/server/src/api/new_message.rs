@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::Api;
 use super::endpoint_fields::{ChannelName, check_channel};
 use crate::body_fields::{ParseValue, SomeOf};
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::problem::{Code, Problem};
 use crate::value::{AnyJson, ApiTime, ChosenName, Labels, Subject, TierChoice, Ttl};
 
@@ -58,9 +58,7 @@ body! {
         /// The endpoints it is for; by default every endpoint that wants the event type.
         to: optional AddresseesBody,
     }
-}
 
-body! {
     pub(super) struct AddresseesBody as "NewAddressees" {
         /// These endpoints, by id or uid, regardless of their event_types.
         endpoints: optional SomeOf<ChosenName, { usize::MAX }>,
@@ -84,7 +82,7 @@ pub(super) fn parse<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
     body: NewMessageBody,
-    mut fields: Object<'_>,
+    mut fields: BodyObject<'_>,
 ) -> Result<NewMessage, Problem> {
     for (name, given) in [("payload", &body.payload), ("compact", &body.compact)] {
         if given.as_ref().is_some_and(|given| given.len() > PAYLOAD_BYTES_MAX) {
@@ -127,7 +125,7 @@ pub(super) fn parse<S: Store, C: Clock>(
 /// Checks `to`: endpoints by id or uid, or an audience among the tenant's endpoints.
 fn addressees<S: Store, C: Clock>(
     api: &Api<S, C>,
-    fields: &mut Object<'_>,
+    fields: &mut BodyObject<'_>,
     to: AddresseesBody,
 ) -> (Vec<EndpointRef>, Audience) {
     let (subjects, tags) = (to.subjects.unwrap_or_default(), to.tags.unwrap_or_default());

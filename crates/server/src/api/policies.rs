@@ -19,10 +19,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ};
-use super::list::{Page, page};
-use super::{Answer, Api, Named, body, json, no_body, no_parameters, nothing};
+use super::list::{ListPage, page};
+use super::{Answer, ApiState, PathName, body, json, no_body, no_parameters, nothing};
 use crate::body_fields::{Body, FieldKind};
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
 use crate::problem::{Code, Complaint, Complaints, Problem};
 use crate::value::{self, ApiDuration, ApiTime, TierChoice, Ttl};
@@ -33,7 +33,7 @@ fn owner<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
 }
 
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation::get("/v1/policies", "Lists retry policies").scope("read").answers(&[returns::<Page<PolicyView>>(
+    Operation::get("/v1/policies", "Lists retry policies").scope("read").answers(&[returns::<ListPage<PolicyView>>(
         200,
         "All policies that an endpoint can name: the presets, then the tenant's and the operator's.",
     )]),
@@ -78,34 +78,26 @@ body! {
         tiers: optional TiersBody,
         breaker: optional BreakerBody,
     }
-}
 
-body! {
     struct JitterBody as "NewJitter" {
         kind: optional JitterKind,
         /// For spread and add: the random part, as a share of the wait.
         share: optional f64,
     }
-}
 
-body! {
     struct TiersBody as "NewTiers" {
         transactional: optional TierBody,
         promotional: optional TierBody,
         engagement: optional TierBody,
     }
-}
 
-body! {
     struct TierBody as "NewTier" {
         /// A factor for every wait.
         scale: optional f64,
         /// The longest first wait.
         first: optional ApiDuration,
     }
-}
 
-body! {
     struct BreakerBody as "NewBreaker" {
         /// The share of failed attempts that opens the breaker.
         failure_rate: optional f64,
@@ -116,9 +108,7 @@ body! {
         /// How long it stays open before the first probe.
         open_for: optional ApiDuration,
     }
-}
 
-body! {
     struct PreviewBody as "NewPreview" {
         /// The name of a policy, or a policy itself.
         policy: required PolicyChoice,
@@ -147,7 +137,7 @@ enum PolicyChoice {
 impl FieldKind for PolicyChoice {
     type Value = Self;
 
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<Self> {
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Self> {
         if object.is_text(name) {
             return String::read_field(object, name).map(Self::Named);
         }
@@ -189,7 +179,7 @@ impl From<PolicyBody> for PolicySpec {
 }
 
 /// `GET /v1/policies`: every policy that an endpoint can name, the presets first.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let owner = owner(&caller);
     let mut stored = api.engine.policies(owner).await?;
@@ -206,9 +196,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 
 /// `GET /v1/policies/{name}`: a preset, the tenant's policy, or else the operator's of that name.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ>,
-    Named(name): Named,
+    PathName(name): PathName,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
@@ -226,14 +216,14 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PUT /v1/policies/{name}`: creates or replaces it. Pending deliveries use it from their next attempt on.
 pub async fn put<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(name): Named,
+    PathName(name): PathName,
     request: Request,
 ) -> Answer {
     value::checked_name(&name).map_err(|detail| Problem::new(Code::InvalidParameter, format!("the name {detail}")))?;
     let body = body(request).await?;
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let policy = PolicyBody::read(&mut fields);
     fields.finish()?;
     let put = api.engine.put_policy(owner(&caller), &name, policy.into(), caller.by()).await?;
@@ -243,9 +233,9 @@ pub async fn put<S: Store, C: Clock>(
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE>,
-    Named(name): Named,
+    PathName(name): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -288,14 +278,10 @@ fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
 }
 
 /// `POST /v1/policies/preview`.
-pub async fn preview<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<READ>,
-    request: Request,
-) -> Answer {
+pub async fn preview<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, request: Request) -> Answer {
     let body = body(request).await?;
     let rules = api.engine.rules(owner(&caller)).await?;
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let PreviewBody { policy, tier, ttl } = PreviewBody::read(&mut fields);
     let written = match policy {
         Some(PolicyChoice::Named(name)) => {

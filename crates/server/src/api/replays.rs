@@ -2,7 +2,6 @@
 //! messages it is missing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
@@ -15,7 +14,6 @@ use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
-use posthaste_engine::tenants::Made;
 use posthaste_store::{
     BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
 };
@@ -24,14 +22,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, READ, REPLAY};
-use super::idempotency::{keyed_body, replayed};
-use super::list::{ListQuery, Page, cause, page};
-use super::{Answer, Api, Named, json, json_bytes, no_body, no_parameters};
+use super::idempotency::{first_answer, keyed_body, made};
+use super::list::{ListPage, ListQuery, cause, page};
+use super::{Answer, Api, ApiState, PathName, json, no_body, no_parameters};
 use crate::body_fields::{Body, FieldKind};
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{self, ApiTime, TierChoice, TokenCount, Word, Words};
+use crate::value::{self, ApiTime, ApiWord, TierChoice, TokenCount, Words};
 
 /// The most deliveries that a replay can name; a filter finds more.
 const LISTED_MAX: usize = 1_000;
@@ -53,7 +51,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/replays", "Lists replays")
         .scope("read")
         .list(&[])
-        .answers(&[returns::<Page<ReplayView>>(200, "A page of replays.")]),
+        .answers(&[returns::<ListPage<ReplayView>>(200, "A page of replays.")]),
     Operation::get("/v1/replays/{id}", "Shows a replay and its progress")
         .scope("read")
         .answers(&[returns::<ReplayView>(200, "The replay.")]),
@@ -87,9 +85,7 @@ body! {
         /// A note that is shown with the replay.
         reason: optional ReplayReason,
     }
-}
 
-body! {
     struct SelectionBody as "NewSelection" {
         /// These deliveries, at most 1,000; cannot be combined with a filter.
         deliveries: optional DeliveryIds,
@@ -135,21 +131,17 @@ inline_schema!(Selection, as SelectionBody);
 impl FieldKind for Selection {
     type Value = SelectionBody;
 
-    fn read_field(object: &mut Object<'_>, name: &'static str) -> Option<SelectionBody> {
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<SelectionBody> {
         if !object.has(name) {
             object.complain(name, "is needed; {} selects every dead letter".to_owned());
         }
         let given = SelectionBody::read_field(object, name);
-        given.or_else(|| Object::read_optional(&[]).ok().map(|mut empty| SelectionBody::read(&mut empty)))
+        given.or_else(|| BodyObject::read_optional(&[]).ok().map(|mut empty| SelectionBody::read(&mut empty)))
     }
 }
 
 /// `POST /v1/replays`. A dry run answers how many deliveries would be replayed and skipped.
-pub async fn make<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<REPLAY>,
-    request: Request,
-) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<REPLAY>, request: Request) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
     let ReplayRequest { replay, dry_run } = parse(&api, tenant, &body).await?;
@@ -162,32 +154,26 @@ pub async fn make<S: Store, C: Clock>(
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
-    match api.engine.replay_once(&replay, Once { key, digest, answer }, caller.by()).await? {
-        Made::Now(made) => {
-            tracing::info!(replay = made.public_id, "began a replay");
-            Ok(json_bytes(StatusCode::ACCEPTED, answer(&made).body))
-        }
-        Made::Before(first) => Ok(replayed(first)),
-    }
+    Ok(made(api.engine.replay_once(&replay, Once { key, digest, answer }, caller.by()).await?, |made| {
+        tracing::info!(replay = made.public_id, "began a replay");
+        answer(made)
+    }))
 }
 
 /// The answer to a request with an idempotency key, and to a repeated one.
 fn answer(made: &MadeReplay) -> FirstAnswer {
     let ids = ReplayIds { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
     let shown = ReplayView::at(made.job.at, ids, &made.job);
-    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::ACCEPTED.as_u16(), body: body.into() }
+    first_answer(StatusCode::ACCEPTED, &shown)
 }
 
 /// `GET /v1/replays`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[])?;
     let list = query.list(&api, caller.sees(), &"replays");
     let after = query.behind(&api, list)?.map(JobId);
     let mut found = api.engine.replays(caller.sees(), query.order, after, query.limit + 1).await?;
-    let more = found.len() > query.limit as usize;
-    found.truncate(query.limit as usize);
-    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
+    let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id.0));
     let mut data = Vec::with_capacity(found.len());
     for job in &found {
         data.push(ReplayView::of(&api, job).await?);
@@ -197,9 +183,9 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
 
 /// `GET /v1/replays/{id}`.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ>,
-    Named(id): Named,
+    PathName(id): PathName,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
@@ -216,9 +202,9 @@ async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -
 
 /// `POST /v1/replays/{id}/pause`.
 pub async fn pause<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
-    Named(id): Named,
+    PathName(id): PathName,
     request: Request,
 ) -> Answer {
     change(&api, &caller, &id, request, JobState::Paused).await
@@ -226,9 +212,9 @@ pub async fn pause<S: Store, C: Clock>(
 
 /// `POST /v1/replays/{id}/resume`.
 pub async fn resume<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
-    Named(id): Named,
+    PathName(id): PathName,
     request: Request,
 ) -> Answer {
     change(&api, &caller, &id, request, JobState::Running).await
@@ -236,9 +222,9 @@ pub async fn resume<S: Store, C: Clock>(
 
 /// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
-    Named(id): Named,
+    PathName(id): PathName,
     request: Request,
 ) -> Answer {
     change(&api, &caller, &id, request, JobState::Cancelled).await
@@ -258,7 +244,7 @@ async fn change<S: Store, C: Clock>(
     api.engine.change_job(visibility, before.id, next, caller.by()).await?;
     let job = find(api, visibility, id).await?;
     if job.state != next {
-        let detail = format!("the replay is {} and has ended; begin another", Word(job.state).name());
+        let detail = format!("the replay is {} and has ended; begin another", ApiWord(job.state).name());
         return Err(Problem::new(Code::ReplayEnded, detail));
     }
     Ok(json(StatusCode::OK, &ReplayView::of(api, &job).await?))
@@ -427,7 +413,7 @@ struct ReplayView {
     id: String,
     /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,
-    state: Word<JobState>,
+    state: ApiWord<JobState>,
     created_at: ApiTime,
     /// The selection that was requested.
     select: SelectionView,
@@ -461,7 +447,7 @@ impl ReplayView {
         Self {
             id,
             tenant,
-            state: Word(job.state),
+            state: ApiWord(job.state),
             created_at: ApiTime(job.at),
             select: SelectionView::of(job, endpoint),
             reason: job.reason.clone(),
@@ -482,7 +468,7 @@ struct ReplayRequest {
 }
 
 async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<ReplayRequest, Problem> {
-    let mut fields = Object::read(body)?;
+    let mut fields = BodyObject::read(body)?;
     let NewReplayBody { select, dry_run, per_second, reason } = NewReplayBody::read(&mut fields);
     let what = match select {
         Some(select) => selected(api, tenant, &mut fields, select).await?,
@@ -497,7 +483,7 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
 async fn selected<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
-    fields: &mut Object<'_>,
+    fields: &mut BodyObject<'_>,
     select: SelectionBody,
 ) -> Result<ReplayWhat, Problem> {
     let listed = fields.check("select/deliveries", select.deliveries, |named| deliveries(api, &named));
@@ -541,7 +527,7 @@ async fn selected<S: Store, C: Clock>(
 async fn endpoint<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: TenantId,
-    fields: &mut Object<'_>,
+    fields: &mut BodyObject<'_>,
     name: &'static str,
     named: Option<String>,
 ) -> Result<Option<EndpointId>, Problem> {

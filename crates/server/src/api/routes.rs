@@ -19,8 +19,8 @@ use posthaste_store::Store;
 use super::caller::{Caller, Door, SEND};
 use super::{Answer, Api, access_log, batch, health, idempotency, messages, origin, router};
 use crate::problem::Problem;
-use crate::room::{NoRoom, Room};
-use crate::served::Open;
+use crate::room::{BodyRoom, NoRoom};
+use crate::served::OpenConnection;
 
 /// A body up to this size mostly arrives together with its head, so it has been read when the request is refused.
 const BODY_BYTES_WITH_HEAD: u64 = 4 * 1024;
@@ -34,24 +34,30 @@ pub struct Routes<S, C> {
     carries_load: bool,
     /// With [`Door::Open`], requests from web pages are refused.
     door: Door,
-    room: Room,
+    room: BodyRoom,
 }
 
 impl<S: Store, C: Clock> Routes<S, C> {
     /// The routes of this API.
     pub fn new(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(router(Arc::clone(api)));
-        Self { api: Arc::clone(api), router, carries_load: !access_log::is_read(), door: api.door, room: Room::new() }
+        Self {
+            api: Arc::clone(api),
+            router,
+            carries_load: !access_log::is_read(),
+            door: api.door,
+            room: BodyRoom::new(),
+        }
     }
 
     /// The routes of the metrics listener.
     pub fn for_watchers(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(health::watchers(Arc::clone(api)));
-        Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: Room::new() }
+        Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: BodyRoom::new() }
     }
 
     /// Counts a connection as open until the returned value is dropped.
-    pub(crate) fn opened(&self) -> Open<'_> {
+    pub(crate) fn opened(&self) -> OpenConnection<'_> {
         self.api.served.opened()
     }
 

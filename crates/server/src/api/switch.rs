@@ -1,7 +1,5 @@
 //! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
@@ -14,13 +12,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
-use super::list::{CURSOR, LIMIT, ListQuery, Page, not_ours, page};
-use super::{Answer, Api, body, json};
+use super::list::{CURSOR, LIMIT, ListPage, ListQuery, not_ours, page};
+use super::{Answer, Api, ApiState, body, json};
 use crate::body_fields::Body;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, Word, Words};
+use crate::value::{ApiTime, ApiWord, Words};
 
 /// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/pause", "Lists pauses, the widest scope first")
         .scope("operate")
         .query(&[LIMIT, CURSOR])
-        .answers(&[returns::<Page<PauseView>>(200, "A page of pauses.")]),
+        .answers(&[returns::<ListPage<PauseView>>(200, "A page of pauses.")]),
     Operation::post(
         "/v1/pause",
         "Pauses all deliveries, or those of one tenant or to one origin: after the answer none of them is sent",
@@ -64,14 +62,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 body! {
     struct TargetBody as "PauseTarget" {
         /// What to pause or resume.
-        scope: required Word<Scope>,
+        scope: required ApiWord<Scope>,
         /// For scope tenant: the tenant's id or uid; for scope origin: scheme, host and port, such as
         /// https://example.com.
         id: optional String,
     }
-}
 
-body! {
     struct PauseBody as "NewPause" {
         target: all TargetBody,
         /// When the pause ends by itself; never by default.
@@ -79,9 +75,7 @@ body! {
         /// A note that is shown with waiting deliveries; one line of at most 500 characters.
         reason: optional Reason,
     }
-}
 
-body! {
     struct ResumeBody as "Resume" {
         target: all TargetBody,
         /// A note; checked, but not stored.
@@ -100,12 +94,12 @@ kinds! {
 
 /// `POST /v1/pause`. After the answer nothing within the scope is sent.
 pub async fn pause<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     let target = find_target(&api, caller.asks_for(), target, fields).await?;
@@ -119,12 +113,12 @@ pub async fn pause<S: Store, C: Clock>(
 
 /// `POST /v1/resume`.
 pub async fn resume<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = Object::read(&body)?;
+    let mut fields = BodyObject::read(&body)?;
     let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
     let PauseTarget { scope, id, .. } = find_target(&api, caller.asks_for(), target, fields).await?;
     let scope_word = word(scope);
@@ -142,7 +136,7 @@ pub async fn resume<S: Store, C: Clock>(
 }
 
 /// `GET /v1/pause`: the pauses, the widest scope first. With `Posthaste-Tenant`, without those of other tenants.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[])?;
     if query.order == ListOrder::OldestFirst {
         return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));
@@ -184,7 +178,7 @@ async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, scope
 }
 
 /// Checks the time at which a pause ends by itself.
-pub(super) fn check_until(fields: &mut Object<'_>, until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn check_until(fields: &mut BodyObject<'_>, until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     fields.check("until", until, |until| match until {
         past if past <= now => Err("must be in the future; leave it out to pause until you end it".to_owned()),
         until => Ok(until),
@@ -291,7 +285,7 @@ async fn find_target<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Sees,
     TargetBody { scope, id }: TargetBody,
-    mut fields: Object<'_>,
+    mut fields: BodyObject<'_>,
 ) -> Result<PauseTarget, Problem> {
     let mut tenant = None;
     let mut origin = None;

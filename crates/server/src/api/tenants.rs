@@ -14,7 +14,7 @@ use posthaste_engine::accept::Once;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::Sees;
 use posthaste_engine::rules::Rules;
-use posthaste_engine::tenants::{Hours, Made, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_engine::tenants::{Hours, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
 use posthaste_engine::zone;
 use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention, Store};
 use schemars::JsonSchema;
@@ -23,12 +23,12 @@ use serde_json::value::RawValue;
 
 use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
 use super::erasure::ErasureView;
-use super::idempotency::{keyed_body, replayed};
-use super::list::{ListQuery, Page, page};
-use super::{Answer, Api, Named, body, erasure, json, json_bytes, no_body, no_parameters};
+use super::idempotency::{first_answer, keyed_body, made};
+use super::list::{ListPage, ListQuery, page};
+use super::{Answer, Api, ApiState, PathName, body, erasure, json, no_body, no_parameters};
 use crate::body_fields::{Body, ParseValue};
 use crate::duration;
-use crate::object::Object;
+use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiDuration, ApiTime, Bounded, ChosenName, TokenCount, Uid};
@@ -51,10 +51,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .optional_body::<TenantBody>()
         .keyed()
         .answers(&[returns::<TenantView>(201, "The tenant.")]),
-    Operation::get("/v1/tenants", "Lists tenants")
-        .scope("operate")
-        .list(&[UID])
-        .answers(&[returns::<Page<TenantView>>(200, "A page of tenants.")]),
+    Operation::get("/v1/tenants", "Lists tenants").scope("operate").list(&[UID]).answers(&[returns::<
+        ListPage<TenantView>,
+    >(
+        200,
+        "A page of tenants.",
+    )]),
     Operation::get("/v1/tenants/{t}", "Shows a tenant")
         .scope("operate")
         .or_own("read")
@@ -78,29 +80,20 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid");
 
 /// `POST /v1/tenants`.
-pub async fn make<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
-    caller: Caller<OPERATE>,
-    request: Request,
-) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
     let rules = api.engine.rules(OPERATOR).await?;
     let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, Terms::default())?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
-    Ok(match api.engine.make_tenant(uid, terms, once, caller.by()).await? {
-        Made::Now(made) => json_bytes(StatusCode::CREATED, answer(&made).body),
-        Made::Before(first) => replayed(first),
-    })
+    Ok(made(api.engine.make_tenant(uid, terms, once, caller.by()).await?, answer))
 }
 
 fn answer(made: &MadeTenant) -> FirstAnswer {
-    let shown = TenantView::of(made.public_id.clone(), &made.tenant);
-    let body = serde_json::to_vec(&shown).expect("our own answers always serialise");
-    FirstAnswer { status: StatusCode::CREATED.as_u16(), body: body.into() }
+    first_answer(StatusCode::CREATED, &TenantView::of(made.public_id.clone(), &made.tenant))
 }
 
 /// `GET /v1/tenants`.
-pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[UID])?;
     if let Sees::Tenant(named) = caller.asks_for() {
         let one = api.engine.tenant(named).await?;
@@ -115,17 +108,15 @@ pub async fn list<S: Store, C: Clock>(State(api): State<Arc<Api<S, C>>>, caller:
     let list = query.list(&api, Sees::All, &"tenants");
     let after = query.behind(&api, list)?.map(TenantId);
     let mut found = api.engine.tenants(query.order, after, query.limit + 1).await?;
-    let more = found.len() > query.limit as usize;
-    found.truncate(query.limit as usize);
-    let next = found.last().filter(|_| more).map(|last| api.engine.cursor_behind(list, last.id.0));
+    let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id.0));
     Ok(page(&uri, found.iter().map(|tenant| shown(&api, tenant)).collect(), next))
 }
 
 /// `GET /v1/tenants/{t}`.
 pub async fn show<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<READ_OWN>,
-    Named(named): Named,
+    PathName(named): PathName,
     uri: Uri,
 ) -> Answer {
     no_parameters(&uri)?;
@@ -135,9 +126,9 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PATCH /v1/tenants/{t}`: a field that is left out keeps its value.
 pub async fn change<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<MANAGE_OWN>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -160,9 +151,9 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
 pub async fn erase<S: Store, C: Clock>(
-    State(api): State<Arc<Api<S, C>>>,
+    State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
-    Named(named): Named,
+    PathName(named): PathName,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -182,7 +173,7 @@ async fn find_visible<S: Store, C: Clock, const SCOPE: u8>(
 
 /// Refuses a change of fields that only an operator can change.
 fn only_its_own(body: &[u8]) -> Result<(), Problem> {
-    let fields = Object::read_optional(body)?;
+    let fields = BodyObject::read_optional(body)?;
     match AGREED.iter().find(|name| fields.has(name)) {
         None => Ok(()),
         Some(name) => {
@@ -300,9 +291,7 @@ body! {
         /// How long its messages and deliveries are kept; the server's settings by default.
         retention: change RetentionBody,
     }
-}
 
-body! {
     struct QuotaBody as "NewQuota" {
         /// The average number of messages accepted in a second.
         per_second: optional TokenCount,
@@ -311,18 +300,14 @@ body! {
         /// The most pending deliveries; messages are refused while there are as many.
         pending: optional Bounded<u64, 1, 1_000_000_000_000>,
     }
-}
 
-body! {
     struct OffPeakBody as "NewOffPeak" {
         /// A time of day, such as 20:00.
         from: required Minute,
         /// A time of day; earlier than `from` means on the next day.
         to: required Minute,
     }
-}
 
-body! {
     struct RetentionBody as "NewRetention" {
         /// How long a message and its payload are kept after accept; 1h to 3650d, no longer than history.
         payload: optional KeptFor,
@@ -339,7 +324,7 @@ fn parse(
     uid: Option<String>,
     mut terms: Terms,
 ) -> Result<(Option<String>, Terms), Problem> {
-    let mut fields = Object::read_optional(body)?;
+    let mut fields = BodyObject::read_optional(body)?;
     let body = TenantBody::read(&mut fields);
     terms.weight = body.weight.unwrap_or(terms.weight);
     if let Some(quota) = body.quota {
@@ -364,7 +349,7 @@ fn parse(
 }
 
 /// The rate of messages, and the most pending deliveries.
-fn check_quota(fields: &mut Object<'_>, quota: &QuotaBody) -> (Option<Quota>, Option<u64>) {
+fn check_quota(fields: &mut BodyObject<'_>, quota: &QuotaBody) -> (Option<Quota>, Option<u64>) {
     if quota.per_second.is_none() && quota.burst.is_some() {
         fields.complain("quota/per_second", "is needed with burst".to_owned());
     }
@@ -374,7 +359,7 @@ fn check_quota(fields: &mut Object<'_>, quota: &QuotaBody) -> (Option<Quota>, Op
 
 /// How long payloads and delivery history are kept. A field that is left out is checked as the server's default.
 fn check_retention(
-    fields: &mut Object<'_>,
+    fields: &mut BodyObject<'_>,
     RetentionBody { payload, history }: RetentionBody,
     default: Retention,
 ) -> (Option<Duration>, Option<Duration>) {
@@ -391,7 +376,7 @@ fn check_retention(
     (payload, history)
 }
 
-fn check_off_peak(fields: &mut Object<'_>, window: &OffPeakBody) -> Option<Hours> {
+fn check_off_peak(fields: &mut BodyObject<'_>, window: &OffPeakBody) -> Option<Hours> {
     let (from, to) = window.from.zip(window.to)?;
     if let Err(bad) = OffPeak::new(from, to, Arc::new(Offsets::fixed(0).expect("UTC is a clock"))) {
         fields.complain("off_peak/to", bad.to_string());

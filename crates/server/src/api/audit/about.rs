@@ -29,12 +29,12 @@ pub(super) struct About {
     pub(super) message: Option<MessageId>,
     pub(super) delivery: Option<DeliveryId>,
     /// An object that none of the fields above names.
-    pub(super) named: Option<Named>,
+    pub(super) named: Option<NamedObject>,
     pub(super) what: Option<String>,
 }
 
 /// An object with an id or a name.
-pub(super) enum Named {
+pub(super) enum NamedObject {
     /// An object of this kind with this key, made at this time: together they are its public id.
     Made(IdKind, Key, Timestamp),
     /// A policy, shown by its name.
@@ -60,7 +60,7 @@ impl About {
         Self { endpoint: Some(endpoint), ..Self::of(tenant) }
     }
 
-    fn named(self, named: Named) -> Self {
+    fn named(self, named: NamedObject) -> Self {
         Self { named: Some(named), ..self }
     }
 
@@ -102,7 +102,7 @@ pub(super) fn about(entry: &JournalEntry) -> About {
         }
         JournalEntry::Job { job, tenant, state, replay, at, .. } => match replay {
             Some(created) => {
-                let named = Named::Made(IdKind::Replay, job.0, *created);
+                let named = NamedObject::Made(IdKind::Replay, job.0, *created);
                 About::of(*tenant).named(named).saying(format!("replay {}", job_is(*state, created == at)))
             }
             None => {
@@ -117,9 +117,9 @@ pub(super) fn about(entry: &JournalEntry) -> About {
         JournalEntry::Agreed { tenant, own, .. } => About::of(*tenant).saying(retention(*own)),
         JournalEntry::Document { kind, id, tenant, made, deed, .. } => {
             let (word, named) = match kind {
-                DocumentKind::Tenant => ("tenant", Named::Made(IdKind::Tenant, *id, *made)),
-                DocumentKind::ApiKey => ("API key", Named::Made(IdKind::Key, *id, *made)),
-                DocumentKind::Policy => ("policy", Named::Policy(*id)),
+                DocumentKind::Tenant => ("tenant", NamedObject::Made(IdKind::Tenant, *id, *made)),
+                DocumentKind::ApiKey => ("API key", NamedObject::Made(IdKind::Key, *id, *made)),
+                DocumentKind::Policy => ("policy", NamedObject::Policy(*id)),
             };
             About::of(*tenant).named(named).saying(format!("{word} {}", document_is(*kind, *deed)))
         }
@@ -158,7 +158,7 @@ fn paused(scope: PauseScope) -> About {
         PauseScope::Tenant(tenant) => About::of(tenant).saying("a tenant"),
         PauseScope::Lane(lane) => About::lane(lane).saying("an endpoint"),
         PauseScope::Origin(origin) => {
-            About::default().named(Named::Gate(SharedGate::Origin(origin))).saying("an origin")
+            About::default().named(NamedObject::Gate(SharedGate::Origin(origin))).saying("an origin")
         }
     }
 }
@@ -167,7 +167,7 @@ fn paused(scope: PauseScope) -> About {
 fn reset(of: BreakerOf, how: Reset) -> About {
     let about = match of {
         BreakerOf::Lane(lane) => About::lane(lane),
-        BreakerOf::Shared(gate) => About::default().named(Named::Gate(gate)),
+        BreakerOf::Shared(gate) => About::default().named(NamedObject::Gate(gate)),
     };
     about.saying(match how {
         Reset::Probe => "a probe is sent next",

@@ -131,7 +131,7 @@ kinds! {
 #[schemars(untagged, inline)]
 enum PolicyChoice {
     Named(String),
-    Written(PolicyBody),
+    Written(Box<PolicyBody>),
 }
 
 impl FieldKind for PolicyChoice {
@@ -141,7 +141,7 @@ impl FieldKind for PolicyChoice {
         if object.is_text(name) {
             return String::read_field(object, name).map(Self::Named);
         }
-        PolicyBody::read_field(object, name).map(Self::Written)
+        PolicyBody::read_field(object, name).map(|body| Self::Written(Box::new(body)))
     }
 }
 
@@ -287,7 +287,7 @@ pub async fn preview<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Cal
         Some(PolicyChoice::Named(name)) => {
             Err(fields.check("policy", Some(name), |name| rules.policy(&name).map_err(|unknown| unknown.to_string())))
         }
-        Some(PolicyChoice::Written(policy)) => Ok(PolicySpec::from(policy)),
+        Some(PolicyChoice::Written(policy)) => Ok(PolicySpec::from(*policy)),
         None => Err(None),
     };
     fields.finish()?;

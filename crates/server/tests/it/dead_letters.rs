@@ -17,11 +17,7 @@ struct Given {
 impl Given {
     async fn start() -> Self {
         let server = Server::start().await;
-        let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-        let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
-        let endpoint = made.text("id").to_owned();
+        let (receiver, endpoint) = server.receiver().await;
         Self { server, receiver, endpoint }
     }
 
@@ -31,7 +27,7 @@ impl Given {
         let sent = self.server.post("/v1/messages", &body).await;
         answer(&self.receiver, "400 Bad Request").await;
         let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-        while self.server.get(&path).await.text("state") != "dead" {}
+        self.server.until(&path, "dead").await;
         sent.text("id").to_owned()
     }
 
@@ -86,12 +82,7 @@ async fn a_replay_sends_dead_letters_again_and_shows_its_progress() {
     assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.body);
     answer(&given.receiver, "204 No Content").await;
     let path = format!("/v1/replays/{}", begun.text("id"));
-    let done = loop {
-        let shown = given.server.get(&path).await;
-        if shown.text("state") == "done" {
-            break shown;
-        }
-    };
+    let done = given.server.until(&path, "done").await;
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()));
     assert_eq!((done.text("reason"), &done.body["forecast"]), ("mended", &Value::Null));
     assert_eq!(given.server.get("/v1/replays").await.body["data"], serde_json::json!([done.body]));
@@ -138,7 +129,7 @@ async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason()
     let sent = given.server.post("/v1/messages", r#"{"payload": 1, "ttl": 0}"#).await;
     answer(&given.receiver, "503 Service Unavailable").await;
     let expired = delivery_of(sent.text("id"));
-    while given.server.get(&format!("/v1/deliveries/{expired}")).await.text("state") != "expired" {}
+    given.server.until(&format!("/v1/deliveries/{expired}"), "expired").await;
     let shown = given.server.get(&format!("/v1/deliveries/{expired}")).await;
     assert_eq!((shown.text("cause"), &shown.body["attempts"][0]["cause"]), ("ttl_expired", &"unavailable".into()));
     for (query, found) in [("cause=ttl_expired", 1), ("state=expired&cause=unavailable", 0), ("cause=ok", 0)] {
@@ -147,7 +138,7 @@ async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason()
     }
     let arrived = delivery_of(given.server.post("/v1/messages", r#"{"payload": 2}"#).await.text("id"));
     answer(&given.receiver, "204 No Content").await;
-    while given.server.get(&format!("/v1/deliveries/{arrived}")).await.text("state") != "delivered" {}
+    given.server.until(&format!("/v1/deliveries/{arrived}"), "delivered").await;
     let none = given.replay(r#"{"select": {"state": ["dead"]}, "dry_run": true}"#).await;
     assert_eq!(none.body["total"], serde_json::json!({"count": 0, "exact": true}));
     let select = format!(r#"{{"deliveries": ["{expired}", "{arrived}"]}}"#);
@@ -162,7 +153,7 @@ async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason()
     assert!(begun.body["forecast"]["done_at"].is_string());
     answer(&given.receiver, "204 No Content").await;
     let path = format!("/v1/replays/{}", begun.text("id"));
-    while given.server.get(&path).await.text("state") != "done" {}
+    given.server.until(&path, "done").await;
     let again = given.replay(r#"{"select": {"state": ["expired"]}, "dry_run": true}"#).await;
     assert_eq!(again.body["total"]["count"], 0, "it was replayed already");
 }
@@ -190,12 +181,7 @@ async fn a_missing_for_replay_sends_only_messages_the_endpoint_wants() {
     let received = answer(&later, "204 No Content").await;
     assert!(received.contains("posthaste-event-type: order.paid"), "{received}");
     let path = format!("/v1/replays/{}", begun.text("id"));
-    let done = loop {
-        let shown = given.server.get(&path).await;
-        if shown.text("state") == "done" {
-            break shown;
-        }
-    };
+    let done = given.server.until(&path, "done").await;
     assert_eq!((&done.body["replayed"], &done.body["skipped"]), (&1.into(), &0.into()), "{}", done.body);
     assert_eq!(done.body["select"]["missing_for"], serde_json::json!(id));
     let got = given.server.get(&format!("/v1/deliveries?endpoint={id}")).await.body["data"][0].clone();

@@ -7,7 +7,6 @@ use posthaste_core::{DeliveryId, State, Timestamp};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_store::Archive;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 use crate::fixture::{Answer, Server, delivery_of};
 use crate::switch::answer;
@@ -46,12 +45,7 @@ async fn a_delivery_to_a_closed_port_shows_its_failed_attempt() {
     server.endpoint("").await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-    let shown = loop {
-        let shown = server.get(&path).await;
-        if shown.text("state") == "retry" {
-            break shown;
-        }
-    };
+    let shown = server.until(&path, "retry").await;
     assert_eq!((shown.text("cause"), shown.body["waiting"]["why"].as_str()), ("connect_refused", Some("backoff")));
     let attempt = &shown.body["attempts"][0];
     assert_eq!((&attempt["attempt"], &attempt["status"]), (&1.into(), &serde_json::Value::Null));
@@ -59,11 +53,8 @@ async fn a_delivery_to_a_closed_port_shows_its_failed_attempt() {
 
 #[tokio::test]
 async fn an_attempt_in_flight_when_the_server_stops_ends_and_is_recorded() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
-    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let (receiver, _) = server.receiver().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
@@ -133,10 +124,8 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
 
 #[tokio::test]
 async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let (receiver, _) = server.receiver().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
     let mut request = [0; 4_096];
@@ -145,7 +134,7 @@ async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
     let head = format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     stream.write_all((head + &body).as_bytes()).await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-    while server.get(&path).await.text("state") != "dead" {}
+    server.until(&path, "dead").await;
     let without = server.get(&path).await;
     assert_eq!(without.body["attempts"][0].get("response"), None, "{}", without.body);
     let shown = server.get(&format!("{path}?content=true")).await;
@@ -155,10 +144,8 @@ async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
 
 #[tokio::test]
 async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let (receiver, _) = server.receiver().await;
     // One delivery that waits in memory, and one whose due time is too far ahead for that.
     for hours in [0, 48] {
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(hours * 3_600 + 20);
@@ -170,7 +157,7 @@ async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
         let mut request = [0; 4_096];
         assert!(stream.read(&mut request).await.expect("a request") > 0);
         stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("the server reads it");
-        while server.get(&path).await.text("state") != "delivered" {}
+        server.until(&path, "delivered").await;
         let again = server.post(&format!("{path}/retry"), "").await;
         assert_eq!(again.problem(), (409, "delivery_ended", ""));
         assert!(again.text("detail").contains("a replay would skip it"), "{}", again.body);
@@ -180,20 +167,13 @@ async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
 
 #[tokio::test]
 async fn a_retry_request_does_not_lift_a_retry_after() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let (receiver, _) = server.receiver().await;
     let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let asks = "503 Service Unavailable\r\nretry-after: 3600";
     crate::switch::answer(&receiver, asks).await;
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-    let waits = loop {
-        let shown = server.get(&path).await;
-        if shown.text("state") == "retry" {
-            break shown;
-        }
-    };
+    let waits = server.until(&path, "retry").await;
     assert_eq!(waits.body["waiting"]["why"], "retry_after", "{}", waits.body);
     assert_eq!(waits.body["waiting"]["until"], waits.body["attempts"][0]["next_due"]);
     let hurried = server.post(&format!("{path}/retry"), "").await;
@@ -203,18 +183,11 @@ async fn a_retry_request_does_not_lift_a_retry_after() {
 
 #[tokio::test]
 async fn after_a_413_the_compact_payload_is_sent_once() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+    let (receiver, _) = server.receiver().await;
     let ended = async |message: &Answer, state: &str| {
         let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-        let shown = loop {
-            let shown = server.get(&path).await;
-            if shown.text("state") == state {
-                break shown;
-            }
-        };
+        let shown = server.until(&path, state).await;
         let attempts = shown.body["attempts"].as_array().expect("a list").clone();
         let causes = attempts.iter().map(|attempt| attempt["cause"].as_str().expect("a cause").to_owned());
         (causes.collect::<Vec<_>>(), shown.body["cause_detail"].as_str().map(str::to_owned))

@@ -352,7 +352,7 @@ async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() 
         let sent = server.post("/v1/messages", r#"{"payload": 1}"#).await;
         answer(&receiver, &format!("503 Service Unavailable\r\nwebhook-delivery: {asks}")).await;
         let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-        while server.get(&path).await.text("state") != "dead" {}
+        server.until(&path, "dead").await;
         assert_eq!(server.get(&path).await.text("cause"), cause);
     }
     let shown = server.get("/v1/endpoints/crm").await;
@@ -365,5 +365,5 @@ async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() 
     assert_eq!(server.post("/v1/endpoints/crm/enable", "").await.status, StatusCode::OK);
     assert_eq!(server.get("/v1/endpoints/crm").await.text("status"), "active");
     answer(&receiver, "204 No Content").await;
-    while server.get(&path).await.text("state") != "delivered" {}
+    server.until(&path, "delivered").await;
 }

@@ -166,6 +166,37 @@ impl<S: Store> Server<S> {
         answer
     }
 
+    /// Makes a request with a key and with `Posthaste-Tenant`, each unless it is empty.
+    pub(crate) async fn call_as(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        if !key.is_empty() {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        if !tenant.is_empty() {
+            request = request.header("posthaste-tenant", tenant);
+        }
+        self.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+    }
+
+    /// Reads a path until its answer has this `state`.
+    pub(crate) async fn until(&self, path: &str, state: &str) -> Answer {
+        loop {
+            let shown = self.get(path).await;
+            if shown.text("state") == state {
+                return shown;
+            }
+        }
+    }
+
+    /// Creates an endpoint whose receiver the test answers for; returns the receiver and the endpoint's id.
+    pub(crate) async fn receiver(&self) -> (TcpListener, String) {
+        let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
+        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        (receiver, made.text("id").to_owned())
+    }
+
     /// The first operator key of a server that needs keys.
     pub(crate) async fn operator_key(&self) -> String {
         // The key is written before the first request is answered.

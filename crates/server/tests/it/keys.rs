@@ -16,21 +16,12 @@ pub(crate) struct Locked {
 impl Locked {
     pub(crate) async fn start() -> Self {
         let server = Server::behind(Door::Locked).await;
-        // The key is written before the first request is answered.
-        assert_eq!(server.get("/healthz").await.status, StatusCode::OK);
-        let file = std::fs::read_to_string(server.data.path().join("operator.key")).expect("the first key's file");
-        Self { server, operator: file.trim().to_owned() }
+        let operator = server.operator_key().await;
+        Self { server, operator }
     }
 
     pub(crate) async fn call(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
-        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        if !key.is_empty() {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        if !tenant.is_empty() {
-            request = request.header("posthaste-tenant", tenant);
-        }
-        self.server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+        self.server.call_as(key, tenant, method, path, body).await
     }
 
     pub(crate) async fn operate(&self, method: Method, path: &str, body: &str) -> Answer {

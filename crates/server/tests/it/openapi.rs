@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http::{Method, StatusCode};
 use posthaste_server::api::caller::Door;
 use posthaste_server::openapi;
 use serde_json::Value;
@@ -34,19 +33,19 @@ async fn every_route_needs_its_documented_scope() {
     for missing in names {
         let scopes: Vec<&str> = names.into_iter().filter(|name| *name != missing).collect();
         let body = serde_json::json!({ "scopes": scopes }).to_string();
-        let made = server.send(request(Method::POST, "/v1/keys", Some(&first), &body)).await;
+        let made = server.call_as(&first, "", Method::POST, "/v1/keys", &body).await;
         without.push((missing, made.text("key").to_owned()));
     }
     for operation in openapi::operations() {
         let method: Method = operation.method.parse().expect("a method");
-        let stranger = server.send(request(method.clone(), &path(operation), None, "")).await;
+        let stranger = server.call_as("", "", method.clone(), &path(operation), "").await;
         let Some(scope) = operation.scope else {
             assert_ne!(stranger.status, StatusCode::UNAUTHORIZED, "{} needs no key", operation.path);
             continue;
         };
         assert_eq!(stranger.problem(), (401, "unauthorized", ""), "{method} {}", operation.path);
         let (_, key) = without.iter().find(|(missing, _)| *missing == scope).expect("a scope there is");
-        let refused = server.send(request(method.clone(), &path(operation), Some(key), "")).await;
+        let refused = server.call_as(key, "", method.clone(), &path(operation), "").await;
         assert_eq!(refused.problem(), (403, "scope_missing", ""), "{method} {}", operation.path);
         assert!(refused.text("detail").contains(scope), "{method} {}: {}", operation.path, refused.body);
     }
@@ -62,14 +61,6 @@ async fn every_documented_parameter_is_known() {
             assert_ne!(code, "unknown_parameter", "{}: {}", operation.path, parameter.name);
         }
     }
-}
-
-fn request(method: Method, path: &str, key: Option<&str>, body: &str) -> Request<Full<bytes::Bytes>> {
-    let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-    if let Some(key) = key {
-        request = request.header("authorization", format!("Bearer {key}"));
-    }
-    request.body(Full::from(body.to_owned())).expect("a request")
 }
 
 /// The places of an answer that differ from the document, as pointers.

@@ -51,7 +51,7 @@ async fn refused(server: &Server<Sqlite>) -> String {
     let answer = "HTTP/1.1 422 No\r\ncontent-length: 17\r\nconnection: close\r\n\r\nno such: a canary";
     stream.write_all(answer.as_bytes()).await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-    while server.get(&path).await.text("state") != "dead" {}
+    server.until(&path, "dead").await;
     sent.text("id").to_owned()
 }
 
@@ -119,10 +119,7 @@ async fn subjects_are_separate_for_each_tenant_and_audited_with_the_key() {
     let server = Server::on_disk(Door::Locked).await;
     let operator = server.operator_key().await;
     let call = async |key: &str, tenant: Option<&str>, method: Method, path: &str, body: &str| {
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let request = request.header("authorization", format!("Bearer {key}"));
-        let request = tenant.into_iter().fold(request, |request, tenant| request.header("posthaste-tenant", tenant));
-        server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+        server.call_as(key, tenant.unwrap_or_default(), method, path, body).await
     };
     let mut keys = Vec::new();
     for uid in ["ours", "theirs"] {

@@ -2,8 +2,7 @@
 
 use std::task::{Context, Waker};
 
-use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http::{Method, StatusCode};
 use posthaste_server::api::caller::Door;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -12,11 +11,8 @@ use crate::fixture::{Server, delivery_of};
 
 #[tokio::test]
 async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
-    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let (receiver, _) = server.receiver().await;
 
     let paused = server.post("/v1/pause", r#"{"scope": "all", "reason": "a look at the logs"}"#).await;
     assert_eq!((paused.status, paused.body["paused"].as_bool()), (StatusCode::OK, Some(true)));
@@ -90,11 +86,8 @@ async fn pauses_are_listed_widest_first_with_their_api_key() {
     let server = Server::behind(Door::Locked).await;
     let key = server.operator_key().await;
     let call = async |method: Method, path: &str, body: &str| {
-        let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {key}"));
-        let request = request.header("content-type", "application/json");
-        let needs_tenant = path.starts_with("/v1/endpoints");
-        let named = if needs_tenant { request.header("posthaste-tenant", "default") } else { request };
-        server.send(named.body(Full::from(body.to_owned())).expect("a request")).await
+        let tenant = if path.starts_with("/v1/endpoints") { "default" } else { "" };
+        server.call_as(&key, tenant, method, path, body).await
     };
     assert_eq!(call(Method::POST, "/v1/tenants", r#"{"uid": "default"}"#).await.status, StatusCode::CREATED);
     let endpoint = call(Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/"}"#).await;
@@ -193,7 +186,7 @@ async fn enabling_resumes_a_strict_lane_held_by_a_dead_delivery() {
         paths.push(format!("/v1/messages/{}", message.text("id")));
     }
     answer(&receiver, "400 Bad Request").await;
-    while server.get(&paths[0]).await.text("state") != "failed" {}
+    server.until(&paths[0], "failed").await;
     let second = server.get(&paths[1]).await;
     assert_eq!(second.body["deliveries"][0]["waiting"]["why"], "paused", "{}", second.body);
     let shown = server.get(&format!("/v1/endpoints/{endpoint}")).await;
@@ -202,7 +195,7 @@ async fn enabling_resumes_a_strict_lane_held_by_a_dead_delivery() {
 
     server.post(&format!("/v1/endpoints/{endpoint}/enable"), "").await;
     answer(&receiver, "204 No Content").await;
-    while server.get(&paths[1]).await.text("state") != "delivered" {}
+    server.until(&paths[1], "delivered").await;
 }
 
 /// Accepts one request and answers it with this status; returns the request.

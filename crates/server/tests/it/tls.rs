@@ -90,7 +90,7 @@ async fn an_endpoint_with_its_own_ca_and_client_certificate_gets_messages() {
     }
     stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("the server reads it");
     let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-    while server.get(&path).await.text("state") != "delivered" {}
+    server.until(&path, "delivered").await;
 }
 
 #[tokio::test]
@@ -106,12 +106,7 @@ async fn attempts_fail_without_client_certificate_or_trusted_ca() {
         let message = server.post("/v1/messages", &to.to_string()).await;
         assert!(receiver.accept().await.is_err(), "{case}");
         let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-        let shown = loop {
-            let shown = server.get(&path).await;
-            if shown.text("state") == "retry" {
-                break shown;
-            }
-        };
+        let shown = server.until(&path, "retry").await;
         assert_eq!(shown.text("cause"), cause, "{case}: {}", shown.body);
     }
 }

@@ -339,8 +339,8 @@ pub fn settle(
         }
         // The receipt proves that it arrived, even if the attempt seems to have failed.
         _ if delivery.receipt_kept => decision.state = State::Delivered { at: now },
-        // The payload was erased before the attempt, so no attempt was made.
-        Class::Decided if verdict.cause == Cause::Erased => {
+        // The payload was erased or the endpoint deleted before the attempt, so no attempt was made.
+        Class::Decided if matches!(verdict.cause, Cause::Erased | Cause::EndpointDeleted) => {
             decision.was_made = false;
             decision.attempts = delivery.attempts;
             decision.state = State::Cancelled { at: now, cause: verdict.cause };

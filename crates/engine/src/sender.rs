@@ -17,7 +17,7 @@ use posthaste_core::id_map::IdMap;
 use posthaste_core::scheduler::AttemptStart;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, IdKind};
-use posthaste_store::{Archive, Directory, Message, Register, StoreError};
+use posthaste_store::{Archive, Directory, EndpointStatus, Message, Register, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -99,10 +99,13 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
     fn loaded(&mut self, (start, accepted_at, loaded): Loaded) {
         let now = self.clock.now();
         match loaded {
+            // A tombstone: its owner deleted it, or its subject was erased.
+            Ok((Some(endpoint), Some(_))) if endpoint.endpoint.status == EndpointStatus::Deleted => {
+                self.unsent(start.delivery, Cause::EndpointDeleted);
+            }
             Ok((Some(endpoint), Some(message))) => self.request(&start, endpoint, &message, now),
-            // A payload that is needed is only missing when it was erased.
-            Ok((_, None)) => self.unsent(start.delivery, Cause::Erased),
-            Ok((None, _)) => self.unsent(start.delivery, Cause::EndpointGone),
+            // A payload or an endpoint that is needed is only missing when it was erased.
+            Ok(_) => self.unsent(start.delivery, Cause::Erased),
             // Reported once it is recorded.
             Err(StoreError::Altered { .. }) => self.unsent(start.delivery, Cause::TokenRejected),
             Err(error) => {
@@ -272,6 +275,19 @@ mod tests {
         }
     }
 
+    fn start(probe: bool) -> AttemptStart {
+        AttemptStart {
+            delivery: DeliveryId(Key::from_raw(2)),
+            message: MessageId::from_raw(1),
+            endpoint: EndpointId::from_raw(7),
+            lane: LaneId::from_raw(8),
+            attempt: 1,
+            due: Timestamp::default(),
+            compact: false,
+            probe,
+        }
+    }
+
     /// Checks how long an attempt takes at a receiver that never answers.
     async fn check_timeout(probe: bool, attempt_timeout: Duration, own: Option<Duration>, expected: Duration) {
         let rules = TargetRules {
@@ -296,19 +312,39 @@ mod tests {
             SystemClock::new(),
             attempt_timeout,
         );
-        let start = AttemptStart {
-            delivery: DeliveryId(Key::from_raw(2)),
-            message: MessageId::from_raw(1),
-            endpoint: EndpointId::from_raw(7),
-            lane: LaneId::from_raw(8),
-            attempt: 1,
-            due: Timestamp::default(),
-            compact: false,
-            probe,
-        };
+        let start = start(probe);
         sender.send(SendAttempt { start, message: Some(Arc::new(message())) }, Timestamp::default());
         let finished = sender.finished().await;
         assert_eq!(finished.iter().map(|one| one.took).collect::<Vec<_>>(), [expected], "{finished:?}");
+    }
+
+    /// The cause with which an attempt ends whose endpoint is not what it was when the message was accepted.
+    async fn cause_without(endpoint: Option<EndpointStatus>) -> Cause {
+        let store = Arc::new(MemoryStore::default());
+        let session = store.lock().open(Timestamp::default()).session;
+        if let Some(status) = endpoint {
+            let put = Endpoint { status, ..self::endpoint() };
+            _ = store.lock().put_endpoint(session, put, None, AuditStamp::at(Timestamp::default())).expect("it is put");
+        }
+        let (connector, results) =
+            Connector::with_dial(Settings::default(), Arc::new(System), Arc::new(Silence), Roots::none());
+        let mut sender = AttemptSender::new(
+            Arc::clone(&store),
+            Arc::new(EndpointCache::new(store, TargetRules::default(), Timestamp::default())),
+            (Arc::new(connector), results),
+            Arc::new(IdKey::generate()),
+            SystemClock::new(),
+            Duration::from_secs(30),
+        );
+        let start = start(false);
+        sender.send(SendAttempt { start, message: Some(Arc::new(message())) }, Timestamp::default());
+        sender.finished().await[0].verdict.cause
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn erased_or_deleted_endpoint_gets_nothing_and_does_not_count_as_gone() {
+        assert_eq!(cause_without(None).await, Cause::Erased);
+        assert_eq!(cause_without(Some(EndpointStatus::Deleted)).await, Cause::EndpointDeleted);
     }
 
     #[tokio::test(start_paused = true)]

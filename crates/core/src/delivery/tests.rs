@@ -132,9 +132,12 @@ fn a_404_is_dead_after_one_attempt() {
 }
 
 #[test]
-fn an_erased_delivery_is_cancelled_without_an_attempt() {
-    let decision = settled(&first_try(), &Verdict::of(Cause::Erased));
-    assert_eq!((decision.state, decision.attempts), (State::Cancelled { at: NOW, cause: Cause::Erased }, 0));
+fn delivery_without_payload_or_endpoint_is_cancelled_without_an_attempt() {
+    for cause in [Cause::Erased, Cause::EndpointDeleted] {
+        let decision = settled(&first_try(), &Verdict::of(cause));
+        assert_eq!((decision.state, decision.attempts), (State::Cancelled { at: NOW, cause }, 0));
+        assert_eq!((decision.endpoint_change, decision.was_made), (None, false));
+    }
 }
 
 #[test]
@@ -468,9 +471,10 @@ proptest! {
         prop_assert!(Phase::Dispatching.may_become(decision.state.phase()), "{:?}", decision.state);
         prop_assert!(decision.state.due().is_none_or(|due| due >= NOW), "a due time is never in the past");
         prop_assert!(delivery.expiry != Expiry::Never || decision.state.phase() != Phase::Expired);
-        // An erased delivery was not sent, unless a receipt proves that it arrived.
-        let erased = verdict.class == Class::Decided && verdict.cause == Cause::Erased && !delivery.receipt_kept;
-        let counted = !erased && !matches!(verdict.class, Class::Ours | Class::Credential);
+        // Without payload or endpoint it was not sent, unless a receipt proves that it arrived.
+        let unsendable = matches!(verdict.cause, Cause::Erased | Cause::EndpointDeleted);
+        let unsent = verdict.class == Class::Decided && unsendable && !delivery.receipt_kept;
+        let counted = !unsent && !matches!(verdict.class, Class::Ours | Class::Credential);
         prop_assert_eq!(decision.attempts, delivery.attempts.saturating_add(u16::from(counted)));
         if let (State::Retry { due, .. }, Class::Retry | Class::Limited) = (decision.state, verdict.class) {
             prop_assert!(decision.attempts < policy.max_attempts());

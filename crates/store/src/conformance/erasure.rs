@@ -271,6 +271,7 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreC
     // Read before the erasure too, so that a stale cache would show.
     case.done("endpoints", case.store.endpoints(TENANT).await);
     let waits = case.accept_one(DeliveryDraft::to(1)).await;
+    let (flying, elsewhere) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(2)).await);
     let erasure = case.erase_subject(ANN).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     case.check(
@@ -283,7 +284,11 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreC
     case.same("the others stay", left, Arc::new(vec![Arc::new(bob.clone()), Arc::new(endpoint(3))]));
     let page = case.done("walk", case.store.endpoints_after(TENANT, None, 2).await);
     case.same("a full page", page, vec![Arc::new(bob), Arc::new(endpoint(3))]);
-    case.finish(erasure, &[]).await;
+    case.finish(erasure, &[flying.id, elsewhere.id]).await;
+    let erased = State::Cancelled { at: erasure.at, cause: Cause::Erased };
+    case.same("waiting deliveries have ended", case.state(waits.id).await, erased);
+    case.same("deliveries in flight have not", case.state(flying.id).await, flying.state);
+    case.settle_done(case.attempted(&flying, State::Delivered { at: after(1) }, Cause::Ok)).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     let tombstone = Endpoint { version: 1, ..theirs.tombstone() };
     case.same("deleted", found.as_deref(), Some(&tombstone));

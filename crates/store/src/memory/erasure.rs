@@ -141,6 +141,14 @@ impl MemoryState {
         self.guard(session)?;
         let Some(mut erasing) = self.erasures.all.remove(&number) else { return Ok(None) };
         let lanes = std::mem::take(&mut erasing.lanes);
+        for lane in &lanes {
+            // What is in flight ends by its own outcome.
+            let theirs = |id: &&DeliveryId| self.pending.get(id).is_some_and(|row| row.delivery.lane == *lane);
+            let spared: Vec<DeliveryId> = under_way.iter().filter(theirs).copied().collect();
+            if let Some(cut) = self.cuts.get_mut(&Scope::Lane(*lane)).filter(|cut| cut.cause == Cause::Erased) {
+                cut.spared.extend(spared);
+            }
+        }
         if erasing.erasure.done.is_none() {
             if erasing.erasure.is_tenant {
                 self.jobs.evict_tenant(erasing.erasure.tenant, erasing.erasure.at);

@@ -40,7 +40,7 @@ pub(super) fn step(
     let Some(open) = one(conn, number)? else { return Ok((Vec::new(), false)) };
     let done = match open.phase {
         Phase::Keys => keys(conn, open).map(|done| (Vec::new(), done)),
-        Phase::Endpoints => return endpoints(conn, open),
+        Phase::Endpoints => return endpoints(conn, open, under_way),
         Phase::Jobs => jobs(conn, open).and_then(|done| Ok((Vec::new(), documents(conn, open)? && done))),
         Phase::Messages | Phase::Kept => return messages(conn, open, under_way, entries),
         _ => return Ok((Vec::new(), false)),
@@ -68,7 +68,7 @@ fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
 /// An endpoint's id, lane, sealed value and hashes of tags.
 type StoredEndpoint = (i64, i64, Vec<u8>, Option<Vec<u8>>);
 
-fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
+fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) -> Result<Said, StoreError> {
     let doing = failed("find a tenant's endpoints");
     if open.erasure.is_tenant {
         // Rows of deleted endpoints contain no data of the tenant, only that they existed.
@@ -100,7 +100,9 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
                 // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
                 // killed before the dispatch loop makes a cut of its own.
                 endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
-                cut::put(conn, &Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at))?;
+                let spared = of_lane(conn, lane, under_way).map_err(&doing)?;
+                let cut = Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at);
+                cut::put(conn, &Cut { spared, ..cut })?;
             }
             pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
             lanes.push(lane);
@@ -111,6 +113,18 @@ fn endpoints(conn: &Connection, open: Open) -> Result<Said, StoreError> {
         _ => open.turn(conn)?,
     }
     Ok((lanes, false))
+}
+
+/// The pending deliveries of a lane among those that are in flight: their own outcome ends them.
+fn of_lane(conn: &Connection, lane: LaneId, under_way: &BTreeSet<DeliveryId>) -> rusqlite::Result<Vec<DeliveryId>> {
+    let mut sql = conn.prepare_cached("SELECT 1 FROM delivery WHERE id = ?1 AND lane = ?2")?;
+    let mut theirs = Vec::new();
+    for id in under_way {
+        if sql.exists((key(id.0), key(lane.0)))? {
+            theirs.push(*id);
+        }
+    }
+    Ok(theirs)
 }
 
 /// Deletes a tenant's jobs that were requested before the erasure; returns whether all are deleted.

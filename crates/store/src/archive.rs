@@ -1,6 +1,5 @@
 //! Read access to messages, deliveries, counts and the journal, and the retention that removes them.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,28 +12,21 @@ use crate::row::{
     MessageFilter, MessagePage, Name, NamedPage, PendingCounts, Retained, Retention, RetentionOverrides, RetentionStep,
     Session, UtcHour,
 };
-use crate::{JournalRow, StoreError};
+use crate::{JournalRow, StoreFuture};
 
 /// Reads what is stored. Reads do not wait for writers, and they see every write that returned before they began.
 pub trait Archive: Send + Sync + 'static {
     /// A message with its payload, as long as it is retained.
-    fn message(&self, id: MessageId) -> impl Future<Output = Result<Option<Arc<Message>>, StoreError>> + Send;
+    fn message(&self, id: MessageId) -> impl StoreFuture<Option<Arc<Message>>>;
 
     /// When these messages were accepted; `None` for those no longer retained. The time is part of a public id.
-    fn accepted_at(
-        &self,
-        messages: Vec<MessageId>,
-    ) -> impl Future<Output = Result<Vec<Option<Timestamp>>, StoreError>> + Send;
+    fn accepted_at(&self, messages: Vec<MessageId>) -> impl StoreFuture<Vec<Option<Timestamp>>>;
 
     /// One delivery as a reader sees it at `now`: pending or ended, with every attempt.
-    fn delivery(
-        &self,
-        id: DeliveryId,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Option<DeliveryRecord>, StoreError>> + Send;
+    fn delivery(&self, id: DeliveryId, now: Timestamp) -> impl StoreFuture<Option<DeliveryRecord>>;
 
     /// The stored beginnings of the receiver's responses to a delivery's failed attempts, with the attempt's number.
-    fn excerpts(&self, id: DeliveryId) -> impl Future<Output = Result<Vec<(u16, Bytes)>, StoreError>> + Send;
+    fn excerpts(&self, id: DeliveryId) -> impl StoreFuture<Vec<(u16, Bytes)>>;
 
     /// Deliveries of a message as a reader sees them at `now`, by id, after `after`. A page with fewer than `limit`
     /// deliveries is the last.
@@ -44,7 +36,7 @@ pub trait Archive: Send + Sync + 'static {
         after: Option<DeliveryId>,
         now: Timestamp,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<DeliveryRecord>, StoreError>> + Send;
+    ) -> impl StoreFuture<Vec<DeliveryRecord>>;
 
     /// Messages that match, by id, without their payloads. One request reads a bounded number of rows, so a page may
     /// have fewer than `limit` messages and still have a next one.
@@ -54,7 +46,7 @@ pub trait Archive: Send + Sync + 'static {
         order: ListOrder,
         after: Option<MessageId>,
         limit: u32,
-    ) -> impl Future<Output = Result<MessagePage, StoreError>> + Send;
+    ) -> impl StoreFuture<MessagePage>;
 
     /// Deliveries that match, by id. One request reads a bounded number of rows, so a page may have fewer than `limit`
     /// deliveries and still have a next one.
@@ -65,7 +57,7 @@ pub trait Archive: Send + Sync + 'static {
         after: Option<DeliveryId>,
         limit: u32,
         now: Timestamp,
-    ) -> impl Future<Output = Result<HistoryPage, StoreError>> + Send;
+    ) -> impl StoreFuture<HistoryPage>;
 
     /// A tenant's messages with this subject or correlation id, by id.
     fn named(
@@ -75,33 +67,23 @@ pub trait Archive: Send + Sync + 'static {
         order: ListOrder,
         after: Option<MessageId>,
         limit: u32,
-    ) -> impl Future<Output = Result<NamedPage, StoreError>> + Send;
+    ) -> impl StoreFuture<NamedPage>;
 
     /// A tenant's counts for the hours from `since` up to, but not including, `until`.
-    fn tallies(
-        &self,
-        tenant: TenantId,
-        since: UtcHour,
-        until: UtcHour,
-    ) -> impl Future<Output = Result<Vec<HourlyCount>, StoreError>> + Send;
+    fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> impl StoreFuture<Vec<HourlyCount>>;
 
     /// The number of pending deliveries in a lane.
-    fn waiting(&self, lane: LaneId) -> impl Future<Output = Result<LaneBacklog, StoreError>> + Send;
+    fn waiting(&self, lane: LaneId) -> impl StoreFuture<LaneBacklog>;
 
     /// The number of pending deliveries in all lanes; the cost does not depend on the number of lanes.
-    fn pending(&self) -> impl Future<Output = Result<PendingCounts, StoreError>> + Send;
+    fn pending(&self) -> impl StoreFuture<PendingCounts>;
 
     /// Up to `limit` rows of the journal with numbers above `after`.
-    fn journal(&self, after: u64, limit: u32) -> impl Future<Output = Result<Vec<JournalRow>, StoreError>> + Send;
+    fn journal(&self, after: u64, limit: u32) -> impl StoreFuture<Vec<JournalRow>>;
 
     /// Records in the journal that a caller asked for a delivery to be retried now. The schedule itself is in the
     /// dispatch loop's memory.
-    fn note_retry_now(
-        &self,
-        session: Session,
-        delivery: &Delivery,
-        act: AuditStamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn note_retry_now(&self, session: Session, delivery: &Delivery, act: AuditStamp) -> impl StoreFuture<()>;
 
     /// Sets the retention overrides of tenants and returns how many tenants' overrides changed. They apply to existing
     /// data too. An audit accepts a removal made under an override only once a checkpoint covers the override's entry.
@@ -110,7 +92,7 @@ pub trait Archive: Send + Sync + 'static {
         session: Session,
         overrides: RetentionOverrides,
         now: Timestamp,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    ) -> impl StoreFuture<u64>;
 
     /// Deletes expired data: one small step of a retention run, which returns the next step. A delivery that was
     /// pending for the whole retention time ends as dead; one in `under_way` is skipped, because its attempt will
@@ -122,5 +104,5 @@ pub trait Archive: Send + Sync + 'static {
         now: Timestamp,
         step: RetentionStep,
         under_way: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<Retained, StoreError>> + Send;
+    ) -> impl StoreFuture<Retained>;
 }

@@ -1,10 +1,8 @@
 //! Dead letters: deliveries that were given up. They can be listed, counted, and purged without visiting each one.
 
-use std::future::Future;
-
 use posthaste_core::id::TenantId;
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{
     AuditStamp, BoundedCount, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, ListOrder, Session, Swept,
 };
@@ -20,13 +18,10 @@ pub trait DeadLetters: Send + Sync + 'static {
         order: ListOrder,
         after: Option<DeadLetterCursor>,
         limit: u32,
-    ) -> impl Future<Output = Result<DeadLetterPage, StoreError>> + Send;
+    ) -> impl StoreFuture<DeadLetterPage>;
 
     /// How many dead letters match; counting stops at a bound (see [`BoundedCount`]).
-    fn count_dead_letters(
-        &self,
-        filter: DeadLetterFilter,
-    ) -> impl Future<Output = Result<BoundedCount, StoreError>> + Send;
+    fn count_dead_letters(&self, filter: DeadLetterFilter) -> impl StoreFuture<BoundedCount>;
 
     /// Purges every dead letter of a tenant that matches now: once the call returns they are neither listed nor
     /// replayed. Their deliveries stay in the history. If there are few, their rows are removed at once, otherwise
@@ -37,8 +32,8 @@ pub trait DeadLetters: Send + Sync + 'static {
         tenant: TenantId,
         filter: DeadLetterFilter,
         act: AuditStamp,
-    ) -> impl Future<Output = Result<BoundedCount, StoreError>> + Send;
+    ) -> impl StoreFuture<BoundedCount>;
 
     /// Removes a bounded number of rows that purges cover.
-    fn sweep_dead_letters(&self, session: Session) -> impl Future<Output = Result<Swept, StoreError>> + Send;
+    fn sweep_dead_letters(&self, session: Session) -> impl StoreFuture<Swept>;
 }

@@ -1,11 +1,10 @@
 //! Where messages go: the endpoints of each tenant.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{
     AuditStamp, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session,
 };
@@ -22,7 +21,7 @@ pub trait Directory: Send + Sync + 'static {
         endpoint: Endpoint,
         once: Option<Idempotency>,
         act: AuditStamp,
-    ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
+    ) -> impl StoreFuture<EndpointPut>;
 
     /// Changes an endpoint like [`put_endpoint`](Self::put_endpoint), and records in the journal that its secret was
     /// rotated.
@@ -32,7 +31,7 @@ pub trait Directory: Send + Sync + 'static {
         endpoint: Endpoint,
         once: Option<Idempotency>,
         act: AuditStamp,
-    ) -> impl Future<Output = Result<EndpointPut, StoreError>> + Send;
+    ) -> impl StoreFuture<EndpointPut>;
 
     /// Records in the journal that a caller is about to be shown an endpoint's secrets.
     fn note_secret_shown(
@@ -41,23 +40,19 @@ pub trait Directory: Send + Sync + 'static {
         endpoint: EndpointId,
         tenant: TenantId,
         act: AuditStamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl StoreFuture<()>;
 
     /// One endpoint, including a deleted one.
-    fn endpoint(&self, id: EndpointId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
+    fn endpoint(&self, id: EndpointId) -> impl StoreFuture<Option<Arc<Endpoint>>>;
 
     /// The endpoint that has this lane, including a deleted one.
-    fn endpoint_of_lane(&self, lane: LaneId) -> impl Future<Output = Result<Option<Arc<Endpoint>>, StoreError>> + Send;
+    fn endpoint_of_lane(&self, lane: LaneId) -> impl StoreFuture<Option<Arc<Endpoint>>>;
 
-    fn endpoint_named(
-        &self,
-        tenant: TenantId,
-        uid: String,
-    ) -> impl Future<Output = Result<Option<EndpointId>, StoreError>> + Send;
+    fn endpoint_named(&self, tenant: TenantId, uid: String) -> impl StoreFuture<Option<EndpointId>>;
 
     /// A tenant's endpoints by id, without deleted ones: at most [`ENDPOINTS_LISTED_MAX`], plus one more if there are
     /// more than that. Cached in memory, because every accept needs them.
-    fn endpoints(&self, tenant: TenantId) -> impl Future<Output = Result<Arc<Vec<Arc<Endpoint>>>, StoreError>> + Send;
+    fn endpoints(&self, tenant: TenantId) -> impl StoreFuture<Arc<Vec<Arc<Endpoint>>>>;
 
     /// A page of a tenant's endpoints that match a selector, by id, after `after`, without deleted ones. The number of
     /// rows read depends on the subjects and tags named and on `limit`, not on how many endpoints the tenant has. If
@@ -68,7 +63,7 @@ pub trait Directory: Send + Sync + 'static {
         selector: EndpointSelector,
         after: Option<EndpointId>,
         limit: u32,
-    ) -> impl Future<Output = Result<MatchedEndpoints, StoreError>> + Send;
+    ) -> impl StoreFuture<MatchedEndpoints>;
 
     /// Endpoints of one tenant or of all tenants, after `after`, without deleted ones. For lists.
     fn list_endpoints(
@@ -77,7 +72,7 @@ pub trait Directory: Send + Sync + 'static {
         order: ListOrder,
         after: Option<EndpointId>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+    ) -> impl StoreFuture<Vec<Arc<Endpoint>>>;
 
     /// A tenant's endpoints by id, after `after`. For callers that page through all of them, however many there are.
     fn endpoints_after(
@@ -85,5 +80,5 @@ pub trait Directory: Send + Sync + 'static {
         tenant: TenantId,
         after: Option<EndpointId>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Arc<Endpoint>>, StoreError>> + Send;
+    ) -> impl StoreFuture<Vec<Arc<Endpoint>>>;
 }

@@ -4,12 +4,10 @@
 //! Data accepted after `erase` returns is not part of the erasure: it gets a new key. The same holds for data that was
 //! being accepted when the key was destroyed and became durable afterwards. Read next: `docs/erasure.md`.
 
-use std::future::Future;
-
 use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::time::Timestamp;
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{Erase, Erasure, ErasureStep, ExportRequest, Session};
 
 /// Maximum number of rows that one step of an erasure removes, so that other commits do not wait long.
@@ -19,7 +17,7 @@ pub const ERASURE_STEP_MAX: u32 = 500;
 pub trait Erasures: Send + Sync + 'static {
     /// Begins an erasure. Once the call returns, the erased data can be neither read nor sent, and the erasure is
     /// listed in a file beside the database, so that it is repeated when an older backup is restored.
-    fn erase(&self, session: Session, erase: Erase) -> impl Future<Output = Result<Erasure, StoreError>> + Send;
+    fn erase(&self, session: Session, erase: Erase) -> impl StoreFuture<Erasure>;
 
     /// One small step of an erasure; deliveries in `under_way` are not touched. `None` if there is no such erasure.
     fn erase_step(
@@ -28,21 +26,17 @@ pub trait Erasures: Send + Sync + 'static {
         number: u64,
         now: Timestamp,
         under_way: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<Option<ErasureStep>, StoreError>> + Send;
+    ) -> impl StoreFuture<Option<ErasureStep>>;
 
     /// One erasure, as long as the journal has the row that announced it.
-    fn erasure(&self, number: u64) -> impl Future<Output = Result<Option<Erasure>, StoreError>> + Send;
+    fn erasure(&self, number: u64) -> impl StoreFuture<Option<Erasure>>;
 
     /// Up to `limit` erasures that are not done, by number.
-    fn unfinished_erasures(&self, limit: u32) -> impl Future<Output = Result<Vec<Erasure>, StoreError>> + Send;
+    fn unfinished_erasures(&self, limit: u32) -> impl StoreFuture<Vec<Erasure>>;
 
     /// Records in the journal that a caller exports a subject's data. Called before any of the data is handed out.
-    fn note_export(
-        &self,
-        session: Session,
-        asked: ExportRequest,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn note_export(&self, session: Session, asked: ExportRequest) -> impl StoreFuture<()>;
 
     /// How many of these messages are still stored and were erased.
-    fn count_erased(&self, messages: Vec<MessageId>) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn count_erased(&self, messages: Vec<MessageId>) -> impl StoreFuture<u64>;
 }

@@ -81,6 +81,11 @@ pub use row::{
 /// message with more recipients gets its deliveries from a job, in chunks.
 pub const DELIVERIES_MAX: u64 = 1_000;
 
+/// The result of a call to the store, once it is there.
+pub trait StoreFuture<T>: Future<Output = Result<T, StoreError>> + Send {}
+
+impl<T, F: Future<Output = Result<T, StoreError>> + Send> StoreFuture<T> for F {}
+
 /// The full storage contract that an engine needs.
 ///
 /// Dropping a future does not cancel its call: a call that has begun is carried out, and only its result is lost.

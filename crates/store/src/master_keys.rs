@@ -1,12 +1,10 @@
 //! Online rotation of the master key (L3). A newer key is offered; the keys that the older one wraps are rewrapped in
 //! small steps; when none is left, the older key is no longer needed.
 
-use std::future::Future;
-
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{ApiKeyRef, Session};
 
 /// The master keys a store needs, and the progress of a rotation.
@@ -37,8 +35,8 @@ pub trait MasterKeys: Send + Sync + 'static {
     /// Runs one step of the rotation under way, or the first step of a rotation to the offered key. A step is small and
     /// durable when the call returns; a restart after a crash continues from there. Does nothing if no rotation is
     /// offered or unfinished.
-    fn rotate(&self, session: Session, at: Timestamp) -> impl Future<Output = Result<Rotation, StoreError>> + Send;
+    fn rotate(&self, session: Session, at: Timestamp) -> impl StoreFuture<Rotation>;
 
     /// The progress of the rotation, without a step.
-    fn rotation(&self) -> impl Future<Output = Result<Rotation, StoreError>> + Send;
+    fn rotation(&self) -> impl StoreFuture<Rotation>;
 }

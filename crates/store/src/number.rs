@@ -85,166 +85,44 @@ pub(crate) fn stored_expiry(number: i64, at: Option<i64>) -> Result<Expiry, Stor
     }
 }
 
-/// The number that says whether there is a compact payload and whether it is in use.
-pub(crate) fn compact_number(compact: Compact) -> u8 {
-    match compact {
-        Compact::None => 0,
-        Compact::Spare => 1,
-        Compact::InUse => 2,
-    }
+/// Makes the functions that write and read an enum as a number. Each number stands next to its variant, once.
+macro_rules! numbered {
+    ($($(#[$doc:meta])* ($write:ident, $read:ident): $type:ident, $what:literal: $($variant:ident $(($of:path))? = $number:literal),+;)+) => {$(
+        $(#[$doc])*
+        pub(crate) fn $write(value: $type) -> u8 {
+            match value {
+                $($type::$variant $(($of))? => $number,)+
+            }
+        }
+
+        pub(crate) fn $read(number: i64) -> Result<$type, StoreError> {
+            match number {
+                $($number => Ok($type::$variant $(($of))?),)+
+                _ => Err(damaged($what, number)),
+            }
+        }
+    )+};
 }
 
-pub(crate) fn stored_compact(number: i64) -> Result<Compact, StoreError> {
-    decode_listed("compact", number, &[Compact::None, Compact::Spare, Compact::InUse])
-}
-
-/// The number of a place. Queries write it out, so that the partial indexes are used.
-pub(crate) fn place_number(place: RowIndex) -> u8 {
-    match place {
-        RowIndex::Ready => 0,
-        RowIndex::Delayed => 1,
-        RowIndex::Spilled => 2,
-    }
-}
-
-pub(crate) fn stored_place(number: i64) -> Result<RowIndex, StoreError> {
-    decode_listed("place", number, &[RowIndex::Ready, RowIndex::Delayed, RowIndex::Spilled])
-}
-
-pub(crate) fn order_number(order: Order) -> u8 {
-    match order {
-        Order::Fifo => 0,
-        Order::NewestFirst => 1,
-        Order::Strict => 2,
-    }
-}
-
-/// The order in a column.
-pub(crate) fn stored_order(number: i64) -> Result<Order, StoreError> {
-    decode_listed("send_order", number, &[Order::Fifo, Order::NewestFirst, Order::Strict])
-}
-
-/// The number of what a strict lane does behind a dead head.
-pub(crate) fn on_dead_number(on_dead: OnDead) -> u8 {
-    match on_dead {
-        OnDead::Skip => 0,
-        OnDead::Hold => 1,
-    }
-}
-
-/// What a strict lane does, in a column.
-pub(crate) fn stored_on_dead(number: i64) -> Result<OnDead, StoreError> {
-    decode_listed("on_dead", number, &[OnDead::Skip, OnDead::Hold])
-}
-
-pub(crate) fn status_number(status: EndpointStatus) -> u8 {
-    match status {
-        EndpointStatus::Active => 0,
-        EndpointStatus::Gone => 1,
-        EndpointStatus::Disabled(DisabledBy::Receiver) => 2,
-        EndpointStatus::Deleted => 3,
-    }
-}
-
-pub(crate) fn stored_status(number: i64) -> Result<EndpointStatus, StoreError> {
-    let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
-    decode_listed("status", number, &[EndpointStatus::Active, EndpointStatus::Gone, disabled, EndpointStatus::Deleted])
-}
-
-pub(crate) fn secret_act_number(act: SecretAct) -> u8 {
-    match act {
-        SecretAct::Shown => 0,
-        SecretAct::Rotated => 1,
-    }
-}
-
-pub(crate) fn stored_secret_act(number: i64) -> Result<SecretAct, StoreError> {
-    decode_listed("what was done with a secret", number, &[SecretAct::Shown, SecretAct::Rotated])
-}
-
-/// The number of a change: made, changed or removed.
-pub(crate) fn deed_number(deed: ChangeKind) -> u8 {
-    match deed {
-        ChangeKind::Made => 0,
-        ChangeKind::Changed => 1,
-        ChangeKind::Removed => 2,
-    }
-}
-
-/// The change in a column: made, changed or removed.
-pub(crate) fn stored_deed(number: i64) -> Result<ChangeKind, StoreError> {
-    decode_listed("what was done", number, &[ChangeKind::Made, ChangeKind::Changed, ChangeKind::Removed])
-}
-
-pub(crate) fn document_number(kind: DocumentKind) -> u8 {
-    match kind {
-        DocumentKind::Tenant => 0,
-        DocumentKind::ApiKey => 1,
-        DocumentKind::Policy => 2,
-    }
-}
-
-pub(crate) fn stored_document(number: i64) -> Result<DocumentKind, StoreError> {
-    decode_listed("a document's kind", number, &DocumentKind::ALL)
-}
-
-pub(crate) fn tier_number(tier: Tier) -> u8 {
-    match tier {
-        Tier::Transactional => 0,
-        Tier::Promotional => 1,
-        Tier::Engagement => 2,
-    }
-}
-
-pub(crate) fn stored_tier(number: i64) -> Result<Tier, StoreError> {
-    decode_listed("tier", number, &[Tier::Transactional, Tier::Promotional, Tier::Engagement])
-}
-
-pub(crate) fn counted_number(counted: CountedEvent) -> u8 {
-    match counted {
-        CountedEvent::Messages => 0,
-        CountedEvent::Deliveries => 1,
-        CountedEvent::Attempts => 2,
-        CountedEvent::Delivered => 3,
-        CountedEvent::Dead => 4,
-        CountedEvent::Expired => 5,
-        CountedEvent::Cancelled => 6,
-    }
-}
-
-pub(crate) fn stored_counted(number: i64) -> Result<CountedEvent, StoreError> {
-    use CountedEvent::{Attempts, Cancelled, Dead, Delivered, Deliveries, Expired, Messages};
-    decode_listed("counted", number, &[Messages, Deliveries, Attempts, Delivered, Dead, Expired, Cancelled])
-}
-
-pub(crate) fn phase_number(phase: RetentionPhase) -> u8 {
-    match phase {
-        RetentionPhase::Pending => 0,
-        RetentionPhase::Messages => 1,
-        RetentionPhase::History => 2,
-        RetentionPhase::Kept => 3,
-        RetentionPhase::Jobs => 4,
-        RetentionPhase::Keys => 5,
-        RetentionPhase::Journal => 6,
-        RetentionPhase::Space => 7,
-    }
-}
-
-pub(crate) fn stored_phase(number: i64) -> Result<RetentionPhase, StoreError> {
-    decode_listed("a phase", number, &RetentionPhase::ALL)
-}
-
-pub(crate) fn job_state_number(state: JobState) -> u8 {
-    match state {
-        JobState::Running => 0,
-        JobState::Paused => 1,
-        JobState::Done => 2,
-        JobState::Cancelled => 3,
-    }
-}
-
-pub(crate) fn stored_job_state(number: i64) -> Result<JobState, StoreError> {
-    decode_listed("a job's state", number, &[JobState::Running, JobState::Paused, JobState::Done, JobState::Cancelled])
+numbered! {
+    /// Whether there is a compact payload and whether it is in use.
+    (compact_number, stored_compact): Compact, "compact": None = 0, Spare = 1, InUse = 2;
+    /// Queries write these out, so that the partial indexes are used.
+    (place_number, stored_place): RowIndex, "place": Ready = 0, Delayed = 1, Spilled = 2;
+    (order_number, stored_order): Order, "send_order": Fifo = 0, NewestFirst = 1, Strict = 2;
+    /// What a strict lane does behind a dead head.
+    (on_dead_number, stored_on_dead): OnDead, "on_dead": Skip = 0, Hold = 1;
+    (status_number, stored_status): EndpointStatus, "status":
+        Active = 0, Gone = 1, Disabled(DisabledBy::Receiver) = 2, Deleted = 3;
+    (secret_act_number, stored_secret_act): SecretAct, "what was done with a secret": Shown = 0, Rotated = 1;
+    (deed_number, stored_deed): ChangeKind, "what was done": Made = 0, Changed = 1, Removed = 2;
+    (document_number, stored_document): DocumentKind, "a document's kind": Tenant = 0, ApiKey = 1, Policy = 2;
+    (tier_number, stored_tier): Tier, "tier": Transactional = 0, Promotional = 1, Engagement = 2;
+    (counted_number, stored_counted): CountedEvent, "counted":
+        Messages = 0, Deliveries = 1, Attempts = 2, Delivered = 3, Dead = 4, Expired = 5, Cancelled = 6;
+    (phase_number, stored_phase): RetentionPhase, "a phase":
+        Pending = 0, Messages = 1, History = 2, Kept = 3, Jobs = 4, Keys = 5, Journal = 6, Space = 7;
+    (job_state_number, stored_job_state): JobState, "a job's state": Running = 0, Paused = 1, Done = 2, Cancelled = 3;
 }
 
 /// The scope of a cut, as two columns.

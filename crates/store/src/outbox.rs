@@ -9,7 +9,7 @@ use posthaste_core::id::{DeliveryId, LaneId};
 use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
 use posthaste_core::time::Timestamp;
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{
     Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Pause, PauseScope, PendingPage, Query, Session,
     SessionStart, Settled, Settlement, Sweep, SweptRows,
@@ -28,7 +28,7 @@ use crate::row::{
 pub trait Outbox: Send + Sync + 'static {
     /// Begins a session: takes every shard under a new epoch and a new writer. From then on, writes of earlier sessions
     /// are refused.
-    fn open(&self, at: Timestamp) -> impl Future<Output = Result<SessionStart, StoreError>> + Send;
+    fn open(&self, at: Timestamp) -> impl StoreFuture<SessionStart>;
 
     /// Writes messages and their deliveries in one transaction, all or none. They are durable when the call returns.
     /// The result has one [`Acceptance`] per message, in the given order. A message whose idempotency key is known is
@@ -38,11 +38,7 @@ pub trait Outbox: Send + Sync + 'static {
     /// A delivery that waits in the same lane under the same collapse key is superseded in the same transaction, unless
     /// a cut has already ended it. The new deliveries come out of [`Outbox::arrivals`] of the same store, even if the
     /// caller has stopped waiting for the result.
-    fn accept(
-        &self,
-        session: Session,
-        messages: Vec<Accepted>,
-    ) -> impl Future<Output = Result<Vec<Acceptance>, StoreError>> + Send;
+    fn accept(&self, session: Session, messages: Vec<Accepted>) -> impl StoreFuture<Vec<Acceptance>>;
 
     /// The deliveries accepted since the last call, in commit order. Waits until there is at least one; an empty result
     /// means that the store has stopped and no more will come. Deliveries of an accept that has returned are available
@@ -50,30 +46,17 @@ pub trait Outbox: Send + Sync + 'static {
     fn arrivals(&self) -> impl Future<Output = Vec<ArrivedDelivery>> + Send;
 
     /// Records the results of attempts. Each settlement is applied or reported as stale independently of the others.
-    fn settle(
-        &self,
-        session: Session,
-        settlements: Vec<Settlement>,
-    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send;
+    fn settle(&self, session: Session, settlements: Vec<Settlement>) -> impl StoreFuture<Vec<Settled>>;
 
     /// Marks waiting deliveries as spilled: they leave the window and are read again by queue.
-    fn spill(
-        &self,
-        session: Session,
-        deliveries: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> impl StoreFuture<()>;
 
     /// Reads the pending rows that [`Query`] selects, as of `now`. Each row's [`Token`](crate::Token) says whether it
     /// may be sent.
-    fn page(
-        &self,
-        query: Query,
-        limit: u32,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<PendingPage, StoreError>> + Send;
+    fn page(&self, query: Query, limit: u32, now: Timestamp) -> impl StoreFuture<PendingPage>;
 
     /// The settings of these lanes; lanes that do not exist are left out.
-    fn lanes(&self, lanes: Vec<LaneId>) -> impl Future<Output = Result<Vec<Arc<LaneSettings>>, StoreError>> + Send;
+    fn lanes(&self, lanes: Vec<LaneId>) -> impl StoreFuture<Vec<Arc<LaneSettings>>>;
 
     /// Puts a cut in force and returns how many pending deliveries it ends. A cut of the same scope is merged with it
     /// (see [`Cut::merge`]). `by` is the API key that asked for the cut, `None` if the dispatch loop made it.
@@ -81,61 +64,26 @@ pub trait Outbox: Send + Sync + 'static {
     /// Deliveries of a message are counted in the same transaction. Those of a lane may be counted just after it:
     /// deliveries settled in between are not counted, and if counting fails the cut is in force and the result is 0.
     /// For deliveries that jobs made of a message, counting stops at 20,000.
-    fn cut(
-        &self,
-        session: Session,
-        cut: Cut,
-        by: Option<ApiKeyRef>,
-    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+    fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> impl StoreFuture<u64>;
 
     /// Records the end of a bounded number of deliveries that a cut covers or whose TTL is over; readers already see
     /// them as ended. Deliveries in `under_way` are skipped because their attempt will settle them. Deliveries that a
     /// cut spared are ended once their owner no longer has them in flight.
-    fn sweep(
-        &self,
-        session: Session,
-        sweep: Sweep,
-        under_way: Vec<DeliveryId>,
-    ) -> impl Future<Output = Result<SweptRows, StoreError>> + Send;
+    fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> impl StoreFuture<SweptRows>;
 
     /// Removes a cut whose rows are all swept.
-    fn uncut(
-        &self,
-        session: Session,
-        scope: CutScope,
-        at: Timestamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> impl StoreFuture<()>;
 
-    fn pause(
-        &self,
-        session: Session,
-        pause: Pause,
-        at: Timestamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> impl StoreFuture<()>;
 
     /// Ends a pause; `act` says when and with which API key.
-    fn resume(
-        &self,
-        session: Session,
-        scope: PauseScope,
-        act: AuditStamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> impl StoreFuture<()>;
 
     /// Records in the journal that an operator reset a breaker. The breaker's state itself is only in its owner's
     /// memory.
-    fn reset(
-        &self,
-        session: Session,
-        of: BreakerOf,
-        how: Reset,
-        act: AuditStamp,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> impl StoreFuture<()>;
 
     /// Replaces the stored set of breakers that are not closed. The next session gets them in its [`SessionStart`] and
     /// probes before it sends.
-    fn remember(
-        &self,
-        session: Session,
-        breakers: Vec<SoftBreaker>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> impl StoreFuture<()>;
 }

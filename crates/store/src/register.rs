@@ -1,10 +1,8 @@
 //! Storage of tenants, API keys and retry policies.
 
-use std::future::Future;
-
 use posthaste_core::id::{Key, TenantId};
 
-use crate::StoreError;
+use crate::StoreFuture;
 use crate::row::{AuditStamp, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
 
 /// Stores documents. There are few of them, and delivering a message does not depend on any call here.
@@ -17,29 +15,14 @@ pub trait Register: Send + Sync + 'static {
         document: Document,
         once: Option<Idempotency>,
         act: AuditStamp,
-    ) -> impl Future<Output = Result<Filed, StoreError>> + Send;
+    ) -> impl StoreFuture<Filed>;
 
     /// Removes a document; `false` if there is none.
-    fn unfile(
-        &self,
-        session: Session,
-        kind: DocumentKind,
-        id: Key,
-        act: AuditStamp,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: AuditStamp) -> impl StoreFuture<bool>;
 
-    fn document(
-        &self,
-        kind: DocumentKind,
-        id: Key,
-    ) -> impl Future<Output = Result<Option<Document>, StoreError>> + Send;
+    fn document(&self, kind: DocumentKind, id: Key) -> impl StoreFuture<Option<Document>>;
 
-    fn document_named(
-        &self,
-        kind: DocumentKind,
-        tenant: TenantId,
-        name: String,
-    ) -> impl Future<Output = Result<Option<Document>, StoreError>> + Send;
+    fn document_named(&self, kind: DocumentKind, tenant: TenantId, name: String) -> impl StoreFuture<Option<Document>>;
 
     /// Documents of a kind by id, after `after`: those of one tenant, or of all tenants if `tenant` is `None`.
     fn documents(
@@ -49,5 +32,5 @@ pub trait Register: Send + Sync + 'static {
         order: ListOrder,
         after: Option<Key>,
         limit: u32,
-    ) -> impl Future<Output = Result<Vec<Document>, StoreError>> + Send;
+    ) -> impl StoreFuture<Vec<Document>>;
 }

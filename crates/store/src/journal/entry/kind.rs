@@ -2,138 +2,75 @@
 
 use super::JournalEntry;
 
-/// A kind of [`JournalEntry`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    Opened,
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)+) => {
+        /// A kind of [`JournalEntry`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum EntryKind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl EntryKind {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|kind| kind.name() == name)
+            }
+        }
+
+        impl JournalEntry {
+            pub const fn kind(&self) -> EntryKind {
+                match self {
+                    $(Self::$kind { .. } => EntryKind::$kind,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Opened = "opened",
     /// A message became durable.
-    Accepted,
+    Accepted = "accepted",
     /// An attempt did not end its delivery.
-    Attempted,
+    Attempted = "attempted",
     /// An attempt whose delivery had already ended or changed.
-    Late,
-    Ended,
+    Late = "late",
+    Ended = "ended",
     /// A message was cancelled, or all pending deliveries of an endpoint were ended.
-    Cut,
+    Cut = "cut",
     /// All deliveries that a cut covers are swept.
-    Uncut,
-    Paused,
-    Resumed,
+    Uncut = "uncut",
+    Paused = "paused",
+    Resumed = "resumed",
     /// A caller asked for a delivery to be retried now.
-    Hurried,
-    Reset,
+    Hurried = "hurried",
+    Reset = "breaker_reset",
     /// An endpoint was made, changed or deleted.
-    Endpoint,
+    Endpoint = "endpoint",
     /// An endpoint's secrets were shown or rotated.
-    Secret,
-    Spread,
+    Secret = "secret",
+    Spread = "spread",
     /// A job began, changed or ended.
-    Job,
-    Purged,
+    Job = "job",
+    Purged = "purged",
     /// Retention deleted expired rows.
-    Retained,
+    Retained = "retained",
     /// A tenant's retention override changed.
-    Agreed,
+    Agreed = "agreed",
     /// A tenant, an API key or a policy was made, changed or removed.
-    Document,
-    Erased,
-    ErasureDone,
+    Document = "document",
+    Erased = "erased",
+    ErasureDone = "erasure_done",
     /// A caller exported the data held about a subject.
-    Exported,
-    RotationBegun,
+    Exported = "exported",
+    RotationBegun = "rotation_begun",
     /// A rotation of the master key ended: no older key is needed.
-    RotationEnded,
-}
-
-impl EntryKind {
-    pub const ALL: [Self; 24] = [
-        Self::Opened,
-        Self::Accepted,
-        Self::Attempted,
-        Self::Late,
-        Self::Ended,
-        Self::Cut,
-        Self::Uncut,
-        Self::Paused,
-        Self::Resumed,
-        Self::Hurried,
-        Self::Reset,
-        Self::Endpoint,
-        Self::Secret,
-        Self::Spread,
-        Self::Job,
-        Self::Purged,
-        Self::Retained,
-        Self::Agreed,
-        Self::Document,
-        Self::Erased,
-        Self::ErasureDone,
-        Self::Exported,
-        Self::RotationBegun,
-        Self::RotationEnded,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Accepted => "accepted",
-            Self::Attempted => "attempted",
-            Self::Late => "late",
-            Self::Ended => "ended",
-            Self::Cut => "cut",
-            Self::Uncut => "uncut",
-            Self::Paused => "paused",
-            Self::Resumed => "resumed",
-            Self::Hurried => "hurried",
-            Self::Reset => "breaker_reset",
-            Self::Endpoint => "endpoint",
-            Self::Secret => "secret",
-            Self::Spread => "spread",
-            Self::Job => "job",
-            Self::Purged => "purged",
-            Self::Retained => "retained",
-            Self::Agreed => "agreed",
-            Self::Document => "document",
-            Self::Erased => "erased",
-            Self::ErasureDone => "erasure_done",
-            Self::Exported => "exported",
-            Self::RotationBegun => "rotation_begun",
-            Self::RotationEnded => "rotation_ended",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-impl JournalEntry {
-    pub const fn kind(&self) -> EntryKind {
-        match self {
-            Self::Opened { .. } => EntryKind::Opened,
-            Self::Accepted { .. } => EntryKind::Accepted,
-            Self::Attempted { .. } => EntryKind::Attempted,
-            Self::Late { .. } => EntryKind::Late,
-            Self::Ended { .. } => EntryKind::Ended,
-            Self::Cut { .. } => EntryKind::Cut,
-            Self::Uncut { .. } => EntryKind::Uncut,
-            Self::Paused { .. } => EntryKind::Paused,
-            Self::Resumed { .. } => EntryKind::Resumed,
-            Self::Hurried { .. } => EntryKind::Hurried,
-            Self::Reset { .. } => EntryKind::Reset,
-            Self::Endpoint { .. } => EntryKind::Endpoint,
-            Self::Secret { .. } => EntryKind::Secret,
-            Self::Spread { .. } => EntryKind::Spread,
-            Self::Job { .. } => EntryKind::Job,
-            Self::Purged { .. } => EntryKind::Purged,
-            Self::Retained { .. } => EntryKind::Retained,
-            Self::Agreed { .. } => EntryKind::Agreed,
-            Self::Document { .. } => EntryKind::Document,
-            Self::Erased { .. } => EntryKind::Erased,
-            Self::ErasureDone { .. } => EntryKind::ErasureDone,
-            Self::Exported { .. } => EntryKind::Exported,
-            Self::RotationBegun { .. } => EntryKind::RotationBegun,
-            Self::RotationEnded { .. } => EntryKind::RotationEnded,
-        }
-    }
+    RotationEnded = "rotation_ended",
 }

@@ -22,6 +22,16 @@ pub enum CutScope {
     Lane(LaneId),
 }
 
+impl CutScope {
+    /// Whether a delivery is in this scope.
+    pub fn contains(self, delivery: &Delivery) -> bool {
+        match self {
+            Self::Message(message) => delivery.message == message,
+            Self::Lane(lane) => delivery.lane == lane,
+        }
+    }
+}
+
 /// A watermark below which everything in its scope has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
@@ -59,7 +69,7 @@ impl Cut {
 
     /// Whether the cut ends this delivery.
     pub fn covers(&self, delivery: &Delivery) -> bool {
-        in_scope(self.scope, delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
+        self.scope.contains(delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
     }
 
     /// Merges a later cut of the same scope: the higher watermark, the spared deliveries of both, and the cause
@@ -86,13 +96,6 @@ pub const fn ended(cause: Cause, at: Timestamp) -> State {
     }
 }
 
-fn in_scope(scope: CutScope, delivery: &Delivery) -> bool {
-    match scope {
-        CutScope::Message(message) => delivery.message == message,
-        CutScope::Lane(lane) => delivery.lane == lane,
-    }
-}
-
 /// The cuts in force.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
@@ -115,7 +118,7 @@ impl Cuts {
 
     /// Whether this scope's cut covers this delivery.
     pub fn covers(&self, scope: CutScope, delivery: &Delivery) -> bool {
-        in_scope(scope, delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
+        scope.contains(delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
     }
 
     /// The highest id that this lane's cut covers, if there is one.

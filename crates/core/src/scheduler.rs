@@ -8,9 +8,11 @@
 //! by the engine's `dispatch`.
 //!
 //! The path of a delivery: it is admitted (`window.rs`), gets its turn (`turn.rs`) unless its lane is blocked
-//! (`blocked_by.rs`), is sent (`flight.rs`), and its outcome is recorded (`record.rs`).
+//! (`blocked_by.rs`), is sent (`flight.rs`), and its outcome is recorded (`record.rs`). The state is divided into parts
+//! that own it and do not know each other; the methods of [`Scheduler`] connect them.
 
 mod answer;
+mod backlog;
 mod blocked_by;
 mod breakers;
 mod destination;
@@ -20,9 +22,8 @@ mod explain;
 mod figures;
 mod flight;
 mod id_timeline;
-mod items;
 mod lane;
-mod passed;
+mod lanes;
 mod pauses;
 mod ready;
 mod record;
@@ -32,45 +33,40 @@ mod timer;
 mod turn;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use backlog::{Evicted, PageWanted};
 pub use breakers::{BreakerOf, BreakerShown, Recovery, Reset, SoftBreaker};
 pub use drain::IdRange;
 pub use explain::Explained;
 pub use figures::{BreakerScope, SchedulerFigures};
 pub use flight::AttemptStart;
+use flight::Flight;
 pub use lane::{LaneSettings, OnDead, Order, Special};
 pub use pauses::PausedBy;
 pub use record::{AfterRecord, DeliveryChange};
 pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
-pub use window::{Admission, Evicted, PageWanted};
+pub use window::Admission;
 
-use crate::cut::{CutScope, Cuts};
 use crate::delivery::{self, Circumstances, Verdict, VerdictScope};
 use crate::dice::Roll;
+use crate::flow::Protection;
 use crate::flow::breaker::BreakerRule;
-use crate::flow::{Protection, SharedGate};
-use crate::hold::Hold;
-use crate::id::{DeliveryId, EndpointId, LaneId, MessageId, OriginId, TenantId};
-use crate::id_map::IdMap;
+use crate::id::{DeliveryId, MessageId};
 use crate::slice::Tightness;
-use crate::slots::Slots;
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
-use ends::Unrecorded;
-use flight::Flight;
-use id_timeline::IdTimeline;
-use items::Items;
-use lane::Lane;
-use passed::Passed;
-use settings_versions::SettingsVersions;
-use shared::Shared;
+use backlog::Backlog;
+use ends::CutsInForce;
+use lanes::Lanes;
+use pauses::Pauses;
+use shared::SharedGates;
 use timer::{Timer, Timers};
-use turn::{Room, Speed, TakenTurn, Turn};
+use turn::{Room, Speed, TakenTurn, Turns};
+use window::Window;
 
 /// How long before its due time a delivery is read into memory.
 pub const HORIZON: Duration = Duration::from_secs(30);
@@ -152,50 +148,17 @@ enum Stage {
 #[derive(Debug, Default)]
 pub struct Scheduler {
     limits: Limits,
-    lanes: Slots<Lane>,
-    lane_index: IdMap<LaneId, u32>,
-    settings_versions: SettingsVersions,
-    items: Items,
-    in_flight: Slots<Flight>,
-    /// Attempts in flight at slow destinations.
-    slow_in_flight: u32,
-    /// Deliveries whose outcome is being made durable.
-    recording: Slots<DeliveryId>,
-    turn: Turn,
+    /// The deliveries in memory.
+    window: Window,
+    lanes: Lanes,
+    /// The rows that are not in memory.
+    backlog: Backlog,
+    turns: Turns,
+    pauses: Pauses,
+    /// The gates that several lanes share.
+    shared: SharedGates,
+    cuts: CutsInForce,
     timers: Timers,
-    /// Deliveries whose TTL may be over.
-    over: Vec<DeliveryId>,
-    /// Deliveries whose receipt did not come in time.
-    unacknowledged: Vec<DeliveryId>,
-    /// Queues that started or stopped spilling, for [`Scheduler::take_spilling_changes`].
-    spilling_changes: Vec<(LaneId, Tier, bool)>,
-    /// Lanes that may need a page, in the order they are served.
-    page_line: VecDeque<u32>,
-    /// New rows that requested pages may bring.
-    rows_to_come: usize,
-    /// The lane at which the next search for rows to spill starts.
-    evict_from: u32,
-    /// When a search of all lanes did not free enough room; cleared when a hold begins.
-    evicted_in_vain: Option<Timestamp>,
-    cuts: Cuts,
-    /// The cuts that are not durable yet.
-    cutting: BTreeMap<CutScope, Unrecorded>,
-    passed: Passed,
-    paused_all: Option<Hold>,
-    paused_tenants: IdMap<TenantId, Hold>,
-    paused_origins: IdMap<OriginId, Hold>,
-    /// Gates that several lanes share.
-    shared: BTreeMap<SharedGate, Box<Shared>>,
-    /// Origins with failures of a single endpoint so far, and that endpoint.
-    suspects: IdMap<OriginId, EndpointId>,
-    /// Lanes whose own breaker is not closed.
-    troubled: BTreeSet<LaneId>,
-    id_timeline: IdTimeline,
-    /// How often a breaker opened, by [`BreakerScope`].
-    trips: [u64; 5],
-    /// The time of the last call of [`Scheduler::next`].
-    latest: Timestamp,
-    refused_moves: u64,
 }
 
 impl Scheduler {
@@ -210,16 +173,16 @@ impl Scheduler {
         if let Some(record) = self.next_ack_timeout(now, roll) {
             return Some(Pick::Record(record));
         }
-        while let Some(id) = self.over.pop() {
+        while let Some(id) = self.timers.over.pop() {
             if let Some(record) = self.end_over(id, now) {
                 return Some(Pick::Record(record));
             }
         }
-        while self.in_flight.len() < self.limits.slots as usize {
+        while self.window.in_flight() < self.limits.slots as usize {
             let taken = self.take_turn(now)?;
             let Some(id) = self.pop(taken, now) else { continue };
             // Checked again at the last moment: the delivery may have waited long since it was admitted.
-            if let Some(end) = self.ended_already(&self.items[&id].delivery, now) {
+            if let Some(end) = self.ended_already(&self.window[id].delivery, now) {
                 let record = self.end(id, end);
                 self.enqueue_lane(taken.lane, taken.tier, now);
                 return Some(Pick::Record(record));
@@ -238,8 +201,8 @@ impl Scheduler {
         };
         let slots = self.limits.slots;
         let lowest = if slots >= LOWEST_TIER_PART { slots.div_ceil(LOWEST_TIER_PART) } else { 0 };
-        let taken = self.turn.take(Room { cap, slow: self.has_room_for_slow(), lowest }, now);
-        for (at, tenant) in self.turn.take_wakes() {
+        let taken = self.turns.take(Room { cap, slow: self.has_room_for_slow(), lowest }, now);
+        for (at, tenant) in self.turns.take_wakes() {
             self.timers.set(at, Timer::Tenant(tenant));
         }
         taken
@@ -247,23 +210,23 @@ impl Scheduler {
 
     /// A tenth of the slots is reserved for destinations that answer quickly.
     fn has_room_for_slow(&self) -> bool {
-        self.slow_in_flight < self.limits.slots - self.limits.slots / 10
+        self.window.slow_in_flight() < self.limits.slots - self.limits.slots / 10
     }
 
     /// The first of a lane's ready deliveries, if the lane may send.
     fn pop(&mut self, taken: TakenTurn, now: Timestamp) -> Option<DeliveryId> {
         let index = taken.lane;
-        self.lane_mut(index).in_ring[taken.tier.index()] = false;
+        self.lanes[index].in_ring[taken.tier.index()] = false;
         if let Some(block) = self.blocked_by(index, taken.tier, now) {
             self.park(index, block, now);
             self.drop_if_idle(index, now);
             return None;
         }
-        if !taken.open_to_slow && self.lane_ref(index).speed() == Speed::Slow {
+        if !taken.open_to_slow && self.lanes[index].speed() == Speed::Slow {
             // The lane became slow while it waited among the quick ones. It now waits for an attempt at a slow
             // destination to end.
-            self.lane_mut(index).in_ring[taken.tier.index()] = true;
-            self.turn.join_slow(taken);
+            self.lanes[index].in_ring[taken.tier.index()] = true;
+            self.turns.join_slow(taken);
             return None;
         }
         let id = self.pop_ready(index, taken.tier, now);
@@ -277,11 +240,11 @@ impl Scheduler {
     /// lane no turn.
     fn pop_ready(&mut self, index: u32, tier: Tier, now: Timestamp) -> Option<DeliveryId> {
         loop {
-            let items = &self.items;
-            let waited = |id| items.get(&id).map_or(Duration::ZERO, |item| now.since(item.delivery.born));
-            let lane = self.lanes.get_mut(index).expect("an indexed lane is there");
+            let window = &self.window;
+            let waited = |id| window.get(id).map_or(Duration::ZERO, |item| now.since(item.delivery.born));
+            let lane = &mut self.lanes[index];
             let id = lane.pop_postponed(tier, now).or_else(|| lane.pop(tier, waited))?;
-            let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Ready) else { continue };
+            let Some(item) = self.window.get(id).filter(|item| item.stage == Stage::Ready) else { continue };
             if item.delivery.attempts > 0 && !self.may_retry(index, now) {
                 self.postpone(index, tier, id, now);
                 continue;
@@ -300,13 +263,13 @@ impl Scheduler {
         verdict: &Verdict,
         superseded: bool,
     ) -> Option<DeliveryChange> {
-        let item = self.items.get(&id).filter(|item| item.stage == Stage::InFlight)?;
+        let item = self.window.get(id).filter(|item| item.stage == Stage::InFlight)?;
         let index = item.lane;
-        let settings = Arc::clone(self.lane_ref(index).settings.as_ref()?);
+        let settings = Arc::clone(self.lanes[index].settings.as_ref()?);
         let is_protected = self.limits.protection == Protection::On;
         // The credential it was sent with: the lane may have another one by now.
-        let credential = self.in_flight.get(item.number).and_then(Flight::credential);
-        let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
+        let credential = self.window.flight(item).and_then(Flight::credential);
+        let in_flight = u32::try_from(self.window.in_flight()).unwrap_or(u32::MAX);
         let given = Circumstances {
             strict: settings.strict(),
             cut: self.cuts.cause(&item.delivery),
@@ -331,7 +294,7 @@ impl Scheduler {
             self.enqueue_tiers(index, now);
         }
         if decision.is_recorded {
-            return Some(self.apply(id, &decision));
+            return Some(self.window.apply(id, &decision));
         }
         self.wait_again(id, decision.state.due().unwrap_or(now), now);
         None
@@ -339,7 +302,7 @@ impl Scheduler {
 
     /// Takes back a delivery that was picked and not sent: no attempt is spent, nothing is written.
     pub fn put_back(&mut self, now: Timestamp, id: DeliveryId, due: Timestamp) {
-        if self.items.get(&id).is_none_or(|item| item.stage != Stage::InFlight) {
+        if self.window.get(id).is_none_or(|item| item.stage != Stage::InFlight) {
             return;
         }
         self.unsent(id, now);
@@ -348,7 +311,7 @@ impl Scheduler {
 
     /// Moves a delivery from in flight back to waiting.
     fn wait_again(&mut self, id: DeliveryId, due: Timestamp, now: Timestamp) {
-        let Some(item) = self.items.get_mut(&id) else { return };
+        let Some(item) = self.window.get_mut(id) else { return };
         item.delivery.state = item.delivery.put_back(due);
         // A receipt for a delivery that was never sent is ignored; one for an earlier attempt ends it at its next turn.
         item.delivery.receipt_kept &= item.delivery.attempts > 0;
@@ -358,7 +321,7 @@ impl Scheduler {
     /// Handles a receipt (A3). `None` if there is nothing to record now: a delivery in flight or being recorded keeps
     /// the receipt until later, and one that has ended or was never sent ignores it.
     pub fn receipt(&mut self, now: Timestamp, id: DeliveryId) -> Option<DeliveryChange> {
-        let item = self.items.get_mut(&id)?;
+        let item = self.window.get_mut(id)?;
         match item.stage {
             Stage::InFlight => {
                 item.delivery.receipt_kept = true;
@@ -381,43 +344,39 @@ impl Scheduler {
 
     /// Whether a delivery is being sent, or its outcome is being written.
     pub fn is_under_way(&self, id: DeliveryId) -> bool {
-        self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
+        self.window.get(id).is_some_and(|item| matches!(item.stage, Stage::InFlight | Stage::Recording))
     }
 
     /// The deliveries that are being sent or whose outcome is being written, sorted by id.
     pub fn under_way(&self) -> Vec<DeliveryId> {
-        let flying = self.in_flight.iter().map(|flight| flight.delivery);
-        let mut under_way: Vec<DeliveryId> = flying.chain(self.recording.iter().copied()).collect();
-        under_way.sort_unstable();
-        under_way
+        self.window.under_way(|_| true)
     }
 
     /// The message of each attempt in flight, sorted by id.
     pub fn messages_in_flight(&self) -> Vec<MessageId> {
-        let flying = self.in_flight.iter().map(|flight| self.items[&flight.delivery].delivery.message);
-        let mut messages: Vec<MessageId> = flying.collect();
+        let mut messages: Vec<MessageId> = self.window.flying().map(|delivery| delivery.message).collect();
         messages.sort_unstable();
         messages
     }
 
     /// The number of attempts in flight.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.window.in_flight()
     }
 
     /// The number of deliveries in memory.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.window.len()
     }
 
     /// Whether the window is empty.
     pub fn is_empty(&self) -> bool {
-        self.items.len() == 0
+        self.window.len() == 0
     }
 
     /// How many transitions [`State::become_`] refused. Anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
-        self.refused_moves
+        self.window.refused_moves()
     }
 }
 

@@ -9,7 +9,7 @@ use super::drain::Drain;
 use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::shared::Heard;
-use super::{BreakerScope, Scheduler, Stage};
+use super::{Scheduler, Stage};
 use crate::cause::{Cause, Class};
 use crate::delivery::{Verdict, VerdictScope};
 use crate::dice::Roll;
@@ -28,17 +28,17 @@ const UNKNOWN_RATE: u64 = 10_000;
 impl Scheduler {
     /// Reports the outcome of an attempt to every gate that it passed.
     pub(super) fn answered(&mut self, index: u32, flight: &Flight, verdict: &Verdict, now: Timestamp, roll: Roll) {
-        let Some(settings) = self.lane_ref(index).settings.clone() else { return };
+        let Some(settings) = self.lanes[index].settings.clone() else { return };
         let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
         let heard = Heard {
             signal: Signal::of(verdict),
             credential: credential_signal(verdict),
             resolver: resolver_signal(verdict),
-            messages_wait: self.lane_ref(index).has_work(),
+            messages_wait: self.lanes[index].has_work(),
             retry_after,
             roll,
         };
-        if self.lane_ref(index).destination.as_ref().is_some_and(|destination| destination.is_protected()) {
+        if self.lanes[index].destination.as_ref().is_some_and(|destination| destination.is_protected()) {
             self.answered_own(
                 index,
                 flight,
@@ -65,7 +65,7 @@ impl Scheduler {
         heard: Heard,
         now: Timestamp,
     ) {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         let in_flight = lane.in_flight + 1;
         let Some(destination) = lane.destination.as_mut() else { return };
         let took = now.since(flight.started);
@@ -110,8 +110,7 @@ impl Scheduler {
         };
         match destination.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
             Some(change @ (BreakerChange::Opened | BreakerChange::Reopened)) => {
-                self.trips[BreakerScope::Endpoint as usize] += u64::from(change == BreakerChange::Opened);
-                self.opened(index, now);
+                self.opened(index, change == BreakerChange::Opened, now);
             }
             Some(BreakerChange::Closed) => self.recovered(index, now),
             None => self.tidy_destination(index, now),
@@ -119,9 +118,9 @@ impl Scheduler {
     }
 
     /// Handles the opening of a lane's breaker: pace and drain end until it closes.
-    fn opened(&mut self, index: u32, now: Timestamp) {
+    fn opened(&mut self, index: u32, first: bool, now: Timestamp) {
         self.restock(index, now);
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         let id = lane.id;
         let Some(destination) = lane.destination.as_mut() else { return };
         destination.pace = None;
@@ -129,8 +128,8 @@ impl Scheduler {
             BreakerState::Open { until, .. } => until,
             _ => None,
         };
-        self.troubled.insert(id);
-        self.evicted_in_vain = None;
+        self.lanes.breaker_opened(id, first);
+        self.backlog.hold_began();
         if let Some(at) = until {
             self.wake_lane(index, at, now);
         }
@@ -138,8 +137,8 @@ impl Scheduler {
 
     /// Starts the recovery of a lane's destination: waiting retries become due, and a pace limits the rate.
     pub(super) fn recovered(&mut self, index: u32, now: Timestamp) {
-        let drain = Drain::new(now, self.id_timeline.next(), |at| self.id_timeline.since(at));
-        let lane = self.lane_mut(index);
+        let drain = Drain::new(now, self.backlog.id_timeline.next(), |at| self.backlog.id_timeline.since(at));
+        let lane = &mut self.lanes[index];
         let (id, strict) = (lane.id, lane.is_strict());
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
         let Some(destination) = lane.destination.as_mut() else { return };
@@ -149,7 +148,7 @@ impl Scheduler {
             lane.begin_drain(drain);
         }
         self.tell_spilling(index, before);
-        self.troubled.remove(&id);
+        self.lanes.breaker_closed(id);
         self.sort_ready(index);
         for retry in retries {
             self.make_due(retry, now);
@@ -161,13 +160,13 @@ impl Scheduler {
 
     /// Handles the closing of a shared gate's breaker: each lane behind it recovers at its own pace.
     pub(super) fn shared_recovered(&mut self, gate: SharedGate, now: Timestamp) {
-        for lane in self.parked_at(gate) {
-            let Some(index) = self.lane_index.get(&lane).copied() else { continue };
-            let is_healthy = self.lane_ref(index).destination.as_ref().is_some_and(|destination| {
+        for lane in self.shared.parked_at(gate) {
+            let Some(index) = self.lanes.find(lane) else { continue };
+            let is_healthy = self.lanes[index].destination.as_ref().is_some_and(|destination| {
                 destination.breaker.standing(now) == BreakerState::Closed && destination.pace.is_none()
             });
             if is_healthy {
-                if let Some(destination) = self.lane_mut(index).destination.as_mut() {
+                if let Some(destination) = self.lanes[index].destination.as_mut() {
                     destination.healthy = destination.healthy.max(destination.breaker.successes_per_second(now));
                 }
                 self.recovered(index, now);
@@ -179,7 +178,7 @@ impl Scheduler {
     /// Ends what is no longer needed: a pace that held nothing back, an empty drain, and the budget of a destination
     /// that has stopped failing.
     pub(super) fn tidy_destination(&mut self, index: u32, now: Timestamp) {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         if lane.drain().is_some_and(Drain::is_empty) {
             lane.end_drain();
         }
@@ -197,7 +196,7 @@ impl Scheduler {
 
     /// Ends a lane's drain and puts its postponed retries back into its queues.
     fn restock(&mut self, index: u32, now: Timestamp) {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
         lane.end_drain();
         self.tell_spilling(index, before);
@@ -206,7 +205,7 @@ impl Scheduler {
     }
 
     fn take_back_postponed(&mut self, index: u32) {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         for tier in Tier::ALL {
             lane.take_back_postponed(tier);
         }
@@ -216,17 +215,17 @@ impl Scheduler {
     /// Moves the ready deliveries into the parts they belong to.
     fn sort_ready(&mut self, index: u32) {
         for tier in Tier::ALL {
-            for id in self.lane_mut(index).take_ready(tier) {
-                let Some(item) = self.items.get(&id) else { continue };
-                let part = self.lane_ref(index).part(item.delivery.born);
-                self.lane_mut(index).push(tier, part, id);
+            for id in self.lanes[index].take_ready(tier) {
+                let Some(item) = self.window.get(id) else { continue };
+                let part = self.lanes[index].part(item.delivery.born);
+                self.lanes[index].push(tier, part, id);
             }
         }
     }
 
     /// Makes a waiting retry due now.
     fn make_due(&mut self, id: DeliveryId, now: Timestamp) {
-        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
         if let State::Retry { due, cause } = item.delivery.state
             && due > now
         {
@@ -238,7 +237,7 @@ impl Scheduler {
     /// Makes a waiting delivery due now, at its owner's request. Gates and holds of its lane still apply; a wait that
     /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
     pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
-        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
         let due_now = match item.delivery.state {
             State::Queued { due } if due > now => State::Queued { due: now },
             State::Retry { due, cause } if due > now => State::Retry { due: now, cause },
@@ -250,7 +249,7 @@ impl Scheduler {
 
     /// Takes a retry from the budget of the lane's destination, where it applies; `false` if the budget is spent.
     pub(super) fn may_retry(&mut self, index: u32, now: Timestamp) -> bool {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         let drains = lane.drain().is_some();
         let strict = lane.is_strict();
         let Some(destination) = lane.destination.as_mut() else { return true };
@@ -263,7 +262,7 @@ impl Scheduler {
 
     /// Keeps a retry over the budget aside until the budget allows it.
     pub(super) fn postpone(&mut self, index: u32, tier: Tier, id: DeliveryId, now: Timestamp) {
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         let rank = lane.ranked(id);
         let Some(destination) = lane.destination.as_mut() else { return };
         destination.postponed[tier.index()].push(rank);
@@ -272,21 +271,9 @@ impl Scheduler {
         }
     }
 
-    /// Notes which queues started or stopped spilling because the lane was divided differently.
-    pub(super) fn tell_spilling(&mut self, index: u32, before: [bool; 3]) {
-        let lane = self.lane_ref(index);
-        let id = lane.id;
-        for tier in Tier::ALL {
-            let spilling = self.lane_ref(index).is_spilling(tier);
-            if spilling != before[tier.index()] {
-                self.spilling_changes.push((id, tier, spilling));
-            }
-        }
-    }
-
     /// The state of a lane's own breaker.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
-        let destination = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
+        let destination = self.lanes.of(lane).and_then(|lane| lane.destination.as_ref());
         destination.map_or(BreakerState::Closed, |destination| destination.breaker.standing(now))
     }
 }

@@ -8,7 +8,7 @@ use crate::flow::Protection;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Breaker, BreakerState, OpenReason, Soft};
 use crate::flow::pace;
-use crate::id::{LaneId, TenantId};
+use crate::id::LaneId;
 use crate::scheduler::TenantSettings;
 use crate::time::Timestamp;
 
@@ -64,7 +64,7 @@ pub enum Reset {
 impl Scheduler {
     /// Sets an operator's settings for a tenant.
     pub fn set_tenant(&mut self, now: Timestamp, settings: TenantSettings) {
-        self.turn.set(settings, now);
+        self.turns.set(settings, now);
     }
 
     /// Every breaker that is not closed, lanes first.
@@ -75,35 +75,22 @@ impl Scheduler {
             opened: breaker.reason(),
             holds,
         };
-        let lanes = self.troubled.iter().filter_map(|lane| {
-            let entry = self.lane_ref(*self.lane_index.get(lane)?);
-            let kept = entry.kept.iter().sum::<u32>() as usize;
-            Some(shown(BreakerOf::Lane(*lane), &entry.destination.as_ref()?.breaker, kept))
+        let lanes = self.lanes.troubled().filter_map(|lane| {
+            let kept = lane.kept.iter().sum::<u32>() as usize;
+            Some(shown(BreakerOf::Lane(lane.id), &lane.destination.as_ref()?.breaker, kept))
         });
-        let shared = self.shared_gates().filter_map(|(gate, parked)| {
-            let breaker = self.shared_breaker(gate)?;
-            Some(shown(BreakerOf::Shared(gate), breaker, parked))
-        });
+        let shared = self.shared.iter().map(|(gate, breaker, parked)| shown(BreakerOf::Shared(gate), breaker, parked));
         lanes.chain(shared).filter(|shown| shown.standing != BreakerState::Closed).collect()
-    }
-
-    /// The lanes in memory that share a gate, each with its tenant.
-    pub fn lanes_through(&self, gate: SharedGate) -> Vec<(LaneId, TenantId)> {
-        let settings = self.lane_index.values().filter_map(|index| self.lane_ref(*index).settings.as_ref());
-        let through = settings.filter(|settings| settings.shared().contains(&Some(gate)));
-        let mut lanes: Vec<(LaneId, TenantId)> = through.map(|settings| (settings.lane, settings.tenant)).collect();
-        // Sorted, since the order of a map must not influence a simulation.
-        lanes.sort_unstable();
-        lanes
     }
 
     /// Resets a breaker; `false` if it does not exist or is closed.
     pub fn reset(&mut self, now: Timestamp, of: BreakerOf, how: Reset) -> bool {
         let breaker = match of {
-            BreakerOf::Lane(lane) => self.lane_index.get(&lane).copied().and_then(|index| {
-                self.lane_mut(index).destination.as_mut().map(|destination| &mut destination.breaker)
-            }),
-            BreakerOf::Shared(gate) => self.shared_breaker_mut(gate),
+            BreakerOf::Lane(lane) => self
+                .lanes
+                .find(lane)
+                .and_then(|index| self.lanes[index].destination.as_mut().map(|destination| &mut destination.breaker)),
+            BreakerOf::Shared(gate) => self.shared.breaker_mut(gate),
         };
         let Some(breaker) = breaker.filter(|breaker| breaker.standing(now) != BreakerState::Closed) else {
             return false;
@@ -113,8 +100,13 @@ impl Scheduler {
             Reset::Force => breaker.force_close(now),
         }
         match (of, how) {
-            (BreakerOf::Lane(lane), Reset::Force) => self.recovered(self.lane_index[&lane], now),
-            (BreakerOf::Lane(lane), Reset::Probe) => self.enqueue_tiers(self.lane_index[&lane], now),
+            (BreakerOf::Lane(lane), _) => {
+                let index = self.lanes.ensure(lane);
+                match how {
+                    Reset::Force => self.recovered(index, now),
+                    Reset::Probe => self.enqueue_tiers(index, now),
+                }
+            }
             (BreakerOf::Shared(gate), Reset::Force) => self.shared_recovered(gate, now),
             (BreakerOf::Shared(gate), Reset::Probe) => self.enqueue_parked(gate, now),
         }
@@ -123,13 +115,13 @@ impl Scheduler {
 
     /// The breakers that are not closed, for the next start.
     pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
-        let lanes = self.troubled.iter().filter_map(|lane| {
-            let destination = self.lane_ref(*self.lane_index.get(lane)?).destination.as_ref()?;
-            Some(SoftBreaker { of: BreakerOf::Lane(*lane), soft: destination.breaker.soft()? })
+        let lanes = self.lanes.troubled().filter_map(|lane| {
+            Some(SoftBreaker { of: BreakerOf::Lane(lane.id), soft: lane.destination.as_ref()?.breaker.soft()? })
         });
-        let shared = self.shared_gates().filter_map(|(gate, _)| {
-            Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: self.shared_breaker(gate)?.soft()? })
-        });
+        let shared = self
+            .shared
+            .iter()
+            .filter_map(|(gate, breaker, _)| Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: breaker.soft()? }));
         lanes.chain(shared).collect()
     }
 
@@ -141,12 +133,10 @@ impl Scheduler {
         for SoftBreaker { of, soft } in breakers {
             match of {
                 BreakerOf::Lane(lane) => {
-                    let index = self.lane(*lane);
-                    self.troubled.insert(*lane);
-                    let destination = self
-                        .lane_mut(index)
-                        .destination
-                        .get_or_insert_with(|| Box::new(DestinationState::unlimited(now)));
+                    let index = self.lanes.ensure(*lane);
+                    self.lanes.breaker_opened(*lane, false);
+                    let destination = &mut self.lanes[index].destination;
+                    let destination = destination.get_or_insert_with(|| Box::new(DestinationState::unlimited(now)));
                     destination.breaker = Breaker::restore(*soft);
                 }
                 BreakerOf::Shared(gate) => self.restore_shared(*gate, *soft, now),
@@ -156,7 +146,7 @@ impl Scheduler {
 
     /// The progress of a lane's recovery with `waiting` deliveries to send; `None` if it is not recovering.
     pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
-        let destination = self.lane_ref(*self.lane_index.get(&lane)?).destination.as_ref()?;
+        let destination = self.lanes.of(lane)?.destination.as_ref()?;
         let rate_milli = destination.pace.as_ref()?.rate();
         let drained_at = pace::forecast(now, waiting, rate_milli, destination.healthy);
         Some(Recovery { rate_milli, drained_at })

@@ -2,8 +2,8 @@
 
 use super::lane::Lane;
 use super::turn::Speed;
+use super::window::Item;
 use super::{Scheduler, Stage};
-use crate::delivery::Delivery;
 use crate::hold::{Hold, Why};
 use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
@@ -21,19 +21,19 @@ pub enum Explained {
 impl Scheduler {
     /// Why a delivery waits. `lane` and `state` are those of its row, for a delivery that is not in the window.
     pub fn explain(&self, now: Timestamp, id: DeliveryId, lane: LaneId, state: State) -> Explained {
-        let (Some(item), Some(lane)) = (self.items.get(&id), self.lane_of(id)) else {
+        let Some(item) = self.window.get(id) else {
             return Explained::Waits(self.explain_row(now, lane, state));
         };
         Explained::Waits(match item.stage {
             Stage::InFlight | Stage::Recording => return Explained::UnderWay,
-            Stage::Waiting => until_due(item.delivery.state, Some(lane), now),
-            Stage::Ready => self.explain_ready(lane, &item.delivery, now),
+            Stage::Waiting => until_due(item.delivery.state, Some(&self.lanes[item.lane]), now),
+            Stage::Ready => self.explain_ready(item, now),
         })
     }
 
-    fn explain_ready(&self, lane: &Lane, delivery: &Delivery, now: Timestamp) -> Hold {
-        let index = self.lane_index[&lane.id];
-        if let Some(block) = self.blocked_by(index, delivery.tier, now) {
+    fn explain_ready(&self, item: &Item, now: Timestamp) -> Hold {
+        let (lane, delivery) = (&self.lanes[item.lane], &item.delivery);
+        if let Some(block) = self.blocked_by(item.lane, delivery.tier, now) {
             return block.hold;
         }
         if lane.speed() == Speed::Slow && !self.has_room_for_slow() {
@@ -46,18 +46,18 @@ impl Scheduler {
         {
             return Hold { why: Why::RetryBudget, until: destination.budget.next_at(now) };
         }
-        let tenant = lane.settings.as_ref().and_then(|settings| self.turn.holding(settings.tenant, now));
+        let tenant = lane.settings.as_ref().and_then(|settings| self.turns.holding(settings.tenant, now));
         tenant.unwrap_or(Hold { why: Why::Turn, until: None })
     }
 
     fn explain_row(&self, now: Timestamp, lane: LaneId, state: State) -> Hold {
-        let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
+        let lane = self.lanes.of(lane);
         if state.due().is_some_and(|due| due > now) {
             return until_due(state, lane, now);
         }
         let hold = match lane {
             Some(lane) => self.holding(lane, now),
-            None => self.wide_pause(None, now).map(|(_, hold)| hold),
+            None => self.pauses.holding(None, now).map(|(_, hold)| hold),
         };
         let strict = lane.is_some_and(Lane::is_strict);
         hold.unwrap_or(Hold { why: if strict { Why::Order } else { Why::Turn }, until: None })

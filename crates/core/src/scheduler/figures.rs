@@ -84,17 +84,18 @@ pub struct SchedulerFigures {
 impl Scheduler {
     /// The figures at `now`. It looks at every delivery of the window.
     pub fn figures(&self, now: Timestamp) -> SchedulerFigures {
+        let (paused_tenants, paused_origins) = self.pauses.counts(now);
         let mut figures = SchedulerFigures {
-            in_flight: self.in_flight.len() as u64,
+            in_flight: self.window.in_flight() as u64,
             spilling: self
                 .lanes
                 .iter()
                 .map(|lane| Tier::ALL.iter().filter(|tier| lane.is_spilling(**tier)).count() as u64)
                 .sum(),
-            trips: self.trips,
-            paused: self.paused_all.filter(|hold| hold.holds(now)),
-            paused_tenants: self.paused_tenants.values().filter(|hold| hold.holds(now)).count() as u64,
-            paused_origins: self.paused_origins.values().filter(|hold| hold.holds(now)).count() as u64,
+            trips: self.shared.trips(),
+            paused: self.pauses.all(now),
+            paused_tenants,
+            paused_origins,
             states: [Phase::Queued, Phase::Dispatching, Phase::Retry, Phase::AwaitingAck].map(|phase| (phase, 0)),
             ready: 0,
             unheld: 0,
@@ -102,8 +103,9 @@ impl Scheduler {
             oldest_unheld: None,
             open: [0; 5],
         };
+        figures.trips[BreakerScope::Endpoint as usize] = self.lanes.trips();
         let mut firsts = BTreeMap::new();
-        for item in self.items.iter() {
+        for item in self.window.iter() {
             let delivery = &item.delivery;
             let phase = match item.stage {
                 Stage::InFlight | Stage::Recording => Phase::Dispatching,

@@ -6,16 +6,14 @@
 
 use std::time::Duration;
 
+use super::Scheduler;
 use super::destination::DestinationState;
-use super::record::move_to;
-use super::shared::Passed;
+use super::shared::PassedGates;
 use super::turn::TakenTurn;
-use super::{Scheduler, Stage};
 use crate::delivery::Compact;
 use crate::flow::breaker::Pass;
 use crate::flow::{Protection, SharedGate};
 use crate::id::{CredentialId, DeliveryId, EndpointId, LaneId, MessageId};
-use crate::state::State;
 use crate::time::Timestamp;
 
 /// The expected duration of an attempt at a destination without measurements.
@@ -50,11 +48,11 @@ pub(super) struct Flight {
     taken: TakenTurn,
     pub(super) started: Timestamp,
     expected: Duration,
-    slow: bool,
+    pub(super) slow: bool,
     /// The generation of its lane's breaker at the start.
     pub(super) generation: u32,
     /// The shared gates it passed: its lane may have other gates when it ends.
-    pub(super) shared: Passed,
+    pub(super) shared: PassedGates,
 }
 
 impl Flight {
@@ -70,29 +68,16 @@ impl Flight {
 impl Scheduler {
     /// Takes the slot and tokens of an attempt; the delivery is then in flight.
     pub(super) fn start(&mut self, id: DeliveryId, taken: TakenTurn, now: Timestamp) -> AttemptStart {
-        let endpoint = self.items[&id].delivery.endpoint;
-        let (pass, expected, slow) = self.start_own(id, taken.lane, now);
-        let settings = self.lane_ref(taken.lane).settings.clone();
-        let shared = settings.map_or([None; 4], |settings| self.start_shared(&settings, now));
-        self.turn.sent(taken, expected, now);
-        self.slow_in_flight += u32::from(slow);
-        let number = self.in_flight.insert(Flight {
-            delivery: id,
-            endpoint,
-            taken,
-            started: now,
-            expected,
-            slow,
-            generation: pass.generation,
-            shared,
-        });
-        let refused = &mut self.refused_moves;
-        let item = self.items.get_mut(&id).expect("picked from the window");
-        let due = item.delivery.state.due().unwrap_or(now);
-        move_to(&mut item.delivery, State::Dispatching, refused);
-        item.stage = Stage::InFlight;
-        item.number = number;
-        let delivery = &item.delivery;
+        let delivery = &self.window[id].delivery;
+        let (endpoint, due) = (delivery.endpoint, delivery.state.due().unwrap_or(now));
+        let first_try = delivery.attempts == 0;
+        let (pass, expected, slow) = self.start_own(id, taken.lane, first_try, now);
+        let settings = self.lanes[taken.lane].settings.as_ref();
+        let shared = settings.map_or([None; 4], |settings| self.shared.start(settings, now));
+        self.turns.sent(taken, expected, now);
+        let flight =
+            Flight { delivery: id, endpoint, taken, started: now, expected, slow, generation: pass.generation, shared };
+        let delivery = self.window.take_off(flight);
         AttemptStart {
             delivery: id,
             message: delivery.message,
@@ -107,10 +92,9 @@ impl Scheduler {
 
     /// Takes a slot of the lane and passes its own gates. Returns the expected duration as well, and whether the
     /// destination is slow.
-    fn start_own(&mut self, id: DeliveryId, index: u32, now: Timestamp) -> (Pass, Duration, bool) {
-        let first_try = self.items[&id].delivery.attempts == 0;
+    fn start_own(&mut self, id: DeliveryId, index: u32, first_try: bool, now: Timestamp) -> (Pass, Duration, bool) {
         let protection = self.limits.protection;
-        let lane = self.lane_mut(index);
+        let lane = &mut self.lanes[index];
         lane.in_flight += 1;
         let Some(settings) = lane.settings.as_ref() else { return (Pass::FIRST, EXPECTED, false) };
         if lane.destination.is_none() && (protection == Protection::On || settings.rate().is_some()) {
@@ -124,33 +108,32 @@ impl Scheduler {
 
     /// Frees the slots of an attempt that has ended.
     pub(super) fn landed(&mut self, id: DeliveryId, now: Timestamp) -> Option<Flight> {
-        let flight = self.free_slot(id)?;
-        self.turn.landed(flight.taken, flight.expected, now.since(flight.started));
+        let (flight, _) = self.free_slot(id)?;
+        self.turns.landed(flight.taken, flight.expected, now.since(flight.started));
         Some(flight)
     }
 
     /// Frees the slots of an attempt that was not made after all, and gives back what it took.
     pub(super) fn unsent(&mut self, id: DeliveryId, now: Timestamp) {
-        let Some(flight) = self.free_slot(id) else { return };
-        self.turn.put_back(flight.taken, flight.expected, flight.started);
-        let index = self.items[&id].lane;
-        let lane = self.lane_mut(index);
-        if let Some(settings) = lane.settings.clone() {
+        let Some((flight, index)) = self.free_slot(id) else { return };
+        self.turns.put_back(flight.taken, flight.expected, flight.started);
+        let lane = &mut self.lanes[index];
+        if let Some(settings) = &lane.settings {
             if let Some(destination) = &mut lane.destination {
-                destination.put_back(&settings, &flight);
+                destination.put_back(settings, &flight);
             }
-            self.put_back_shared(&flight, now);
+            for (gate, pass) in flight.shared.iter().flatten() {
+                self.shared.put_back(*gate, *pass, flight.started);
+                self.enqueue_parked(*gate, now);
+            }
         }
         self.enqueue_tiers(index, now);
     }
 
-    fn free_slot(&mut self, id: DeliveryId) -> Option<Flight> {
-        let item = &self.items[&id];
-        let (number, index) = (item.number, item.lane);
-        let flight = self.in_flight.remove(number).filter(|flight| flight.delivery == id)?;
-        let lane = self.lane_mut(index);
+    fn free_slot(&mut self, id: DeliveryId) -> Option<(Flight, u32)> {
+        let (flight, index) = self.window.land(id)?;
+        let lane = &mut self.lanes[index];
         lane.in_flight = lane.in_flight.saturating_sub(1);
-        self.slow_in_flight -= u32::from(flight.slow);
-        Some(flight)
+        Some((flight, index))
     }
 }

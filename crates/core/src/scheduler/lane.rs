@@ -330,6 +330,11 @@ impl Lane {
         self.in_flight < most
     }
 
+    /// When its last attempt started, as far as that is known.
+    pub(super) fn used(&self) -> Timestamp {
+        self.destination.as_ref().map_or(Timestamp::default(), |destination| destination.used)
+    }
+
     /// Whether attempts at its destination take long.
     pub(super) fn speed(&self) -> Speed {
         match &self.destination {

@@ -8,6 +8,7 @@ use super::lane::LaneSettings;
 use super::timer::Timer;
 use crate::hold::Hold;
 use crate::id::{LaneId, OriginId, TenantId};
+use crate::id_map::IdMap;
 use crate::time::Timestamp;
 
 /// Which pause holds a lane.
@@ -23,33 +24,82 @@ pub enum PausedBy {
     Lane,
 }
 
+/// The pauses of more than one lane.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    all: Option<Hold>,
+    tenants: IdMap<TenantId, Hold>,
+    origins: IdMap<OriginId, Hold>,
+}
+
+impl Pauses {
+    /// The widest pause that holds a lane with these settings.
+    pub(super) fn holding(&self, settings: Option<&LaneSettings>, now: Timestamp) -> Option<(PausedBy, Hold)> {
+        let in_force = |hold: &Hold| hold.holds(now);
+        if let Some(hold) = self.all(now) {
+            return Some((PausedBy::All, hold));
+        }
+        if self.tenants.is_empty() && self.origins.is_empty() {
+            return None;
+        }
+        let settings = settings?;
+        if let Some(hold) = self.tenants.get(&settings.tenant).copied().filter(in_force) {
+            return Some((PausedBy::Tenant(settings.tenant), hold));
+        }
+        let origin = settings.origin?;
+        let hold = self.origins.get(&origin).copied().filter(in_force)?;
+        Some((PausedBy::Origin(origin), hold))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_none() && self.tenants.is_empty() && self.origins.is_empty()
+    }
+
+    /// The pause of every lane.
+    pub(super) fn all(&self, now: Timestamp) -> Option<Hold> {
+        self.all.filter(|hold| hold.holds(now))
+    }
+
+    /// How many tenants and how many origins are paused.
+    pub(super) fn counts(&self, now: Timestamp) -> (u64, u64) {
+        let tenants = self.tenants.values().filter(|hold| hold.holds(now)).count();
+        let origins = self.origins.values().filter(|hold| hold.holds(now)).count();
+        (tenants as u64, origins as u64)
+    }
+
+    /// Removes pauses that have ended: if the clock is set back, there is no timer to end them again.
+    pub(super) fn remove_ended(&mut self, now: Timestamp) {
+        self.all = self.all(now);
+        self.tenants.retain(|_, hold| hold.holds(now));
+        self.origins.retain(|_, hold| hold.holds(now));
+    }
+}
+
 impl Scheduler {
     /// Pauses every lane.
     pub fn pause_all(&mut self, hold: Hold) {
-        self.evicted_in_vain = None;
-        self.paused_all = Some(hold);
-        self.set_pause_timer(hold);
+        self.pauses.all = Some(hold);
+        self.pause_began(hold);
     }
 
     /// Pauses a tenant.
     pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
-        self.evicted_in_vain = None;
-        self.paused_tenants.insert(tenant, hold);
-        self.set_pause_timer(hold);
+        self.pauses.tenants.insert(tenant, hold);
+        self.pause_began(hold);
     }
 
     /// Pauses every lane that sends to this origin.
     pub fn pause_origin(&mut self, origin: OriginId, hold: Hold) {
-        self.evicted_in_vain = None;
-        self.paused_origins.insert(origin, hold);
-        self.set_pause_timer(hold);
+        self.pauses.origins.insert(origin, hold);
+        self.pause_began(hold);
     }
 
     /// Pauses a lane.
     pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
-        self.evicted_in_vain = None;
-        let index = self.lane(lane);
-        self.lane_mut(index).holds_mut().paused = Some(hold);
+        self.backlog.hold_began();
+        let index = self.lanes.ensure(lane);
+        self.lanes[index].holds_mut().paused = Some(hold);
         if let Some(until) = hold.until {
             self.timers.set(until, Timer::Lane(lane));
         }
@@ -57,59 +107,41 @@ impl Scheduler {
 
     /// The pause of the lane itself, if there is one.
     pub fn pause_of_lane(&self, lane: LaneId, now: Timestamp) -> Option<Hold> {
-        let holds = self.lane_ref(*self.lane_index.get(&lane)?).holds.as_ref()?;
+        let holds = self.lanes.of(lane)?.holds.as_ref()?;
         holds.paused.filter(|hold| hold.holds(now))
     }
 
     /// The pause that holds a lane, if any; the widest if there are several.
     pub fn paused_by(&self, lane: LaneId, now: Timestamp) -> Option<PausedBy> {
-        let lane = self.lane_index.get(&lane).map(|index| self.lane_ref(*index));
+        let lane = self.lanes.of(lane);
         let settings = lane.and_then(|lane| lane.settings.as_deref());
-        let wide = self.wide_pause(settings, now).map(|(by, _)| by);
+        let wide = self.pauses.holding(settings, now).map(|(by, _)| by);
         let own = || lane?.holds.as_ref()?.paused.filter(|hold| hold.holds(now)).map(|_| PausedBy::Lane);
         wide.or_else(own)
     }
 
-    /// The widest pause of more than one lane that holds a lane with these settings.
-    pub(super) fn wide_pause(&self, settings: Option<&LaneSettings>, now: Timestamp) -> Option<(PausedBy, Hold)> {
-        let in_force = |hold: &Hold| hold.holds(now);
-        if let Some(hold) = self.paused_all.filter(in_force) {
-            return Some((PausedBy::All, hold));
-        }
-        if self.paused_tenants.is_empty() && self.paused_origins.is_empty() {
-            return None;
-        }
-        let settings = settings?;
-        if let Some(hold) = self.paused_tenants.get(&settings.tenant).copied().filter(in_force) {
-            return Some((PausedBy::Tenant(settings.tenant), hold));
-        }
-        let origin = settings.origin?;
-        let hold = self.paused_origins.get(&origin).copied().filter(in_force)?;
-        Some((PausedBy::Origin(origin), hold))
-    }
-
     /// Ends the pause of every lane.
     pub fn resume_all(&mut self, now: Timestamp) {
-        self.paused_all = None;
+        self.pauses.all = None;
         self.enqueue_all_lanes(now);
     }
 
     /// Ends a tenant's pause.
     pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
-        self.paused_tenants.remove(&tenant);
+        self.pauses.tenants.remove(&tenant);
         self.enqueue_all_lanes(now);
     }
 
     /// Ends an origin's pause.
     pub fn resume_origin(&mut self, origin: OriginId, now: Timestamp) {
-        self.paused_origins.remove(&origin);
+        self.pauses.origins.remove(&origin);
         self.enqueue_all_lanes(now);
     }
 
     /// Ends a lane's pause.
     pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
-        if let Some(index) = self.lane_index.get(&lane).copied() {
-            let lane = self.lane_mut(index);
+        if let Some(index) = self.lanes.find(lane) {
+            let lane = &mut self.lanes[index];
             lane.holds_mut().paused = None;
             lane.release(now);
             self.enqueue_tiers(index, now);
@@ -119,8 +151,8 @@ impl Scheduler {
 
     /// Holds a lane; of two holds the longer one applies.
     pub(super) fn hold(&mut self, lane: LaneId, hold: Hold) {
-        let index = self.lane(lane);
-        let holds = self.lane_mut(index).holds_mut();
+        let index = self.lanes.ensure(lane);
+        let holds = self.lanes[index].holds_mut();
         let longer = match (holds.by_answer.map(|held| held.until), hold.until) {
             (Some(None), _) => false,
             (Some(Some(held)), Some(until)) => until > held,
@@ -128,14 +160,15 @@ impl Scheduler {
         };
         if longer {
             holds.by_answer = Some(hold);
-            self.evicted_in_vain = None;
+            self.backlog.hold_began();
             if let Some(until) = hold.until {
                 self.timers.set(until, Timer::Lane(lane));
             }
         }
     }
 
-    fn set_pause_timer(&mut self, hold: Hold) {
+    fn pause_began(&mut self, hold: Hold) {
+        self.backlog.hold_began();
         if let Some(until) = hold.until {
             self.timers.set(until, Timer::Pause);
         }

@@ -4,7 +4,7 @@
 
 use super::{HORIZON, RowIndex, Scheduler, Stage};
 use crate::cut::{self, EndpointChange};
-use crate::delivery::{Decision, Delivery};
+use crate::delivery::Delivery;
 use crate::id::{DeliveryId, Shard};
 use crate::state::State;
 use crate::time::Timestamp;
@@ -42,7 +42,7 @@ pub enum AfterRecord {
 impl Scheduler {
     /// Notes that a delivery's change is durable, and continues with it.
     pub fn recorded(&mut self, now: Timestamp, id: DeliveryId) -> AfterRecord {
-        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Recording) else {
+        let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Recording) else {
             return AfterRecord::Ended;
         };
         if item.delivery.state.is_terminal() {
@@ -72,51 +72,17 @@ impl Scheduler {
     /// Whether a retry far in the future stays in the window: its destination is failing, and a recovery would make it
     /// due at once.
     fn keeps_retry(&mut self, id: DeliveryId, now: Timestamp) -> bool {
-        let item = &self.items[&id];
+        let item = &self.window[id];
         let is_retry = matches!(item.delivery.state, State::Retry { .. });
-        if !is_retry || item.keeps_wait || self.items.len() >= self.limits.window / 4 * 3 {
+        if !is_retry || item.keeps_wait || self.window.len() >= self.limits.window / 4 * 3 {
             return false;
         }
-        if self.lane_ref(item.lane).kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
+        if self.lanes[item.lane].kept[item.delivery.tier.index()] > self.limits.per_queue / 2 {
             // Waiting retries must not keep out deliveries that can be sent.
             return false;
         }
         let index = item.lane;
-        let destination = self.lane_mut(index).destination.as_mut();
+        let destination = self.lanes[index].destination.as_mut();
         destination.is_some_and(|destination| destination.is_troubled(now) && destination.keep_retry(id))
-    }
-
-    /// Applies a decision; the delivery is then being recorded.
-    pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> DeliveryChange {
-        let refused = &mut self.refused_moves;
-        let item = self.items.get_mut(&id).expect("the decision is about a delivery of the window");
-        let attempts_before = item.delivery.attempts;
-        item.delivery.attempts = decision.attempts;
-        item.delivery.previous_wait = decision.previous_wait;
-        item.delivery.limited_in_a_row = decision.limited_in_a_row;
-        item.delivery.last_cause = decision.last_cause;
-        item.delivery.compact = decision.compact;
-        move_to(&mut item.delivery, decision.state, refused);
-        if item.stage != Stage::Recording {
-            item.number = self.recording.insert(id);
-        }
-        item.stage = Stage::Recording;
-        item.place = decision.place;
-        item.keeps_wait = decision.keeps_wait;
-        DeliveryChange {
-            delivery: item.delivery.clone(),
-            attempts_before,
-            place: item.place,
-            shard: Shard::of(item.delivery.lane),
-            pauses_lane: decision.pauses_lane,
-            endpoint_change: decision.endpoint_change,
-        }
-    }
-}
-
-/// Changes the state. A transition that the table refuses is counted and not made.
-pub(super) fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
-    if delivery.state.become_(next).is_err() {
-        *refused += 1;
     }
 }

@@ -6,21 +6,22 @@
 //!
 //! Invariant: a parked lane is checked again when its gate lets requests through.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::blocked_by::{LaneBlock, UnblockedBy};
 use super::flight::Flight;
 use super::lane::{Lane, LaneSettings};
-use super::timer::Timer;
-use super::{BreakerScope, Limits, Scheduler};
+use super::timer::{Timer, Timers};
+use super::{BreakerScope, Scheduler};
 use crate::flow::SharedGate;
 use crate::flow::breaker::{
     Breaker, BreakerAnswer, BreakerChange, BreakerRule, BreakerState, LetsThrough, Pass, Signal, Soft,
 };
 use crate::flow::bucket::{Bucket, Rate};
 use crate::hold::{Hold, Why};
-use crate::id::{CredentialId, EndpointId, LaneId};
+use crate::id::{CredentialId, EndpointId, LaneId, OriginId};
+use crate::id_map::IdMap;
 use crate::time::Timestamp;
 
 /// The settings of a shared gate.
@@ -33,10 +34,10 @@ pub struct SharedSettings {
 }
 
 /// The gates that an attempt passed, each with its pass.
-pub(super) type Passed = [Option<(SharedGate, Pass)>; 4];
+pub(super) type PassedGates = [Option<(SharedGate, Pass)>; 4];
 
 #[derive(Debug)]
-pub(super) struct Shared {
+struct Shared {
     breaker: Breaker,
     settings: SharedSettings,
     bucket: Option<Bucket>,
@@ -70,10 +71,10 @@ impl Shared {
         }
     }
 
-    fn rule(&self, gate: SharedGate, limits: Limits) -> BreakerRule {
+    fn rule(&self, gate: SharedGate, origin_rule: BreakerRule) -> BreakerRule {
         self.settings.rule.unwrap_or(match gate {
             SharedGate::Region(_) => BreakerRule::REGION,
-            SharedGate::Origin(_) => limits.origin,
+            SharedGate::Origin(_) => origin_rule,
             SharedGate::Credential(_) => BreakerRule { in_a_row: 1, ..BreakerRule::ENDPOINT },
             SharedGate::Resolver => BreakerRule::RESOLVER,
         })
@@ -91,10 +92,159 @@ impl Shared {
     }
 }
 
+/// The gates that exist.
+#[derive(Debug, Default)]
+pub(super) struct SharedGates {
+    gates: BTreeMap<SharedGate, Box<Shared>>,
+    /// Origins with failures of a single endpoint so far, and that endpoint.
+    suspects: IdMap<OriginId, EndpointId>,
+    /// How often a breaker opened, by [`BreakerScope`].
+    trips: [u64; 5],
+}
+
+impl SharedGates {
+    /// The first of a lane's gates whose breaker is open, and its hold.
+    pub(super) fn open(&self, lane: &Lane, now: Timestamp) -> Option<(SharedGate, Hold)> {
+        self.of(lane)?.find_map(|(gate, shared)| {
+            let BreakerState::Open { until, .. } = shared.breaker.standing(now) else { return None };
+            Some((gate, Hold { why: why(gate), until }))
+        })
+    }
+
+    /// The first of a lane's gates that blocks it from sending now.
+    pub(super) fn blocked_by(&self, lane: &Lane, now: Timestamp) -> Option<LaneBlock> {
+        self.of(lane)?.find_map(|(gate, shared)| shared.blocked_by(gate, now))
+    }
+
+    /// The gates of a lane that exist; `None` if there are none at all.
+    fn of(&self, lane: &Lane) -> Option<impl Iterator<Item = (SharedGate, &Shared)>> {
+        if self.gates.is_empty() {
+            return None;
+        }
+        let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
+        Some(gates.filter_map(|gate| Some((gate, &**self.gates.get(&gate)?))))
+    }
+
+    /// Parks a lane, whose last attempt was at `used`, until the gate lets requests through.
+    pub(super) fn park(
+        &mut self,
+        gate: SharedGate,
+        lane: LaneId,
+        used: Timestamp,
+        until: Option<Timestamp>,
+        timers: &mut Timers,
+    ) {
+        let Some(shared) = self.gates.get_mut(&gate) else { return };
+        shared.parked.insert((used, lane));
+        if let Some(at) = until.filter(|at| *at < shared.wakes_at) {
+            shared.wakes_at = at;
+            timers.set(at, Timer::Gate(gate));
+        }
+    }
+
+    /// Takes some of the lanes that are parked at a gate, which may try again now. A timer is set for the others.
+    fn take_parked(&mut self, gate: SharedGate, now: Timestamp, timers: &mut Timers) -> Vec<LaneId> {
+        let Some(shared) = self.gates.get_mut(&gate) else { return Vec::new() };
+        shared.wakes_at = Timestamp::MAX;
+        let first = std::iter::from_fn(|| shared.parked.pop_first());
+        let taken = first.take(ENQUEUED_AT_ONCE).map(|(_, lane)| lane).collect();
+        if !shared.parked.is_empty() {
+            shared.wakes_at = now + ENQUEUE_AGAIN;
+            timers.set(shared.wakes_at, Timer::Gate(gate));
+        }
+        taken
+    }
+
+    fn entry(&mut self, gate: SharedGate, now: Timestamp, timers: &mut Timers) -> &mut Shared {
+        self.gates.entry(gate).or_insert_with(|| {
+            let look_at = now + LOOK_EVERY;
+            timers.set(look_at, Timer::Gate(gate));
+            Box::new(Shared { wakes_at: look_at, ..Shared::new(SharedSettings::default(), now) })
+        })
+    }
+
+    /// After the clock was set back: buckets continue from the new time.
+    pub(super) fn catch_up(&mut self, now: Timestamp) {
+        for shared in self.gates.values_mut() {
+            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+                bucket.catch_up(rate, now);
+            }
+        }
+    }
+
+    /// Notes an attempt at a lane's gates, and returns the passes.
+    pub(super) fn start(&mut self, settings: &LaneSettings, now: Timestamp) -> PassedGates {
+        settings.shared().map(|gate| {
+            let gate = gate?;
+            let Some(shared) = self.gates.get_mut(&gate) else { return Some((gate, Pass::FIRST)) };
+            shared.used = now;
+            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+                // `blocked_by` was checked before: there is a token.
+                let _ = bucket.take(rate, now);
+            }
+            Some((gate, shared.breaker.start(now)))
+        })
+    }
+
+    /// Gives back the token and pass of an attempt that was not made.
+    pub(super) fn put_back(&mut self, gate: SharedGate, pass: Pass, started: Timestamp) {
+        let Some(shared) = self.gates.get_mut(&gate) else { return };
+        if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
+            bucket.give_back(rate, started);
+        }
+        shared.breaker.put_back(pass.generation);
+    }
+
+    /// Whether a signal is to be counted at a gate. Most origins have one endpoint, which alone never opens the
+    /// origin's breaker, so a gate is created only by a failure, and an origin's only when a second endpoint fails.
+    fn counts(&mut self, gate: SharedGate, signal: Signal, endpoint: EndpointId) -> bool {
+        if self.gates.contains_key(&gate) {
+            return true;
+        }
+        if !matches!(signal, Signal::Failure | Signal::Overload) {
+            return false;
+        }
+        let SharedGate::Origin(origin) = gate else { return true };
+        if self.suspects.len() >= SUSPECTS_MAX {
+            self.suspects.clear();
+        }
+        *self.suspects.entry(origin).or_insert(endpoint) != endpoint
+    }
+
+    /// Drops a quiet gate without parked lanes and settings. A credential's gate stays while its breaker is not closed.
+    fn forget(&mut self, gate: SharedGate, now: Timestamp) {
+        let Some(shared) = self.gates.get(&gate) else { return };
+        let is_quiet = shared.breaker.is_as_new(now) || now.since(shared.used) >= KEPT;
+        let is_kept = matches!(gate, SharedGate::Credential(_)) && shared.breaker.standing(now) != BreakerState::Closed;
+        if is_quiet && !is_kept && shared.settings == SharedSettings::default() && shared.parked.is_empty() {
+            self.gates.remove(&gate);
+        }
+    }
+
+    /// The lanes that are parked at a gate.
+    pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
+        self.gates.get(&gate).map(|shared| shared.parked.iter().map(|(_, lane)| *lane).collect()).unwrap_or_default()
+    }
+
+    pub(super) fn breaker_mut(&mut self, gate: SharedGate) -> Option<&mut Breaker> {
+        self.gates.get_mut(&gate).map(|shared| &mut shared.breaker)
+    }
+
+    /// Every gate, with its breaker and the number of lanes parked at it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SharedGate, &Breaker, usize)> {
+        self.gates.iter().map(|(gate, shared)| (*gate, &shared.breaker, shared.parked.len()))
+    }
+
+    /// How often a breaker opened, by [`BreakerScope`].
+    pub(super) fn trips(&self) -> [u64; 5] {
+        self.trips
+    }
+}
+
 impl Scheduler {
     /// Sets the settings of a shared gate.
     pub fn set_shared(&mut self, now: Timestamp, gate: SharedGate, settings: SharedSettings) {
-        let shared = self.shared_entry(gate, now);
+        let shared = self.shared.entry(gate, now, &mut self.timers);
         if shared.settings.rate != settings.rate {
             shared.bucket = settings.rate.map(|rate| Bucket::full(&rate, now));
         }
@@ -105,8 +255,8 @@ impl Scheduler {
     /// Notes that a credential was replaced: the deliveries it held are tried again (B6).
     pub fn replaced(&mut self, now: Timestamp, credential: CredentialId) {
         let gate = SharedGate::Credential(credential);
-        if let Some(shared) = self.shared.get_mut(&gate) {
-            shared.breaker.force_close(now);
+        if let Some(breaker) = self.shared.breaker_mut(gate) {
+            breaker.force_close(now);
         }
         // The gate is not dropped at once: answers of attempts in flight still refer to it.
         self.enqueue_parked(gate, now);
@@ -115,8 +265,9 @@ impl Scheduler {
     /// Holds all lanes of a credential at a provider's request; a probe is sent first when the hold ends. A hold that
     /// already lasts longer, or has no end, stays.
     pub(super) fn hold_credential(&mut self, credential: CredentialId, hold: Hold, now: Timestamp) {
-        self.evicted_in_vain = None;
-        let breaker = &mut self.shared_entry(SharedGate::Credential(credential), now).breaker;
+        self.backlog.hold_began();
+        let gate = SharedGate::Credential(credential);
+        let breaker = &mut self.shared.entry(gate, now, &mut self.timers).breaker;
         let lasts = |until: Option<Timestamp>| until.unwrap_or(Timestamp::MAX);
         if let BreakerState::Open { until, .. } = breaker.standing(now)
             && lasts(until) >= lasts(hold.until)
@@ -126,53 +277,11 @@ impl Scheduler {
         breaker.trip(now, hold.until);
     }
 
-    /// The first of a lane's shared gates whose breaker is open, and its hold.
-    pub(super) fn shared_open(&self, lane: &Lane, now: Timestamp) -> Option<(SharedGate, Hold)> {
-        if self.shared.is_empty() {
-            return None;
-        }
-        let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
-        gates.filter_map(|gate| Some((gate, self.shared.get(&gate)?))).find_map(|(gate, shared)| {
-            let BreakerState::Open { until, .. } = shared.breaker.standing(now) else { return None };
-            Some((gate, Hold { why: why(gate), until }))
-        })
-    }
-
-    /// The first of a lane's shared gates that blocks it from sending now.
-    pub(super) fn blocked_by_shared(&self, lane: &Lane, now: Timestamp) -> Option<LaneBlock> {
-        if self.shared.is_empty() {
-            return None;
-        }
-        let gates = lane.settings.as_ref()?.shared().into_iter().flatten();
-        gates.filter_map(|gate| self.shared.get(&gate)?.blocked_by(gate, now)).next()
-    }
-
-    pub(super) fn park_at(&mut self, gate: SharedGate, lane: LaneId, until: Option<Timestamp>) {
-        let used = self.lane_index.get(&lane).and_then(|index| self.lane_ref(*index).destination.as_ref());
-        let used = used.map_or(Timestamp::default(), |destination| destination.used);
-        let Some(shared) = self.shared.get_mut(&gate) else { return };
-        shared.parked.insert((used, lane));
-        if let Some(at) = until.filter(|at| *at < shared.wakes_at) {
-            shared.wakes_at = at;
-            self.timers.set(at, Timer::Gate(gate));
-        }
-    }
-
-    fn shared_entry(&mut self, gate: SharedGate, now: Timestamp) -> &mut Shared {
-        if !self.shared.contains_key(&gate) {
-            let look_at = now + LOOK_EVERY;
-            self.timers.set(look_at, Timer::Gate(gate));
-            let shared = Shared { wakes_at: look_at, ..Shared::new(SharedSettings::default(), now) };
-            self.shared.insert(gate, Box::new(shared));
-        }
-        self.shared.get_mut(&gate).expect("created above if it was missing")
-    }
-
     /// Checks a gate when its timer fires: lanes are let through, or the gate is dropped.
     pub(super) fn look_at_gate(&mut self, gate: SharedGate, now: Timestamp) {
         self.enqueue_parked(gate, now);
-        self.forget_shared(gate, now);
-        if let Some(shared) = self.shared.get_mut(&gate)
+        self.shared.forget(gate, now);
+        if let Some(shared) = self.shared.gates.get_mut(&gate)
             && shared.wakes_at == Timestamp::MAX
             && shared.settings == SharedSettings::default()
         {
@@ -181,58 +290,13 @@ impl Scheduler {
         }
     }
 
-    /// After the clock was set back: buckets continue from the new time.
-    pub(super) fn catch_up_shared(&mut self, now: Timestamp) {
-        for shared in self.shared.values_mut() {
-            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
-                bucket.catch_up(rate, now);
-            }
-        }
-    }
-
     /// Lets the lanes that are parked at a gate try again.
     pub(super) fn enqueue_parked(&mut self, gate: SharedGate, now: Timestamp) {
-        let Some(shared) = self.shared.get_mut(&gate) else { return };
-        shared.wakes_at = Timestamp::MAX;
-        let enqueued: Vec<LaneId> = shared.parked.iter().take(ENQUEUED_AT_ONCE).map(|(_, lane)| *lane).collect();
-        for _ in &enqueued {
-            shared.parked.pop_first();
-        }
-        if !shared.parked.is_empty() {
-            shared.wakes_at = now + ENQUEUE_AGAIN;
-            self.timers.set(shared.wakes_at, Timer::Gate(gate));
-        }
-        for lane in enqueued {
-            if let Some(index) = self.lane_index.get(&lane).copied() {
+        for lane in self.shared.take_parked(gate, now, &mut self.timers) {
+            if let Some(index) = self.lanes.find(lane) {
                 self.enqueue_tiers(index, now);
                 self.drop_if_idle(index, now);
             }
-        }
-    }
-
-    /// Notes an attempt at a lane's shared gates, and returns the passes.
-    pub(super) fn start_shared(&mut self, settings: &LaneSettings, now: Timestamp) -> Passed {
-        settings.shared().map(|gate| {
-            let gate = gate?;
-            let Some(shared) = self.shared.get_mut(&gate) else { return Some((gate, Pass::FIRST)) };
-            shared.used = now;
-            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
-                // `blocked_by_shared` was checked before: there is a token.
-                let _ = bucket.take(rate, now);
-            }
-            Some((gate, shared.breaker.start(now)))
-        })
-    }
-
-    /// Gives back the tokens and passes of an attempt that was not made.
-    pub(super) fn put_back_shared(&mut self, flight: &Flight, now: Timestamp) {
-        for (gate, pass) in flight.shared.iter().flatten() {
-            let Some(shared) = self.shared.get_mut(gate) else { continue };
-            if let (Some(rate), Some(bucket)) = (&shared.settings.rate, &mut shared.bucket) {
-                bucket.give_back(rate, flight.started);
-            }
-            shared.breaker.put_back(pass.generation);
-            self.enqueue_parked(*gate, now);
         }
     }
 
@@ -252,19 +316,17 @@ impl Scheduler {
                 SharedGate::Resolver => heard.resolver,
                 SharedGate::Origin(_) | SharedGate::Region(_) => heard.signal,
             };
-            let is_bad = matches!(signal, Signal::Failure | Signal::Overload);
-            let is_counted = self.shared.contains_key(&gate) || (is_bad && self.is_suspect(gate, flight.endpoint));
-            if !is_counted {
+            if !self.shared.counts(gate, signal, flight.endpoint) {
                 continue;
             }
-            let (several_tenants, limits) = (self.turn.tenants() > 1, self.limits);
-            let shared = self.shared_entry(gate, now);
+            let several_tenants = self.turns.tenants() > 1;
+            let shared = self.shared.entry(gate, now, &mut self.timers);
             let (rule, endpoint) = match (gate, settings.origin) {
                 (SharedGate::Resolver, _) if several_tenants => {
                     (BreakerRule::RESOLVER_OF_TENANTS, EndpointId::from_raw(settings.tenant.raw()))
                 }
                 (SharedGate::Resolver, Some(origin)) => (BreakerRule::RESOLVER, EndpointId::from_raw(origin.raw())),
-                _ => (shared.rule(gate, limits), flight.endpoint),
+                _ => (shared.rule(gate, self.limits.origin), flight.endpoint),
             };
             let answer = BreakerAnswer {
                 generation: pass.generation,
@@ -278,67 +340,28 @@ impl Scheduler {
                 Some(BreakerChange::Closed) => closed.push(gate),
                 // A refused credential stays refused until an operator replaces it.
                 Some(BreakerChange::Opened | BreakerChange::Reopened) if is_credential => {
-                    shared.breaker.trip(now, None)
+                    shared.breaker.trip(now, None);
                 }
                 Some(BreakerChange::Opened | BreakerChange::Reopened) => {}
                 // Another probe may be sent.
                 None if shared.breaker.lets_through(now) == LetsThrough::Probe => self.enqueue_parked(gate, now),
                 None => {}
             }
-            self.trips[BreakerScope::of(gate) as usize] += u64::from(change == Some(BreakerChange::Opened));
-            self.forget_shared(gate, now);
+            self.shared.trips[BreakerScope::of(gate) as usize] += u64::from(change == Some(BreakerChange::Opened));
+            self.shared.forget(gate, now);
         }
         closed
     }
 
-    /// Whether a failure is to be counted at a gate that does not exist yet. Most origins have one endpoint, which
-    /// alone never opens the origin's breaker, so the gate is created only when a second endpoint fails.
-    fn is_suspect(&mut self, gate: SharedGate, endpoint: EndpointId) -> bool {
-        let SharedGate::Origin(origin) = gate else { return true };
-        if self.suspects.len() >= SUSPECTS_MAX {
-            self.suspects.clear();
-        }
-        *self.suspects.entry(origin).or_insert(endpoint) != endpoint
-    }
-
-    /// Drops a quiet gate without parked lanes and settings. A credential's gate stays while its breaker is not closed.
-    pub(super) fn forget_shared(&mut self, gate: SharedGate, now: Timestamp) {
-        let Some(shared) = self.shared.get(&gate) else { return };
-        let is_quiet = shared.breaker.is_as_new(now) || now.since(shared.used) >= KEPT;
-        let is_kept = matches!(gate, SharedGate::Credential(_)) && shared.breaker.standing(now) != BreakerState::Closed;
-        if is_quiet && !is_kept && shared.settings == SharedSettings::default() && shared.parked.is_empty() {
-            self.shared.remove(&gate);
-        }
-    }
-
-    /// The lanes that are parked at a gate.
-    pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
-        self.shared.get(&gate).map(|shared| shared.parked.iter().map(|(_, lane)| *lane).collect()).unwrap_or_default()
-    }
-
-    /// The breaker of a shared gate.
-    pub(super) fn shared_breaker(&self, gate: SharedGate) -> Option<&Breaker> {
-        self.shared.get(&gate).map(|shared| &shared.breaker)
-    }
-
-    pub(super) fn shared_breaker_mut(&mut self, gate: SharedGate) -> Option<&mut Breaker> {
-        self.shared.get_mut(&gate).map(|shared| &mut shared.breaker)
-    }
-
     /// Restores a gate's breaker after a restart.
     pub(super) fn restore_shared(&mut self, gate: SharedGate, soft: Soft, now: Timestamp) {
-        let breaker = &mut self.shared_entry(gate, now).breaker;
+        let breaker = &mut self.shared.entry(gate, now, &mut self.timers).breaker;
         *breaker = Breaker::restore(soft);
         // The hold of a refused credential has no end and so a length of zero; that of a `Retry-After` has a length. A
         // refused credential is not probed: it stays held until an operator replaces it.
         if matches!(gate, SharedGate::Credential(_)) && soft.hold.is_zero() {
             breaker.trip(now, None);
         }
-    }
-
-    /// Every shared gate, with the number of lanes parked at it.
-    pub(super) fn shared_gates(&self) -> impl Iterator<Item = (SharedGate, usize)> {
-        self.shared.iter().map(|(gate, shared)| (*gate, shared.parked.len()))
     }
 }
 
@@ -351,7 +374,7 @@ pub(super) struct Heard {
     /// The signal for the DNS resolver's gate.
     pub(super) resolver: Signal,
     pub(super) messages_wait: bool,
-    pub(super) retry_after: Option<std::time::Duration>,
+    pub(super) retry_after: Option<Duration>,
     pub(super) roll: crate::dice::Roll,
 }
 

@@ -1,4 +1,4 @@
-//! A comparison of the queue with a slow model, and tests of single rules.
+//! A comparison of the scheduler with a slow model, and tests of single rules.
 
 mod gates;
 mod model;
@@ -16,7 +16,8 @@ use super::*;
 use crate::cut::{self, CutScope};
 use crate::delivery::{Compact, Delivery, Expiry};
 use crate::flow::Protection;
-use crate::id::{Key, MessageId};
+use crate::hold::Hold;
+use crate::id::{EndpointId, Key, LaneId, TenantId};
 use crate::policy::{JitterSpec, Policy, PolicySpec};
 use crate::{Cause, Why};
 use model::{LANES, SchedulerModel};
@@ -466,7 +467,7 @@ fn a_lane_is_dropped_after_its_pause() {
     queue.pause_lane(LaneId::from_raw(8), Hold { why: Why::Paused, until: None });
     queue.next(NOW + seconds(1), ROLL);
     queue.resume_lane(LaneId::from_raw(8), NOW + seconds(1));
-    assert!(queue.lane_index.is_empty(), "{queue:?}");
+    assert!(queue.lanes.len() == 0, "{queue:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use super::record::DeliveryChange;
+use super::window::Item;
 use super::{Scheduler, Stage};
 use crate::delivery::{self, Circumstances};
 use crate::dice::Roll;
@@ -46,6 +47,12 @@ pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Timestamp, Timer)>>,
     /// Twice the number of needed timers at the last removal.
     tidy_at: usize,
+    /// The time of the last call of [`Scheduler::next`].
+    latest: Timestamp,
+    /// Deliveries whose TTL may be over.
+    pub(super) over: Vec<DeliveryId>,
+    /// Deliveries whose receipt did not come in time.
+    pub(super) unacknowledged: Vec<DeliveryId>,
 }
 
 impl Timers {
@@ -91,27 +98,24 @@ impl Timers {
 impl Scheduler {
     /// Runs every timer that has fired by `now`.
     pub(super) fn fire(&mut self, now: Timestamp) {
-        if now < self.latest {
+        if now < self.timers.latest {
             self.catch_up(now);
         }
-        self.latest = now;
+        self.timers.latest = now;
         if self.timers.is_untidy() {
             self.tidy_timers();
         }
         while let Some(timer) = self.timers.take(now) {
             match timer {
                 Timer::Due(id) => self.due(id, now),
-                Timer::Over(id) => self.over.push(id),
-                // A pause that has ended is removed: if the clock is set back, there is no timer to end it again.
+                Timer::Over(id) => self.timers.over.push(id),
                 Timer::Pause => {
-                    self.paused_all = self.paused_all.filter(|hold| hold.holds(now));
-                    self.paused_tenants.retain(|_, hold| hold.holds(now));
-                    self.paused_origins.retain(|_, hold| hold.holds(now));
+                    self.pauses.remove_ended(now);
                     self.enqueue_all_lanes(now);
                 }
                 Timer::Lane(lane) => {
-                    if let Some(index) = self.lane_index.get(&lane).copied() {
-                        let lane = self.lane_mut(index);
+                    if let Some(index) = self.lanes.find(lane) {
+                        let lane = &mut self.lanes[index];
                         lane.release(now);
                         lane.wakes_at = Timestamp::MAX;
                         self.tidy_destination(index, now);
@@ -120,7 +124,7 @@ impl Scheduler {
                     }
                 }
                 Timer::Gate(gate) => self.look_at_gate(gate, now),
-                Timer::Tenant(tenant) => self.turn.wake(tenant),
+                Timer::Tenant(tenant) => self.turns.wake(tenant),
                 // The timer only wakes the dispatch loop, which then calls `Scheduler::evict`.
                 Timer::Evict => {}
             }
@@ -130,15 +134,15 @@ impl Scheduler {
     /// After the clock was set back: limits continue from the new time.
     fn catch_up(&mut self, now: Timestamp) {
         for index in 0..self.lanes.bound() {
-            let Some(lane) = self.lanes.get_mut(index) else { continue };
-            let settings = lane.settings.clone();
-            if let Some(destination) = &mut lane.destination {
-                destination.catch_up(settings.as_deref(), now);
+            if let Some(lane) = self.lanes.get_mut(index)
+                && let Some(destination) = &mut lane.destination
+            {
+                destination.catch_up(lane.settings.as_deref(), now);
             }
         }
-        self.catch_up_shared(now);
-        self.turn.catch_up(now);
-        let gates: Vec<SharedGate> = self.shared.keys().copied().collect();
+        self.shared.catch_up(now);
+        self.turns.catch_up(now);
+        let gates: Vec<SharedGate> = self.shared.iter().map(|(gate, ..)| gate).collect();
         gates.into_iter().for_each(|gate| self.enqueue_parked(gate, now));
         self.enqueue_all_lanes(now);
     }
@@ -148,28 +152,23 @@ impl Scheduler {
         let mut timers = std::mem::take(&mut self.timers);
         timers.tidy(|at, timer| match timer {
             Timer::Pause | Timer::Gate(_) | Timer::Tenant(_) | Timer::Evict => true,
-            Timer::Due(id) => self.items.get(&id).is_some_and(|item| item.stage == Stage::Waiting),
-            Timer::Over(id) => {
-                self.items.get(&id).is_some_and(|item| matches!(item.stage, Stage::Ready | Stage::Waiting))
-            }
-            Timer::Lane(lane) => self.lane_index.get(&lane).is_some_and(|index| {
-                let lane = self.lane_ref(*index);
-                lane.wakes_at == at || lane.hold_ends(at)
-            }),
+            Timer::Due(id) => self.window.get(id).is_some_and(|item| item.stage == Stage::Waiting),
+            Timer::Over(id) => self.window.get(id).is_some_and(Item::waits),
+            Timer::Lane(lane) => self.lanes.of(lane).is_some_and(|lane| lane.wakes_at == at || lane.hold_ends(at)),
         });
         self.timers = timers;
     }
 
     /// Handles a delivery that is due: it becomes ready in its lane, or its receipt is missing.
     pub(super) fn due(&mut self, id: DeliveryId, now: Timestamp) {
-        let Some(item) = self.items.get_mut(&id).filter(|item| item.stage == Stage::Waiting) else { return };
+        let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
         match item.delivery.state.due() {
             Some(due) if due > now => {} // the due time has changed, and a later timer is set
-            _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.unacknowledged.push(id),
+            _ if matches!(item.delivery.state, State::AwaitingAck { .. }) => self.timers.unacknowledged.push(id),
             _ => {
                 item.stage = Stage::Ready;
                 let (index, tier, born) = (item.lane, item.delivery.tier, item.delivery.born);
-                let lane = self.lane_mut(index);
+                let lane = &mut self.lanes[index];
                 let part = lane.part(born);
                 lane.push(tier, part, id);
                 self.enqueue_lane(index, tier, now);
@@ -180,8 +179,8 @@ impl Scheduler {
     /// The next delivery whose receipt did not come in time, as a record of its retry or end.
     pub(super) fn next_ack_timeout(&mut self, now: Timestamp, roll: Roll) -> Option<DeliveryChange> {
         loop {
-            let id = self.unacknowledged.pop()?;
-            let Some(item) = self.items.get(&id).filter(|item| item.stage == Stage::Waiting) else { continue };
+            let id = self.timers.unacknowledged.pop()?;
+            let Some(item) = self.window.get(id).filter(|item| item.stage == Stage::Waiting) else { continue };
             if !matches!(item.delivery.state, State::AwaitingAck { .. }) {
                 continue;
             }
@@ -193,7 +192,7 @@ impl Scheduler {
             let (strict, cut) = (settings.strict(), self.cuts.cause(&item.delivery));
             let given = Circumstances { strict, cut, ..Circumstances::new(&settings.policy) };
             let decision = delivery::ack_timeout(&item.delivery, &given, now, roll.fork(id.raw()));
-            return Some(self.apply(id, &decision));
+            return Some(self.window.apply(id, &decision));
         }
     }
 }

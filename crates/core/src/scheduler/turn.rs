@@ -73,7 +73,7 @@ impl TenantSettings {
 
 /// The lanes that may send, by tier and tenant.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct Turns {
     tiers: [Ranks; 3],
     /// The position of the tier that was last picked by weight; an idle tier continues from here.
     now_at: u64,
@@ -115,7 +115,7 @@ struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     lane: u32,
-    /// The value of [`Turn::joined`] when it joined.
+    /// The value of [`Turns::joined`] when it joined.
     number: u32,
     since: Timestamp,
 }
@@ -133,7 +133,7 @@ pub(super) struct TakenTurn {
     pub(super) open_to_slow: bool,
 }
 
-impl Turn {
+impl Turns {
     /// The tenant's index; the tenant is added if it is new.
     pub(super) fn tenant(&mut self, id: TenantId, now: Timestamp) -> u32 {
         if let Some(index) = self.index.get(&id) {
@@ -332,7 +332,7 @@ impl Turn {
         }
     }
 
-    /// Tenants that ran out of tokens since the last call, and when to call [`Turn::wake`] for each.
+    /// Tenants that ran out of tokens since the last call, and when to call [`Turns::wake`] for each.
     pub(super) fn take_wakes(&mut self) -> Vec<(Timestamp, TenantId)> {
         std::mem::take(&mut self.wakes)
     }

@@ -169,7 +169,7 @@ pub async fn show<S: Store, C: Clock>(
 pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) -> Result<bool, Problem> {
     match parameters(uri, &[CONTENT])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
-        Some("true") => caller.may(Scope::Privacy).map(|()| true),
+        Some("true") => caller.may(ApiKeyScope::Privacy).map(|()| true),
         Some(_) => Err(Problem::new(Code::InvalidParameter, "content must be true or false")),
     }
 }

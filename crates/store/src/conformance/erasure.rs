@@ -271,7 +271,8 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreC
     // Read before the erasure too, so that a stale cache would show.
     case.done("endpoints", case.store.endpoints(TENANT).await);
     let waits = case.accept_one(DeliveryDraft::to(1)).await;
-    let (flying, elsewhere) = (case.accept_one(Draft::to(1)).await, case.accept_one(Draft::to(2)).await);
+    let (flying, elsewhere) =
+        (case.accept_one(DeliveryDraft::to(1)).await, case.accept_one(DeliveryDraft::to(2)).await);
     let erasure = case.erase_subject(ANN).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     case.check(

@@ -145,7 +145,7 @@ impl MemoryState {
             // What is in flight ends by its own outcome.
             let theirs = |id: &&DeliveryId| self.pending.get(id).is_some_and(|row| row.delivery.lane == *lane);
             let spared: Vec<DeliveryId> = under_way.iter().filter(theirs).copied().collect();
-            if let Some(cut) = self.cuts.get_mut(&Scope::Lane(*lane)).filter(|cut| cut.cause == Cause::Erased) {
+            if let Some(cut) = self.cuts.get_mut(&CutScope::Lane(*lane)).filter(|cut| cut.cause == Cause::Erased) {
                 cut.spared.extend(spared);
             }
         }

@@ -36,8 +36,8 @@ fn a_search_that_frees_too_little_room_is_not_repeated_within_a_second() {
     assert_eq!(queue.evict(NOW), []);
     assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "a timer repeats the search");
     // A hold that is set past the queue's methods, so that it does not trigger a search.
-    let index = queue.lane(other);
-    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
+    let index = queue.lanes.ensure(other);
+    queue.lanes[index].holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
     assert_eq!(queue.evict(NOW + Duration::from_millis(999)), []);
     assert_eq!(queue.evict(NOW + seconds(1)).len(), 1);
 }
@@ -62,7 +62,7 @@ fn a_new_hold_triggers_a_search_at_once() {
 fn a_search_in_the_future_does_not_delay_the_next_one() {
     let (mut queue, other) = nearly_full();
     assert_eq!(queue.evict(NOW + seconds(3_600)), []);
-    let index = queue.lane(other);
-    queue.lane_mut(index).holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
+    let index = queue.lanes.ensure(other);
+    queue.lanes[index].holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
     assert_eq!(queue.evict(NOW).len(), 1);
 }

@@ -50,10 +50,10 @@ fn settings_with_older_rules_are_ignored_for_a_lane_not_in_memory() {
     queue.set_lane(NOW, &ruled(2));
     assert!(!queue.lacks_settings(LANE), "another tenant's changes do not count");
     queue.tell_rules(NOW, None, 4);
-    let versions = &queue.settings_versions;
+    let versions = &queue.lanes.versions;
     assert!(versions.are_older(&ruled(3)) && !versions.are_older(&ruled(4)), "changes for all tenants count");
     queue.tell_rules(NOW + seconds(300), None, 5);
-    let versions = &queue.settings_versions;
+    let versions = &queue.lanes.versions;
     assert!(!versions.are_older(&ruled(5)) && versions.are_older(&ruled(4)));
 }
 
@@ -66,11 +66,11 @@ fn a_version_is_kept_for_five_minutes() {
         let never_changed = settings(LaneId::from_raw(1_000 + lane), Order::Fifo);
         queue.tell_lane(NOW, &Arc::new(never_changed));
     }
-    assert_eq!(queue.settings_versions.len(), 100, "settings that never changed are not kept");
+    assert_eq!(queue.lanes.versions.len(), 100, "settings that never changed are not kept");
     queue.tell_lane(NOW + seconds(299), &version(3, false));
-    assert_eq!(queue.settings_versions.len(), 101);
+    assert_eq!(queue.lanes.versions.len(), 101);
     queue.tell_lane(NOW + seconds(300), &version(4, false));
-    assert_eq!(queue.settings_versions.len(), 2);
+    assert_eq!(queue.lanes.versions.len(), 2);
     queue.set_lane(NOW + seconds(300), &version(2, true));
     assert_eq!(queue.admit(NOW, delivery(1), RowIndex::Ready), Admission::Taken);
     assert!(matches!(queue.next(NOW + seconds(300), ROLL), Some(Pick::Send(_))), "the newest is in force");

@@ -4,7 +4,7 @@ use super::gates::{OK, REFUSED, at, exchange, set};
 use super::*;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{BreakerRule, BreakerState};
-use crate::id::{CredentialId, OriginId, RegionId, TenantId};
+use crate::id::{CredentialId, OriginId, RegionId};
 
 #[test]
 fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {

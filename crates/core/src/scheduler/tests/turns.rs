@@ -1,5 +1,7 @@
 //! Tests of fair scheduling through the queue's interface: slow destinations, and the lowest tier's slots.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 const OK: Verdict = Verdict::of(Cause::Ok);

@@ -23,7 +23,7 @@ fn seconds(count: u64) -> Duration {
 }
 
 /// A tenant with lanes that wait in [`TIER`]; their numbers begin at a hundred times the tenant's.
-fn with_lanes(turn: &mut Turn, tenant: u64, lanes: u32) -> u32 {
+fn with_lanes(turn: &mut Turns, tenant: u64, lanes: u32) -> u32 {
     let index = turn.tenant(id(tenant), NOW);
     let first = u32::try_from(tenant).expect("a few tenants") * 100;
     (first..first + lanes).for_each(|lane| turn.join(TIER, index, lane, Speed::Quick, NOW));
@@ -35,19 +35,19 @@ fn capped(cap: u32) -> Room {
     Room { cap, ..FREE }
 }
 
-fn take(turn: &mut Turn) -> TakenTurn {
+fn take(turn: &mut Turns) -> TakenTurn {
     turn.take(FREE, NOW).expect("a lane waits")
 }
 
 /// Starts the next attempt; it is in flight when this returns.
-fn send(turn: &mut Turn, expected: Duration) -> TakenTurn {
+fn send(turn: &mut Turns, expected: Duration) -> TakenTurn {
     let taken = take(turn);
     turn.sent(taken, expected, NOW);
     taken
 }
 
 /// Makes attempts one after the other; each lane waits again at once. `took` is the duration of an attempt, by tenant.
-fn picks(turn: &mut Turn, count: usize, expected: Duration, took: impl Fn(u32) -> Duration) -> Vec<TakenTurn> {
+fn picks(turn: &mut Turns, count: usize, expected: Duration, took: impl Fn(u32) -> Duration) -> Vec<TakenTurn> {
     let one = |_| {
         let taken = send(turn, expected);
         turn.landed(taken, expected, took(taken.tenant));
@@ -68,8 +68,8 @@ fn count_of_tenant(picks: &[TakenTurn], tenant: u32) -> usize {
 // --- tiers ---
 
 /// One tenant with a lane in each of these tiers.
-fn with_tiers(tiers: &[Tier]) -> (Turn, u32) {
-    let mut turn = Turn::default();
+fn with_tiers(tiers: &[Tier]) -> (Turns, u32) {
+    let mut turn = Turns::default();
     let tenant = turn.tenant(id(1), NOW);
     for tier in tiers {
         turn.join(*tier, tenant, 0, Speed::Quick, NOW);
@@ -141,7 +141,7 @@ fn a_transactional_message_does_not_wait_behind_an_old_campaign() {
 
 /// Makes `count` attempts with a reserve of `lowest` slots for the lowest tier; an attempt ends when `under_way` are in
 /// flight.
-fn with_share_of_lowest(turn: &mut Turn, lowest: u32, under_way: usize, count: usize) -> Vec<TakenTurn> {
+fn with_share_of_lowest(turn: &mut Turns, lowest: u32, under_way: usize, count: usize) -> Vec<TakenTurn> {
     let (mut flying, mut sent) = (VecDeque::new(), Vec::new());
     for _ in 0..count {
         let taken = turn.take(Room { lowest, ..FREE }, NOW).expect("every tier waits");
@@ -195,7 +195,7 @@ fn the_wait_of_a_lane_counts_from_its_last_join() {
 
 #[test]
 fn lanes_of_a_tenant_take_turns() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     with_lanes(&mut turn, 0, 3);
     let lanes: Vec<u32> = picks(&mut turn, 6, USUAL, |_| USUAL).iter().map(|taken| taken.lane).collect();
     assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
@@ -203,7 +203,7 @@ fn lanes_of_a_tenant_take_turns() {
 
 #[test]
 fn a_tenant_with_many_lanes_gets_no_more_than_one_with_a_single_lane() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (many, single) = (with_lanes(&mut turn, 1, 50), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
     assert_eq!((count_of_tenant(&picked, many), count_of_tenant(&picked, single)), (50, 50));
@@ -211,7 +211,7 @@ fn a_tenant_with_many_lanes_gets_no_more_than_one_with_a_single_lane() {
 
 #[test]
 fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (slow, quick) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let took = |tenant| if tenant == slow { seconds(1) } else { USUAL };
     // The expected duration is the same for both; the charge is corrected when an attempt has ended.
@@ -222,7 +222,7 @@ fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
 
 #[test]
 fn attempts_in_flight_are_charged_with_their_expected_duration() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (slow, quick) = (with_lanes(&mut turn, 1, 20), with_lanes(&mut turn, 2, 20));
     let mut sent = [0, 0];
     for _ in 0..11 {
@@ -235,7 +235,7 @@ fn attempts_in_flight_are_charged_with_their_expected_duration() {
 
 #[test]
 fn tenants_share_by_their_weights() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenants = [(1, 1_000), (2, 2_000), (3, 4_000)].map(|(tenant, weight_milli)| {
         turn.set(TenantSettings { weight_milli, ..TenantSettings::new(id(tenant)) }, NOW);
         with_lanes(&mut turn, tenant, 1)
@@ -246,7 +246,7 @@ fn tenants_share_by_their_weights() {
 
 #[test]
 fn a_weight_that_changes_counts_from_then_on() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (heavy, light) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     turn.set(TenantSettings { weight_milli: 3_000, ..TenantSettings::new(id(1)) }, NOW);
@@ -256,7 +256,7 @@ fn a_weight_that_changes_counts_from_then_on() {
 
 #[test]
 fn a_weight_of_zero_counts_as_the_least_weight() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(TenantSettings { weight_milli: 0, ..TenantSettings::new(id(1)) }, NOW);
     let (least, usual) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 2_002, USUAL, |_| USUAL);
@@ -265,7 +265,7 @@ fn a_weight_of_zero_counts_as_the_least_weight() {
 
 #[test]
 fn an_idle_tenant_saves_nothing_up() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let busy = with_lanes(&mut turn, 1, 1);
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
     let late = with_lanes(&mut turn, 2, 1);
@@ -275,7 +275,7 @@ fn an_idle_tenant_saves_nothing_up() {
 
 #[test]
 fn a_new_tenant_waits_for_at_most_one_turn_of_the_others() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     for tenant in 1..=5 {
         with_lanes(&mut turn, tenant, 3);
     }
@@ -286,7 +286,7 @@ fn a_new_tenant_waits_for_at_most_one_turn_of_the_others() {
 
 #[test]
 fn slot_time_in_one_tier_does_not_count_in_another() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 1));
     turn.join(Tier::Transactional, tenants[0], 0, Speed::Quick, NOW);
     let picked = picks(&mut turn, 500, USUAL, |_| USUAL);
@@ -298,7 +298,7 @@ fn slot_time_in_one_tier_does_not_count_in_another() {
 
 #[test]
 fn a_tenant_at_its_cap_continues_when_an_attempt_has_ended() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
     let mut sent = Vec::new();
     while let Some(taken) = turn.take(capped(4), NOW) {
@@ -320,7 +320,7 @@ fn a_tenant_at_its_cap_continues_when_an_attempt_has_ended() {
 
 #[test]
 fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (heavy, other) = (with_lanes(&mut turn, 1, 10), with_lanes(&mut turn, 2, 10));
     turn.set(TenantSettings { weight_milli: 100_000, ..TenantSettings::new(id(1)) }, NOW);
     let mut sent = Vec::new();
@@ -334,7 +334,7 @@ fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
 
 #[test]
 fn a_tenant_saves_nothing_up_while_it_is_at_its_cap() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
     let first = send(&mut turn, USUAL);
     assert_eq!(first.tenant, tenants[0]);
@@ -352,7 +352,7 @@ fn a_tenant_saves_nothing_up_while_it_is_at_its_cap() {
 
 #[test]
 fn a_single_tenant_may_use_every_slot() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     with_lanes(&mut turn, 1, 10);
     for _ in 0..10 {
         let taken = turn.take(capped(2), NOW).expect("there is no other tenant");
@@ -362,7 +362,7 @@ fn a_single_tenant_may_use_every_slot() {
 
 #[test]
 fn an_inactive_tenant_is_removed() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     with_lanes(&mut turn, 1, 10);
     let gone = with_lanes(&mut turn, 2, 1);
     let mut sent = Vec::new();
@@ -392,7 +392,7 @@ fn an_inactive_tenant_is_removed() {
 
 #[test]
 fn a_tenant_with_work_or_an_attempt_in_flight_stays_active() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     with_lanes(&mut turn, 1, 1);
     with_lanes(&mut turn, 2, 1);
     let under_way = send(&mut turn, USUAL);
@@ -412,7 +412,7 @@ fn limited(tenant: u64, rate: Rate) -> TenantSettings {
 
 #[test]
 fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(10).with_burst(2)), NOW);
     with_lanes(&mut turn, 1, 5);
     send(&mut turn, USUAL);
@@ -433,7 +433,7 @@ fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
 
 #[test]
 fn the_end_of_an_attempt_gives_back_no_token() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     with_lanes(&mut turn, 1, 5);
     let taken = send(&mut turn, USUAL);
@@ -444,10 +444,10 @@ fn the_end_of_an_attempt_gives_back_no_token() {
 
 #[test]
 fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let tenant = with_lanes(&mut turn, 1, 2);
-    let had = |turn: &mut Turn| turn.tenant_mut(tenant).rings[TIER.index()].each_ref().map(|ring| ring.had);
+    let had = |turn: &mut Turns| turn.tenant_mut(tenant).rings[TIER.index()].each_ref().map(|ring| ring.had);
     let before = had(&mut turn);
     let taken = send(&mut turn, USUAL);
     assert_eq!(turn.take(FREE, NOW), None, "its token is spent");
@@ -460,7 +460,7 @@ fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
 
 #[test]
 fn a_limited_tenant_does_not_keep_others_from_their_turns() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     let picked = picks(&mut turn, 50, USUAL, |_| USUAL);
@@ -469,7 +469,7 @@ fn a_limited_tenant_does_not_keep_others_from_their_turns() {
 
 #[test]
 fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
     picks(&mut turn, 1_000, USUAL, |_| USUAL);
@@ -484,7 +484,7 @@ fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
 
 #[test]
 fn removing_a_rate_limit_lets_waiting_lanes_send() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     with_lanes(&mut turn, 1, 2);
     send(&mut turn, USUAL);
@@ -495,7 +495,7 @@ fn removing_a_rate_limit_lets_waiting_lanes_send() {
 
 #[test]
 fn a_tier_saves_nothing_up_while_its_tenants_are_blocked() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::per_second(1)), NOW);
     let urgent = turn.tenant(id(1), NOW);
     turn.join(Tier::Transactional, urgent, 0, Speed::Quick, NOW);
@@ -508,7 +508,7 @@ fn a_tier_saves_nothing_up_while_its_tenants_are_blocked() {
 
 #[test]
 fn setting_the_same_rate_limit_again_does_not_fill_the_bucket() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let settings = limited(1, Rate::per_second(1));
     turn.set(settings, NOW);
     with_lanes(&mut turn, 1, 2);
@@ -519,7 +519,7 @@ fn setting_the_same_rate_limit_again_does_not_fill_the_bucket() {
 
 #[test]
 fn a_tenant_with_a_bucket_that_is_not_full_is_not_removed() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     turn.set(limited(1, Rate::milli(10)), NOW);
     let tenant = with_lanes(&mut turn, 1, 1);
     let taken = send(&mut turn, USUAL);

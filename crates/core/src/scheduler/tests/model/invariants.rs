@@ -280,13 +280,12 @@ impl SchedulerModel {
         self.advance(self.now + seconds(1_000_000));
         self.fetch();
         let queue = &self.queue;
-        assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lane_index.is_empty(), "{queue:?}");
-        assert!(queue.lanes.len() == 0 && queue.over.is_empty() && queue.unacknowledged.is_empty());
+        assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lanes.len() == 0, "{queue:?}");
+        assert!(queue.timers.over.is_empty() && queue.timers.unacknowledged.is_empty());
         assert!(
-            queue.rows_to_come == 0
-                && queue.recording.len() == 0
-                && queue.paused_tenants.is_empty()
-                && queue.paused_origins.is_empty()
+            queue.backlog.rows_to_come == 0
+                && queue.under_way().is_empty()
+                && queue.pauses.is_empty()
                 && queue.wake_at().is_none(),
             "{queue:?}"
         );

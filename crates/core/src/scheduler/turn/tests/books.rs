@@ -67,7 +67,7 @@ impl Seen {
     }
 }
 
-fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
+fn happen(turn: &mut Turns, seen: &mut Seen, now: &mut Timestamp, op: Op) {
     match op {
         Op::Join { tenant, tier, speed } => {
             let index = turn.tenant(id(tenant), *now);
@@ -122,7 +122,7 @@ fn happen(turn: &mut Turn, seen: &mut Seen, now: &mut Timestamp, op: Op) {
 }
 
 /// Whether a tenant is in a line if and only if it has a lane there and is not blocked, with the slot-time it has used.
-fn lines_are_right(turn: &Turn) -> bool {
+fn lines_are_right(turn: &Turns) -> bool {
     let places = |tier: Tier, speed: Speed| {
         let tenants = (0..turn.tenants.bound()).filter_map(|index| Some((index, turn.tenants.get(index)?)));
         let free = tenants.filter(|(_, tenant)| tenant.blocked.is_none());
@@ -136,7 +136,7 @@ fn lines_are_right(turn: &Turn) -> bool {
 }
 
 /// Whether every attempt in flight is counted for its tenant and its tier.
-fn slots_are_right(turn: &Turn, seen: &Seen) -> bool {
+fn slots_are_right(turn: &Turns, seen: &Seen) -> bool {
     let count = |of: &dyn Fn(&TakenTurn) -> bool| seen.under_way.iter().filter(|(taken, _)| of(taken)).count();
     let tiers = |tier: Tier| turn.tiers[tier.index()].in_flight as usize == count(&|taken| taken.tier == tier);
     let tenants = |index: u32| {
@@ -149,7 +149,7 @@ fn slots_are_right(turn: &Turn, seen: &Seen) -> bool {
 proptest! {
     #[test]
     fn no_lane_is_lost_and_none_is_taken_twice(ops in prop::collection::vec(an_op(), 1..200)) {
-        let (mut turn, mut seen, mut now) = (Turn::default(), Seen::default(), NOW);
+        let (mut turn, mut seen, mut now) = (Turns::default(), Seen::default(), NOW);
         for op in ops {
             happen(&mut turn, &mut seen, &mut now, op);
             prop_assert!(lines_are_right(&turn) && slots_are_right(&turn, &seen), "{turn:?}");

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A tenant with slow lanes that wait in [`TIER`].
-fn with_slow_lanes(turn: &mut Turn, tenant: u64, lanes: u32) -> u32 {
+fn with_slow_lanes(turn: &mut Turns, tenant: u64, lanes: u32) -> u32 {
     let index = turn.tenant(id(tenant), NOW);
     let first = u32::try_from(tenant).expect("a few tenants") * 100 + 50;
     (first..first + lanes).for_each(|lane| turn.join(TIER, index, lane, Speed::Slow, NOW));
@@ -15,7 +15,7 @@ fn speed_of(lane: u32) -> Speed {
 }
 
 /// Makes one attempt that ends at once; its lane waits again.
-fn exchange(turn: &mut Turn, room: Room) -> Option<TakenTurn> {
+fn exchange(turn: &mut Turns, room: Room) -> Option<TakenTurn> {
     let taken = turn.take(room, NOW)?;
     let took = if speed_of(taken.lane) == Speed::Slow { seconds(10) } else { USUAL };
     turn.sent(taken, took, NOW);
@@ -25,7 +25,7 @@ fn exchange(turn: &mut Turn, room: Room) -> Option<TakenTurn> {
 }
 
 /// Slow destinations may use a slot only once after every 200 quick attempts.
-fn crowded(turn: &mut Turn, rounds: usize) -> Vec<TakenTurn> {
+fn crowded(turn: &mut Turns, rounds: usize) -> Vec<TakenTurn> {
     let mut sent = Vec::new();
     for _ in 0..rounds {
         sent.extend((0..200).filter_map(|_| exchange(turn, NO_SLOW)));
@@ -36,7 +36,7 @@ fn crowded(turn: &mut Turn, rounds: usize) -> Vec<TakenTurn> {
 
 #[test]
 fn slow_lanes_are_skipped_while_they_may_use_no_slot() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 1));
     let sent: Vec<TakenTurn> = (0..50).filter_map(|_| exchange(&mut turn, NO_SLOW)).collect();
     assert_eq!((count_of_tenant(&sent, slow), count_of_tenant(&sent, quick)), (0, 50));
@@ -45,7 +45,7 @@ fn slow_lanes_are_skipped_while_they_may_use_no_slot() {
 
 #[test]
 fn nothing_is_taken_if_only_slow_lanes_wait_and_may_use_no_slot() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     with_slow_lanes(&mut turn, 1, 3);
     assert_eq!(turn.take(NO_SLOW, NOW), None);
     assert!(turn.take(FREE, NOW).is_some());
@@ -53,7 +53,7 @@ fn nothing_is_taken_if_only_slow_lanes_wait_and_may_use_no_slot() {
 
 #[test]
 fn tenants_with_slow_lanes_take_turns_with_any_number_of_lanes() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenants = [(1, 40), (2, 1), (3, 7)].map(|(tenant, lanes)| with_slow_lanes(&mut turn, tenant, lanes));
     with_lanes(&mut turn, 4, 5);
     let sent = crowded(&mut turn, 300);
@@ -62,7 +62,7 @@ fn tenants_with_slow_lanes_take_turns_with_any_number_of_lanes() {
 
 #[test]
 fn slow_and_quick_tenants_get_the_same_slot_time_if_both_may_send() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 3));
     let sent: Vec<TakenTurn> = (0..1_010).filter_map(|_| exchange(&mut turn, FREE)).collect();
     assert!(count_of_tenant(&sent, slow).abs_diff(10) <= 1, "{}", count_of_tenant(&sent, slow));
@@ -71,7 +71,7 @@ fn slow_and_quick_tenants_get_the_same_slot_time_if_both_may_send() {
 
 #[test]
 fn slow_tenants_save_nothing_up_while_they_are_skipped() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 3));
     (0..10_000).for_each(|_| assert!(exchange(&mut turn, NO_SLOW).is_some()));
     let sent: Vec<TakenTurn> = (0..202).filter_map(|_| exchange(&mut turn, FREE)).collect();
@@ -81,7 +81,7 @@ fn slow_tenants_save_nothing_up_while_they_are_skipped() {
 
 #[test]
 fn quick_and_slow_lanes_of_a_tenant_take_turns() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenant = turn.tenant(id(1), NOW);
     for (lane, speed) in [(1, Speed::Slow), (2, Speed::Quick), (3, Speed::Quick), (4, Speed::Slow)] {
         turn.join(TIER, tenant, lane, speed, NOW);
@@ -92,7 +92,7 @@ fn quick_and_slow_lanes_of_a_tenant_take_turns() {
 
 #[test]
 fn a_tenants_quick_lanes_do_not_keep_its_slow_ones_waiting() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let both = with_lanes(&mut turn, 1, 5);
     with_slow_lanes(&mut turn, 1, 1);
     let slow = with_slow_lanes(&mut turn, 2, 1);
@@ -103,7 +103,7 @@ fn a_tenants_quick_lanes_do_not_keep_its_slow_ones_waiting() {
 
 #[test]
 fn a_new_tenant_starts_at_the_position_of_its_line() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let slow = [1, 2].map(|tenant| with_slow_lanes(&mut turn, tenant, 2));
     let quick = with_lanes(&mut turn, 3, 2);
     crowded(&mut turn, 100);
@@ -116,7 +116,7 @@ fn a_new_tenant_starts_at_the_position_of_its_line() {
 
 #[test]
 fn a_tier_saves_nothing_up_while_all_its_lanes_are_skipped() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenant = with_lanes(&mut turn, 1, 1);
     turn.join(Tier::Transactional, tenant, 50, Speed::Slow, NOW);
     (0..1_000).for_each(|_| assert_eq!(exchange(&mut turn, NO_SLOW).map(|taken| taken.tier), Some(TIER)));
@@ -126,7 +126,7 @@ fn a_tier_saves_nothing_up_while_all_its_lanes_are_skipped() {
 
 #[test]
 fn a_lane_that_became_slow_keeps_the_time_it_has_waited() {
-    let mut turn = Turn::default();
+    let mut turn = Turns::default();
     let tenant = turn.tenant(id(1), NOW);
     let joins = [(50, Speed::Slow), (1, Speed::Quick), (51, Speed::Slow)];
     for (after, (lane, speed)) in (0..).zip(joins) {
@@ -142,7 +142,7 @@ fn a_lane_that_became_slow_keeps_the_time_it_has_waited() {
 
 #[test]
 fn the_order_of_waiting_survives_a_clock_set_back_and_a_counter_overflow() {
-    let mut turn = Turn { joined: u32::MAX - 2, ..Turn::default() };
+    let mut turn = Turns { joined: u32::MAX - 2, ..Turns::default() };
     let tenant = turn.tenant(id(1), NOW);
     for lane in 0..6 {
         let speed = if lane % 2 == 0 { Speed::Quick } else { Speed::Slow };

@@ -1,0 +1,182 @@
+//! The lanes in memory, and what they are set to.
+//!
+//! Invariant: older settings never replace newer ones.
+
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use super::Scheduler;
+use super::lane::{Lane, LaneSettings};
+use super::settings_versions::SettingsVersions;
+use crate::flow::SharedGate;
+use crate::id::{LaneId, TenantId};
+use crate::id_map::IdMap;
+use crate::slots::Slots;
+use crate::tier::Tier;
+use crate::time::Timestamp;
+
+/// The lanes in memory, each under an index that is valid while the lane is there.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    lanes: Slots<Lane>,
+    index: IdMap<LaneId, u32>,
+    pub(super) versions: SettingsVersions,
+    /// Lanes whose own breaker is not closed.
+    troubled: BTreeSet<LaneId>,
+    /// How often the breaker of a lane opened.
+    trips: u64,
+}
+
+impl Lanes {
+    pub(super) fn find(&self, id: LaneId) -> Option<u32> {
+        self.index.get(&id).copied()
+    }
+
+    pub(super) fn of(&self, id: LaneId) -> Option<&Lane> {
+        self.find(id).map(|index| &self[index])
+    }
+
+    /// The index of a lane, which is added if it is not there.
+    pub(super) fn ensure(&mut self, id: LaneId) -> u32 {
+        if let Some(index) = self.index.get(&id) {
+            return *index;
+        }
+        let index = self.lanes.insert(Lane::new(id));
+        self.index.insert(id, index);
+        index
+    }
+
+    pub(super) fn remove(&mut self, index: u32) {
+        if let Some(lane) = self.lanes.remove(index) {
+            self.index.remove(&lane.id);
+            self.troubled.remove(&lane.id);
+        }
+    }
+
+    /// The lane at an index that may be out of date.
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(index)
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&Lane> {
+        self.lanes.get(index)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Every index in use is below this.
+    pub(super) fn bound(&self) -> u32 {
+        self.lanes.bound()
+    }
+
+    /// The ids of these lanes, sorted, since the order of a map must not influence a simulation.
+    fn ids(&self, matches: impl Fn(&Lane) -> bool) -> Vec<LaneId> {
+        let mut ids: Vec<LaneId> = self.iter().filter(|lane| matches(lane)).map(|lane| lane.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The lanes whose own breaker is not closed.
+    pub(super) fn troubled(&self) -> impl Iterator<Item = &Lane> {
+        self.troubled.iter().filter_map(|lane| self.of(*lane))
+    }
+
+    pub(super) fn breaker_opened(&mut self, lane: LaneId, first: bool) {
+        self.troubled.insert(lane);
+        self.trips += u64::from(first);
+    }
+
+    pub(super) fn breaker_closed(&mut self, lane: LaneId) {
+        self.troubled.remove(&lane);
+    }
+
+    pub(super) fn trips(&self) -> u64 {
+        self.trips
+    }
+}
+
+impl Index<u32> for Lanes {
+    type Output = Lane;
+
+    fn index(&self, index: u32) -> &Lane {
+        self.lanes.get(index).expect("an indexed lane is there")
+    }
+}
+
+impl IndexMut<u32> for Lanes {
+    fn index_mut(&mut self, index: u32) -> &mut Lane {
+        self.lanes.get_mut(index).expect("an indexed lane is there")
+    }
+}
+
+impl Scheduler {
+    /// Sets a lane's settings as the store has them now, and notes their version.
+    pub fn tell_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
+        self.lanes.versions.tell(now, settings);
+        self.set_lane(now, settings);
+    }
+
+    /// Notes that the rules of a tenant's lanes (`None`: of all lanes) have changed. Settings made from rules with a
+    /// smaller number are ignored from now on.
+    pub fn tell_rules(&mut self, now: Timestamp, tenant: Option<TenantId>, number: u32) {
+        self.lanes.versions.tell_rules(now, tenant, number);
+    }
+
+    /// Sets a lane's settings, new or changed, unless newer ones are known.
+    pub fn set_lane(&mut self, now: Timestamp, settings: &Arc<LaneSettings>) {
+        if self.lanes.versions.are_older(settings) {
+            return;
+        }
+        let index = self.lanes.ensure(settings.lane);
+        let lane = &mut self.lanes[index];
+        // The settings that an accept brings along may be older than the lane's.
+        let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.is_newer(settings);
+        if lane.settings.as_ref().is_some_and(is_known) {
+            return;
+        }
+        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        lane.take_over(settings);
+        self.tell_spilling(index, before);
+        self.enqueue_tiers(index, now);
+    }
+
+    /// Whether this lane's settings are known.
+    pub fn knows_lane(&self, lane: LaneId) -> bool {
+        self.lanes.of(lane).is_some_and(|lane| lane.settings.is_some())
+    }
+
+    /// The lanes in memory of a tenant (`None`: of all tenants), and those whose tenant is not known yet.
+    pub fn lanes_of(&self, tenant: Option<TenantId>) -> Vec<LaneId> {
+        let matches = |lane: &Lane| {
+            let owner = lane.settings.as_ref().map(|settings| settings.tenant);
+            tenant.is_none() || owner.is_none() || owner == tenant
+        };
+        self.lanes.ids(matches)
+    }
+
+    /// Whether this lane waits for its settings.
+    pub fn lacks_settings(&self, lane: LaneId) -> bool {
+        self.lanes.of(lane).is_some_and(|lane| lane.settings.is_none())
+    }
+
+    /// Drops a lane if it has nothing to do.
+    pub fn forget_idle_lane(&mut self, lane: LaneId, now: Timestamp) {
+        if let Some(index) = self.lanes.find(lane) {
+            self.drop_if_idle(index, now);
+        }
+    }
+
+    /// The lanes in memory that share a gate, each with its tenant.
+    pub fn lanes_through(&self, gate: SharedGate) -> Vec<(LaneId, TenantId)> {
+        let through = |lane: &Lane| lane.settings.as_ref().is_some_and(|known| known.shared().contains(&Some(gate)));
+        let lanes = self.lanes.ids(through).into_iter();
+        lanes.filter_map(|lane| Some((lane, self.lanes.of(lane)?.settings.as_ref()?.tenant))).collect()
+    }
+}

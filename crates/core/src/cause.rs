@@ -43,10 +43,8 @@ impl Class {
     }
 }
 
-/// One row of the cause table.
 #[derive(Clone, Copy, Debug)]
 pub struct CauseEntry {
-    /// The cause.
     pub cause: Cause,
     /// Its stable code.
     pub code: &'static str,
@@ -136,7 +134,6 @@ impl Cause {
         &Self::ALL[self as usize]
     }
 
-    /// Its stable code.
     pub const fn code(self) -> &'static str {
         self.entry().code
     }

@@ -36,7 +36,6 @@ impl ChangeStamps {
         ReadStamp(self.changes)
     }
 
-    /// Notes a change of a key.
     pub fn change(&mut self, key: u64) {
         self.changes += 1;
         self.stripes[stripe(key)] = self.changes;

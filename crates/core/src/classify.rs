@@ -52,7 +52,6 @@ struct Override {
     class: Class,
 }
 
-/// Why an override is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadOverride {
     /// The left side is neither a code (`404`) nor a range (`4xx`).

@@ -16,14 +16,11 @@ use crate::time::Timestamp;
 /// Which deliveries a cut ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CutScope {
-    /// Every delivery of one message.
     Message(MessageId),
-    /// Every delivery of one lane.
     Lane(LaneId),
 }
 
 impl CutScope {
-    /// Whether a delivery is in this scope.
     pub fn contains(self, delivery: &Delivery) -> bool {
         match self {
             Self::Message(message) => delivery.message == message,
@@ -35,13 +32,10 @@ impl CutScope {
 /// A watermark below which everything in its scope has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Which deliveries it ends.
     pub scope: CutScope,
     /// The highest id it covers.
     pub upto: Key,
-    /// The cause of the ended deliveries.
     pub cause: Cause,
-    /// When it was made.
     pub at: Timestamp,
     /// Deliveries that were in flight when the cut was made: they may still arrive, so their own outcome
     /// ends them. After a restart the exception no longer holds, and they are not sent again.
@@ -67,7 +61,6 @@ impl Cut {
         Self { scope, upto, cause, at, spared: Vec::new(), endpoint: None }
     }
 
-    /// Whether the cut ends this delivery.
     pub fn covers(&self, delivery: &Delivery) -> bool {
         self.scope.contains(delivery) && delivery.id.0 <= self.upto && !self.spared.contains(&delivery.id)
     }
@@ -96,7 +89,6 @@ pub const fn ended(cause: Cause, at: Timestamp) -> State {
     }
 }
 
-/// The cuts in force.
 #[derive(Clone, Debug, Default)]
 pub struct Cuts {
     marks: IdMap<CutScope, (Key, Cause)>,
@@ -116,7 +108,6 @@ impl Cuts {
         }
     }
 
-    /// Whether this scope's cut covers this delivery.
     pub fn covers(&self, scope: CutScope, delivery: &Delivery) -> bool {
         scope.contains(delivery) && self.marks.get(&scope).is_some_and(|(upto, _)| delivery.id.0 <= *upto)
     }
@@ -126,7 +117,6 @@ impl Cuts {
         self.marks.get(&CutScope::Lane(lane)).map(|(upto, _)| *upto)
     }
 
-    /// The cause of the cut that covers this delivery, if there is one.
     pub fn cause(&self, delivery: &Delivery) -> Option<Cause> {
         if self.marks.is_empty() {
             return None;

@@ -70,7 +70,6 @@ impl Expiry {
 /// The smaller variant of a payload, for receivers that answer 413 (B5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compact {
-    /// There is none.
     #[default]
     None,
     /// There is one, and it has not been used.
@@ -82,23 +81,16 @@ pub enum Compact {
 /// One message on its way to one endpoint, as its owner keeps it in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The delivery's id.
     pub id: DeliveryId,
-    /// The message it delivers.
     pub message: MessageId,
-    /// The endpoint it goes to.
     pub endpoint: EndpointId,
-    /// The lane it waits in.
     pub lane: LaneId,
-    /// How urgent it is.
     pub tier: Tier,
-    /// Its current state.
     pub state: State,
     /// Attempts made so far.
     pub attempts: u16,
     /// The later of accept and `deliver_at`: windows and TTLs count from it.
     pub born: Timestamp,
-    /// When it expires.
     pub expiry: Expiry,
     /// The backoff before the last attempt; decorrelated jitter grows from it.
     pub previous_wait: Option<Duration>,
@@ -166,7 +158,6 @@ impl Delivery {
 pub enum VerdictScope {
     /// The endpoint alone: the provider is healthy and throttles one device.
     Endpoint,
-    /// Every delivery of the lane.
     Lane,
     /// Every delivery sent with the lane's credential.
     Credential,
@@ -177,7 +168,6 @@ pub enum VerdictScope {
 pub struct Verdict {
     /// What follows, with the endpoint's overrides applied.
     pub class: Class,
-    /// What happened.
     pub cause: Cause,
     /// The HTTP status, where there was an answer.
     pub status: Option<u16>,
@@ -212,7 +202,6 @@ impl Verdict {
 /// The inputs of [`settle`] beside the delivery and the verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
-    /// The retry policy.
     pub policy: &'a Policy,
     /// What a strict lane does when its first delivery dies; `None` unless the lane is strict.
     pub strict: Option<OnDead>,
@@ -242,19 +231,14 @@ pub struct Decision {
     /// Whether the result is written to the store. If not, the delivery waits in memory until [`Decision::state`] is
     /// due.
     pub is_recorded: bool,
-    /// The delivery's new state.
     pub state: State,
     /// Where its row is kept while it is pending.
     pub place: RowIndex,
     /// Attempts made, this one included if it counts.
     pub attempts: u16,
-    /// The new [`Delivery::previous_wait`].
     pub previous_wait: Option<Duration>,
-    /// The new [`Delivery::limited_in_a_row`].
     pub limited_in_a_row: u8,
-    /// The new [`Delivery::last_cause`].
     pub last_cause: Option<Cause>,
-    /// The new [`Delivery::compact`].
     pub compact: Compact,
     /// Whether its endpoint or channel asked for this wait, and for this delivery alone. If so, the lane has no hold
     /// for it, and a recovery of the lane does not shorten it.
@@ -264,7 +248,6 @@ pub struct Decision {
     pub hold: Option<(VerdictScope, Hold)>,
     /// Whether its strict lane is paused, in the same commit.
     pub pauses_lane: bool,
-    /// The change of its endpoint's status, if any.
     pub endpoint_change: Option<EndpointChange>,
 }
 

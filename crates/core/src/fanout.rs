@@ -15,9 +15,7 @@ use crate::time::Timestamp;
 pub struct Fanout {
     /// The message's id; the ids of its deliveries follow it.
     pub message: MessageId,
-    /// How urgent it is.
     pub tier: Tier,
-    /// When it was accepted.
     pub accepted_at: Timestamp,
     /// The earliest time of the first attempt, where the producer set one.
     pub deliver_at: Option<Timestamp>,
@@ -43,7 +41,6 @@ pub struct Audience {
 }
 
 impl Audience {
-    /// Whether the message goes to this candidate.
     pub fn has(&self, candidate: &Candidate<'_>, event_type: Option<&str>) -> bool {
         let is_one = |subject: &str| self.subjects.iter().any(|wanted| wanted == subject);
         !self.named
@@ -56,15 +53,12 @@ impl Audience {
 /// An endpoint that may get the message.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
-    /// The endpoint's id.
     pub endpoint: EndpointId,
     /// The lane in which the delivery would wait.
     pub lane: &'a Arc<LaneSettings>,
     /// The event types the endpoint subscribes to; empty means all.
     pub event_types: &'a [Pattern],
-    /// The subject the endpoint belongs to.
     pub subject: Option<&'a str>,
-    /// The endpoint's tags.
     pub tags: &'a [String],
     /// The endpoint's own TTL.
     pub ttl: Option<Duration>,

@@ -28,7 +28,6 @@ pub enum SharedGate {
     Origin(OriginId),
     /// Lanes with the same provider, or group of origins.
     Region(RegionId),
-    /// Lanes with the same credential.
     Credential(CredentialId),
     /// The DNS resolver, which every lane with a host name shares.
     Resolver,

@@ -51,7 +51,6 @@ const RETRY_AFTER_MAX: Duration = DAY;
 /// together are not probed together.
 const PROBE_SPREAD: u32 = 10;
 
-/// The health of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointHealth {
     phase: Phase,
@@ -121,12 +120,7 @@ pub enum EndpointStanding {
         since: Timestamp,
     },
     /// Only probes are sent.
-    Disabled {
-        /// When it was disabled.
-        since: Timestamp,
-        /// Why it was disabled.
-        reason: Reason,
-    },
+    Disabled { since: Timestamp, reason: Reason },
 }
 
 impl EndpointHealth {
@@ -144,7 +138,6 @@ impl EndpointHealth {
         Self { phase, ..Self::default() }
     }
 
-    /// Notes the outcome and duration of an attempt.
     pub fn attempted(&mut self, now: Timestamp, verdict: &Verdict, took: Duration) {
         let Some(outcome) = Outcome::of(verdict) else { return };
         self.note(now, outcome, verdict.cause);

@@ -29,7 +29,6 @@ pub enum Why {
     Ack,
     /// The server, its tenant, its origin or its endpoint is paused.
     Paused,
-    /// Its endpoint is disabled.
     EndpointDisabled,
     /// Its credential was refused and not replaced yet.
     Credential,
@@ -38,7 +37,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// Every reason there is.
     pub const ALL: [Self; 15] = [
         Self::Scheduled,
         Self::Backoff,
@@ -91,7 +89,6 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Whether it still holds at `now`.
     pub fn holds(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }

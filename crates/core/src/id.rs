@@ -21,7 +21,6 @@ impl WriterId {
         if number > WRITER_MAX { None } else { Some(Self(number)) }
     }
 
-    /// The writer's number.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -51,12 +50,10 @@ impl Key {
         self.0
     }
 
-    /// The writer that minted it.
     pub const fn writer(self) -> WriterId {
         WriterId((self.0 >> SEQ_BITS) as u32)
     }
 
-    /// Its sequence number.
     pub const fn seq(self) -> u64 {
         self.0 & SEQ_MAX
     }
@@ -165,7 +162,6 @@ pub const SHARDS: u16 = 256;
 pub struct Shard(u16);
 
 impl Shard {
-    /// The shard a lane belongs to.
     pub const fn of(lane: LaneId) -> Self {
         // The high bits of a multiplication: neighbouring ids land in different shards.
         let mixed = lane.0.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SHARDS.ilog2());
@@ -173,7 +169,6 @@ impl Shard {
         Self(mixed as u16)
     }
 
-    /// The shard's number.
     pub const fn number(self) -> u16 {
         self.0
     }

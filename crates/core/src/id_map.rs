@@ -5,9 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by id.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
-/// A set of ids.
 pub type IdSet<K> = HashSet<K, BuildHasherDefault<IdHasher>>;
 
 /// Hashes one id by a multiplication that spreads its low bits over the high ones.

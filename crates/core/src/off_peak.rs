@@ -10,7 +10,6 @@ use std::sync::Arc;
 use crate::time::Timestamp;
 
 const MINUTE_MS: i64 = 60_000;
-/// Minutes of a day.
 const DAY_MINUTES: u16 = 24 * 60;
 const DAY_MS: i64 = DAY_MINUTES as i64 * MINUTE_MS;
 
@@ -61,7 +60,6 @@ fn is_offset(seconds: i32) -> bool {
 /// Why a list of offsets is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffsets {
-    /// The list is empty.
     Empty,
     /// The offset in seconds is further from UTC than any time zone.
     OutOfRange(i32),
@@ -134,7 +132,6 @@ impl OffPeak {
     }
 }
 
-/// Why a window is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadWindow {
     /// A minute above 1,439.

@@ -41,7 +41,6 @@ impl Pattern {
         }
     }
 
-    /// Whether the pattern matches this event type.
     pub fn matches(&self, event_type: &str) -> bool {
         match self.0.strip_suffix('*') {
             Some(stem) => event_type.len() > stem.len() && event_type.starts_with(stem),

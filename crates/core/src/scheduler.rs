@@ -101,7 +101,6 @@ const TENANT_SLOTS_LEAST: u32 = 2;
 /// more than its share, and only the weights apply.
 const LOWEST_TIER_PART: u32 = 20;
 
-/// The bounds of the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The most attempts in flight at once, over all lanes.
@@ -359,17 +358,14 @@ impl Scheduler {
         messages
     }
 
-    /// The number of attempts in flight.
     pub fn in_flight(&self) -> usize {
         self.window.in_flight()
     }
 
-    /// The number of deliveries in memory.
     pub fn len(&self) -> usize {
         self.window.len()
     }
 
-    /// Whether the window is empty.
     pub fn is_empty(&self) -> bool {
         self.window.len() == 0
     }

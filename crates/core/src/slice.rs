@@ -26,7 +26,6 @@ pub enum Tightness {
 }
 
 impl Tightness {
-    /// How full this many slots are with this many attempts in flight.
     pub fn of(in_flight: u32, slots: u32) -> Self {
         if u64::from(in_flight) * 10 >= u64::from(slots) * 9 { Self::Tight } else { Self::Easy }
     }

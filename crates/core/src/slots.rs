@@ -39,7 +39,6 @@ impl<T> Slots<T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// How many values there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }

@@ -31,10 +31,7 @@ pub enum State {
         until: Timestamp,
     },
     /// The receiver has it. Terminal.
-    Delivered {
-        /// When it was delivered.
-        at: Timestamp,
-    },
+    Delivered { at: Timestamp },
     /// Given up; kept as a dead letter. Terminal.
     Dead {
         /// When it was given up.
@@ -43,13 +40,9 @@ pub enum State {
         cause: Cause,
     },
     /// Its TTL was over. Terminal.
-    Expired {
-        /// When it expired.
-        at: Timestamp,
-    },
+    Expired { at: Timestamp },
     /// Ended by its owner or superseded by a newer message. Terminal.
     Cancelled {
-        /// When it was cancelled.
         at: Timestamp,
         /// Why it was cancelled.
         cause: Cause,
@@ -101,7 +94,6 @@ pub const TABLE: &[(Phase, Phase, &str)] = &[
 pub struct Illegal {
     /// The current state, which is kept.
     pub from: Phase,
-    /// The state that was refused.
     pub to: Phase,
 }
 

@@ -62,7 +62,6 @@ fn settled(delivery: &Delivery, verdict: &Verdict) -> Decision {
     decide(delivery, verdict, &policy(&every_ten_seconds()), LOWEST)
 }
 
-/// The hold on the rest of the lane.
 fn lane_hold(decision: &Decision) -> Option<Hold> {
     decision.hold.filter(|(scope, _)| *scope == VerdictScope::Lane).map(|(_, hold)| hold)
 }
@@ -415,7 +414,6 @@ fn any_verdict() -> impl Strategy<Value = Verdict> {
     )
 }
 
-/// Circumstances with a fixed policy.
 fn any_circumstances() -> impl Strategy<Value = Circumstances<'static>> {
     static POLICY: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::default);
     let strict = prop::sample::select(vec![None, Some(OnDead::Skip), Some(OnDead::Hold)]);

@@ -82,7 +82,6 @@ impl BreakerRule {
     }
 }
 
-/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
     /// Every request may be sent.
@@ -103,14 +102,11 @@ pub enum BreakerState {
     },
 }
 
-/// What a breaker lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetsThrough {
-    /// Every request.
     All,
     /// One request, the probe.
     Probe,
-    /// No request.
     Nothing {
         /// When a probe may be sent; `None` while one is in flight, or if a call must close or reset the breaker.
         until: Option<Timestamp>,
@@ -122,7 +118,6 @@ pub enum LetsThrough {
 pub struct Pass {
     /// The number of the breaker's transition before the request.
     pub generation: u32,
-    /// Whether the request is the probe.
     pub probe: bool,
 }
 
@@ -139,7 +134,6 @@ impl Pass {
 pub struct BreakerAnswer {
     /// The generation of the request's [`Pass`].
     pub generation: u32,
-    /// The endpoint the request was sent to.
     pub endpoint: EndpointId,
     /// What the answer means for the destination's health.
     pub signal: Signal,
@@ -160,10 +154,8 @@ pub enum BreakerChange {
     Closed,
 }
 
-/// What opened a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenReason {
-    /// Failures in a row.
     InARow(u16),
     /// The share of failures among successes and failures.
     Share {
@@ -179,7 +171,6 @@ pub enum OpenReason {
         /// How many answers there were; saturates at the type's maximum.
         of: u16,
     },
-    /// The credential was refused.
     Credential,
     /// The provider answered with a `Retry-After` for the whole credential.
     RetryAfter,
@@ -213,7 +204,6 @@ pub struct Soft {
     pub hold: Duration,
 }
 
-/// One breaker.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     window: Window,
@@ -260,7 +250,6 @@ impl Breaker {
         breaker
     }
 
-    /// Its state at `now`.
     pub fn standing(&self, now: Timestamp) -> BreakerState {
         match self.state {
             State::Closed { .. } => BreakerState::Closed,
@@ -270,7 +259,6 @@ impl Breaker {
         }
     }
 
-    /// What it lets through now.
     pub fn lets_through(&self, now: Timestamp) -> LetsThrough {
         match self.standing(now) {
             BreakerState::Closed => LetsThrough::All,

@@ -73,7 +73,6 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub const fn full(rate: &Rate, now: Timestamp) -> Self {
         Self { saved: rate.burst, at: now }
     }
@@ -107,7 +106,6 @@ impl Bucket {
         (missing > 0).then(|| now + Duration::from_millis(missing.div_ceil(rate.each_milli())))
     }
 
-    /// The number of whole tokens.
     pub fn tokens(&self, rate: &Rate, now: Timestamp) -> u64 {
         self.saved_by(rate, now) / ONE
     }

@@ -20,14 +20,12 @@ const FIRST_TRY: u64 = ONE / 5;
 /// The retries of a new destination.
 const AT_FIRST: u32 = 10;
 
-/// The retry budget of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBudget {
     saved: Bucket,
 }
 
 impl RetryBudget {
-    /// The budget of a new destination.
     pub const fn new(now: Timestamp) -> Self {
         Self { saved: Bucket::holding(AT_FIRST, now) }
     }

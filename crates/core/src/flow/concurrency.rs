@@ -118,7 +118,6 @@ impl Concurrency {
         }
     }
 
-    /// An attempt timed out.
     pub fn timed_out(&mut self, now: Timestamp, took: Duration) {
         // Not counted in the long average: a timeout does not show how long the work takes.
         self.learn_short(micros(took));

@@ -33,7 +33,6 @@ const STEP: Duration = Duration::from_secs(1);
 /// A pace ends when it has held nothing back for this long.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The pace of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// In thousandths a second.

@@ -22,11 +22,9 @@ pub struct Score {
     pub latency_p50: Option<Duration>,
     /// The approximate 99th percentile of the latency.
     pub latency_p99: Option<Duration>,
-    /// How many attempts were made.
     pub tried: u64,
     /// How often the endpoint's breaker opened.
     pub trips: u64,
-    /// The cause of the last failed attempt.
     pub last_cause: Option<Cause>,
     /// The time of the last successful attempt.
     pub last_success_at: Option<Timestamp>,
@@ -39,7 +37,6 @@ pub struct Score {
 }
 
 impl EndpointHealth {
-    /// The endpoint's score at `now`.
     pub fn score(&self, now: Timestamp) -> Score {
         let total = self.day.total(now);
         let share = (total.taken * 1_000).checked_div(total.tried);
@@ -64,7 +61,6 @@ impl EndpointHealth {
     }
 }
 
-/// The rule of [`Score::points`].
 fn points(score: &Score) -> u8 {
     let most = match score.standing {
         EndpointStanding::Healthy => 100,

@@ -95,7 +95,6 @@ impl Band {
         Self { low: base, high: previous.saturating_mul(3), cut: cap }
     }
 
-    /// The wait that this roll draws.
     pub(super) fn draw(self, roll: Roll) -> Duration {
         roll.between(self.low, self.high).min(self.cut)
     }
@@ -105,12 +104,10 @@ impl Band {
         self.draw(Roll(u64::MAX / 2))
     }
 
-    /// The shortest wait.
     pub(super) fn earliest(self) -> Duration {
         self.low.min(self.cut)
     }
 
-    /// The longest wait.
     pub(super) fn latest(self) -> Duration {
         self.high.min(self.cut)
     }

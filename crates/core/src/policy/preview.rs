@@ -31,7 +31,6 @@ pub struct Preview {
     pub text: String,
 }
 
-/// The wait before one retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The number of the retry; the first is 1.

@@ -77,7 +77,6 @@ pub struct PolicySpec {
     pub breaker: BreakerSpec,
 }
 
-/// The `jitter` of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JitterSpec {
     /// `none`, `full`, `equal`, `decorrelated`, `spread` or `add`. Default: `spread`.
@@ -86,7 +85,6 @@ pub struct JitterSpec {
     pub share: Option<f64>,
 }
 
-/// The `tiers` of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TiersSpec {
     /// Default: half the waits, the first retry within 1 s.
@@ -119,7 +117,6 @@ pub struct BreakerSpec {
     pub open_for: Option<Duration>,
 }
 
-/// An invalid field of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPolicy {
     /// The field's path, such as `base`, `delays[3]` or `tiers.engagement.scale`.

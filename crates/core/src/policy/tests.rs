@@ -64,7 +64,6 @@ fn any_spec() -> impl Strategy<Value = PolicySpec> {
     )
 }
 
-/// Any valid policy.
 fn any_policy() -> impl Strategy<Value = Policy> {
     any_spec().prop_filter_map("a bad policy", |spec| Policy::build(&spec).ok())
 }

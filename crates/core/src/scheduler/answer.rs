@@ -3,34 +3,28 @@
 //!
 //! Invariant: only attempts that were made count. The gates themselves are in `flow`.
 
-use std::sync::Arc;
-
 use super::drain::Drain;
 use super::flight::Flight;
 use super::lane::LaneSettings;
-use super::shared::Heard;
+use super::shared::AnswerSignals;
 use super::{Scheduler, Stage};
 use crate::cause::{Cause, Class};
 use crate::delivery::{Verdict, VerdictScope};
 use crate::dice::Roll;
-use crate::flow::breaker::{BreakerAnswer, BreakerChange, BreakerState, Signal};
-use crate::flow::pace::{self, Pace};
+use crate::flow::breaker::{BreakerChange, BreakerState, Signal};
+use crate::flow::pace::Pace;
 use crate::flow::{Protection, SharedGate};
 use crate::id::{DeliveryId, LaneId};
 use crate::state::State;
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// The rate, in thousandths a second, that is assumed of a destination that answers 429 or 503 before its own rate is
-/// known. It is slowed down to half of this.
-const UNKNOWN_RATE: u64 = 10_000;
-
 impl Scheduler {
     /// Reports the outcome of an attempt to every gate that it passed.
     pub(super) fn answered(&mut self, index: u32, flight: &Flight, verdict: &Verdict, now: Timestamp, roll: Roll) {
         let Some(settings) = self.lanes[index].settings.clone() else { return };
         let retry_after = verdict.retry_after.map(|asked| asked.min(settings.policy.retry_after_max()));
-        let heard = Heard {
+        let heard = AnswerSignals {
             signal: Signal::of(verdict),
             credential: credential_signal(verdict),
             resolver: resolver_signal(verdict),
@@ -39,14 +33,8 @@ impl Scheduler {
             roll,
         };
         if self.lanes[index].destination.as_ref().is_some_and(|destination| destination.is_protected()) {
-            self.answered_own(
-                index,
-                flight,
-                verdict,
-                &settings,
-                Heard { signal: Signal::for_endpoint(verdict), ..heard },
-                now,
-            );
+            let own = AnswerSignals { signal: Signal::for_endpoint(verdict), ..heard };
+            self.answered_own(index, flight, verdict, &settings, &own, now);
         }
         if self.limits.protection == Protection::Off {
             return;
@@ -61,54 +49,14 @@ impl Scheduler {
         index: u32,
         flight: &Flight,
         verdict: &Verdict,
-        settings: &Arc<LaneSettings>,
-        heard: Heard,
+        settings: &LaneSettings,
+        heard: &AnswerSignals,
         now: Timestamp,
     ) {
         let lane = &mut self.lanes[index];
         let in_flight = lane.in_flight + 1;
         let Some(destination) = lane.destination.as_mut() else { return };
-        let took = now.since(flight.started);
-        let pace_answer = match heard.signal {
-            Signal::Success => {
-                destination.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
-                if destination.concurrency.latency_holds() { pace::PaceAnswer::Well } else { pace::PaceAnswer::Slowly }
-            }
-            Signal::Overload => {
-                destination.concurrency.overloaded(now);
-                pace::PaceAnswer::TooMuch
-            }
-            Signal::Failure if is_timeout(verdict.cause) => {
-                destination.concurrency.timed_out(now, took);
-                pace::PaceAnswer::Nothing
-            }
-            Signal::Failure | Signal::Neutral => {
-                destination.concurrency.failed(now, took);
-                pace::PaceAnswer::Nothing
-            }
-        };
-        let took_lately = destination.breaker.successes_per_second(now);
-        if heard.signal == Signal::Success && destination.pace.is_none() && !destination.is_troubled(now) {
-            destination.healthy = took_lately;
-        }
-        match &mut destination.pace {
-            Some(pace) => pace.answered(now, pace_answer),
-            // While the breaker is not closed, it limits the rate by itself.
-            None if pace_answer == pace::PaceAnswer::TooMuch
-                && destination.breaker.standing(now) == BreakerState::Closed =>
-            {
-                destination.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
-            }
-            None => {}
-        }
-        let answer = BreakerAnswer {
-            generation: flight.generation,
-            endpoint: flight.endpoint,
-            signal: heard.signal,
-            messages_wait: heard.messages_wait,
-            retry_after: heard.retry_after,
-        };
-        match destination.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer) {
+        match destination.answered(settings, flight, verdict.cause, heard, in_flight, now) {
             Some(change @ (BreakerChange::Opened | BreakerChange::Reopened)) => {
                 self.opened(index, change == BreakerChange::Opened, now);
             }
@@ -271,10 +219,8 @@ impl Scheduler {
         }
     }
 
-    /// The state of a lane's own breaker.
     pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
-        let destination = self.lanes.of(lane).and_then(|lane| lane.destination.as_ref());
-        destination.map_or(BreakerState::Closed, |destination| destination.breaker.standing(now))
+        self.lanes.of(lane).map_or(BreakerState::Closed, |lane| lane.breaker_state(now))
     }
 }
 
@@ -296,9 +242,4 @@ fn credential_signal(verdict: &Verdict) -> Signal {
         Class::Retry if verdict.scope == VerdictScope::Credential => Signal::Neutral,
         _ => Signal::Success,
     }
-}
-
-/// Whether the attempt timed out, which may be a sign of overload.
-fn is_timeout(cause: Cause) -> bool {
-    matches!(cause, Cause::Unknown | Cause::ConnectTimeout | Cause::GatewayTimeout | Cause::RequestTimeout)
 }

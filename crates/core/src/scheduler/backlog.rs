@@ -32,13 +32,10 @@ const PASSING_PAGE: u32 = 2_000;
 /// A page to read from the store: the first `limit` rows of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageWanted {
-    /// The lane to read.
     pub lane: LaneId,
     /// The tier to read; a strict lane is read over all tiers.
     pub tier: Tier,
-    /// The order of the rows.
     pub order: Order,
-    /// The range of ids.
     pub span: IdRange,
     /// The most rows to read.
     pub limit: u32,
@@ -47,11 +44,8 @@ pub struct PageWanted {
 /// A delivery that was removed from the window to make room. Its row must be written as spilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// The delivery's id.
     pub delivery: DeliveryId,
-    /// The delivery's lane.
     pub lane: LaneId,
-    /// The delivery's tier.
     pub tier: Tier,
 }
 

@@ -13,7 +13,6 @@ use crate::hold::{Hold, Why};
 use crate::tier::Tier;
 use crate::time::Timestamp;
 
-/// What blocks a lane from sending.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneBlock {
     pub(super) hold: Hold,
@@ -26,7 +25,6 @@ impl LaneBlock {
     }
 }
 
-/// The event that unblocks a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnblockedBy {
     Resume,
@@ -41,9 +39,7 @@ impl Scheduler {
         if let Some(hold) = self.explicit_hold(lane, now) {
             return Some(hold);
         }
-        if let Some(BreakerState::Open { until, .. }) =
-            lane.destination.as_ref().map(|destination| destination.breaker.standing(now))
-        {
+        if let BreakerState::Open { until, .. } = lane.breaker_state(now) {
             return Some(Hold { why: Why::BreakerOpen, until });
         }
         self.shared.open(lane, now).map(|(_, hold)| hold)
@@ -78,9 +74,7 @@ impl Scheduler {
     /// Makes sure that a held lane is checked again although it has nothing in the window to send.
     pub(super) fn park_held(&mut self, index: u32, now: Timestamp) {
         let lane = &self.lanes[index];
-        if let Some(BreakerState::Open { until: Some(at), .. }) =
-            lane.destination.as_ref().map(|destination| destination.breaker.standing(now))
-        {
+        if let BreakerState::Open { until: Some(at), .. } = lane.breaker_state(now) {
             return self.wake_lane(index, at, now);
         }
         if let Some((gate, hold)) = self.shared.open(lane, now) {

@@ -12,7 +12,6 @@ use crate::id::LaneId;
 use crate::scheduler::TenantSettings;
 use crate::time::Timestamp;
 
-/// What a breaker belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerOf {
     /// A lane: the breaker of an endpoint.
@@ -21,14 +20,12 @@ pub enum BreakerOf {
     Shared(SharedGate),
 }
 
-/// A breaker that is not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerShown {
     /// The lane or the shared gate it belongs to.
     pub of: BreakerOf,
     /// Whether it is open or half-open, and since when.
     pub standing: BreakerState,
-    /// What opened it.
     pub opened: Option<OpenReason>,
     /// How much of the window it holds: deliveries of a lane, or lanes at a shared gate.
     pub holds: usize,
@@ -52,7 +49,6 @@ pub struct Recovery {
     pub drained_at: Option<Timestamp>,
 }
 
-/// How an operator resets a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// Become half-open: probes are sent, and it closes when they succeed.
@@ -62,7 +58,6 @@ pub enum Reset {
 }
 
 impl Scheduler {
-    /// Sets an operator's settings for a tenant.
     pub fn set_tenant(&mut self, now: Timestamp, settings: TenantSettings) {
         self.turns.set(settings, now);
     }

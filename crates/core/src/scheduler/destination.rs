@@ -9,12 +9,14 @@ use super::drain::Drain;
 use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::ready::{Rank, Ready};
+use super::shared::AnswerSignals;
+use crate::cause::Cause;
 use crate::flow::Protection;
-use crate::flow::breaker::{Breaker, BreakerState, LetsThrough, Pass};
+use crate::flow::breaker::{Breaker, BreakerAnswer, BreakerChange, BreakerState, LetsThrough, Pass, Signal};
 use crate::flow::bucket::Bucket;
 use crate::flow::budget::RetryBudget;
 use crate::flow::concurrency::Concurrency;
-use crate::flow::pace::Pace;
+use crate::flow::pace::{Pace, PaceAnswer};
 use crate::hold::{Hold, Why};
 use crate::id::DeliveryId;
 use crate::tier::Tier;
@@ -28,7 +30,10 @@ const KEPT_FAILING: Duration = Duration::from_secs(3_600);
 /// The most retries kept in the window so that a recovery can make them due at once.
 const RETRIES_MAX: usize = 256;
 
-/// The flow-control state of a destination.
+/// The rate, in thousandths a second, that is assumed of a destination that answers 429 or 503 before its own rate is
+/// known. It is slowed down to half of this.
+const UNKNOWN_RATE: u64 = 10_000;
+
 #[derive(Debug)]
 pub(super) struct DestinationState {
     protection: Protection,
@@ -117,6 +122,57 @@ impl DestinationState {
         self.breaker.start(now)
     }
 
+    /// Learns from the outcome of an attempt, which was one of `in_flight`.
+    pub(super) fn answered(
+        &mut self,
+        settings: &LaneSettings,
+        flight: &Flight,
+        cause: Cause,
+        heard: &AnswerSignals,
+        in_flight: u16,
+        now: Timestamp,
+    ) -> Option<BreakerChange> {
+        let took = now.since(flight.started);
+        let pace_answer = match heard.signal {
+            Signal::Success => {
+                self.concurrency.succeeded(now, took, in_flight, settings.max_in_flight);
+                if self.concurrency.latency_holds() { PaceAnswer::Well } else { PaceAnswer::Slowly }
+            }
+            Signal::Overload => {
+                self.concurrency.overloaded(now);
+                PaceAnswer::TooMuch
+            }
+            Signal::Failure if is_timeout(cause) => {
+                self.concurrency.timed_out(now, took);
+                PaceAnswer::Nothing
+            }
+            Signal::Failure | Signal::Neutral => {
+                self.concurrency.failed(now, took);
+                PaceAnswer::Nothing
+            }
+        };
+        let took_lately = self.breaker.successes_per_second(now);
+        if heard.signal == Signal::Success && self.pace.is_none() && !self.is_troubled(now) {
+            self.healthy = took_lately;
+        }
+        match &mut self.pace {
+            Some(pace) => pace.answered(now, pace_answer),
+            // While the breaker is not closed, it limits the rate by itself.
+            None if pace_answer == PaceAnswer::TooMuch && self.breaker.standing(now) == BreakerState::Closed => {
+                self.pace = Some(Pace::slowed(now, took_lately.max(UNKNOWN_RATE)));
+            }
+            None => {}
+        }
+        let answer = BreakerAnswer {
+            generation: flight.generation,
+            endpoint: flight.endpoint,
+            signal: heard.signal,
+            messages_wait: heard.messages_wait,
+            retry_after: heard.retry_after,
+        };
+        self.breaker.answered(now, heard.roll, &settings.policy.breaker(), answer)
+    }
+
     /// After the clock was set back: buckets continue from the new time.
     pub(super) fn catch_up(&mut self, settings: Option<&LaneSettings>, now: Timestamp) {
         if let (Some(rate), Some(bucket)) = (settings.and_then(LaneSettings::rate), &mut self.bucket) {
@@ -171,4 +227,9 @@ impl DestinationState {
         let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
         (self.used + kept).max(now + Duration::from_secs(1))
     }
+}
+
+/// Whether the attempt timed out, which may be a sign of overload.
+fn is_timeout(cause: Cause) -> bool {
+    matches!(cause, Cause::Unknown | Cause::ConnectTimeout | Cause::GatewayTimeout | Cause::RequestTimeout)
 }

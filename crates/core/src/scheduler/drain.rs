@@ -29,7 +29,6 @@ const FRESH_IN_A_ROW: u8 = 4;
 /// How many parts are kept apart: one for each step, and one for older deliveries.
 const APART: usize = STEPS.len() + 1;
 
-/// A part of a draining lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DrainPart {
     Fresh,
@@ -58,10 +57,8 @@ pub struct IdRange {
 }
 
 impl IdRange {
-    /// All ids.
     pub const ALL: Self = Self { from: DeliveryId::from_raw(0), below: DeliveryId::from_raw(u64::MAX >> 1) };
 
-    /// Whether the id is in the range.
     pub fn contains(&self, id: DeliveryId) -> bool {
         self.from <= id && id < self.below
     }

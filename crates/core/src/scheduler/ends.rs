@@ -21,7 +21,6 @@ use crate::time::Timestamp;
 #[derive(Debug, Default)]
 pub(super) struct CutsInForce {
     cuts: Cuts,
-    /// The cuts that are not durable yet.
     unrecorded: BTreeMap<CutScope, UnrecordedCut>,
 }
 

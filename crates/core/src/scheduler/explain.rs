@@ -14,7 +14,6 @@ use crate::time::Timestamp;
 pub enum Explained {
     /// It is being sent, or its outcome is being written.
     UnderWay,
-    /// It waits for this reason.
     Waits(Hold),
 }
 

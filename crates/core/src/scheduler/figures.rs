@@ -14,20 +14,16 @@ use crate::time::Timestamp;
 /// The kinds of breakers, in the order of [`BreakerScope::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerScope {
-    /// An endpoint.
     Endpoint,
     /// Scheme, host and port.
     Origin,
     /// A provider, or a group of origins.
     Region,
-    /// A credential.
     Credential,
-    /// The DNS resolver.
     Resolver,
 }
 
 impl BreakerScope {
-    /// Every kind.
     pub const ALL: [Self; 5] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential, Self::Resolver];
 
     /// Its name in metrics and the API.
@@ -61,7 +57,6 @@ pub struct SchedulerFigures {
     pub ready: u64,
     /// Ready deliveries of lanes that are not blocked: they only wait for their turn.
     pub unheld: u64,
-    /// Attempts in flight.
     pub in_flight: u64,
     /// The earliest due time of the ready deliveries.
     pub oldest_due: Option<Timestamp>,
@@ -73,11 +68,8 @@ pub struct SchedulerFigures {
     pub open: [u64; 5],
     /// How often breakers opened, by [`BreakerScope`].
     pub trips: [u64; 5],
-    /// The pause of every lane, if there is one.
     pub paused: Option<Hold>,
-    /// The number of paused tenants.
     pub paused_tenants: u64,
-    /// The number of paused origins.
     pub paused_origins: u64,
 }
 

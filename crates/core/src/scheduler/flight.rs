@@ -19,28 +19,20 @@ use crate::time::Timestamp;
 /// The expected duration of an attempt at a destination without measurements.
 const EXPECTED: Duration = Duration::from_millis(100);
 
-/// One attempt to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptStart {
-    /// The delivery to send.
     pub delivery: DeliveryId,
-    /// The message it delivers.
     pub message: MessageId,
-    /// The endpoint to send to.
     pub endpoint: EndpointId,
-    /// The lane it waited in.
     pub lane: LaneId,
     /// The number of the attempt; the first is 1.
     pub attempt: u16,
-    /// When the delivery was due.
     pub due: Timestamp,
-    /// Whether to send the compact payload.
     pub compact: bool,
     /// Whether it is the probe of a breaker: it gets a shorter timeout.
     pub probe: bool,
 }
 
-/// An attempt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) delivery: DeliveryId,

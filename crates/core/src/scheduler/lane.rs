@@ -11,6 +11,7 @@ use super::drain::{Drain, DrainPart};
 use super::ready::{Rank, Ready};
 use super::turn::Speed;
 use crate::flow::SharedGate;
+use crate::flow::breaker::BreakerState;
 use crate::flow::bucket::Rate;
 use crate::hold::{Hold, Why};
 use crate::id::{CredentialId, DeliveryId, LaneId, OriginId, RegionId, TenantId};
@@ -25,7 +26,6 @@ pub enum Order {
     /// First in, first out.
     #[default]
     Fifo,
-    /// The newest first.
     NewestFirst,
     /// First in, first out; each delivery waits until the one before has ended.
     Strict,
@@ -41,10 +41,8 @@ pub enum OnDead {
     Hold,
 }
 
-/// The settings of a lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneSettings {
-    /// The lane that the settings are for.
     pub lane: LaneId,
     /// The tenant that owns the lane's endpoints.
     pub tenant: TenantId,
@@ -55,13 +53,11 @@ pub struct LaneSettings {
     pub rules: u32,
     /// Whether the endpoint is disabled: its deliveries wait until it is enabled.
     pub disabled: bool,
-    /// The order in which deliveries are sent.
     pub order: Order,
     /// What to do when the first delivery of a strict lane dies.
     pub on_dead: OnDead,
     /// The most attempts in flight at once.
     pub max_in_flight: u16,
-    /// The retry policy.
     pub policy: Arc<Policy>,
     /// The scheme, host and port of the endpoint's URL.
     pub origin: Option<OriginId>,
@@ -76,7 +72,6 @@ const _: () = assert!(size_of::<LaneSettings>() <= 56);
 /// Settings that only some lanes have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Special {
-    /// The rate limit of the lane.
     pub rate: Option<Rate>,
     /// The daily window in which engagement messages may be sent.
     pub off_peak: Option<OffPeak>,
@@ -122,7 +117,6 @@ impl LaneSettings {
         (self.order == Order::Strict).then_some(self.on_dead)
     }
 
-    /// The rate limit of the lane.
     pub fn rate(&self) -> Option<&Rate> {
         self.special.as_ref()?.rate.as_ref()
     }
@@ -166,7 +160,6 @@ pub(super) struct Lane {
     pub(super) old_pages: u8,
     /// Whether the lane is in a tier's ring.
     pub(super) in_ring: [bool; 3],
-    /// Whether the lane waits for a page.
     pub(super) wants_page: bool,
     /// New rows that requested pages may bring.
     pub(super) rows_to_come: u16,
@@ -178,7 +171,6 @@ pub(super) struct Lane {
 pub(super) struct Holds {
     /// A `Retry-After`, or a refused credential.
     pub(super) by_answer: Option<Hold>,
-    /// A pause of the lane.
     pub(super) paused: Option<Hold>,
 }
 
@@ -312,7 +304,6 @@ impl Lane {
         }
     }
 
-    /// Whether one of its holds ends at this time.
     pub(super) fn hold_ends(&self, at: Timestamp) -> bool {
         let holds = self.holds.iter().flat_map(|holds| [holds.by_answer, holds.paused]).flatten();
         holds.into_iter().any(|hold| hold.until == Some(at))
@@ -328,6 +319,11 @@ impl Lane {
             None => 0,
         };
         self.in_flight < most
+    }
+
+    /// The state of its own breaker.
+    pub(super) fn breaker_state(&self, now: Timestamp) -> BreakerState {
+        self.destination.as_ref().map_or(BreakerState::Closed, |destination| destination.breaker.standing(now))
     }
 
     /// When its last attempt started, as far as that is known.
@@ -403,7 +399,6 @@ impl Lane {
             })
     }
 
-    /// How many deliveries of a queue are ready.
     pub(super) fn ready_count(&self, part: DrainPart, tier: Tier) -> usize {
         match (self.drain(), part) {
             (Some(drain), DrainPart::Waited(step)) => drain.ready_count(step, tier),
@@ -443,7 +438,6 @@ impl Lane {
         self.settings = Some(Arc::clone(settings));
     }
 
-    /// How many requested pages have not come.
     pub(super) fn pages_under_way(&self) -> u8 {
         let own = self.overflow.iter().map(|queue| u8::from(queue.paging)).sum::<u8>();
         own + self.drain().map_or(0, Drain::pages_under_way) + self.old_pages

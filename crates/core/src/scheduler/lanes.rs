@@ -161,7 +161,6 @@ impl Scheduler {
         self.lanes.ids(matches)
     }
 
-    /// Whether this lane waits for its settings.
     pub fn lacks_settings(&self, lane: LaneId) -> bool {
         self.lanes.of(lane).is_some_and(|lane| lane.settings.is_none())
     }

@@ -16,9 +16,7 @@ use crate::time::Timestamp;
 pub enum PausedBy {
     /// The pause of the whole server.
     All,
-    /// The pause of its tenant.
     Tenant(TenantId),
-    /// The pause of its origin.
     Origin(OriginId),
     /// The pause of the lane itself.
     Lane,
@@ -56,7 +54,6 @@ impl Pauses {
         self.all.is_none() && self.tenants.is_empty() && self.origins.is_empty()
     }
 
-    /// The pause of every lane.
     pub(super) fn all(&self, now: Timestamp) -> Option<Hold> {
         self.all.filter(|hold| hold.holds(now))
     }
@@ -77,13 +74,11 @@ impl Pauses {
 }
 
 impl Scheduler {
-    /// Pauses every lane.
     pub fn pause_all(&mut self, hold: Hold) {
         self.pauses.all = Some(hold);
         self.pause_began(hold);
     }
 
-    /// Pauses a tenant.
     pub fn pause_tenant(&mut self, tenant: TenantId, hold: Hold) {
         self.pauses.tenants.insert(tenant, hold);
         self.pause_began(hold);
@@ -95,7 +90,6 @@ impl Scheduler {
         self.pause_began(hold);
     }
 
-    /// Pauses a lane.
     pub fn pause_lane(&mut self, lane: LaneId, hold: Hold) {
         self.backlog.hold_began();
         let index = self.lanes.ensure(lane);
@@ -105,7 +99,6 @@ impl Scheduler {
         }
     }
 
-    /// The pause of the lane itself, if there is one.
     pub fn pause_of_lane(&self, lane: LaneId, now: Timestamp) -> Option<Hold> {
         let holds = self.lanes.of(lane)?.holds.as_ref()?;
         holds.paused.filter(|hold| hold.holds(now))

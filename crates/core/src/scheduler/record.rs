@@ -12,13 +12,11 @@ use crate::time::Timestamp;
 /// A change to make durable. The owner calls [`Scheduler::recorded`] once it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryChange {
-    /// The changed delivery.
     pub delivery: Delivery,
     /// The number of attempts that the row must have for the change to be valid; otherwise the settle is stale.
     pub attempts_before: u16,
     /// Where the row is kept while it is pending.
     pub place: RowIndex,
-    /// The shard of its lane.
     pub shard: Shard,
     /// Whether its strict lane is paused in the same transaction.
     pub pauses_lane: bool,

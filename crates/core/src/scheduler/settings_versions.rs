@@ -4,7 +4,8 @@
 //! accept reads its endpoints, the change comes, the idle lane is dropped from memory, and then the accept becomes
 //! durable. A lane in memory knows its own version; this module keeps the versions of lanes that were dropped.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::hash::Hash;
 use std::time::Duration;
 
 use super::lane::LaneSettings;
@@ -36,65 +37,71 @@ impl Version {
     }
 }
 
+/// The newest versions that were noted in the last minutes.
+#[derive(Debug)]
+struct Recent<K, V> {
+    newest: IdMap<K, V>,
+    /// In the order in which they were noted, for their removal.
+    order: VecDeque<(Timestamp, K, V)>,
+}
+
+impl<K: Copy + Eq + Hash, V: Copy + Eq> Recent<K, V> {
+    fn remove_old(&mut self, now: Timestamp) {
+        while let Some((_, key, version)) = self.order.pop_front_if(|(at, ..)| now.since(*at) >= ARRIVES_WITHIN) {
+            if self.newest.get(&key) == Some(&version) {
+                self.newest.remove(&key);
+            }
+        }
+    }
+
+    fn note(&mut self, now: Timestamp, key: K, version: V) {
+        self.newest.insert(key, version);
+        self.order.push_back((now, key, version));
+    }
+}
+
+impl<K, V> Default for Recent<K, V> {
+    fn default() -> Self {
+        Self { newest: IdMap::default(), order: VecDeque::new() }
+    }
+}
+
 /// The versions of the last minutes. Settings that were never changed are not kept: no others are older.
 #[derive(Debug, Default)]
 pub(super) struct SettingsVersions {
-    versions: IdMap<LaneId, Version>,
-    /// In the order in which they were noted, for their removal.
-    order: VecDeque<(Timestamp, LaneId, Version)>,
+    lanes: Recent<LaneId, Version>,
     /// The number of changed rules, by tenant; `None` for all tenants.
-    rules: BTreeMap<Option<TenantId>, u32>,
-    /// In the order in which they were noted, for their removal.
-    rules_order: VecDeque<(Timestamp, Option<TenantId>, u32)>,
+    rules: Recent<Option<TenantId>, u32>,
 }
 
 impl SettingsVersions {
     /// Notes settings as the store has them.
     pub(super) fn tell(&mut self, now: Timestamp, settings: &LaneSettings) {
-        while let Some((at, lane, version)) = self.order.front().copied() {
-            if now.since(at) < ARRIVES_WITHIN {
-                break;
-            }
-            self.order.pop_front();
-            if self.versions.get(&lane) == Some(&version) {
-                self.versions.remove(&lane);
-            }
-        }
-        let known = self.versions.get(&settings.lane).copied().unwrap_or_default();
+        self.lanes.remove_old(now);
+        let known = self.lanes.newest.get(&settings.lane).copied().unwrap_or_default();
         if Version::of(settings).is_newer(known) {
-            let newest = known.newest(Version::of(settings));
-            self.versions.insert(settings.lane, newest);
-            self.order.push_back((now, settings.lane, newest));
+            self.lanes.note(now, settings.lane, known.newest(Version::of(settings)));
         }
     }
 
     /// Notes that the rules of a tenant (`None`: of all tenants) have changed; those with a smaller number are out of
     /// date.
     pub(super) fn tell_rules(&mut self, now: Timestamp, tenant: Option<TenantId>, number: u32) {
-        while let Some((at, tenant, number)) = self.rules_order.front().copied() {
-            if now.since(at) < ARRIVES_WITHIN {
-                break;
-            }
-            self.rules_order.pop_front();
-            if self.rules.get(&tenant) == Some(&number) {
-                self.rules.remove(&tenant);
-            }
-        }
-        let newest = self.rules.entry(tenant).or_default();
-        *newest = number.max(*newest);
-        self.rules_order.push_back((now, tenant, *newest));
+        self.rules.remove_old(now);
+        let known = self.rules.newest.get(&tenant).copied().unwrap_or_default();
+        self.rules.note(now, tenant, number.max(known));
     }
 
     /// Whether newer settings or newer rules are known.
     pub(super) fn are_older(&self, settings: &LaneSettings) -> bool {
-        let rules = [None, Some(settings.tenant)].map(|tenant| self.rules.get(&tenant));
+        let rules = [None, Some(settings.tenant)].map(|tenant| self.rules.newest.get(&tenant));
         rules.into_iter().flatten().any(|number| *number > settings.rules)
-            || self.versions.get(&settings.lane).is_some_and(|known| known.is_newer(Version::of(settings)))
+            || self.lanes.newest.get(&settings.lane).is_some_and(|known| known.is_newer(Version::of(settings)))
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        assert!(self.versions.len() <= self.order.len());
-        self.order.len()
+        assert!(self.lanes.newest.len() <= self.lanes.order.len());
+        self.lanes.order.len()
     }
 }

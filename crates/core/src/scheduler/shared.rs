@@ -14,6 +14,7 @@ use super::flight::Flight;
 use super::lane::{Lane, LaneSettings};
 use super::timer::{Timer, Timers};
 use super::{BreakerScope, Scheduler};
+use crate::dice::Roll;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{
     Breaker, BreakerAnswer, BreakerChange, BreakerRule, BreakerState, LetsThrough, Pass, Signal, Soft,
@@ -24,7 +25,6 @@ use crate::id::{CredentialId, EndpointId, LaneId, OriginId};
 use crate::id_map::IdMap;
 use crate::time::Timestamp;
 
-/// The settings of a shared gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {
     /// When its breaker opens, in place of the rule for its kind.
@@ -92,7 +92,6 @@ impl Shared {
     }
 }
 
-/// The gates that exist.
 #[derive(Debug, Default)]
 pub(super) struct SharedGates {
     gates: BTreeMap<SharedGate, Box<Shared>>,
@@ -221,7 +220,6 @@ impl SharedGates {
         }
     }
 
-    /// The lanes that are parked at a gate.
     pub(super) fn parked_at(&self, gate: SharedGate) -> Vec<LaneId> {
         self.gates.get(&gate).map(|shared| shared.parked.iter().map(|(_, lane)| *lane).collect()).unwrap_or_default()
     }
@@ -230,7 +228,6 @@ impl SharedGates {
         self.gates.get_mut(&gate).map(|shared| &mut shared.breaker)
     }
 
-    /// Every gate, with its breaker and the number of lanes parked at it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SharedGate, &Breaker, usize)> {
         self.gates.iter().map(|(gate, shared)| (*gate, &shared.breaker, shared.parked.len()))
     }
@@ -242,7 +239,6 @@ impl SharedGates {
 }
 
 impl Scheduler {
-    /// Sets the settings of a shared gate.
     pub fn set_shared(&mut self, now: Timestamp, gate: SharedGate, settings: SharedSettings) {
         let shared = self.shared.entry(gate, now, &mut self.timers);
         if shared.settings.rate != settings.rate {
@@ -305,7 +301,7 @@ impl Scheduler {
         &mut self,
         settings: &LaneSettings,
         flight: &Flight,
-        heard: &Heard,
+        heard: &AnswerSignals,
         now: Timestamp,
     ) -> Vec<SharedGate> {
         let mut closed = Vec::new();
@@ -367,7 +363,7 @@ impl Scheduler {
 
 /// The result of an attempt, for the gates that it passed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct AnswerSignals {
     pub(super) signal: Signal,
     /// The signal for the credential's gate.
     pub(super) credential: Signal,
@@ -375,7 +371,7 @@ pub(super) struct Heard {
     pub(super) resolver: Signal,
     pub(super) messages_wait: bool,
     pub(super) retry_after: Option<Duration>,
-    pub(super) roll: crate::dice::Roll,
+    pub(super) roll: Roll,
 }
 
 /// The reason that lanes waiting at an open gate show.

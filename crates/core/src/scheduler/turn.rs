@@ -56,7 +56,6 @@ const UNIT_WEIGHT: u64 = 1_000;
 /// An operator's settings for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantSettings {
-    /// The tenant that the settings are for.
     pub tenant: TenantId,
     /// Its weight in thousandths: a tenant with 2,000 gets twice the slot-time of one with 1,000.
     pub weight_milli: u32,
@@ -111,7 +110,6 @@ struct Ring {
     lanes: VecDeque<Waiting>,
 }
 
-/// A lane that waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     lane: u32,
@@ -153,7 +151,6 @@ impl Turns {
         index
     }
 
-    /// Sets a tenant's settings.
     pub(super) fn set(&mut self, settings: TenantSettings, now: Timestamp) {
         self.settings.insert(settings.tenant, settings);
         let Some(index) = self.index.get(&settings.tenant).copied() else { return };

@@ -17,7 +17,6 @@ use crate::slots::Slots;
 use crate::state::State;
 use crate::time::Timestamp;
 
-/// One delivery of the window.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) delivery: Delivery,
@@ -232,7 +231,6 @@ impl Scheduler {
         Admission::Taken
     }
 
-    /// Whether a delivery is in the window.
     pub fn knows(&self, id: DeliveryId) -> bool {
         self.window.contains(id)
     }

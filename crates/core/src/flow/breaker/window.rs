@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::id::EndpointId;
 use crate::time::Timestamp;
 
-/// The length of the window.
 pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 /// How many different endpoints a window distinguishes.
 pub const ENDPOINTS_MAX: u8 = 5;
@@ -46,7 +45,6 @@ pub(super) struct WindowCounts {
     pub(super) successes: u64,
     pub(super) failures: u64,
     pub(super) overloads: u64,
-    /// The successes of the current second.
     pub(super) successes_this_second: u64,
     /// Seconds since the window began to fill, the current one included.
     pub(super) seconds: u8,
@@ -59,7 +57,6 @@ impl WindowCounts {
 }
 
 impl Window {
-    /// Counts one answer.
     pub(super) fn count(&mut self, now: Timestamp, what: AnswerKind, endpoint: EndpointId) {
         self.advance(now);
         let slot = slot(self.newest);
@@ -75,7 +72,6 @@ impl Window {
         }
     }
 
-    /// The counts at `now`.
     pub(super) fn at(&self, now: Timestamp) -> WindowCounts {
         let steps = self.steps(now);
         let mut sums = self.sums;

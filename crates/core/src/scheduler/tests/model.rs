@@ -13,7 +13,6 @@ use crate::{Cause, CutScope, Key, Why};
 pub(super) const LANES: usize = 4;
 const TENANTS: usize = 2;
 
-/// One delivery that has not ended.
 struct Row {
     /// Its state in the window, while it is there.
     delivery: Delivery,

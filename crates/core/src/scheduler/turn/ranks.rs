@@ -20,7 +20,6 @@ impl Speed {
     }
 }
 
-/// The limits of a pick.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Room {
     /// The most slots of one tenant while several are active.

@@ -75,7 +75,6 @@ pub struct MemoryState {
 }
 
 impl MemoryState {
-    /// See [`crate::Outbox::open`].
     pub fn open(&mut self, at: Timestamp) -> SessionStart {
         self.sessions += 1;
         for cut in self.cuts.values_mut() {
@@ -139,7 +138,6 @@ impl MemoryState {
         Ok((acceptances, arrivals))
     }
 
-    /// See [`crate::Outbox::settle`].
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
         self.guard(session)?;
         let mut happened = Vec::new();
@@ -195,7 +193,6 @@ impl MemoryState {
         Settled::Done
     }
 
-    /// See [`crate::Outbox::spill`].
     pub fn spill(&mut self, session: Session, deliveries: &[DeliveryId]) -> Result<(), StoreError> {
         self.guard(session)?;
         for id in deliveries {
@@ -206,7 +203,6 @@ impl MemoryState {
         Ok(())
     }
 
-    /// See [`crate::Outbox::page`].
     pub fn page(&self, query: Query, limit: u32) -> PendingPage {
         let limit = limit as usize;
         let mut next_due = None;
@@ -252,7 +248,6 @@ impl MemoryState {
         }
     }
 
-    /// See [`crate::Outbox::cut`].
     pub fn cut(&mut self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
         self.guard(session)?;
         let mut happened = vec![JournalEntry::cut(&cut, by)];
@@ -269,7 +264,6 @@ impl MemoryState {
         Ok(self.pending.values().filter(|row| cut.covers(&row.delivery)).count() as u64)
     }
 
-    /// See [`crate::Outbox::uncut`].
     pub fn uncut(&mut self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([JournalEntry::Uncut { scope, at }]);
@@ -277,7 +271,6 @@ impl MemoryState {
         Ok(())
     }
 
-    /// See [`crate::Outbox::pause`].
     pub fn pause(&mut self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([JournalEntry::paused(&pause, at)]);
@@ -285,7 +278,6 @@ impl MemoryState {
         Ok(())
     }
 
-    /// See [`crate::Outbox::resume`].
     pub fn resume(&mut self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([JournalEntry::Resumed { scope, at: act.at, by: act.by }]);
@@ -293,28 +285,24 @@ impl MemoryState {
         Ok(())
     }
 
-    /// See [`crate::Outbox::reset`].
     pub fn reset(&mut self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([JournalEntry::Reset { of, how, at: act.at, by: act.by }]);
         Ok(())
     }
 
-    /// See [`crate::Archive::note_retry_now`].
     pub fn note_retry_now(&mut self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
         self.guard(session)?;
         self.note([JournalEntry::hurried(delivery, act)]);
         Ok(())
     }
 
-    /// See [`crate::Outbox::remember`].
     pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
         self.guard(session)?;
         self.breakers = breakers.iter().map(|breaker| (breaker.of, breaker.soft)).collect();
         Ok(())
     }
 
-    /// See [`crate::Outbox::lanes`].
     pub fn lanes(&self, lanes: &[LaneId]) -> Vec<Arc<LaneSettings>> {
         lanes.iter().filter_map(|lane| self.lanes.get(lane)).cloned().collect()
     }
@@ -324,7 +312,6 @@ impl MemoryState {
         self.lanes.insert(settings.lane, settings);
     }
 
-    /// See [`crate::Archive::excerpts`].
     pub fn excerpts(&self, id: DeliveryId) -> Vec<(u16, Bytes)> {
         let message = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
         if message.is_none_or(|delivery| self.erasures.has(delivery.message)) {
@@ -333,7 +320,6 @@ impl MemoryState {
         self.excerpts.range((id, 0)..=(id, u16::MAX)).map(|((_, number), bytes)| (*number, bytes.clone())).collect()
     }
 
-    /// See [`crate::Archive::delivery`].
     pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<DeliveryRecord> {
         let attempts = self.attempts.get(&id).cloned().unwrap_or_default();
         if let Some(delivery) = self.ended.get(&id) {

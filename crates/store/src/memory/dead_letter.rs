@@ -111,7 +111,6 @@ impl MemoryState {
         );
     }
 
-    /// See [`crate::DeadLetters::dead_letters`].
     pub fn dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -132,14 +131,12 @@ impl MemoryState {
         page
     }
 
-    /// See [`crate::DeadLetters::count_dead_letters`].
     pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> BoundedCount {
         let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
         let count = page.letters.len() as u64;
         if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) }
     }
 
-    /// See [`crate::DeadLetters::purge_dead_letters`].
     pub fn purge_dead_letters(
         &mut self,
         session: Session,
@@ -167,7 +164,6 @@ impl MemoryState {
         Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
     }
 
-    /// See [`crate::DeadLetters::sweep_dead_letters`].
     pub fn sweep_dead_letters(&mut self, session: Session) -> Result<Swept, StoreError> {
         self.guard(session)?;
         let Some((&id, purge)) = self.dead.purges.first_key_value() else { return Ok(Swept::default()) };

@@ -34,7 +34,6 @@ impl MemoryState {
         self.endpoints.get(&endpoint).map_or(TenantId::from_raw(0), |endpoint| endpoint.tenant)
     }
 
-    /// See [`crate::Archive::history`].
     pub fn history(
         &self,
         filter: &HistoryFilter,
@@ -66,7 +65,6 @@ impl MemoryState {
         page
     }
 
-    /// See [`crate::Archive::messages`].
     pub fn listed_messages(
         &self,
         filter: &MessageFilter,
@@ -96,7 +94,6 @@ impl MemoryState {
         page
     }
 
-    /// See [`crate::Archive::named`].
     pub fn named(
         &self,
         tenant: TenantId,
@@ -113,7 +110,6 @@ impl MemoryState {
         NamedPage { messages, next }
     }
 
-    /// See [`crate::Archive::tallies`].
     pub fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> Vec<HourlyCount> {
         let all = self.derived().tallies.into_iter();
         all.filter(|((of, hour, _), _)| *of == tenant && *hour >= since && *hour < until)
@@ -121,7 +117,6 @@ impl MemoryState {
             .collect()
     }
 
-    /// See [`crate::Archive::pending`].
     pub fn all_pending(&self) -> PendingCounts {
         let count =
             |is: &dyn Fn(&Delivery) -> bool| self.pending.values().filter(|row| is(&row.delivery)).count() as u64;
@@ -131,7 +126,6 @@ impl MemoryState {
         }
     }
 
-    /// See [`crate::Archive::waiting`].
     pub fn waiting(&self, lane: LaneId) -> LaneBacklog {
         let pending = self.derived().pending;
         let of = |tier: Tier| pending.get(&(lane, tier)).map_or(0, |count| count.unsigned_abs());

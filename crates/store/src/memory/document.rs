@@ -12,7 +12,6 @@ use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempote
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
 
 impl MemoryState {
-    /// See [`crate::Register::file`].
     pub fn file_document(
         &mut self,
         session: Session,
@@ -37,7 +36,6 @@ impl MemoryState {
         Ok(Filed::Done)
     }
 
-    /// See [`crate::Register::unfile`].
     pub fn unfile(
         &mut self,
         session: Session,
@@ -51,7 +49,6 @@ impl MemoryState {
         Ok(true)
     }
 
-    /// See [`crate::Register::document_named`].
     pub fn document_named(&self, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<&Document> {
         let namespace = kind.namespace(tenant);
         let same = |one: &&Document| {
@@ -60,7 +57,6 @@ impl MemoryState {
         self.documents.values().find(same)
     }
 
-    /// See [`crate::Register::documents`].
     pub fn documents(
         &self,
         kind: DocumentKind,

@@ -14,7 +14,6 @@ use crate::row::{
 };
 
 impl MemoryState {
-    /// See [`crate::Directory::put_endpoint`].
     pub fn put_endpoint(
         &mut self,
         session: Session,
@@ -25,7 +24,6 @@ impl MemoryState {
         self.put_noted(session, endpoint, once, act, None)
     }
 
-    /// See [`crate::Directory::rotate_secret`].
     pub fn rotate_secret(
         &mut self,
         session: Session,
@@ -37,7 +35,6 @@ impl MemoryState {
         self.put_noted(session, endpoint, once, act, Some(note))
     }
 
-    /// See [`crate::Directory::note_secret_shown`].
     pub fn note_secret_shown(
         &mut self,
         session: Session,
@@ -81,18 +78,15 @@ impl MemoryState {
         Ok(EndpointPut::Done)
     }
 
-    /// See [`crate::Directory::endpoint_of_lane`].
     pub fn endpoint_of_lane(&self, lane: LaneId) -> Option<Arc<Endpoint>> {
         self.endpoints.values().find(|endpoint| endpoint.lane == lane).cloned()
     }
 
-    /// See [`crate::Directory::endpoint_named`].
     pub fn endpoint_named(&self, tenant: TenantId, uid: &str) -> Option<EndpointId> {
         let mut theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == tenant);
         theirs.find(|endpoint| endpoint.uid.as_deref() == Some(uid)).map(|endpoint| endpoint.id)
     }
 
-    /// See [`crate::Directory::list_endpoints`].
     pub fn list_endpoints(
         &self,
         tenant: Option<TenantId>,
@@ -113,7 +107,6 @@ impl MemoryState {
         }
     }
 
-    /// See [`crate::Directory::endpoints_after`].
     pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: usize) -> Vec<Arc<Endpoint>> {
         let theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == tenant);
         theirs
@@ -124,7 +117,6 @@ impl MemoryState {
             .collect()
     }
 
-    /// See [`crate::Directory::endpoints_matching`].
     pub fn endpoints_matching(
         &self,
         tenant: TenantId,

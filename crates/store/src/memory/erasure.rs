@@ -48,7 +48,6 @@ impl ErasureTables {
 }
 
 impl MemoryState {
-    /// See [`crate::Erasures::erase`].
     pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
         self.guard(session)?;
         let is_theirs = |message: &Message| {
@@ -86,7 +85,6 @@ impl MemoryState {
         Ok(erasure)
     }
 
-    /// See [`crate::Erasures::note_export`].
     pub fn note_export(&mut self, session: Session, asked: &ExportRequest) -> Result<(), StoreError> {
         self.guard(session)?;
         let ExportRequest { tenant, at, by, .. } = *asked;
@@ -130,7 +128,6 @@ impl MemoryState {
         gone
     }
 
-    /// See [`crate::Erasures::erase_step`].
     pub fn erase_step(
         &mut self,
         session: Session,
@@ -196,18 +193,15 @@ impl MemoryState {
         true
     }
 
-    /// See [`crate::Erasures::erasure`].
     pub fn erasure(&self, number: u64) -> Option<Erasure> {
         self.erasures.all.get(&number).map(|erasing| erasing.erasure)
     }
 
-    /// See [`crate::Erasures::unfinished_erasures`].
     pub fn unfinished_erasures(&self, limit: u32) -> Vec<Erasure> {
         let all = self.erasures.all.values().map(|erasing| erasing.erasure);
         all.filter(|erasure| erasure.done.is_none()).take(limit as usize).collect()
     }
 
-    /// See [`crate::Erasures::count_erased`].
     pub fn count_erased(&self, messages: &[MessageId]) -> u64 {
         messages.iter().filter(|id| self.erasures.has(**id)).count() as u64
     }

@@ -117,7 +117,6 @@ impl JobTables {
 }
 
 impl MemoryState {
-    /// See [`crate::Jobs::start_replay`].
     pub fn start_replay(
         &mut self,
         session: Session,
@@ -145,7 +144,6 @@ impl MemoryState {
         replay.has_room(self.jobs(JobQuery::ReplaysOf(replay.tenant), None, u32::MAX).len())
     }
 
-    /// See [`crate::Jobs::start_replay_once`].
     pub fn start_replay_once(
         &mut self,
         session: Session,
@@ -162,12 +160,10 @@ impl MemoryState {
         self.start_replay(session, replay, by).map(|job| Begun::Now(Box::new(job)))
     }
 
-    /// See [`crate::Jobs::job`].
     pub fn job(&self, id: JobId) -> Option<DeliveryJob> {
         self.jobs.jobs.get(&id).cloned()
     }
 
-    /// See [`crate::Jobs::jobs`].
     pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<DeliveryJob> {
         let matches_query = |job: &&DeliveryJob| match query {
             JobQuery::Running => job.state == JobState::Running,
@@ -192,7 +188,6 @@ impl MemoryState {
         if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
     }
 
-    /// See [`crate::Jobs::change_job`].
     pub fn change_job(
         &mut self,
         session: Session,
@@ -208,14 +203,12 @@ impl MemoryState {
         Ok(true)
     }
 
-    /// See [`crate::Jobs::replay_page`].
     pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
         // A replay that is done no longer has its list.
         let listed = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
         self.page_of(self.jobs.jobs.get(&id)?, listed, limit)
     }
 
-    /// See [`crate::Jobs::would_replay`].
     pub fn would_replay(&self, replay: &NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
         let job = DeliveryJob { cursor: from, ..replay.job(self.dead.last())? };
         let listed = if let ReplayWhat::Listed(ids) = &replay.what { ids.as_slice() } else { &[] };
@@ -366,7 +359,6 @@ impl MemoryState {
         Ok((Chunked::Done(made), arrivals))
     }
 
-    /// See [`crate::Jobs::lives`].
     pub fn lives(&self, id: DeliveryId) -> Lives {
         let former = self.jobs.before.get(&id).map(|(old, made)| (Some(*old), *made));
         let delivery = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
@@ -381,7 +373,6 @@ impl MemoryState {
         }
     }
 
-    /// See [`crate::Archive::deliveries`].
     pub fn deliveries(
         &self,
         message: MessageId,

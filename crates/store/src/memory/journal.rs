@@ -35,7 +35,6 @@ impl MemoryState {
         }
     }
 
-    /// See [`crate::Archive::journal`].
     pub fn journal(&self, after: u64, limit: u32) -> Vec<JournalRow> {
         let mut head = Head::default();
         let rows = self.happened.iter().map(|call| {

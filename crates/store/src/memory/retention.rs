@@ -56,7 +56,6 @@ impl Times {
 }
 
 impl MemoryState {
-    /// See [`crate::Archive::set_retention_overrides`].
     pub fn set_retention_overrides(
         &mut self,
         session: Session,
@@ -81,7 +80,6 @@ impl MemoryState {
         Ok(changed)
     }
 
-    /// See [`crate::Archive::retain`].
     pub fn retain(
         &mut self,
         session: Session,

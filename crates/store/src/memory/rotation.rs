@@ -17,12 +17,10 @@ pub(super) struct MasterNumbers {
 }
 
 impl MemoryState {
-    /// See [`crate::MasterKeys::offer`].
     pub fn offer(&mut self, newer: MasterKeyId, by: Option<ApiKeyRef>) {
         self.masters.offered = Some((newer, by));
     }
 
-    /// See [`crate::MasterKeys::rotate`].
     pub fn rotate(&mut self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {
         self.guard(session)?;
         let to = MasterKeyId::from_raw(self.masters.newest);
@@ -36,7 +34,6 @@ impl MemoryState {
         Ok(self.rotation())
     }
 
-    /// See [`crate::MasterKeys::rotation`].
     pub fn rotation(&self) -> Rotation {
         Rotation {
             newest: MasterKeyId::from_raw(self.masters.newest),

@@ -32,12 +32,10 @@ impl Lines {
 }
 
 impl MemoryState {
-    /// See [`crate::Checkpoints::public_key`].
     pub fn public_key(&mut self) -> PublicKey {
         self.signed.key().public()
     }
 
-    /// See [`crate::Checkpoints::sign`].
     pub fn sign(&mut self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
         self.guard(session)?;
         let before = self.signed.lines.last_key_value().map_or(0, |(row, _)| *row);
@@ -52,12 +50,10 @@ impl MemoryState {
         Ok(Some(Signed { row, line }))
     }
 
-    /// See [`crate::Checkpoints::last_checkpoint`].
     pub fn last_checkpoint(&self) -> Option<Signed> {
         self.signed.lines.last_key_value().map(|(row, line)| Signed { row: *row, line: line.clone() })
     }
 
-    /// See [`crate::Checkpoints::checkpoints`].
     pub fn checkpoints(&self, after: u64, limit: u32) -> Vec<Signed> {
         let behind = self.signed.lines.range(after.saturating_add(1)..);
         behind.take(limit as usize).map(|(row, line)| Signed { row: *row, line: line.clone() }).collect()

@@ -15,7 +15,9 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
-use super::column::{cause_number, get, key, number, optional, stored_cause, stored_key, stored_tier, tier_number};
+use super::column::{
+    cause_number, get, key, number, optional, read_all, stored_cause, stored_key, stored_tier, tier_number,
+};
 use super::list::EventType;
 use super::vault::Vault;
 use super::{Sqlite, failed};
@@ -259,33 +261,30 @@ fn remove(conn: &Connection, numbers: impl Iterator<Item = u64>) -> Result<(), S
 
 /// Purges under way, the oldest first.
 fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
-    let doing = failed("read the purges");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
+    read_all(
+        conn,
+        "read the purges",
+        "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
              FROM dead_cut ORDER BY id",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let filter = DeadLetterFilter {
-            tenant: Some(TenantId(stored_key(get(row, 1)?)?)),
-            endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
-            cause: optional(row, 3, stored_cause)?,
-            event_type: get(row, 4)?,
-            tier: optional(row, 5, stored_tier)?,
-            since: get::<Option<i64>>(row, 6)?.map(Timestamp::from_millis),
-            until: get::<Option<i64>>(row, 7)?.map(Timestamp::from_millis),
-        };
-        let swept_ms: Option<i64> = get(row, 9)?;
-        let swept_number: Option<i64> = get(row, 10)?;
-        let swept = swept_ms
-            .zip(swept_number)
-            .map(|(at, swept)| DeadLetterCursor { at: Timestamp::from_millis(at), number: swept.unsigned_abs() });
-        found.push((get(row, 0)?, Purge { filter, upto: get::<i64>(row, 8)?.unsigned_abs(), swept }));
-    }
-    Ok(found)
+        [],
+        |row| {
+            let filter = DeadLetterFilter {
+                tenant: Some(TenantId(stored_key(get(row, 1)?)?)),
+                endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
+                cause: optional(row, 3, stored_cause)?,
+                event_type: get(row, 4)?,
+                tier: optional(row, 5, stored_tier)?,
+                since: get::<Option<i64>>(row, 6)?.map(Timestamp::from_millis),
+                until: get::<Option<i64>>(row, 7)?.map(Timestamp::from_millis),
+            };
+            let swept_ms: Option<i64> = get(row, 9)?;
+            let swept_number: Option<i64> = get(row, 10)?;
+            let swept = swept_ms
+                .zip(swept_number)
+                .map(|(at, swept)| DeadLetterCursor { at: Timestamp::from_millis(at), number: swept.unsigned_abs() });
+            Ok((get(row, 0)?, Purge { filter, upto: get::<i64>(row, 8)?.unsigned_abs(), swept }))
+        },
+    )
 }
 
 /// The purges under way, for [`is_filed`].

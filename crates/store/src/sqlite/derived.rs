@@ -11,7 +11,7 @@ use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
 use posthaste_core::tier::Tier;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::column::{get, key, stored_key, tier_number};
+use super::column::{get, key, read_all, stored_key, tier_number};
 use super::journal::Then;
 use super::{failed, journal};
 use crate::StoreError;
@@ -278,14 +278,7 @@ pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
 }
 
 fn column(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<u64>, StoreError> {
-    let doing = failed("read an index");
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        found.push(stored_key(get(row, 0)?)?.raw());
-    }
-    Ok(found)
+    read_all(conn, "read an index", sql, params, |row| Ok(stored_key(get(row, 0)?)?.raw()))
 }
 
 /// The ids of an index and those of the journal's tail, each once, in order.

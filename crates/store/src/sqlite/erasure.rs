@@ -22,7 +22,7 @@ use posthaste_crypto::keyring::KeyId;
 use rusqlite::{Connection, OptionalExtension, Row};
 use tokio::sync::oneshot;
 
-use super::column::{get, key, stored_key};
+use super::column::{get, key, read_all, stored_key};
 use super::erasures_file::{self, ErasureLine};
 use super::request::WriteRequest;
 use super::vault::{self, Vault};
@@ -397,16 +397,13 @@ fn one(conn: &Connection, number: u64) -> Result<Option<Open>, StoreError> {
 }
 
 fn unfinished(conn: &Connection, limit: u32) -> Result<Vec<Erasure>, StoreError> {
-    let doing = failed("read erasures");
-    let mut sql = conn
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM erasure WHERE done_ms IS NULL ORDER BY number LIMIT ?1"))
-        .map_err(&doing)?;
-    let mut rows = sql.query([limit]).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        found.push(stored(row)?.erasure);
-    }
-    Ok(found)
+    read_all(
+        conn,
+        "read erasures",
+        &format!("SELECT {COLUMNS} FROM erasure WHERE done_ms IS NULL ORDER BY number LIMIT ?1"),
+        [limit],
+        |row| Ok(stored(row)?.erasure),
+    )
 }
 
 fn stored(row: &Row<'_>) -> Result<Open, StoreError> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 
-use super::column::get;
+use super::column::{get, read_all};
 use super::failed;
 use crate::StoreError;
 use crate::journal::{Entries, Head, JournalRow};
@@ -104,16 +104,13 @@ pub(super) fn each(
 
 /// At most `limit` rows after number `after`.
 pub(super) fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
-    let doing = failed("read the journal");
-    let mut sql = conn
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number LIMIT ?2"))
-        .map_err(&doing)?;
-    let mut rows = sql.query((i64::try_from(after).unwrap_or(i64::MAX), limit)).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        found.push(stored(row)?);
-    }
-    Ok(found)
+    read_all(
+        conn,
+        "read the journal",
+        &format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number LIMIT ?2"),
+        (i64::try_from(after).unwrap_or(i64::MAX), limit),
+        stored,
+    )
 }
 
 fn stored(row: &Row<'_>) -> Result<JournalRow, StoreError> {

@@ -12,7 +12,8 @@ use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, Params};
 
 use super::column::{
-    DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
+    DELIVERY_COLUMNS, delivery, delivery_columns, get, key, read_all, stored_key, stored_place, stored_tier,
+    tier_number,
 };
 use super::token::Check;
 use super::{cut, derived, failed};
@@ -198,14 +199,7 @@ fn rows(
     sql: &str,
     params: impl Params,
 ) -> Result<Vec<PendingRow>, StoreError> {
-    let doing = failed("read pending deliveries");
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
-    let mut found = sql.query(params).map_err(&doing)?;
-    let mut rows = Vec::new();
-    while let Some(row) = found.next().map_err(&doing)? {
-        rows.push(read_row(conn, check, row)?);
-    }
-    Ok(rows)
+    read_all(conn, "read pending deliveries", sql, params, |row| Ok(read_row(conn, check, row)?))
 }
 
 /// Reads one row. `check` is `None` for rows that are not sent, only shown or ended.

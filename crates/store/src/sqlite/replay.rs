@@ -10,7 +10,7 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Params};
 
-use super::column::{delivery, delivery_columns, get, key, number, stored_key};
+use super::column::{delivery, delivery_columns, get, key, number, read_all, stored_key};
 use super::list::{ReadBudget, WHOLE_LOOKS};
 use super::vault::Vault;
 use super::{cut, dead_letter, derived, failed, show};
@@ -61,19 +61,16 @@ fn listed(
     cursor: JobCursor,
     limit: u32,
 ) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
-    let doing = failed("read the list of a replay");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query((key(id.0), number(cursor.number), limit)).map_err(&doing)?;
-    let mut ids = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
-        ids.push((DeliveryId(stored_key(get(row, 0)?)?), cursor));
-    }
-    Ok(ids)
+    read_all(
+        conn,
+        "read the list of a replay",
+        "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
+        (key(id.0), number(cursor.number), limit),
+        |row| {
+            let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
+            Ok((DeliveryId(stored_key(get(row, 0)?)?), cursor))
+        },
+    )
 }
 
 const ENDED: &str =

@@ -18,7 +18,7 @@ use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
-use super::column::{delivery, delivery_columns, get, key, stored_key};
+use super::column::{delivery, delivery_columns, get, key, read_all, stored_key};
 use super::derived::{followed, kind_number};
 use super::journal::Then;
 use super::sealed::NameHashes;
@@ -214,24 +214,21 @@ struct Head {
 }
 
 fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Result<Vec<Head>, StoreError> {
-    let doing = failed("find expired messages");
-    let mut sql = conn
-        .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query((after, limit)).map_err(&doing)?;
-    let mut heads = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        heads.push(Head {
-            id: get(row, 0)?,
-            tenant: TenantId(stored_key(get(row, 1)?)?),
-            at: Timestamp::from_millis(get(row, 2)?),
-            names: NameHashes::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
-            bytes: get(row, 4)?,
-        });
-    }
-    Ok(heads)
+    read_all(
+        conn,
+        "find expired messages",
+        &format!("SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"),
+        (after, limit),
+        |row| {
+            Ok(Head {
+                id: get(row, 0)?,
+                tenant: TenantId(stored_key(get(row, 1)?)?),
+                at: Timestamp::from_millis(get(row, 2)?),
+                names: NameHashes::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
+                bytes: get(row, 4)?,
+            })
+        },
+    )
 }
 
 /// Removes expired messages, or moves them to `kept` if they are still needed.

@@ -9,7 +9,7 @@ use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::get;
+use super::column::{get, read_all};
 use super::vault::Vault;
 use super::{Sqlite, failed, journal};
 use crate::journal::JournalRow;
@@ -82,15 +82,13 @@ pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
 }
 
 fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
-    let doing = failed("read checkpoints");
-    let mut sql =
-        conn.prepare_cached("SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2").map_err(&doing)?;
-    let mut rows = sql.query((i64::try_from(after).unwrap_or(i64::MAX), limit)).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        found.push(stored(row)?);
-    }
-    Ok(found)
+    read_all(
+        conn,
+        "read checkpoints",
+        "SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2",
+        (i64::try_from(after).unwrap_or(i64::MAX), limit),
+        stored,
+    )
 }
 
 fn stored(row: &Row<'_>) -> Result<Signed, StoreError> {

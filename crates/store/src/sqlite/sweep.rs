@@ -14,7 +14,9 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
+use super::column::{
+    DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, read_all, scope_columns, stored_key, tier_number,
+};
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::{cut, failed, page};
@@ -246,14 +248,7 @@ fn left_alone(conn: &Connection, sweep: Sweep, cut: &Cut) -> Result<BTreeSet<Del
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {
-    let doing = failed("find rows to sweep");
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut ids = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        ids.push(DeliveryId(stored_key(get(row, 0)?)?));
-    }
-    Ok(ids)
+    read_all(conn, "find rows to sweep", sql, params, |row| Ok(DeliveryId(stored_key(get(row, 0)?)?)))
 }
 
 #[cfg(test)]

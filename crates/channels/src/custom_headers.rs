@@ -44,7 +44,6 @@ const RESERVED: &[&str] = &[
 /// The prefixes of our own headers, including future ones.
 const RESERVED_PREFIXES: &[&str] = &["webhook-", "posthaste-"];
 
-/// An endpoint's checked custom headers.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CustomHeaders(Arc<Fields>);
 
@@ -107,12 +106,10 @@ impl CustomHeaders {
         Ok(Self(Arc::new(fields)))
     }
 
-    /// The names, in lower case, and the values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter()
     }
 
-    /// The headers in the form a request uses.
     pub(crate) fn fields(&self) -> &Arc<Fields> {
         &self.0
     }

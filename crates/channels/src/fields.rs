@@ -58,7 +58,6 @@ impl Fields {
         &self.lines
     }
 
-    /// The names, in lower case, and the values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "))
     }

@@ -20,7 +20,7 @@ use posthaste_store::{
 use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
 use crate::clock::Clock;
-use crate::endpoint_cache::CachedEndpoint;
+use crate::endpoint_cache::ParsedEndpoint;
 use crate::engine::Engine;
 use crate::pending::{Looked, QuotaReservation};
 
@@ -61,7 +61,7 @@ pub struct NewMessage {
     /// It replaces the deliveries that wait for the same endpoint under the same key.
     pub collapse_key: Option<String>,
     /// The producer's idempotency key, if any.
-    pub once: Option<Once<AcceptedMessage>>,
+    pub once: Option<Once<PromisedMessage>>,
     /// The quota of pending deliveries of its tenant; at this many the message is refused.
     pub pending_max: Option<u64>,
 }
@@ -88,7 +88,6 @@ impl NewMessage {
     }
 }
 
-/// An endpoint as a producer names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointRef {
     Id(EndpointId),
@@ -109,16 +108,14 @@ pub struct Once<P> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcceptOutcome {
     /// It is new, and durable.
-    Promised(AcceptedMessage),
+    Promised(PromisedMessage),
     /// It was accepted before under the same idempotency key: the first answer.
     Replayed(FirstAnswer),
 }
 
-/// What the producer of an accepted message is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcceptedMessage {
+pub struct PromisedMessage {
     pub message: MessageId,
-    /// Its public id, `msg_…`.
     pub public_id: String,
     /// The producer's correlation id; its public id where there is none.
     pub correlation_id: String,
@@ -162,7 +159,6 @@ impl From<StoreError> for NotAccepted {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// Makes a message and its deliveries durable.
     pub async fn accept(&self, new: NewMessage) -> Result<AcceptOutcome, NotAccepted> {
         let Prepared { accepted, promise, room: _until_stored } = self.prepare(new, &mut Known::default()).await?;
         let acceptance = self.store.accept(self.session, vec![accepted]).await?.pop();
@@ -212,7 +208,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    fn outcome(&self, promise: AcceptedMessage, acceptance: Acceptance) -> Result<AcceptOutcome, NotAccepted> {
+    fn outcome(&self, promise: PromisedMessage, acceptance: Acceptance) -> Result<AcceptOutcome, NotAccepted> {
         match acceptance {
             Acceptance::Replayed(answer) => Ok(AcceptOutcome::Replayed(answer)),
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
@@ -264,11 +260,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
                 NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
             })
             .collect();
-        let is_outlasted = |to: &&Arc<CachedEndpoint>| {
+        let is_outlasted = |to: &&Arc<ParsedEndpoint>| {
             let ttl = new.ttl.or(to.endpoint.ttl);
             ttl.is_some_and(|ttl| to.lane.policy.outlasts(new.tier, ttl))
         };
-        let promise = AcceptedMessage {
+        let promise = PromisedMessage {
             message: id,
             correlation_id: new.correlation_id.clone().unwrap_or_else(|| public_id.clone()),
             public_id,
@@ -343,8 +339,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             }
         };
         let TenantEndpoints::These(endpoints) = known.endpoints.insert(list) else { return Ok(None) };
-        let wants = |to: &&Arc<CachedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
-        let wanted: Vec<Arc<CachedEndpoint>> = endpoints.iter().filter(wants).cloned().collect();
+        let wants = |to: &&Arc<ParsedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let wanted: Vec<Arc<ParsedEndpoint>> = endpoints.iter().filter(wants).cloned().collect();
         Ok(Some(if wanted.len() > FANOUT_MAX { Recipients::Many } else { Recipients::Few(wanted) }))
     }
 
@@ -357,7 +353,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         selector: &EndpointSelector,
         known: &mut Known,
     ) -> Result<Recipients, StoreError> {
-        let wants = |to: &Arc<CachedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
+        let wants = |to: &Arc<ParsedEndpoint>| new.details.audience.has(&to.candidate(), new.event_type.as_deref());
         let (mut wanted, mut after) = (Vec::new(), None);
         for _ in 0..SELECTED_PAGES_MAX {
             let (page, next) = self.endpoint_cache.matching(new.tenant, selector, after, SELECTED_PAGE).await?;
@@ -387,7 +383,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         tenant: TenantId,
         named: &EndpointRef,
-    ) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
+    ) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
         let id = match named {
             EndpointRef::Id(id) => Some(*id),
             EndpointRef::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
@@ -401,7 +397,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 /// A message on its way to the store, and the answer once it is stored.
 struct Prepared {
     accepted: Accepted,
-    promise: AcceptedMessage,
+    promise: PromisedMessage,
     room: Option<QuotaReservation>,
 }
 
@@ -413,7 +409,7 @@ struct Known {
 }
 
 enum TenantEndpoints {
-    These(Vec<Arc<CachedEndpoint>>),
+    These(Vec<Arc<ParsedEndpoint>>),
     /// More than [`ENDPOINTS_LISTED_MAX`].
     TooMany,
 }
@@ -428,7 +424,7 @@ const CALL_BYTES_MAX: usize = 2_000_000;
 struct Call {
     accepted: Vec<Accepted>,
     /// Each with the index of its message in the batch.
-    promises: Vec<(usize, AcceptedMessage)>,
+    promises: Vec<(usize, PromisedMessage)>,
     /// The room that the messages take of their quota, held until they are stored.
     rooms: Vec<QuotaReservation>,
     deliveries: usize,
@@ -450,10 +446,9 @@ impl Call {
     }
 }
 
-/// The endpoints that get a message.
 enum Recipients {
     /// At most [`FANOUT_MAX`]: the accept makes their deliveries.
-    Few(Vec<Arc<CachedEndpoint>>),
+    Few(Vec<Arc<ParsedEndpoint>>),
     /// More: a job finds those that want it, and makes the deliveries in chunks.
     Many,
 }

@@ -52,7 +52,6 @@ pub struct NewKey {
 pub struct Grant {
     /// The most scopes, and the default.
     pub scopes: ApiKeyScopes,
-    /// The latest end, and the default.
     pub expires: Option<Timestamp>,
 }
 

@@ -51,7 +51,7 @@ impl<S: Store, C: Clock> BackgroundTasks<S, C> {
                 handle: handle.clone(),
                 retention: engine.retention,
                 clock: clock.clone(),
-                agreements: Arc::clone(&engine.agreements),
+                override_sync: Arc::clone(&engine.override_sync),
             },
             eraser: Eraser {
                 store: Arc::clone(store),

@@ -55,7 +55,6 @@ use attempt::RunningAttempt;
 use open::Opener;
 use pool::{Offer, Pools, Seat};
 
-/// The bounds of outgoing connections.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub rules: TargetRules,
@@ -105,7 +104,6 @@ impl Default for Settings {
     }
 }
 
-/// One attempt to make.
 #[derive(Debug)]
 pub struct ConnectorJob {
     /// The caller's own number; it comes back in [`Done`].
@@ -139,7 +137,6 @@ pub struct ReceivedResponse {
     pub cut: bool,
 }
 
-/// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionFault {
     pub cause: Cause,

@@ -49,7 +49,7 @@ use counts::{DispatchCounts, Watched};
 use delayed_cursor::DelayedCursor;
 use erased::RecentErasures;
 pub use pauses::PauseNumber;
-use pauses::Pauses;
+use pauses::PauseTable;
 use soft::StoredBreakers;
 use sweeper::Sweeper;
 
@@ -142,7 +142,7 @@ pub struct Dispatch {
     hurried: IdSet<DeliveryId>,
     failed_calls: Vec<StoreCall>,
     call_again_at: Timestamp,
-    pauses: Pauses,
+    pauses: PauseTable,
     stored_breakers: StoredBreakers,
     counts: DispatchCounts,
     draining: bool,
@@ -172,14 +172,13 @@ impl Dispatch {
             hurried: IdSet::default(),
             failed_calls: Vec::new(),
             call_again_at: Timestamp::MAX,
-            pauses: Pauses::default(),
+            pauses: PauseTable::default(),
             stored_breakers: StoredBreakers::default(),
             counts: DispatchCounts::default(),
             draining: false,
         }
     }
 
-    /// Handles one event and appends what to do, in order.
     pub fn step(&mut self, now: Timestamp, roll: Roll, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Started(start) => self.started(now, *start, effects),

@@ -23,7 +23,7 @@ use crate::target::{Target, TargetRules};
 
 /// An endpoint with everything a send needs, parsed once.
 #[derive(Debug)]
-pub struct CachedEndpoint {
+pub struct ParsedEndpoint {
     pub endpoint: Arc<Endpoint>,
     pub lane: Arc<LaneSettings>,
     /// The rules that its lane was made with.
@@ -37,7 +37,7 @@ pub struct CachedEndpoint {
     pub channel: Box<dyn Channel>,
 }
 
-impl CachedEndpoint {
+impl ParsedEndpoint {
     /// Parses an endpoint. It was checked when it was stored; a value that no longer passes, because target rules
     /// have changed, is left out here, and each attempt fails with its cause.
     fn ready(endpoint: Arc<Endpoint>, rules: Arc<Rules>, targets: &TargetRules, channels: ChannelRegistry) -> Self {
@@ -95,7 +95,7 @@ const KEPT_MAX: usize = 16_384;
 /// A cache of the endpoints in use. The store is asked for an endpoint's record; the parsed form is reused for as
 /// long as that record and the tenant's rules are the same.
 #[derive(Debug)]
-pub struct EndpointCache<S> {
+pub struct ParsedEndpointCache<S> {
     store: Arc<S>,
     targets: TargetRules,
     rules: AllRules<S>,
@@ -105,12 +105,12 @@ pub struct EndpointCache<S> {
 
 #[derive(Debug, Default)]
 struct CacheState {
-    by_id: IdMap<EndpointId, Arc<CachedEndpoint>>,
+    by_id: IdMap<EndpointId, Arc<ParsedEndpoint>>,
     /// When each endpoint was last evicted: a record that was read before that is not cached.
     stamps: ChangeStamps,
 }
 
-impl<S: Directory + Register> EndpointCache<S> {
+impl<S: Directory + Register> ParsedEndpointCache<S> {
     /// An empty cache over this store; URLs are checked by these target rules, and time zones known from `now` on.
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
         let rules = AllRules::new(Arc::clone(&store), now);
@@ -144,7 +144,7 @@ impl<S: Directory + Register> EndpointCache<S> {
     }
 
     /// The cached endpoint, without a look at the store; it may be out of date.
-    pub fn last_seen(&self, id: EndpointId) -> Option<Arc<CachedEndpoint>> {
+    pub fn last_seen(&self, id: EndpointId) -> Option<Arc<ParsedEndpoint>> {
         self.cache.read().unwrap_or_else(PoisonError::into_inner).by_id.get(&id).cloned()
     }
 
@@ -154,7 +154,7 @@ impl<S: Directory + Register> EndpointCache<S> {
     }
 
     /// The endpoint as it is now in the store.
-    pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
+    pub async fn load(&self, id: EndpointId) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
         let read_at = self.changes();
         let Some(endpoint) = self.store.endpoint(id).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
@@ -170,7 +170,7 @@ impl<S: Directory + Register> EndpointCache<S> {
     }
 
     /// The tenant's endpoints that take messages; `None` when the tenant has more than [`ENDPOINTS_LISTED_MAX`].
-    pub async fn tenant_endpoints(&self, tenant: TenantId) -> Result<Option<Vec<Arc<CachedEndpoint>>>, StoreError> {
+    pub async fn tenant_endpoints(&self, tenant: TenantId) -> Result<Option<Vec<Arc<ParsedEndpoint>>>, StoreError> {
         let read_at = self.changes();
         let endpoints = self.store.endpoints(tenant).await?;
         if endpoints.len() > ENDPOINTS_LISTED_MAX {
@@ -189,7 +189,7 @@ impl<S: Directory + Register> EndpointCache<S> {
         selector: &EndpointSelector,
         after: Option<EndpointId>,
         limit: u32,
-    ) -> Result<(Vec<Arc<CachedEndpoint>>, Option<EndpointId>), StoreError> {
+    ) -> Result<(Vec<Arc<ParsedEndpoint>>, Option<EndpointId>), StoreError> {
         let read_at = self.changes();
         let page = self.store.endpoints_matching(tenant, selector.clone(), after, limit).await?;
         let taking = page.endpoints.into_iter().filter(|endpoint| endpoint.takes_messages());
@@ -222,29 +222,29 @@ impl<S: Directory + Register> EndpointCache<S> {
         &self,
         tenant: TenantId,
         endpoints: Vec<Arc<Endpoint>>,
-    ) -> Result<Vec<Arc<CachedEndpoint>>, StoreError> {
+    ) -> Result<Vec<Arc<ParsedEndpoint>>, StoreError> {
         let rules = self.rules.of(tenant).await?;
         let made = endpoints.into_iter().map(|endpoint| {
             let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
             known.unwrap_or_else(|| {
-                Arc::new(CachedEndpoint::ready(endpoint, Arc::clone(&rules), &self.targets, self.channels))
+                Arc::new(ParsedEndpoint::ready(endpoint, Arc::clone(&rules), &self.targets, self.channels))
             })
         });
         Ok(made.collect())
     }
 
     /// Parses an endpoint, and caches it unless it was changed since `read_at`.
-    fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<CachedEndpoint> {
+    fn ready(&self, read_at: ReadStamp, endpoint: Arc<Endpoint>, rules: &Arc<Rules>) -> Arc<ParsedEndpoint> {
         if let Some(known) = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, rules)) {
             return known;
         }
         let id = endpoint.id;
-        let ready = Arc::new(CachedEndpoint::ready(endpoint, Arc::clone(rules), &self.targets, self.channels));
+        let ready = Arc::new(ParsedEndpoint::ready(endpoint, Arc::clone(rules), &self.targets, self.channels));
         if ready.endpoint.is_large() {
             return ready;
         }
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
-        let is_newer = |known: &Arc<CachedEndpoint>| known.endpoint.version > ready.endpoint.version;
+        let is_newer = |known: &Arc<ParsedEndpoint>| known.endpoint.version > ready.endpoint.version;
         if !cache.stamps.is_current(id.raw(), read_at) || cache.by_id.get(&id).is_some_and(is_newer) {
             return ready;
         }
@@ -264,8 +264,8 @@ mod tests {
 
     use super::*;
 
-    fn ready(endpoint: Endpoint) -> CachedEndpoint {
-        CachedEndpoint::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default(), channels::registered)
+    fn ready(endpoint: Endpoint) -> ParsedEndpoint {
+        ParsedEndpoint::ready(Arc::new(endpoint), Arc::default(), &TargetRules::default(), channels::registered)
     }
 
     fn bare() -> Endpoint {
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn endpoint_read_before_a_change_is_not_cached_after_it() {
         let endpoint_cache =
-            EndpointCache::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
+            ParsedEndpointCache::new(Arc::<MemoryStore>::default(), TargetRules::default(), Timestamp::default());
         let version = |version| Arc::new(Endpoint { version, ..bare() });
         let cached = || endpoint_cache.last_seen(bare().id).map(|known| known.endpoint.version);
         let (rules, read_at) = (Arc::default(), endpoint_cache.changes());

@@ -23,12 +23,12 @@ use posthaste_store::{
     Store, StoreError, WebhookTarget,
 };
 
-use crate::accept::{AcceptOutcome, AcceptedMessage, EndpointRef, NewMessage, NotAccepted, Once};
+use crate::accept::{AcceptOutcome, EndpointRef, NewMessage, NotAccepted, Once, PromisedMessage};
 use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::dispatch::driver::EngineStopped;
 use crate::dispatch::{Command, CommandReply, EndLane, LanePaused};
-use crate::endpoint_cache::{self, CachedEndpoint};
+use crate::endpoint_cache::{self, ParsedEndpoint};
 use crate::engine::{Engine, NotDone, Sees};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
@@ -50,9 +50,7 @@ pub struct NewSigning {
 
 #[derive(Clone, Debug)]
 pub struct MadeEndpoint {
-    /// The endpoint, with the secret it signs with.
     pub endpoint: Endpoint,
-    /// Its public id, `ep_…`.
     pub public_id: String,
     pub tenant: Option<String>,
     pub policy: String,
@@ -291,7 +289,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn test_endpoint(
         &self,
         endpoint: &Endpoint,
-        once: Option<Once<AcceptedMessage>>,
+        once: Option<Once<PromisedMessage>>,
     ) -> Result<AcceptOutcome, NotAccepted> {
         let example = NewMessage {
             event_type: Some(EXAMPLE_EVENT.to_owned()),
@@ -313,7 +311,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// An endpoint that the caller may see and that was not deleted.
-    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<CachedEndpoint>>, StoreError> {
+    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
         let known = self.endpoint_cache.load(id).await?.filter(|known| visibility.sees(known.endpoint.tenant));
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }

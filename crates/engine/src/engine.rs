@@ -28,7 +28,7 @@ use crate::connector::{self, Connector, Resolve, Roots};
 use crate::detached::DetachedTasks;
 use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
 use crate::dispatch::{Command, CommandReply};
-use crate::endpoint_cache::EndpointCache;
+use crate::endpoint_cache::ParsedEndpointCache;
 use crate::eraser::Wakes;
 use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
@@ -38,7 +38,7 @@ use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
 use crate::target::Origin;
 use crate::tenants::Tenants;
-use crate::upkeep::KnownOverrides;
+use crate::upkeep::OverrideSync;
 use crate::watch::Watch;
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
@@ -51,7 +51,6 @@ const DELIVERIES_SHOWN_MAX: u32 = 1_000;
 pub struct Settings {
     /// The bounds of the window.
     pub limits: Limits,
-    /// The bounds of outgoing connections.
     pub connector: connector::Settings,
     /// The certificate authorities that receivers' certificates are checked against.
     pub roots: Roots,
@@ -89,7 +88,7 @@ impl Settings {
 pub struct Engine<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) endpoint_cache: Arc<ParsedEndpointCache<S>>,
     pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
     pub(crate) lookup: LookupKey,
@@ -106,7 +105,7 @@ pub struct Engine<S, C> {
     pub(crate) watch: Watch,
     /// How long things are kept for tenants without times of their own.
     pub(crate) retention: Retention,
-    pub(crate) agreements: Arc<KnownOverrides>,
+    pub(crate) override_sync: Arc<OverrideSync>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -162,8 +161,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let endpoint_cache = EndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
-            .with_channels(settings.channels);
+        let endpoint_cache =
+            ParsedEndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
+                .with_channels(settings.channels);
         let origin = settings.defaults.origin();
         let endpoint_cache = Arc::new(endpoint_cache.with_defaults(settings.defaults));
         let attempt_timeout = settings.connector.attempt_timeout;
@@ -202,7 +202,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             connector: Arc::clone(&connector),
             watch: Watch::default(),
             retention: settings.retention,
-            agreements: Arc::default(),
+            override_sync: Arc::default(),
         };
         let background = BackgroundTasks::of(&engine, runner);
         let run = async move {

@@ -59,7 +59,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.tenants.forget(tenant);
             self.pending.forget(tenant);
             self.access.forget();
-            self.agreements.changed();
+            self.override_sync.changed();
         }
         let in_flight = match self.handle.ask(Command::Erased(tenant, subject)).await? {
             CommandReply::InFlight(messages) => self.store.count_erased(messages).await?,

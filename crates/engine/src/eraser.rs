@@ -39,9 +39,7 @@ pub(crate) struct Eraser<S, C> {
 
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
-    /// There is a new erasure.
     pub(crate) new: Notify,
-    /// An erasure is done.
     pub(crate) done: Notify,
 }
 

@@ -14,7 +14,6 @@ use crate::engine::Engine;
 
 /// Endpoints of the subject in one part.
 const ENDPOINTS: u32 = 500;
-/// Messages looked up at once.
 const MESSAGES: u32 = 64;
 /// Deliveries in one part, each with the beginnings of its receivers' answers: at most 1 KiB an attempt.
 const DELIVERIES: u32 = 50;
@@ -23,7 +22,6 @@ const DELIVERIES: u32 = 50;
 pub enum Exported {
     Endpoint(Arc<Endpoint>),
     Message(Arc<Message>),
-    /// A delivery of the message that preceded it in the export.
     Delivery {
         shown: DeliveryRecord,
         accepted_at: Timestamp,
@@ -44,9 +42,7 @@ pub struct Export {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// In the endpoints, after this one.
     Endpoints(Option<EndpointId>),
-    /// In the messages, after this one.
     Messages(Option<MessageId>),
     /// In the deliveries of this message, which was accepted at this time, after this delivery.
     Deliveries(MessageId, Timestamp, Option<DeliveryId>),

@@ -15,8 +15,8 @@ use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_store::{
-    Archive, Chunk, ChunkDelivery, DeliveryJob, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,
-    Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
+    Archive, Chunk, Details, Directory, EndpointSelector, FanOut, DeliveryJob, JobCursor, JobKind, JobQuery, Jobs,
+    MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, ChunkDelivery, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::dispatch::driver::DispatchHandle;
-use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
+use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
 use crate::field;
 use crate::ids::{KeySequence, public_id};
 use crate::rest::rest;
@@ -46,7 +46,7 @@ const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct JobRunner<S, C> {
     pub(crate) store: Arc<S>,
     pub(crate) session: Session,
-    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) endpoint_cache: Arc<ParsedEndpointCache<S>>,
     pub(crate) ids: Arc<IdKey>,
     pub(crate) handle: DispatchHandle,
     pub(crate) clock: C,
@@ -56,7 +56,6 @@ pub(crate) struct JobRunner<S, C> {
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// When each job that has to wait may continue.
     next: BTreeMap<JobId, Instant>,
     /// The next round reads fan-outs after this one.
     fan_out: Option<JobId>,
@@ -160,17 +159,14 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let last = next.is_none();
         let to = next.or_else(|| walked.last().map(|endpoint| endpoint.id));
         let to = to.map_or(job.cursor, |id| JobCursor::behind(id.raw()));
-        let wants = |to: &Arc<CachedEndpoint>| {
-            let event_type = message.as_ref().and_then(|message| message.event_type.as_deref());
-            let details = message.as_ref().and_then(|message| message.details.as_ref());
-            let audience = details.map(|details| &details.audience);
-            let candidate = to.candidate();
-            let is_meant =
-                audience.map_or_else(|| candidate.wants(event_type), |audience| audience.has(&candidate, event_type));
-            to.takes_messages() && is_meant
+        // Without its message a delivery is only counted as skipped.
+        let wants = |to: &Arc<ParsedEndpoint>| {
+            let (event_type, details) =
+                message.as_ref().map_or((None, None), |of| (of.event_type.as_deref(), of.details.as_deref()));
+            to.takes_messages() && wants(to, event_type, details)
         };
         let wanted = self.endpoint_cache.made_ready(job.tenant, walked).await?;
-        let wanted: Vec<Arc<CachedEndpoint>> = wanted.into_iter().filter(wants).collect();
+        let wanted: Vec<Arc<ParsedEndpoint>> = wanted.into_iter().filter(wants).collect();
         let deliveries = match message {
             Some(message) => self.deliveries(fan_out, &message, &wanted),
             None => Vec::new(),
@@ -196,12 +192,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(MatchedEndpoints { endpoints, next })
     }
 
-    fn deliveries(
-        &self,
-        fan_out: &FanOut,
-        message: &Arc<Message>,
-        wanted: &[Arc<CachedEndpoint>],
-    ) -> Vec<ChunkDelivery> {
+    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<ParsedEndpoint>]) -> Vec<ChunkDelivery> {
         let fanout = Fanout {
             message: message.id,
             tier: fan_out.tier,
@@ -221,7 +212,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         each.collect()
     }
 
-    fn new_delivery(&self, delivery: Delivery, to: &CachedEndpoint, now: Timestamp, due: Timestamp) -> NewDelivery {
+    fn new_delivery(&self, delivery: Delivery, to: &ParsedEndpoint, now: Timestamp, due: Timestamp) -> NewDelivery {
         let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
         let place = RowIndex::for_new(to.lane.order, spilling, now, due);
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
@@ -355,7 +346,6 @@ struct Carried {
 /// What a replay does with a selected item.
 enum Next {
     Life(Box<ChunkDelivery>),
-    /// Skips it, and counts the reason.
     Skip(Skip),
     /// Leaves it out: the endpoint does not want the message.
     NotMeant,
@@ -363,7 +353,7 @@ enum Next {
 
 /// The recipient of an item that a replay selected.
 pub(crate) enum Meant {
-    For(Arc<CachedEndpoint>),
+    For(Arc<ParsedEndpoint>),
     Skip(Skip),
     Not,
 }
@@ -371,7 +361,7 @@ pub(crate) enum Meant {
 /// Finds the recipient of an item that a replay selected. A dead letter goes to endpoints of its own tenant only,
 /// even if its row in the file was altered.
 pub(crate) async fn meant<S: Directory + Register>(
-    endpoint_cache: &EndpointCache<S>,
+    endpoint_cache: &ParsedEndpointCache<S>,
     tenant: TenantId,
     kind: &JobKind,
     found: &Replayable,
@@ -382,22 +372,23 @@ pub(crate) async fn meant<S: Directory + Register>(
         (Replayable::Missing(_), JobKind::ReplayMissing(missing)) => missing.endpoint,
         (Replayable::Missing(_), _) => return Ok(Meant::Not),
     };
-    let is_theirs = |to: &Arc<CachedEndpoint>| to.takes_messages() && to.endpoint.tenant == tenant;
+    let is_theirs = |to: &Arc<ParsedEndpoint>| to.takes_messages() && to.endpoint.tenant == tenant;
     let Some(to) = endpoint_cache.load(endpoint).await?.filter(is_theirs) else {
         return Ok(Meant::Skip(Skip::EndpointGone));
     };
-    if let Replayable::Missing(message) = found {
-        let event_type = message.event_type.as_deref();
-        let candidate = to.candidate();
-        let is_meant = match &message.details {
-            Some(details) => details.audience.has(&candidate, event_type),
-            None => candidate.wants(event_type),
-        };
-        if !is_meant {
-            return Ok(Meant::Not);
-        }
+    match found {
+        Replayable::Missing(of) if !wants(&to, of.event_type.as_deref(), of.details.as_deref()) => Ok(Meant::Not),
+        _ => Ok(Meant::For(to)),
     }
-    Ok(Meant::For(to))
+}
+
+/// Whether an endpoint wants an event type, and belongs to the audience in the details of its message.
+fn wants(to: &ParsedEndpoint, event_type: Option<&str>, details: Option<&Details>) -> bool {
+    let candidate = to.candidate();
+    match details {
+        Some(details) => details.audience.has(&candidate, event_type),
+        None => candidate.wants(event_type),
+    }
 }
 
 /// The cursor after a page of jobs, if there may be more.

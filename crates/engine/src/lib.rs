@@ -4,6 +4,9 @@
 //! decides what happens next, a state machine with a thin driver; [`sender`] makes its attempts
 //! through [`connector`], which opens all outgoing connections.
 
+#[cfg(test)]
+extern crate self as posthaste_engine;
+
 pub mod accept;
 pub mod access;
 mod background;
@@ -40,3 +43,7 @@ pub mod trail;
 mod upkeep;
 pub mod watch;
 pub mod zone;
+
+#[cfg(test)]
+#[path = "../tests/it/harness.rs"]
+mod harness;

@@ -50,7 +50,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Some(Key::new(writer, seq))
     }
 
-    /// A page of the messages that match, by id.
     pub async fn messages(
         &self,
         filter: MessageFilter,

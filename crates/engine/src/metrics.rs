@@ -10,7 +10,6 @@ use std::fmt::Write;
 
 use crate::dispatch::counts::{BUCKETS_MS, DurationHistogram};
 
-/// The kind of a metric, as OpenMetrics defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows; begins at zero with the process.
@@ -108,7 +107,6 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub struct MetricsPage(String);
 
 impl MetricsPage {
-    /// Writes a metric with one number.
     pub fn one(&mut self, metric: &Metric, value: u64) {
         self.head(metric);
         let suffix = suffix(metric);

@@ -12,13 +12,13 @@ use posthaste_store::{
     Query, Register, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows,
 };
 
-use crate::endpoint_cache::EndpointCache;
+use crate::endpoint_cache::ParsedEndpointCache;
 
 /// A store whose lane settings include the rules of their tenants.
 #[derive(Debug)]
 pub(crate) struct Ruled<S> {
     pub(crate) store: Arc<S>,
-    pub(crate) endpoint_cache: Arc<EndpointCache<S>>,
+    pub(crate) endpoint_cache: Arc<ParsedEndpointCache<S>>,
 }
 
 impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {

@@ -29,7 +29,6 @@ pub struct Rules {
     defaults: Arc<PolicyDefaults>,
     /// The stored policies by name; presets are not among them.
     policies: BTreeMap<String, Arc<Policy>>,
-    /// The policy of endpoints that name none.
     policy: Option<String>,
     /// When engagement messages may be sent.
     off_peak: Option<OffPeakRule>,
@@ -50,7 +49,6 @@ impl OffPeakRule {
         Some(Self { hours, offsets: offsets_of(terms.time_zone.as_deref(), since), since })
     }
 
-    /// The window in an endpoint's time zone.
     fn at(&self, endpoint: &Endpoint) -> Option<OffPeak> {
         let offsets = match &endpoint.time_zone {
             Some(own) => offsets_of(Some(own), self.since),
@@ -130,7 +128,6 @@ impl<S: Register> AllRules<S> {
         Self { store, since, defaults: Arc::default(), cache: RwLock::default() }
     }
 
-    /// The rules of a tenant, from the cache or the store.
     pub(crate) async fn of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
         let changes = {
             let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);

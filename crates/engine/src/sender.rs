@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::connector::{Connector, ConnectorJob, Done};
 use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, SendAttempt};
-use crate::endpoint_cache::{CachedEndpoint, EndpointCache};
+use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
 use crate::field;
 use crate::ids::public_id;
 
@@ -38,18 +38,18 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A send whose endpoint or payload was not in memory: when its message was accepted, if that was known before, and what
 /// the store returned.
 type Loaded =
-    (AttemptStart, Option<Timestamp>, Result<(Option<Arc<CachedEndpoint>>, Option<Arc<Message>>), StoreError>);
+    (AttemptStart, Option<Timestamp>, Result<(Option<Arc<ParsedEndpoint>>, Option<Arc<Message>>), StoreError>);
 
 pub struct AttemptSender<S, C> {
     store: Arc<S>,
-    endpoint_cache: Arc<EndpointCache<S>>,
+    endpoint_cache: Arc<ParsedEndpointCache<S>>,
     connector: Arc<Connector>,
     results: mpsc::Receiver<Done>,
     ids: Arc<IdKey>,
     clock: C,
     attempt_timeout: Duration,
     /// For each attempt, its endpoint and when its message was accepted.
-    under_way: IdMap<DeliveryId, (Arc<CachedEndpoint>, Timestamp)>,
+    under_way: IdMap<DeliveryId, (Arc<ParsedEndpoint>, Timestamp)>,
     loading: FuturesUnordered<Pin<Box<dyn Future<Output = Loaded> + Send>>>,
     /// Attempts that ended without a request: reported with the next results.
     unsent: Vec<Finished>,
@@ -59,7 +59,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
     /// A transport over this connector, whose results come on `results`.
     pub fn new(
         store: Arc<S>,
-        endpoint_cache: Arc<EndpointCache<S>>,
+        endpoint_cache: Arc<ParsedEndpointCache<S>>,
         connector: (Arc<Connector>, mpsc::Receiver<Done>),
         ids: Arc<IdKey>,
         clock: C,
@@ -120,7 +120,7 @@ impl<S: Directory + Register + Archive, C: Clock> AttemptSender<S, C> {
         public_id(&self.ids, kind, key, at)
     }
 
-    fn request(&mut self, start: &AttemptStart, endpoint: Arc<CachedEndpoint>, message: &Message, now: Timestamp) {
+    fn request(&mut self, start: &AttemptStart, endpoint: Arc<ParsedEndpoint>, message: &Message, now: Timestamp) {
         let Some(target) = endpoint.target.clone() else {
             return self.unsent(start.delivery, Cause::AddressRefused);
         };
@@ -306,7 +306,7 @@ mod tests {
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(
             Arc::clone(&store),
-            Arc::new(EndpointCache::new(store, rules, Timestamp::default())),
+            Arc::new(ParsedEndpointCache::new(store, rules, Timestamp::default())),
             (Arc::new(connector), results),
             Arc::new(IdKey::generate()),
             SystemClock::new(),

@@ -33,7 +33,6 @@ pub const DEFAULT_TENANT: &str = "default";
 pub struct Tenant {
     pub id: TenantId,
     pub at: Timestamp,
-    /// The operator's own name for it.
     pub uid: Option<String>,
     pub terms: Terms,
 }
@@ -47,7 +46,6 @@ pub struct Terms {
     pub quota: Option<Quota>,
     /// At this many pending deliveries its messages are refused; `None` for no limit.
     pub pending_max: Option<u64>,
-    /// The policy of endpoints that name none.
     pub policy: Option<String>,
     /// The time zone of its off-peak window, for endpoints without one of their own; `None` for UTC.
     pub time_zone: Option<String>,
@@ -71,7 +69,6 @@ impl Terms {
 /// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hours {
-    /// The minute at which it begins.
     pub from: u16,
     /// The minute at which it ends, which is not part of it.
     pub to: u16,
@@ -96,7 +93,6 @@ impl Default for Terms {
 /// A rate limit for accepting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// Messages a second, on average.
     pub per_second: u32,
     /// Messages at once, after a pause.
     pub burst: u32,
@@ -230,7 +226,6 @@ impl Tenants {
 }
 
 impl<S: Store, C: Clock> Engine<S, C> {
-    /// The tenant with this id, from the cache or the store.
     pub async fn tenant(&self, id: TenantId) -> Result<Option<Arc<Tenant>>, StoreError> {
         let changes = {
             let cache = self.tenants.lock();
@@ -261,7 +256,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// A page of the tenants by id, after this one.
     pub async fn tenants(
         &self,
         order: ListOrder,
@@ -295,7 +289,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let made = self.filed(made.tenant.document(), once, act, made).await?;
         if let Made::Now(made) = &made {
             if made.tenant.terms.retention() != RetentionOverride::default() {
-                self.agreements.changed();
+                self.override_sync.changed();
             }
             self.apply_to_loop(&made.tenant).await?;
         }
@@ -324,7 +318,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             self.filed(tenant.document(), None, self.done_by(by), ()).await?;
         }
         if before.terms.retention() != tenant.terms.retention() {
-            self.agreements.changed();
+            self.override_sync.changed();
         }
         self.tenants.forget(tenant.id);
         self.pending.forget(tenant.id);

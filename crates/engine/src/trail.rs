@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId};
+use posthaste_core::id::{EndpointId, Key, LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_store::{DocumentKind, Endpoint, JournalRow, ListOrder, Store, StoreError};
 
@@ -58,16 +58,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(rows)
     }
 
-    /// When these messages were accepted; `None` for one that is no longer kept.
-    pub async fn times_of(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
-        self.store.accepted_at(messages).await
-    }
-
     pub async fn owner(&self, endpoint: EndpointId) -> Result<Option<TenantId>, StoreError> {
         Ok(self.store.endpoint(endpoint).await?.map(|endpoint| endpoint.tenant))
     }
 
-    /// The endpoint with this lane, also one that was deleted.
     pub async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
         self.store.endpoint_of_lane(lane).await
     }

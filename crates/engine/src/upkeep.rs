@@ -36,21 +36,21 @@ pub(crate) struct Upkeep<S, C> {
     pub(crate) handle: DispatchHandle,
     pub(crate) retention: Retention,
     pub(crate) clock: C,
-    pub(crate) agreements: Arc<KnownOverrides>,
+    pub(crate) override_sync: Arc<OverrideSync>,
 }
 
 /// Whether the store has the tenants' retention times as their documents have them. At the start that is not known.
 #[derive(Debug, Default)]
-pub(crate) struct KnownOverrides {
-    pub(crate) is_told: AtomicBool,
+pub(crate) struct OverrideSync {
+    pub(crate) is_sent: AtomicBool,
     /// Whether any tenant has retention times of its own.
     exist: AtomicBool,
 }
 
-impl KnownOverrides {
+impl OverrideSync {
     /// A tenant's retention times have changed: the next run passes them to the store.
     pub(crate) fn changed(&self) {
-        self.is_told.store(false, Ordering::Release);
+        self.is_sent.store(false, Ordering::Release);
     }
 }
 
@@ -122,12 +122,12 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
 
     /// Passes the tenants' own retention times to the store, if they may have changed.
     async fn set_retention_overrides(&self) -> Result<(), StoreError> {
-        if !self.agreements.is_told.swap(true, Ordering::AcqRel) {
-            let exist = self.pass_on_overrides().await.inspect_err(|_| self.agreements.changed())?;
-            self.agreements.exist.store(exist, Ordering::Release);
+        if !self.override_sync.is_sent.swap(true, Ordering::AcqRel) {
+            let exist = self.pass_on_overrides().await.inspect_err(|_| self.override_sync.changed())?;
+            self.override_sync.exist.store(exist, Ordering::Release);
         }
         // An audit accepts deletions by a tenant's own times only where a signature over these times came first.
-        if self.agreements.exist.load(Ordering::Acquire) {
+        if self.override_sync.exist.load(Ordering::Acquire) {
             self.store.sign_now(self.session, self.clock.now()).await?;
         }
         Ok(())
@@ -180,7 +180,6 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// A transport that sends nothing.
     struct Nowhere;
 
     impl Transport for Nowhere {
@@ -198,8 +197,8 @@ mod tests {
         let session = start.session;
         let dice = Box::new(|| Roll(1));
         let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, clock.clone(), dice);
-        let (retention, agreements) = (Retention::default(), Arc::default());
-        Upkeep { store, session, handle, retention, clock, agreements }
+        let (retention, override_sync) = (Retention::default(), Arc::default());
+        Upkeep { store, session, handle, retention, clock, override_sync }
     }
 
     impl Upkeep<MemoryStore, SystemClock> {
@@ -216,12 +215,8 @@ mod tests {
             let id = TenantId::from_raw(tenant);
             let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
             let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
-            _ = self
-                .store
-                .file(self.session, tenant.document(), None, AuditStamp::at(tenant.at))
-                .await
-                .expect("memory files");
-            self.agreements.changed();
+            _ = self.store.file(self.session, tenant.document(), None, AuditStamp::at(tenant.at)).await.expect("memory files");
+            self.override_sync.changed();
         }
 
         /// Runs the upkeep once; whether each of these messages is left.

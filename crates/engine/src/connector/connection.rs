@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::alarm::Alarm;
 use super::attempt::RunningAttempt;
 use super::exchange::{Exchange, Link};
-use super::open::{OpenConnection, Opener};
+use super::open::{HttpConnection, Opener};
 use super::pool::{Next, Seat};
 use super::streams::{self, Streams};
 use super::{Carriers, ConnectionFault, ReceivedResponse};
@@ -96,8 +96,8 @@ async fn carry(
         Err(fault) => return Carried::Ended(Err(fault)),
     };
     match open(carriers, seat, &target, looked_up, deadline).await {
-        Ok(OpenConnection::Many(streams)) => Carried::Many(streams),
-        Ok(OpenConnection::One(mut link)) => {
+        Ok(HttpConnection::Many(streams)) => Carried::Many(streams),
+        Ok(HttpConnection::One(mut link)) => {
             seat.opened_one().into_iter().for_each(|attempt| carriers.pass_on(attempt));
             Carried::Ended(match link.exchange(attempt.request(), &target, alarm).await {
                 Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
@@ -115,7 +115,7 @@ async fn open(
     target: &Target,
     looked_up: Option<Vec<IpAddr>>,
     deadline: Instant,
-) -> Result<OpenConnection, ConnectionFault> {
+) -> Result<HttpConnection, ConnectionFault> {
     let opener = &carriers.opener;
     let addresses = match looked_up {
         Some(addresses) => addresses,
@@ -222,7 +222,7 @@ mod tests {
         let offer = carriers.pools.offer(attempt(&carriers.opener, address));
         let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
         let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
-        let Ok(OpenConnection::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
+        let Ok(HttpConnection::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.poll_ended(cx))).await.is_pending());
         assert!(link.is_usable());

@@ -44,7 +44,6 @@ pub(super) enum ReadProgress {
     TooLong,
 }
 
-/// An answer that is being read.
 #[derive(Debug, Default)]
 pub(super) struct ResponseReader {
     interim: usize,

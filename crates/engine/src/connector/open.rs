@@ -48,7 +48,7 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// The flow-control window for answers of one HTTP/2 connection.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
-pub(super) enum OpenConnection {
+pub(super) enum HttpConnection {
     /// HTTP/1.1: it carries one attempt at a time.
     One(Box<Link>),
     /// HTTP/2: it carries many.
@@ -142,7 +142,7 @@ impl Opener {
         addresses: &[IpAddr],
         tls: &TlsConnector,
         deadline: Instant,
-    ) -> Result<OpenConnection, ConnectionFault> {
+    ) -> Result<HttpConnection, ConnectionFault> {
         let (address, tcp) = self.connect(origin, addresses, deadline).await?;
         // Without it, Nagle's algorithm may delay a small request until the one before is acknowledged.
         tcp.set_nodelay(true).map_err(|error| fault::connect_fault(&error))?;
@@ -160,9 +160,9 @@ impl Opener {
             let begun = begun
                 .map_err(|_| ConnectionFault::timeout(false))?
                 .map_err(|error| fault::unsent_stream_fault(&error))?;
-            return Ok(OpenConnection::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
+            return Ok(HttpConnection::Many(Box::new(Streams::new(begun, traffic, address, Instant::now()))));
         }
-        Ok(OpenConnection::One(Box::new(Link::new(wire, address, Instant::now()))))
+        Ok(HttpConnection::One(Box::new(Link::new(wire, address, Instant::now()))))
     }
 
     async fn connect(

@@ -81,7 +81,6 @@ struct Handed {
 
 #[derive(Debug)]
 pub(super) enum Offer {
-    /// A connection has it or will take it.
     Taken,
     /// It needs a new connection, whose seat this is.
     Grow(Seat, RunningAttempt),

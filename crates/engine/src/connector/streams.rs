@@ -125,7 +125,6 @@ struct Task {
 
 /// Detects a receiver that sends nothing.
 struct Silence {
-    /// Bytes read when the silence began.
     read_before: u64,
     look_at: Instant,
     pinged: bool,

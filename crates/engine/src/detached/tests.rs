@@ -1,7 +1,6 @@
 //! Methods of the engine whose callers disconnect at every possible point, over a real store.
 
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -9,77 +8,37 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::hold::Why;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
+use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::policy::PolicySpec;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
-use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_crypto::public_id::IdKey;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope, StoreError};
+use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, ErasureTarget};
 use tempfile::TempDir;
-use tokio::task::JoinSet;
 
 use super::*;
-use crate::accept::{AcceptOutcome, NewMessage};
+use crate::accept::NewMessage;
 use crate::access::{MadeKey, NewKey};
 use crate::clock::SystemClock;
-use crate::connector::{NoAnswer, Resolve};
 use crate::endpoints::NewSigning;
 use crate::engine::{Sees, Settings};
+use crate::harness::{NoResolver, Running, made, new_endpoint, promised, settings};
 use crate::master_key::{self, MasterKeySource};
-use crate::tenants::{Made, Tenant, Terms};
+use crate::tenants::{Tenant, Terms};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A resolver that always fails, so that every attempt fails.
-#[derive(Debug)]
-struct NoResolver;
-
-impl Resolve for NoResolver {
-    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
-        Box::pin(async { Err(NoAnswer::Failed) })
-    }
-}
-
 type DiskEngine = Engine<Sqlite, SystemClock>;
 
-/// An engine that runs until it is stopped.
-struct Running {
-    engine: Arc<DiskEngine>,
-    stop: CancellationToken,
-    task: JoinSet<Result<(), StoreError>>,
-}
-
-impl Running {
-    async fn start(store: &Arc<Sqlite>, keys: &StoreKey) -> Self {
-        let settings = Settings::new(IdKey::from_bytes([7; 16]), LookupKey::from_bytes([8; 32]), keys.api_keys());
-        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
-        let started =
-            Engine::start(Arc::clone(store), SystemClock::new(), settings, Arc::new(NoResolver), stop.clone());
-        let (engine, run) = started.await.expect("a session begins");
-        task.spawn(run);
-        Self { engine, stop, task }
-    }
-
-    async fn end(self) {
-        self.stop.cancel();
-        self.task.join_all().await;
-    }
+async fn start(store: &Arc<Sqlite>, keys: &StoreKey) -> Running<Sqlite> {
+    Running::over(store, Settings { api_keys: keys.api_keys(), ..settings() }, Arc::new(NoResolver)).await
 }
 
 fn open(folder: &TempDir) -> Arc<Sqlite> {
     let ask =
         |needed: &[_]| master_key::load(&MasterKeySource::Folder, folder.path(), needed).map_err(|why| why.to_string());
     Arc::new(Sqlite::open_asking(folder.path(), Bounds::default(), ask).expect("the folder opens"))
-}
-
-fn made<T>(made: Made<T>) -> T {
-    match made {
-        Made::Now(made) => made,
-        Made::Before(_) => panic!("the request has no idempotency key"),
-    }
 }
 
 /// One object of each kind that an engine keeps in memory.
@@ -94,31 +53,23 @@ struct Things {
 
 impl Things {
     /// Makes the objects, and loads them into memory.
-    async fn make(engine: &Arc<DiskEngine>) -> Self {
+    async fn make(running: &Running<Sqlite>) -> Self {
+        let engine = &running.engine;
         let terms = Terms { policy: None, ..Terms::default() };
         let tenant = made(engine.make_tenant(None, terms, None, None).await.expect("a tenant")).tenant;
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
         let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
         engine.put_policy(tenant.id, "own", attempts(3), None).await.expect("a policy");
-        let new = Endpoint::new(
-            EndpointId::from_raw(0),
-            LaneId::from_raw(0),
-            tenant.id,
-            engine.now(),
-            "https://example.com/",
-        );
+        let new = new_endpoint(running, tenant.id, "https://example.com/");
         let made = made(engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint"));
         let status = EndpointStatus::Disabled(DisabledBy::Receiver);
         let disabled = Endpoint { status, version: 1, ..made.endpoint };
         let endpoint = engine.change_endpoint(disabled, None).await.expect("it is disabled");
         engine.pause(Pause::new(PauseScope::Lane(endpoint.lane), None)).await.expect("it is paused");
         let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
-        let delivery = match engine.accept(message).await.expect("it is accepted") {
-            // The first delivery's key follows the message's.
-            AcceptOutcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
-        };
-        let things = Self { tenant, key, endpoint, delivery };
+        // The first delivery's key follows the message's.
+        let delivery = promised(engine.accept(message).await.expect("it is accepted")).message.0.plus(1);
+        let things = Self { tenant, key, endpoint, delivery: DeliveryId(delivery) };
         things.reported_by(engine).await;
         things
     }
@@ -251,10 +202,10 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
         let mut polls = 0;
         loop {
             polls += 1 + polls / 8;
-            let running = Running::start(&store, &keys).await;
+            let running = start(&store, &keys).await;
             let engine = &running.engine;
-            let things = Things::make(engine).await;
-            while !engine.agreements.is_told.load(Ordering::Acquire) {
+            let things = Things::make(&running).await;
+            while !engine.override_sync.is_sent.load(Ordering::Acquire) {
                 tokio::task::yield_now().await;
             }
             let is_answered = drop_after(polls, verb(Arc::clone(engine), things.clone())).await;
@@ -265,17 +216,17 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             }
             let reported = things.reported_by(engine).await;
             if kept.is_some_and(|tenant| tenant.terms.payload_kept.is_some()) {
-                let is_stored = engine.agreements.is_told.load(Ordering::Acquire);
+                let is_stored = engine.override_sync.is_sent.load(Ordering::Acquire);
                 assert!(!is_stored, "{name}, {polls} polls: the next run passes the retention times to the store");
             }
             let now = store.endpoint(things.endpoint.id).await.expect("the store reads");
             if now.is_some_and(|endpoint| endpoint.status == EndpointStatus::Active) {
                 things.until_not_held(engine).await;
             }
-            running.end().await;
-            let fresh = Running::start(&store, &keys).await;
+            running.stop().await;
+            let fresh = start(&store, &keys).await;
             assert_eq!(reported, things.reported_by(&fresh.engine).await, "{name}, dropped after {polls} polls");
-            fresh.end().await;
+            fresh.stop().await;
             if is_answered {
                 break;
             }

@@ -21,7 +21,6 @@ use super::{Departure, Dispatch, Effect, pauses};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// A request to the loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// End every delivery of a message that is not in flight, at the request of a caller with this key.
@@ -41,17 +40,13 @@ pub enum Command {
     Rules(Option<TenantId>, u32),
     /// Answered once every outcome that holds this lane or disables its endpoint is durable.
     Recorded(LaneId),
-    /// Is a cut of this lane still in force?
     IsEnding(LaneId),
-    /// Which of these lanes are paused?
     Paused(Vec<LaneId>),
-    /// A signed receipt came for this delivery.
     Receipt(DeliveryId),
     /// Why does this delivery wait? The lane and the state are those of its row.
     Explain(DeliveryId, LaneId, State),
     /// Send this delivery now, before its due time; gates may still hold it.
     Hurry(DeliveryId),
-    /// Which breakers are not closed?
     Breakers,
     /// Which lanes go through this gate, and which tenants own them?
     LanesThrough(SharedGate),
@@ -70,7 +65,6 @@ pub enum Command {
     Watch,
 }
 
-/// Ends everything that waits in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndLane {
     pub lane: LaneId,
@@ -81,7 +75,6 @@ pub struct EndLane {
     pub endpoint: Option<(EndpointId, EndpointChange)>,
 }
 
-/// A lane that is paused or whose endpoint is disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanePaused {
     pub hold: Hold,

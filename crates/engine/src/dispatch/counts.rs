@@ -10,7 +10,6 @@ use posthaste_core::state::State;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     pub counts: DispatchCounts,
-    /// Gauges of what is in memory.
     pub queue: SchedulerFigures,
     /// Outcomes that are decided and not yet durable.
     pub unsettled: u64,

@@ -47,7 +47,6 @@ impl DelayedCursor {
         (!self.paging && self.look_at < Timestamp::MAX).then_some(self.look_at)
     }
 
-    /// The page to read now, if any.
     pub(super) fn next(&mut self, now: Timestamp) -> Option<Query> {
         if self.look_at()? > now {
             return None;

@@ -17,7 +17,6 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct RecentErasures(Vec<(Timestamp, TenantId, Option<String>)>);
 
 impl RecentErasures {
-    /// Whether this may be a message that was erased.
     pub(super) fn covers(&self, now: Timestamp, message: &Message) -> bool {
         let mut lately = self.0.iter().filter(|(at, ..)| now.since(*at) < ARRIVES_WITHIN);
         lately.any(|(_, tenant, subject)| is_theirs(message, *tenant, subject.as_deref()))

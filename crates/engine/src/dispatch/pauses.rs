@@ -20,7 +20,7 @@ pub struct PauseNumber(u64);
 
 /// The pauses in force, and how many each scope had.
 #[derive(Debug, Default)]
-pub(super) struct Pauses {
+pub(super) struct PauseTable {
     by_scope: BTreeMap<PauseScope, Arc<Pause>>,
     /// The latest pause of each scope: a resume ends the pauses up to the one that was the latest when it was asked
     /// for.
@@ -31,8 +31,7 @@ pub(super) struct Pauses {
     behind: Vec<(LaneId, Effect)>,
 }
 
-impl Pauses {
-    /// Pauses a scope in memory.
+impl PauseTable {
     pub(super) fn pause(&mut self, scheduler: &mut Scheduler, pause: Pause) {
         self.numbers.entry(pause.scope).or_insert(PauseNumber(0)).0 += 1;
         let hold = Hold { why: Why::Paused, until: pause.until };
@@ -90,7 +89,6 @@ impl Pauses {
         }
     }
 
-    /// The number of a scope's latest pause.
     pub(super) fn number(&self, scope: PauseScope) -> PauseNumber {
         self.numbers.get(&scope).copied().unwrap_or(PauseNumber(0))
     }
@@ -111,7 +109,6 @@ fn is_in_force(pause: &Pause, now: Timestamp) -> bool {
     pause.until.is_none_or(|until| now < until)
 }
 
-/// The scope of the pause that holds a lane.
 pub(super) fn scope(by: PausedBy, lane: LaneId) -> PauseScope {
     match by {
         PausedBy::All => PauseScope::All,

@@ -87,7 +87,6 @@ struct Roll {
 }
 
 impl Sweeper {
-    /// Makes the first roll due.
     pub(super) fn start(&mut self, now: Timestamp) {
         self.roll_at = Some(now);
     }
@@ -126,7 +125,6 @@ impl Sweeper {
         self.cuts.values().filter_map(|made| made.roll_from).chain(self.roll_at).min()
     }
 
-    /// The call to make now, if any.
     fn next(&mut self, now: Timestamp) -> Option<Sweep> {
         if self.wake_at().is_none_or(|at| at > now) {
             return None;

@@ -13,22 +13,17 @@ use posthaste_core::id::{EndpointId, LaneId, MessageId, Shard};
 use posthaste_core::scheduler::{DeliveryChange, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
-use posthaste_crypto::LookupKey;
-use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{
     AttemptRecord, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret, WebhookTarget,
 };
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::accept::{AcceptOutcome, NewMessage};
+use crate::accept::NewMessage;
 use crate::clock::SystemClock;
 use crate::connector::{NoAnswer, Resolve};
-use crate::engine::Settings;
 use crate::export::Exported;
+use crate::harness::{Running, promised, settings};
 
 const TENANT: TenantId = TenantId::from_raw(1);
 
@@ -45,35 +40,11 @@ impl Resolve for Silence {
 
 type MemoryEngine = Arc<Engine<MemoryStore, SystemClock>>;
 
-/// An engine that runs until it is stopped.
-struct Running {
-    engine: MemoryEngine,
-    resolver: Arc<Silence>,
-    stop: CancellationToken,
-    task: JoinSet<Result<(), StoreError>>,
+async fn start(resolver: &Arc<Silence>) -> Running<MemoryStore> {
+    Running::over(&Arc::default(), settings(), Arc::clone(resolver) as _).await
 }
 
-impl Running {
-    async fn start() -> Self {
-        let settings = Settings::new(
-            IdKey::from_bytes([7; 16]),
-            LookupKey::from_bytes([8; 32]),
-            StoreKey::generate(KeyId(1)).api_keys(),
-        );
-        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
-        let (store, resolver) = (Arc::new(MemoryStore::default()), Arc::new(Silence::default()));
-        let resolve: Arc<dyn Resolve> = Arc::clone(&resolver) as _;
-        let started = Engine::start(store, SystemClock::new(), settings, resolve, stop.clone()).await;
-        let (engine, run) = started.expect("memory opens");
-        task.spawn(run);
-        Self { engine, resolver, stop, task }
-    }
-
-    async fn end(self) {
-        self.stop.cancel();
-        self.task.join_all().await;
-    }
-
+impl Running<MemoryStore> {
     async fn put_endpoint(&self, id: u64, subject: Option<&str>) {
         let secrets = vec![SigningSecret::lasting(Secret::generate().reveal().as_str())];
         let target = WebhookTarget::signing("https://receiver.example/", secrets);
@@ -90,10 +61,7 @@ impl Running {
             subject: Some(subject.to_owned()),
             ..NewMessage::new(TENANT, Bytes::from_static(text.as_bytes()), Tier::Engagement)
         };
-        match self.engine.accept(message).await.expect("it is accepted") {
-            AcceptOutcome::Promised(promise) => promise.message,
-            AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
-        }
+        promised(self.engine.accept(message).await.expect("it is accepted")).message
     }
 }
 
@@ -118,7 +86,7 @@ async fn bodies(engine: &MemoryEngine, subject: &str) -> Vec<Bytes> {
 
 #[tokio::test(start_paused = true)]
 async fn export_has_endpoints_messages_and_deliveries_of_its_subject_alone() {
-    let running = Running::start().await;
+    let running = start(&Arc::default()).await;
     let engine = &running.engine;
     running.put_endpoint(7, Some("ann")).await;
     running.put_endpoint(8, Some("bob")).await;
@@ -151,12 +119,12 @@ async fn export_has_endpoints_messages_and_deliveries_of_its_subject_alone() {
     while let Some(part) = engine.exported(&mut others).await.expect("memory reads") {
         assert_eq!(part, [], "another tenant's subject of the same name is another subject");
     }
-    running.end().await;
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn export_has_the_excerpts_of_receivers_answers() {
-    let running = Running::start().await;
+    let running = start(&Arc::default()).await;
     let engine = &running.engine;
     running.put_endpoint(7, None).await;
     running.accept("ann", "one").await;
@@ -183,12 +151,12 @@ async fn export_has_the_excerpts_of_receivers_answers() {
     let items = exported(engine, "ann").await.0;
     let Some(Exported::Delivery { excerpts, .. }) = items.last() else { panic!("a delivery is the last: {items:?}") };
     assert_eq!(*excerpts, [(1, bytes)]);
-    running.end().await;
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn export_spans_pages_and_holds_one_message_at_a_time() {
-    let running = Running::start().await;
+    let running = start(&Arc::default()).await;
     for _ in 0..130 {
         running.accept("ann", "one").await;
         running.accept("bob", "two").await;
@@ -205,12 +173,12 @@ async fn export_spans_pages_and_holds_one_message_at_a_time() {
         .collect();
     ids.dedup();
     assert!(ids.len() == 130 && ids.is_sorted());
-    running.end().await;
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn subjects_data_can_be_exported_until_it_is_erased() {
-    let running = Running::start().await;
+    let running = start(&Arc::default()).await;
     let engine = &running.engine;
     for (subject, text) in [("ann", "one"), ("bob", "two"), ("ann", "three")] {
         running.accept(subject, text).await;
@@ -221,12 +189,13 @@ async fn subjects_data_can_be_exported_until_it_is_erased() {
     assert!(erased.erasure.done.is_some());
     assert_eq!(bodies(engine, "ann").await, [""; 0]);
     assert_eq!(bodies(engine, "bob").await, ["two"]);
-    running.end().await;
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn erasing_a_paused_tenant_sends_nothing() {
-    let running = Running::start().await;
+    let resolver = Arc::default();
+    let running = start(&resolver).await;
     let engine = &running.engine;
     running.put_endpoint(7, None).await;
     engine.pause(Pause::new(PauseScope::Tenant(TENANT), None)).await.expect("it pauses");
@@ -234,6 +203,6 @@ async fn erasing_a_paused_tenant_sends_nothing() {
     running.accept("bob", "two").await;
     let erased = engine.erase(TENANT, ErasureTarget::Tenant, None).await.expect("it erases");
     assert_eq!((erased.erasure.messages, erased.in_flight), (2, 0));
-    assert_eq!(running.resolver.0.load(Ordering::SeqCst), 0, "the receiver's name was not resolved");
-    running.end().await;
+    assert_eq!(resolver.0.load(Ordering::SeqCst), 0, "the receiver's name was not resolved");
+    running.stop().await;
 }

@@ -14,8 +14,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, AuditStamp, DeadLetterFilter, DeliveryRecord, Details, Endpoint, JobState, Missing, NewReplay, Outbox,
-    ReplayWhat, Settled, Settlement, Watchable,
+    Accepted, AuditStamp, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
+    DeliveryRecord, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -29,7 +29,6 @@ use crate::target::TargetRules;
 
 const TENANT: TenantId = TenantId::from_raw(3);
 
-/// A transport that sends nothing.
 struct Nowhere;
 
 impl Transport for Nowhere {
@@ -40,7 +39,6 @@ impl Transport for Nowhere {
     }
 }
 
-/// A process with a store in a folder.
 struct Process {
     store: Arc<Sqlite>,
     session: Session,
@@ -66,7 +64,7 @@ impl Process {
         JobRunner {
             store: Arc::clone(&self.store),
             session: self.session,
-            endpoint_cache: Arc::new(EndpointCache::new(
+            endpoint_cache: Arc::new(ParsedEndpointCache::new(
                 Arc::clone(&self.store),
                 TargetRules::default(),
                 Timestamp::default(),
@@ -450,12 +448,10 @@ fn job_with_a_rate_waits_in_proportion_to_its_chunk() {
     assert_eq!(paced(3, Some(0)), Duration::from_secs(3), "a rate of zero counts as one");
 }
 
-/// The lane of an endpoint, minted with it.
 fn lane_of(endpoint: EndpointId) -> LaneId {
     LaneId(endpoint.0.plus(1))
 }
 
-/// Accepts a message and gives its delivery up.
 async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
     let delivery = process.accept_for(endpoint, process.message()).await;
     let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };

@@ -34,7 +34,6 @@ pub fn check_addresses(answers: &[IpAddr], port: u16, rules: &TargetRules) -> Re
     }
 }
 
-/// Whether this one address may be contacted on this port.
 pub(super) fn check_address(ip: IpAddr, port: u16, rules: &TargetRules) -> Result<(), Refusal> {
     let allowed = rules.allow_networks.iter().any(|network| network.contains(&ip));
     if let Some(refusal) = class(ip).filter(|_| !allowed) {

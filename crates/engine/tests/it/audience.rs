@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::fanout::Audience;
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::id::TenantId;
 use posthaste_core::tier::Tier;
 use posthaste_engine::accept::{AcceptOutcome, FANOUT_MAX, NewMessage, NotAccepted};
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::tenants::Made;
 use posthaste_store::{Details, Endpoint, MemoryStore};
 
-use crate::running::Running;
+use crate::harness::{Running, made, new_endpoint, promised};
 
 fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -26,34 +25,21 @@ fn message(tenant: TenantId, subjects: &[&str], tags: &[&str]) -> NewMessage {
     }
 }
 
-impl Running {
+impl Running<MemoryStore> {
     async fn put(&self, tenant: TenantId, subject: Option<&str>, tags: &[&str], event_types: &[&str]) -> Endpoint {
-        let bare = Endpoint::new(
-            EndpointId::from_raw(0),
-            LaneId::from_raw(0),
-            tenant,
-            self.engine.now(),
-            "https://example.com/",
-        );
         let (subject, tags, event_types) = (subject.map(str::to_owned), owned(tags), owned(event_types));
-        let new = Endpoint { subject, tags, event_types, ..bare };
-        match self.engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("it is made") {
-            Made::Now(made) => made.endpoint,
-            Made::Before(_) => panic!("the request has no idempotency key"),
-        }
+        let new = Endpoint { subject, tags, event_types, ..new_endpoint(self, tenant, "https://example.com/") };
+        made(self.engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("it is made")).endpoint
     }
 
     /// How many deliveries an accept makes of a message; `None` when a job makes them.
     async fn deliveries(&self, message: NewMessage) -> Option<usize> {
-        promised(self.engine.accept(message).await)
+        accepted(self.engine.accept(message).await)
     }
 }
 
-fn promised(outcome: Result<AcceptOutcome, NotAccepted>) -> Option<usize> {
-    match outcome.expect("it is accepted") {
-        AcceptOutcome::Promised(promise) => promise.deliveries,
-        AcceptOutcome::Replayed(_) => panic!("the request has no idempotency key"),
-    }
+fn accepted(outcome: Result<AcceptOutcome, NotAccepted>) -> Option<usize> {
+    promised(outcome.expect("it is accepted")).deliveries
 }
 
 #[tokio::test]
@@ -80,7 +66,7 @@ async fn a_message_for_subjects_and_tags_goes_once_to_each_endpoint_that_has_bot
         assert_eq!(found, Some(expected), "{subjects:?} {tags:?}");
     }
     let together = cases.map(|(subjects, tags, _)| message(tenant, subjects, tags));
-    let found: Vec<_> = running.engine.accept_all(together.to_vec()).await.into_iter().map(promised).collect();
+    let found: Vec<_> = running.engine.accept_all(together.to_vec()).await.into_iter().map(accepted).collect();
     assert_eq!(found, cases.map(|(_, _, expected)| Some(expected)), "a batch has the same recipients");
 
     let moved = Endpoint { subject: Some("eve".to_owned()), version: bob.version + 1, ..bob.clone() };

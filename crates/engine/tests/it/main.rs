@@ -2,6 +2,7 @@
 
 mod audience;
 mod connector;
+mod harness;
 mod http2;
 mod multiplexer;
 mod network;

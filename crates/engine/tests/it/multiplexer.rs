@@ -25,7 +25,6 @@ pub(crate) enum Manner {
     Raw(Vec<u8>, usize, Vec<u8>),
 }
 
-/// The settings that it sends, and its answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
     pub(crate) streams_max: Option<u32>,
@@ -37,7 +36,6 @@ pub(crate) struct Terms {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// Answers 200.
     Ok,
     /// Answers 200 once the semaphore has a permit.
     Held(Arc<Semaphore>),
@@ -62,7 +60,6 @@ pub(crate) struct Multiplexer {
     _tasks: JoinSet<()>,
 }
 
-/// Counts of what the receiver has seen.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) connections: AtomicUsize,
@@ -202,7 +199,6 @@ async fn answer(
     _ = respond.send_response(Response::new(()), true);
 }
 
-/// A frame as it goes over the wire.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a small frame").to_be_bytes();
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
@@ -211,7 +207,6 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// An empty `SETTINGS` frame.
 pub(crate) fn settings_frame() -> Vec<u8> {
     frame(4, 0, 0, &[])
 }
@@ -221,7 +216,6 @@ pub(crate) fn streams_frame(max: u32) -> Vec<u8> {
     frame(4, 0, 0, &[&[0, 3][..], &max.to_be_bytes()].concat())
 }
 
-/// A `GOAWAY` frame with the last stream that was seen.
 pub(crate) fn goaway_frame(last: u32, reason: u32) -> Vec<u8> {
     frame(7, 0, 0, &[last.to_be_bytes(), reason.to_be_bytes()].concat())
 }

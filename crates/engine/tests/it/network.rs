@@ -41,7 +41,6 @@ impl Names {
         Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), look_ups: Mutex::new(0) })
     }
 
-    /// How many look-ups were made.
     pub(crate) fn asked(&self) -> usize {
         *self.look_ups.lock().expect("no test panics while it holds the lock")
     }
@@ -111,7 +110,6 @@ impl Dial for Witness {
     }
 }
 
-/// A connector under test, and the channel of its results.
 pub(crate) struct Bench {
     pub(crate) connector: Connector,
     results: mpsc::Receiver<Done>,

@@ -9,12 +9,12 @@ use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::accept::{AcceptOutcome, NewMessage, NotAccepted};
+use posthaste_engine::accept::{NewMessage, NotAccepted};
 use posthaste_engine::engine::Sees;
 use posthaste_engine::tenants::{Hours, Tenant, Terms};
 use posthaste_store::MemoryStore;
 
-use crate::running::Running;
+use crate::harness::{Running, promised};
 
 /// The minute of the day, `ahead` hours from now, in a time zone `east` hours ahead of UTC.
 fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
@@ -23,7 +23,7 @@ fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
 }
 
 /// Why a delivery waits and for how many hours; `None` once an attempt was made.
-async fn waits(running: &Running, delivery: DeliveryId) -> Option<(Why, u64)> {
+async fn waits(running: &Running<MemoryStore>, delivery: DeliveryId) -> Option<(Why, u64)> {
     let view = running.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
     let Some(Explained::Waits(hold)) = view.explained.filter(|_| view.shown.attempts.is_empty()) else { return None };
     let hours = hold.until?.since(running.engine.now()).as_secs().div_ceil(3_600);
@@ -60,14 +60,13 @@ async fn engagement_messages_wait_for_the_window_in_the_tenants_or_endpoints_tim
 }
 
 /// Sends a batch under a limit of pending deliveries: the messages accepted, and the count in the refusal of others.
-async fn send_below(running: &Running, tenant: &Tenant, count: usize) -> (Vec<MessageId>, Option<u64>) {
+async fn send_below(running: &Running<MemoryStore>, tenant: &Tenant, count: usize) -> (Vec<MessageId>, Option<u64>) {
     let new = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Promotional);
     let limited = NewMessage { pending_max: tenant.terms.pending_max, ..new };
     let (mut taken, mut refused_at) = (Vec::new(), None);
     for outcome in running.engine.accept_all(vec![limited; count]).await {
         match outcome {
-            Ok(AcceptOutcome::Promised(promise)) => taken.push(promise.message),
-            Ok(AcceptOutcome::Replayed(_)) => panic!("the request has no idempotency key"),
+            Ok(outcome) => taken.push(promised(outcome).message),
             Err(NotAccepted::NoRoom { pending }) => refused_at = Some(pending),
             Err(other) => panic!("{other}"),
         }

@@ -28,7 +28,6 @@ impl Authority {
         Self { certificate: certificate.der().clone(), pem: certificate.pem(), issuer: Issuer::new(params, key) }
     }
 
-    /// Roots that trust this authority alone.
     pub(crate) fn roots(&self) -> Roots {
         Roots::none().with(self.certificate.clone()).expect("an authority's certificate")
     }

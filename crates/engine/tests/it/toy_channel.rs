@@ -11,29 +11,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_channels::{Channel, ChannelRequest, Fields, Outgoing, ResponseView, Unsendable};
 use posthaste_core::delivery::VerdictScope;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, TenantId};
+use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};
-use posthaste_crypto::LookupKey;
-use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_crypto::public_id::IdKey;
-use posthaste_engine::accept::{AcceptOutcome, EndpointRef, NewMessage};
+use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::channels;
-use posthaste_engine::clock::SystemClock;
 use posthaste_engine::connector::System;
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{Engine, ExplainedDelivery, Sees, Settings};
-use posthaste_engine::target::TargetRules;
-use posthaste_engine::tenants::{Made, Terms};
-use posthaste_store::{Endpoint, EndpointStatus, MemoryStore, StoreError};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use posthaste_engine::engine::{ExplainedDelivery, Sees, Settings};
+use posthaste_engine::tenants::Terms;
+use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
 
+use crate::harness::{Running, made, new_endpoint, promised, settings};
+use crate::network::loopback_allowed;
 use crate::receiver::{OK, Receiver, Step, write};
 
-/// The tag of endpoints of the toy channel.
 const TOY: &str = "toy";
 
 /// The wait that a receiver of the toy channel asks for.
@@ -79,44 +73,27 @@ fn with_toy(endpoint: &Endpoint) -> Box<dyn Channel> {
     if endpoint.tags.iter().any(|tag| tag == TOY) { Box::new(Toy) } else { channels::registered(endpoint) }
 }
 
-/// A running engine that knows the toy channel.
 struct World {
-    engine: Arc<Engine<MemoryStore, SystemClock>>,
+    running: Running<MemoryStore>,
     tenant: TenantId,
-    stop: CancellationToken,
-    task: JoinSet<Result<(), StoreError>>,
 }
 
 impl World {
     async fn start() -> Self {
-        let keys = StoreKey::generate(KeyId(1)).api_keys();
-        let mut settings = Settings::new(IdKey::from_bytes([7; 16]), LookupKey::from_bytes([8; 32]), keys);
-        settings.channels = with_toy;
-        settings.connector.rules = TargetRules {
-            allow_http: true,
-            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-            ..TargetRules::default()
-        };
-        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
-        let started = Engine::start(Arc::default(), SystemClock::new(), settings, Arc::new(System), stop.clone()).await;
-        let (engine, run) = started.expect("memory opens");
-        task.spawn(run);
-        let Ok(Made::Now(made)) = engine.make_tenant(None, Terms::default(), None, None).await else {
-            panic!("a tenant is made")
-        };
-        Self { engine, tenant: made.tenant.id, stop, task }
+        let mut settings = Settings { channels: with_toy, ..settings() };
+        settings.connector.rules = loopback_allowed();
+        let running = Running::over(&Arc::default(), settings, Arc::new(System)).await;
+        let tenant = running.engine.make_tenant(None, Terms::default(), None, None).await.expect("a tenant");
+        Self { running, tenant: made(tenant).tenant.id }
     }
 
     async fn endpoint(&self, receiver: &Receiver, tags: &[&str]) -> Endpoint {
-        let (id, lane) = (EndpointId::from_raw(0), LaneId::from_raw(0));
         let new = Endpoint {
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
-            ..Endpoint::new(id, lane, self.tenant, self.engine.now(), receiver.url())
+            ..new_endpoint(&self.running, self.tenant, &receiver.url())
         };
-        match self.engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint") {
-            Made::Now(made) => made.endpoint,
-            Made::Before(_) => panic!("the call has no key"),
-        }
+        let endpoint = self.running.engine.make_endpoint(new, NewSigning::default(), None, None).await;
+        made(endpoint.expect("an endpoint")).endpoint
     }
 
     async fn send(&self, endpoint: &Endpoint) -> DeliveryId {
@@ -124,17 +101,20 @@ impl World {
             endpoints: vec![EndpointRef::Id(endpoint.id)],
             ..NewMessage::new(self.tenant, Bytes::from_static(b"\"hello\""), Tier::Transactional)
         };
-        match self.engine.accept(message).await.expect("it is accepted") {
-            AcceptOutcome::Promised(promise) => DeliveryId(promise.message.0.plus(1)),
-            AcceptOutcome::Replayed(_) => panic!("the call has no key"),
-        }
+        DeliveryId(promised(self.running.engine.accept(message).await.expect("it is accepted")).message.0.plus(1))
     }
 
     /// Waits until a delivery fulfils the condition, and returns it.
     async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&ExplainedDelivery) -> bool) -> ExplainedDelivery {
         let seen = async {
             loop {
-                let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
+                let view = self
+                    .running
+                    .engine
+                    .delivery(Sees::All, delivery)
+                    .await
+                    .expect("memory reads")
+                    .expect("it is there");
                 if is_it(&view) {
                     return view;
                 }
@@ -146,11 +126,6 @@ impl World {
 
     async fn until_tried(&self, delivery: DeliveryId) -> ExplainedDelivery {
         self.until(delivery, |view| !view.shown.attempts.is_empty()).await
-    }
-
-    async fn stop(mut self) {
-        self.stop.cancel();
-        self.task.join_next().await.expect("it runs").expect("it does not panic").expect("it ends in order");
     }
 }
 
@@ -183,7 +158,7 @@ async fn toy_channel_and_webhooks_deliver_side_by_side() {
     assert!(requests[0].contains("toy-attempt: 1") && requests[0].ends_with("\"HELLO\""), "{}", requests[0]);
     assert!(!requests[0].contains("webhook-signature"), "{}", requests[0]);
     assert!(requests[1].contains("webhook-signature") && requests[1].ends_with("\"hello\""), "{}", requests[1]);
-    world.stop().await;
+    world.running.stop().await;
 }
 
 #[tokio::test]
@@ -195,7 +170,7 @@ async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
     assert!(wait_of(&world.until_tried(first).await) >= ASKED);
     let second = world.send(&toy).await;
     world.until(second, is_delivered).await;
-    world.stop().await;
+    world.running.stop().await;
 }
 
 /// For a lane without a credential, a hold of the credential holds the lane.
@@ -211,7 +186,7 @@ async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
         let held = |view: &ExplainedDelivery| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
         world.until(second, held).await;
         assert_eq!(receiver.requests().len(), 1);
-        world.stop().await;
+        world.running.stop().await;
     }
 }
 
@@ -222,7 +197,7 @@ async fn least_wait_of_the_channel_delays_the_retry() {
     let toy = world.endpoint(&receiver, &[TOY]).await;
     let first = world.send(&toy).await;
     assert!(wait_of(&world.until_tried(first).await) >= Duration::from_secs(900));
-    world.stop().await;
+    world.running.stop().await;
 }
 
 #[tokio::test]
@@ -234,7 +209,8 @@ async fn verdict_that_prunes_ends_the_endpoint() {
     world.until_tried(first).await;
     let gone = async {
         loop {
-            let known = world.engine.endpoint(Sees::All, toy.id).await.expect("memory reads").expect("it is there");
+            let known =
+                world.running.engine.endpoint(Sees::All, toy.id).await.expect("memory reads").expect("it is there");
             if known.endpoint.status == EndpointStatus::Gone {
                 return;
             }
@@ -242,5 +218,5 @@ async fn verdict_that_prunes_ends_the_endpoint() {
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("its endpoint ends");
-    world.stop().await;
+    world.running.stop().await;
 }

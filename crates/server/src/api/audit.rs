@@ -234,7 +234,7 @@ impl AuditEntryView {
     ) -> Result<Self, Problem> {
         let About { tenant, endpoint, message, delivery, named, what, .. } = about;
         let accepted = match message {
-            Some(message) => api.engine.times_of(vec![message]).await?.into_iter().next().flatten(),
+            Some(message) => api.engine.accepted_at(vec![message]).await?.into_iter().next().flatten(),
             None => None,
         };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));

@@ -14,7 +14,7 @@ use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, NewMessage, Once};
+use posthaste_engine::accept::{AcceptOutcome, PromisedMessage, NewMessage, Once};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{ExplainedDelivery, Sees};
 use posthaste_store::{
@@ -78,7 +78,7 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
 }
 
 /// The answer to a message that was accepted.
-pub(super) fn answer(promise: &AcceptedMessage) -> FirstAnswer {
+pub(super) fn answer(promise: &PromisedMessage) -> FirstAnswer {
     first_answer(StatusCode::ACCEPTED, &AcceptedView::of(promise))
 }
 
@@ -205,8 +205,8 @@ pub(super) struct AcceptedView<'a> {
     notes: Vec<Cow<'static, str>>,
 }
 
-impl<'a> AcceptedView<'a> {
-    fn of(promise: &'a AcceptedMessage) -> Self {
+impl<'a> Accepted<'a> {
+    fn of(promise: &'a PromisedMessage) -> Self {
         Self {
             id: &promise.public_id,
             correlation_id: &promise.correlation_id,
@@ -219,7 +219,7 @@ impl<'a> AcceptedView<'a> {
 }
 
 /// Warnings for the producer of a message; mostly there are none.
-fn notes(promise: &AcceptedMessage) -> Vec<Cow<'static, str>> {
+fn notes(promise: &PromisedMessage) -> Vec<Cow<'static, str>> {
     let mut notes = Vec::new();
     match promise.deliveries {
         Some(0) => notes.push("no endpoint wants this event: nothing will be sent".into()),

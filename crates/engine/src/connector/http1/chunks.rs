@@ -79,7 +79,6 @@ impl Chunks {
         }
     }
 
-    /// The position after the next byte of the framing.
     fn after(&mut self, byte: u8) -> Result<At, ConnectionFault> {
         const BAD: ConnectionFault = ConnectionFault::new(Cause::ProtocolError, "bad_framing");
         Ok(match (self.at, byte) {

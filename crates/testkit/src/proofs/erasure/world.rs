@@ -19,7 +19,7 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
-use posthaste_engine::accept::{AcceptOutcome, AcceptedMessage, EndpointRef, NewMessage, Once};
+use posthaste_engine::accept::{AcceptOutcome, EndpointRef, NewMessage, Once, PromisedMessage};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, System};
 use posthaste_engine::engine::{Engine, Settings};
@@ -474,7 +474,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
     }
 }
 
-fn answer(promise: &AcceptedMessage) -> FirstAnswer {
+fn answer(promise: &PromisedMessage) -> FirstAnswer {
     FirstAnswer { status: 202, body: Bytes::from(format!("{promise:?}")) }
 }
 

@@ -100,7 +100,7 @@ fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) ->
                 // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
                 // killed before the dispatch loop makes a cut of its own.
                 endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
-                let spared = of_lane(conn, lane, under_way).map_err(&doing)?;
+                let spared = spared_in_lane(conn, lane, under_way).map_err(&doing)?;
                 let cut = Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at);
                 cut::put(conn, &Cut { spared, ..cut })?;
             }
@@ -116,15 +116,19 @@ fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) ->
 }
 
 /// The pending deliveries of a lane among those that are in flight: their own outcome ends them.
-fn of_lane(conn: &Connection, lane: LaneId, under_way: &BTreeSet<DeliveryId>) -> rusqlite::Result<Vec<DeliveryId>> {
+fn spared_in_lane(
+    conn: &Connection,
+    lane: LaneId,
+    under_way: &BTreeSet<DeliveryId>,
+) -> rusqlite::Result<Vec<DeliveryId>> {
     let mut sql = conn.prepare_cached("SELECT 1 FROM delivery WHERE id = ?1 AND lane = ?2")?;
-    let mut theirs = Vec::new();
+    let mut found = Vec::new();
     for id in under_way {
         if sql.exists((key(id.0), key(lane.0)))? {
-            theirs.push(*id);
+            found.push(*id);
         }
     }
-    Ok(theirs)
+    Ok(found)
 }
 
 /// Deletes a tenant's jobs that were requested before the erasure; returns whether all are deleted.

@@ -48,6 +48,7 @@ use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Engine, Sees};
 use posthaste_store::Store;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::problem::{Code, Problem};
 use crate::request_id::RequestId;
@@ -216,27 +217,15 @@ fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRou
     routes.fallback(async move |uri: Uri| Problem::method(&uri, allow.trim_end_matches(", ")))
 }
 
-/// The single parameter of a path. A path that is not UTF-8 is answered as an unknown route.
-pub struct PathName(String);
+/// The parameter of a path, or a tuple of several. A path that is not UTF-8 is answered as an unknown route.
+pub struct PathName<T = String>(T);
 
-impl<S: Send + Sync> FromRequestParts<S> for PathName {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathName<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let named = Path::<String>::from_request_parts(parts, state).await;
+        let named = Path::<T>::from_request_parts(parts, state).await;
         named.map(|Path(named)| Self(named)).map_err(|_| Problem::no_route(&parts.uri))
-    }
-}
-
-/// The two parameters of a path.
-pub struct PathNames(String, String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathNames {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let named = Path::<(String, String)>::from_request_parts(parts, state).await;
-        named.map(|Path((first, second))| Self(first, second)).map_err(|_| Problem::no_route(&parts.uri))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The fields of request bodies: [`body!`] declares each once, with its description, presence and kind of value. From
 //! that come the parser, which reports every fault, and the JSON Schema in the OpenAPI document.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -40,6 +41,15 @@ impl<K: ParseValue> FieldKind for Vec<K> {
 
     fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Vec<K::Value>> {
         object.list(name, K::parse)
+    }
+}
+
+/// Texts under names that the caller chooses. `K` only describes the texts.
+impl<K: JsonSchema> FieldKind for BTreeMap<String, K> {
+    type Value = Vec<(String, String)>;
+
+    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Self::Value> {
+        object.texts(name)
     }
 }
 
@@ -100,8 +110,8 @@ impl BodySchema {
     }
 }
 
-/// Declares bodies: the fields of each as `name: presence kind`, with its description as a doc comment. The name in quotes
-/// is that of its schema. The presences:
+/// Declares bodies: each field as `name: presence kind`, with its description as a doc comment. The name in quotes is
+/// that of the body's schema. The presences:
 ///
 /// - `required`: it must be present and not `null`; the value is `None` if it is not, which is a complaint.
 /// - `optional`: `None` if it is left out or `null`.

@@ -52,6 +52,13 @@ impl<'a> BodyObject<'a> {
         if body.is_empty() { Ok(Self::new(String::new(), Vec::new())) } else { Self::read(body) }
     }
 
+    /// Parses a whole body without checks across its fields; an empty one has no fields.
+    pub(crate) fn parse<B: Body>(body: &'a [u8]) -> Result<B, Problem> {
+        let mut object = Self::read_optional(body)?;
+        let body = B::read(&mut object);
+        object.finish().map(|()| body)
+    }
+
     /// Reads a field that is an object; `None` if it is left out or `null`.
     pub(crate) fn object<B: Body>(&mut self, name: &'static str) -> Option<B> {
         let is_given = self.has(name) && !self.is_null(name);
@@ -374,6 +381,16 @@ mod tests {
                 "/inner is written twice",
             ]
         );
+    }
+
+    #[test]
+    fn the_schema_of_a_body_has_its_fields_with_description_and_presence() {
+        let outer = serde_json::to_value(schemars::schema_for!(Outer)).expect("a schema");
+        assert_eq!(outer["required"], serde_json::json!(["name"]));
+        assert_eq!(outer["properties"]["name"], serde_json::json!({ "type": "string" }));
+        let inner = &outer["properties"]["inner"]["anyOf"];
+        assert_eq!(inner, &serde_json::json!([{ "$ref": "#/$defs/Inner" }, { "type": "null" }]));
+        assert_eq!(outer["$defs"]["Inner"]["properties"]["ttl"]["description"], "How long it is tried.");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::object::escaped;
 use crate::request_id;
-use crate::value::{ApiWord, Words};
+use crate::value::ApiWord;
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:ident $title:literal;)*) => {
@@ -179,7 +179,6 @@ struct Inner {
 
 /// The body of a refusal.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Problem")]
 pub(crate) struct ProblemView<'a> {
     /// The code as a URI.
     r#type: String,
@@ -207,12 +206,6 @@ pub(crate) struct RefusedLine<'a> {
     retry_after: Option<u64>,
     /// The line of the request body that this answers, counted from 1.
     line: usize,
-}
-
-impl Words for Code {
-    fn words() -> Vec<(&'static str, Self)> {
-        Self::ALL.iter().map(|code| (code.name(), *code)).collect()
-    }
 }
 
 impl Problem {

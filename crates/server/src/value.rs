@@ -22,6 +22,7 @@ use serde_json::value::RawValue;
 
 use crate::body_fields::ParseValue;
 use crate::duration;
+use crate::problem::Code;
 
 /// Gives a type this JSON Schema, or that of another type, written out wherever it is used.
 macro_rules! inline_schema {
@@ -73,8 +74,10 @@ macro_rules! kinds {
 
 /// A time, as RFC 3339 in UTC.
 pub(crate) struct ApiTime(pub(crate) Timestamp);
+
 /// A duration, as text.
 pub(crate) struct ApiDuration(pub(crate) Duration);
+
 parsed! {
     String => String, text;
     bool => bool, |raw: &RawValue| serde_json::from_str(raw.get()).map_err(|_| "must be true or false".to_owned());
@@ -139,7 +142,11 @@ impl<T: TryFrom<u64>, const MIN: u64, const MAX: u64> ParseValue for Bounded<T, 
     }
 }
 
-inline_schema!(Bounded<T, MIN, MAX>, { "type": "integer", "minimum": MIN, "maximum": MAX }, for T, const MIN: u64, const MAX: u64);
+inline_schema!(
+    Bounded<T, MIN, MAX>,
+    { "type": "integer", "minimum": MIN, "maximum": MAX },
+    for T, const MIN: u64, const MAX: u64
+);
 
 /// A rate or burst that a token bucket can count.
 pub(crate) type TokenCount = Bounded<u32, 1, 1_000_000>;
@@ -163,35 +170,41 @@ inline_schema!(ShortText<MAX>, as String, for const MAX: usize);
 /// A type whose values have names in the API.
 pub(crate) trait Words: Copy + PartialEq + 'static {
     fn words() -> Vec<(&'static str, Self)>;
+
+    fn word(self) -> &'static str {
+        Self::words().iter().find(|(_, known)| *known == self).map_or("", |(word, _)| *word)
+    }
 }
 
 macro_rules! named_words {
     ($($type:ty),+) => {$(
         impl Words for $type {
             fn words() -> Vec<(&'static str, Self)> {
-                Self::ALL.map(|one| (one.name(), one)).to_vec()
+                Self::ALL.iter().map(|one| (one.name(), *one)).collect()
+            }
+
+            fn word(self) -> &'static str {
+                self.name()
             }
         }
     )+};
 }
-named_words!(EntryKind, Phase, ApiKeyScope, StoreState, Why);
+named_words!(Code, EntryKind, Phase, ApiKeyScope, StoreState, Why);
 
 /// One of the words of a type.
 pub(crate) struct ApiWord<T>(pub(crate) T);
 
-impl<T: Words> ApiWord<T> {
-    pub(crate) fn name(&self) -> &'static str {
-        T::words().iter().find(|(_, known)| *known == self.0).map_or("", |(word, _)| *word)
-    }
-}
-
 impl<T: Words> Serialize for ApiWord<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+        serializer.serialize_str(self.0.word())
     }
 }
 
-inline_schema!(ApiWord<T>, { "type": "string", "enum": T::words().iter().map(|(word, _)| *word).collect::<Vec<_>>() }, for T: Words);
+inline_schema!(
+    ApiWord<T>,
+    { "type": "string", "enum": T::words().iter().map(|(word, _)| *word).collect::<Vec<_>>() },
+    for T: Words
+);
 
 impl<T: Words> ParseValue for ApiWord<T> {
     type Value = T;

@@ -49,7 +49,6 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<CheckpointView>(200, "The checkpoint.")]),
 ];
 
-/// `GET /v1/audit`.
 pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
@@ -188,7 +187,6 @@ pub async fn checkpoint<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Calle
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Checkpoint")]
 struct CheckpointView {
     /// The last journal row that the checkpoint covers; it covers all rows before it too.
     row: u64,
@@ -201,7 +199,6 @@ struct CheckpointView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "AuditEntry")]
 struct AuditEntryView {
     /// The journal row that contains the entry; there is one row for each commit.
     row: u64,

@@ -79,7 +79,6 @@ struct AcceptedLine {
     idempotency_replayed: Option<bool>,
 }
 
-/// `POST /v1/messages/batch`.
 pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let body = lines(request).await?;

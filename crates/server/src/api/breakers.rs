@@ -18,7 +18,6 @@ use super::caller::{Caller, OPERATE};
 use super::list::{ListPage, page};
 use super::switch::Reason;
 use super::{Answer, Api, ApiState, PathName, body, json, no_parameters};
-use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
@@ -34,7 +33,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/breakers/{id}/reset", "Resets a breaker: it sends a probe next, or closes at once")
         .scope("operate")
         .optional_body::<ResetBody>()
-        .answers(&[returns::<ResetView>(200, "The breaker is reset.")]),
+        .answers(&[returns::<ResetBreakerView>(200, "The breaker is reset.")]),
 ];
 
 body! {
@@ -101,10 +100,8 @@ pub async fn reset<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = BodyObject::read_optional(&body)?;
-    let ResetBody { force, reason: _checked } = ResetBody::read(&mut fields);
+    let ResetBody { force, reason: _checked } = BodyObject::parse(&body)?;
     let force = force.unwrap_or(false);
-    fields.finish()?;
     let how = if force { Reset::Force } else { Reset::Probe };
     let visibility = caller.asks_for();
     let meant = meant(&api, caller.sees(), &named).await?;
@@ -115,7 +112,7 @@ pub async fn reset<S: Store, C: Clock>(
             && api.engine.reset_breaker(of, how, caller.by()).await?
         {
             tracing::info!(breaker = id, force, "reset a breaker");
-            return Ok(json(StatusCode::OK, &ResetView { id, closed: force }));
+            return Ok(json(StatusCode::OK, &ResetBreakerView { id, closed: force }));
         }
     }
     Err(Problem::no_such("open breaker"))
@@ -140,8 +137,7 @@ async fn meant<S: Store, C: Clock>(
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "ResetBreaker")]
-struct ResetView {
+struct ResetBreakerView {
     id: String,
     closed: bool,
 }
@@ -188,7 +184,6 @@ async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Op
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Breaker")]
 struct BreakerView {
     /// An endpoint's id, or the number of a breaker that endpoints share.
     id: String,

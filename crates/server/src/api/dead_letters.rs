@@ -72,7 +72,6 @@ async fn filter<S: Store, C: Clock>(
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "DeadLetter")]
 struct DeadLetterView {
     /// The id of the tenant that owns it; null once that is erased.
     tenant: Option<String>,

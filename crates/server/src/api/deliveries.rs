@@ -56,7 +56,6 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<DeliveryView>(200, "The delivery. Pauses, breakers and rate limits still apply to it.")]),
 ];
 
-/// `GET /v1/deliveries/{id}`.
 pub async fn show<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<READ>,
@@ -71,7 +70,6 @@ pub async fn show<S: Store, C: Clock>(
     shown(&api, caller.sees(), accepted_at, &view, &excerpts).await
 }
 
-/// `GET /v1/deliveries`.
 pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
@@ -299,7 +297,6 @@ struct DeliveryFields {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "ListedDelivery")]
 struct ListedDeliveryView {
     #[serde(flatten)]
     delivery: DeliveryFields,
@@ -309,7 +306,6 @@ struct ListedDeliveryView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Delivery")]
 pub(super) struct DeliveryView {
     #[serde(flatten)]
     delivery: DeliveryFields,
@@ -319,7 +315,6 @@ pub(super) struct DeliveryView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "AttemptRecord")]
 struct AttemptView {
     /// The attempt's number, from 1.
     attempt: u16,
@@ -339,7 +334,6 @@ struct AttemptView {
 
 /// Why a delivery waits, and until when.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Waiting")]
 pub(super) struct WaitingView {
     /// The reason.
     why: ApiWord<Why>,

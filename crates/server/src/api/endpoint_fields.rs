@@ -13,7 +13,6 @@ use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, Endpoi
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::body_fields::FieldKind;
 use crate::duration;
 use crate::object::BodyObject;
 use crate::value::{
@@ -90,7 +89,7 @@ body! {
         /// Labels that messages can be addressed to.
         tags: change Vec<ChosenName>,
         /// Headers added to every request; the server's own cannot be replaced.
-        headers: change TextMap,
+        headers: change BTreeMap<String, String>,
         /// The event types it wants, such as invoice.*; all by default.
         event_types: change Vec<String>,
         /// The name of its retry policy; the tenant's policy by default.
@@ -108,7 +107,7 @@ body! {
         /// The time zone of off-peak windows, such as Europe/Berlin.
         time_zone: change String,
         /// The meaning of a status code (404) or a range of them (4xx).
-        status_overrides: change StatusOverrides,
+        status_overrides: change BTreeMap<String, AnswerClass>,
         /// The rate limit of attempts.
         rate: change RateBody,
         tls: change TlsBody,
@@ -134,6 +133,11 @@ body! {
 kinds! {
     /// A channel by name; [`check_channel`] refuses all but one.
     pub(super) ChannelName: String = String::parse, { "type": "string", "enum": ["webhook"] };
+    /// What an answer means for its delivery. The engine checks it.
+    pub(super) AnswerClass: String = String::parse, {
+        "type": "string",
+        "enum": ["retry", "dead", "gone", "delivered"],
+    };
     pub(super) Timeout: Duration = |raw| match ApiDuration::parse(raw)? {
         fits if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&fits) => Ok(fits),
         _ => Err(format!("must be {} to {}", duration::write(TIMEOUT_MIN), duration::write(TIMEOUT_MAX))),
@@ -142,33 +146,6 @@ kinds! {
         rate if rate > 0.0 && rate <= RATE_MAX => Ok(rate),
         _ => Err(format!("must be above 0 and at most {RATE_MAX}")),
     }, as f64;
-}
-
-/// Texts under names that the caller chooses.
-pub(super) enum TextMap {}
-/// Classes of answers by status.
-pub(super) enum StatusOverrides {}
-
-inline_schema!(TextMap, as BTreeMap<String, String>);
-inline_schema!(StatusOverrides, {
-    "type": "object",
-    "additionalProperties": { "type": "string", "enum": ["retry", "dead", "gone", "delivered"] },
-});
-
-impl FieldKind for TextMap {
-    type Value = Vec<(String, String)>;
-
-    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Self::Value> {
-        object.texts(name)
-    }
-}
-
-impl FieldKind for StatusOverrides {
-    type Value = Vec<(String, String)>;
-
-    fn read_field(object: &mut BodyObject<'_>, name: &'static str) -> Option<Self::Value> {
-        object.texts(name)
-    }
 }
 
 /// Refuses every channel except `webhook`.
@@ -255,7 +232,6 @@ pub(super) struct EndpointFacts {
 
 /// An endpoint as the API shows it.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Endpoint")]
 pub(super) struct EndpointView<'a> {
     pub(super) id: String,
     /// The id of the tenant that owns it; null once that is erased.
@@ -283,7 +259,7 @@ pub(super) struct EndpointView<'a> {
     time_zone: Option<&'a str>,
     /// The parts that are set.
     tls: Option<TlsView>,
-    #[schemars(with = "StatusOverrides")]
+    #[schemars(with = "BTreeMap<String, AnswerClass>")]
     status_overrides: BTreeMap<&'a str, &'a str>,
     #[schemars(extend("enum" = STATUSES))]
     status: &'static str,
@@ -298,7 +274,6 @@ pub(super) struct EndpointView<'a> {
 pub(super) const STATUSES: [&str; 4] = ["active", "paused", "disabled", "gone"];
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Rate")]
 struct RateView {
     /// The most attempts in a second.
     per_second: f64,
@@ -308,7 +283,6 @@ struct RateView {
 
 /// Which parts of the TLS settings are set; their texts are not shown.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Tls")]
 struct TlsView {
     ca: bool,
     client_cert: bool,
@@ -316,7 +290,6 @@ struct TlsView {
 
 /// How an endpoint signs. The secret is set only in answers that show it.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Signing")]
 pub(super) struct SigningView<'a> {
     scheme: ApiWord<SignatureScheme>,
     /// The secret that the receiver verifies v1 with; only where it was just created or is asked for.

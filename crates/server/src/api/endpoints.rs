@@ -74,12 +74,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/endpoints/{id}/pause", "Pauses an endpoint: its deliveries wait")
         .scope("manage")
         .optional_body::<PauseEndpointBody>()
-        .answers(&[returns::<EndpointPauseView>(200, "The endpoint is paused.")]),
+        .answers(&[returns::<EndpointPauseChangeView>(200, "The endpoint is paused.")]),
     Operation::post("/v1/endpoints/{id}/enable", "Enables an endpoint that is paused, disabled or gone")
         .scope("manage")
         .conflicts()
         .optional_body::<EnableBody>()
-        .answers(&[returns::<EndpointPauseView>(200, "The endpoint is active.")]),
+        .answers(&[returns::<EndpointPauseChangeView>(200, "The endpoint is active.")]),
     Operation::new("PATCH", "/v1/endpoints/{id}", "Changes an endpoint; fields that are left out keep their value")
         .scope("manage")
         .conflicts()
@@ -87,7 +87,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<EndpointView<'_>>(200, "The changed endpoint.")]),
     Operation::new("DELETE", "/v1/endpoints/{id}", "Deletes an endpoint and ends its pending deliveries")
         .scope("manage")
-        .answers(&[returns::<DeletionView>(200, "The endpoint is deleted.")]),
+        .answers(&[returns::<DeletedEndpointView>(200, "The endpoint is deleted.")]),
     Operation::get("/v1/endpoints/{id}/secret", "Shows the secret or public key of an endpoint's signatures")
         .scope("secrets")
         .answers(&[returns::<SecretsView<'_>>(200, "The keys that the receiver verifies signatures with.")]),
@@ -159,7 +159,6 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
     first_answer(StatusCode::CREATED, &shown.revealed(&webhook.secrets))
 }
 
-/// `GET /v1/endpoints/{id}`.
 pub async fn show<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<READ>,
@@ -222,12 +221,11 @@ pub async fn delete<S: Store, C: Clock>(
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
-    Ok(json(StatusCode::OK, &DeletionView { id, ended, in_flight }))
+    Ok(json(StatusCode::OK, &DeletedEndpointView { id, ended, in_flight }))
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "DeletedEndpoint")]
-struct DeletionView {
+struct DeletedEndpointView {
     id: String,
     /// The number of deliveries ended; they are never sent.
     ended: u64,
@@ -253,7 +251,7 @@ pub async fn pause<S: Store, C: Clock>(
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, "paused an endpoint");
-    Ok(json(StatusCode::OK, &EndpointPauseView { id, paused: true, until: until.map(ApiTime), reason }))
+    Ok(json(StatusCode::OK, &EndpointPauseChangeView { id, paused: true, until: until.map(ApiTime), reason }))
 }
 
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
@@ -265,9 +263,7 @@ pub async fn enable<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
-    let mut fields = BodyObject::read_optional(&body)?;
-    let EnableBody { reason: _checked } = EnableBody::read(&mut fields);
-    fields.finish()?;
+    let EnableBody { reason: _checked } = BodyObject::parse(&body)?;
     caller.tenant()?;
     let mut tries = 0;
     loop {
@@ -278,15 +274,17 @@ pub async fn enable<S: Store, C: Clock>(
             enabled => {
                 let id = public_id(&api, &enabled?);
                 tracing::info!(endpoint = id, "enabled an endpoint");
-                return Ok(json(StatusCode::OK, &EndpointPauseView { id, paused: false, until: None, reason: None }));
+                return Ok(json(
+                    StatusCode::OK,
+                    &EndpointPauseChangeView { id, paused: false, until: None, reason: None },
+                ));
             }
         }
     }
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "EndpointPauseChange")]
-struct EndpointPauseView {
+struct EndpointPauseChangeView {
     id: String,
     paused: bool,
     until: Option<ApiTime>,
@@ -341,9 +339,7 @@ pub async fn rotate<S: Store, C: Clock>(
 ) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let mut fields = BodyObject::read_optional(&body)?;
-    let overlap = RotationBody::read(&mut fields).overlap;
-    fields.finish()?;
+    let RotationBody { overlap } = BodyObject::parse(&body)?;
     let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
     let mut tries = 0;
     loop {
@@ -369,7 +365,6 @@ fn rotated(endpoint: &Endpoint) -> FirstAnswer {
 
 /// The secrets that sign, newest first.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Secrets")]
 struct SecretsView<'a> {
     #[serde(flatten)]
     #[schemars(required)]
@@ -379,7 +374,6 @@ struct SecretsView<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "PreviousSecret")]
 struct PreviousSecretView<'a> {
     #[serde(flatten)]
     signing: SigningView<'a>,

@@ -23,7 +23,7 @@ pub(super) async fn erase<S: Store, C: Clock>(
     let erased = api.engine.erase(tenant, whom, by).await.map_err(not_erased)?;
     let Erasure { row, is_tenant, .. } = erased.erasure;
     tracing::info!(audit_row = row, is_tenant, "erased a subject or a tenant");
-    Ok(json(StatusCode::OK, &ErasureView::of(&erased)))
+    Ok(json(StatusCode::OK, &ErasedView::of(&erased)))
 }
 
 fn not_erased(error: NotDone) -> Problem {
@@ -37,8 +37,7 @@ fn not_erased(error: NotDone) -> Problem {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Erased")]
-pub(super) struct ErasureView {
+pub(super) struct ErasedView {
     /// When it became unreadable: its keys are destroyed.
     erased_at: ApiTime,
     /// The row of the audit trail that records the erasure.
@@ -53,7 +52,7 @@ pub(super) struct ErasureView {
     swept_at: Option<ApiTime>,
 }
 
-impl ErasureView {
+impl ErasedView {
     fn of(ErasureStarted { erasure, in_flight }: &ErasureStarted) -> Self {
         Self {
             erased_at: ApiTime(erasure.at),

@@ -41,14 +41,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Liveness")]
 struct LivenessView {
     status: &'static str,
 }
 
 /// The state of a server that accepts messages, for deployments and alerts.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Readiness")]
 struct ReadinessView {
     status: &'static str,
     store: ApiWord<StoreState>,

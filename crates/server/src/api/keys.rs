@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE, SECRETS};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiState, PathName, PathNames, no_body, tenants};
+use super::{Answer, Api, ApiState, PathName, no_body, tenants};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
@@ -62,7 +62,6 @@ pub async fn make_operators<S: Store, C: Clock>(
     make(&api, None, maker, request).await
 }
 
-/// `POST /v1/tenants/{t}/keys`.
 pub async fn make_tenants<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
@@ -74,12 +73,10 @@ pub async fn make_tenants<S: Store, C: Clock>(
     make(&api, Some(tenant), maker, request).await
 }
 
-/// `GET /v1/keys`.
 pub async fn list_operators<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     list(&api, None, &uri).await
 }
 
-/// `GET /v1/tenants/{t}/keys`.
 pub async fn list_tenants<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
@@ -89,7 +86,6 @@ pub async fn list_tenants<S: Store, C: Clock>(
     list(&api, Some(managed_tenant(&api, &caller, &named).await?), &uri).await
 }
 
-/// `DELETE /v1/keys/{id}`.
 pub async fn revoke_operators<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
@@ -100,11 +96,10 @@ pub async fn revoke_operators<S: Store, C: Clock>(
     revoke(&api, None, &id, caller.by()).await
 }
 
-/// `DELETE /v1/tenants/{t}/keys/{id}`.
 pub async fn revoke_tenants<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<SECRETS>,
-    PathNames(named, id): PathNames,
+    PathName((named, id)): PathName<(String, String)>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
@@ -179,7 +174,6 @@ async fn revoke<S: Store, C: Clock>(
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Key")]
 struct KeyView<'a> {
     id: String,
     /// The first characters of the key.

@@ -16,17 +16,17 @@ use crate::problem::{Code, Problem};
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/master-key/rotation", "Shows the progress of the master key's rotation")
         .scope("operate")
-        .answers(&[returns::<RotationView>(200, "The progress.")]),
+        .answers(&[returns::<MasterKeyRotationView>(200, "The progress.")]),
     Operation::post("/v1/master-key/rotation", "Starts a rotation of the master key")
         .scope("operate")
         .conflicts()
-        .answers(&[returns::<RotationView>(202, "The rotation is under way.")]),
+        .answers(&[returns::<MasterKeyRotationView>(202, "The rotation is under way.")]),
 ];
 
 /// `GET /v1/master-key/rotation`: the progress of the rotation.
 pub async fn show<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    Ok(json(StatusCode::OK, &RotationView::of(&api.engine.rotation().await?)))
+    Ok(json(StatusCode::OK, &MasterKeyRotationView::of(&api.engine.rotation().await?)))
 }
 
 /// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
@@ -38,7 +38,7 @@ pub async fn begin<S: Store, C: Clock>(
     no_body(request).await?;
     let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
     tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "began to rotate the master key");
-    Ok(json(StatusCode::ACCEPTED, &RotationView::of(&rotation)))
+    Ok(json(StatusCode::ACCEPTED, &MasterKeyRotationView::of(&rotation)))
 }
 
 fn refused(error: NotRotated) -> Problem {
@@ -51,8 +51,7 @@ fn refused(error: NotRotated) -> Problem {
 
 /// The progress of a rotation. Keys are shown by their fingerprints.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "MasterKeyRotation")]
-struct RotationView {
+struct MasterKeyRotationView {
     under_way: bool,
     /// The fingerprint of the master key that new keys are wrapped under.
     newest: String,
@@ -66,7 +65,7 @@ struct RotationView {
     left: u64,
 }
 
-impl RotationView {
+impl MasterKeyRotationView {
     fn of(rotation: &Rotation) -> Self {
         Self {
             under_way: rotation.is_under_way(),

@@ -59,7 +59,6 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<CancellationView>(200, "The message is cancelled.")]),
 ];
 
-/// `POST /v1/messages`.
 pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
@@ -94,7 +93,6 @@ const FILTERS: &[Parameter] = &[
 /// The parameter by which the answer includes what is confidential, if the key has the scope for it.
 pub(super) const CONTENT: &str = "content";
 
-/// `GET /v1/messages`.
 pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let name = match (query.filter("subject"), query.filter("correlation_id")) {
@@ -174,7 +172,6 @@ pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) 
     }
 }
 
-/// `POST /v1/messages/{id}/cancel`.
 pub async fn cancel<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
@@ -190,7 +187,6 @@ pub async fn cancel<S: Store, C: Clock>(
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Accepted")]
 pub(super) struct AcceptedView<'a> {
     /// The message's id.
     id: &'a str,
@@ -241,7 +237,6 @@ fn notes(promise: &PromisedMessage) -> Vec<Cow<'static, str>> {
 
 /// A message without its deliveries.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "ListedMessage")]
 struct ListedMessageView {
     id: String,
     /// The id of the tenant that owns it; null once that is erased.
@@ -287,7 +282,6 @@ impl ListedMessageView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Message")]
 struct MessageView {
     #[serde(flatten)]
     listed: ListedMessageView,
@@ -309,7 +303,6 @@ const STATES: [&str; 6] = ["pending", "delivered", "partly", "failed", "expired"
 
 /// The endpoints that a producer addressed.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Addressees")]
 struct AddresseesView {
     /// The endpoints named, as far as deliveries to them are still stored.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,7 +329,6 @@ impl AddresseesView {
 
 /// A message in an export; its deliveries are lines of their own.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "HeldMessage")]
 pub(super) struct HeldMessageView {
     #[serde(flatten)]
     listed: ListedMessageView,
@@ -375,7 +367,6 @@ impl ContentView {
 
 /// The progress of creating a message's deliveries.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Fanout")]
 struct FanoutView {
     /// Deliveries created, replays not counted.
     done: u64,
@@ -396,7 +387,6 @@ impl FanoutView {
 
 /// A delivery without its attempts, which its own route shows.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "MessageDelivery")]
 struct MessageDeliveryView {
     id: String,
     endpoint: Option<String>,
@@ -453,7 +443,6 @@ fn sum(states: impl Iterator<Item = Life>) -> &'static str {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Cancellation")]
 struct CancellationView {
     /// The number of deliveries ended; they are never sent.
     ended: u64,

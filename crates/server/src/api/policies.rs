@@ -277,7 +277,6 @@ fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
     bad.into_iter().map(at).collect()
 }
 
-/// `POST /v1/policies/preview`.
 pub async fn preview<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, request: Request) -> Answer {
     let body = body(request).await?;
     let rules = api.engine.rules(owner(&caller)).await?;
@@ -302,9 +301,8 @@ pub async fn preview<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Cal
 
 /// A policy's schedule in JSON, as the API answers it and `posthaste policy preview --json` prints it.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Preview")]
 pub struct PreviewView {
-    waits: Vec<WaitView>,
+    waits: Vec<PreviewedWaitView>,
     largest_wait: ApiDuration,
     /// The longest outage of a receiver that the retries outlast.
     survives: ApiDuration,
@@ -314,8 +312,7 @@ pub struct PreviewView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "PreviewedWait")]
-struct WaitView {
+struct PreviewedWaitView {
     /// The retry's number, from 1.
     retry: u16,
     /// The wait before jitter.
@@ -331,7 +328,7 @@ struct WaitView {
 impl PreviewView {
     /// Converts a preview.
     pub fn of(preview: &Preview) -> Self {
-        let wait = |wait: &posthaste_core::policy::Wait| WaitView {
+        let wait = |wait: &posthaste_core::policy::Wait| PreviewedWaitView {
             retry: wait.retry,
             after: ApiDuration(wait.after),
             earliest: ApiDuration(wait.earliest),
@@ -349,7 +346,6 @@ impl PreviewView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Policy")]
 struct PolicyView {
     name: String,
     /// Whether it is built in; a preset cannot be changed.
@@ -374,7 +370,6 @@ struct PolicyView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Jitter")]
 struct JitterView {
     #[schemars(with = "Option<JitterKind>")]
     kind: Option<String>,
@@ -383,7 +378,6 @@ struct JitterView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Tiers")]
 struct TiersView {
     transactional: TierView,
     promotional: TierView,
@@ -391,7 +385,6 @@ struct TiersView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Tier")]
 struct TierView {
     /// A factor for every wait.
     scale: Option<f64>,
@@ -400,7 +393,6 @@ struct TierView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "PolicyBreaker")]
 struct PolicyBreakerView {
     /// The share of failed attempts that opens the breaker.
     failure_rate: Option<f64>,

@@ -181,7 +181,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
     Ok(page(&uri, data, next))
 }
 
-/// `GET /v1/replays/{id}`.
 pub async fn show<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<READ>,
@@ -200,7 +199,6 @@ async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
 
-/// `POST /v1/replays/{id}/pause`.
 pub async fn pause<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
@@ -210,7 +208,6 @@ pub async fn pause<S: Store, C: Clock>(
     change(&api, &caller, &id, request, JobState::Paused).await
 }
 
-/// `POST /v1/replays/{id}/resume`.
 pub async fn resume<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<REPLAY>,
@@ -244,7 +241,7 @@ async fn change<S: Store, C: Clock>(
     api.engine.change_job(visibility, before.id, next, caller.by()).await?;
     let job = find(api, visibility, id).await?;
     if job.state != next {
-        let detail = format!("the replay is {} and has ended; begin another", ApiWord(job.state).name());
+        let detail = format!("the replay is {} and has ended; begin another", job.state.word());
         return Err(Problem::new(Code::ReplayEnded, detail));
     }
     Ok(json(StatusCode::OK, &ReplayView::of(api, &job).await?))
@@ -257,7 +254,6 @@ impl Words for JobState {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "DryRun")]
 struct DryRunView {
     dry_run: bool,
     /// How many are selected.
@@ -315,7 +311,6 @@ impl SkipsView {
 
 /// What is left of a replay.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Forecast")]
 struct ForecastView {
     /// How many are still to be looked at.
     left: CountView,
@@ -324,7 +319,6 @@ struct ForecastView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Count")]
 struct CountView {
     count: u64,
     /// true: exactly as many; false: at least as many.
@@ -342,7 +336,6 @@ impl CountView {
 
 /// The selection of a replay, as its request had it.
 #[derive(Default, Serialize, JsonSchema)]
-#[schemars(rename = "Selection")]
 struct SelectionView {
     /// The number of deliveries that the request named.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -408,7 +401,6 @@ struct ReplayIds {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Replay")]
 struct ReplayView {
     id: String,
     /// The id of the tenant that owns it; null once that is erased.

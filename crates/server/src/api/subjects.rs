@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::caller::{Caller, PRIVACY};
 use super::deliveries::{self, DeliveryView};
 use super::endpoint_fields::{EndpointView, Sight};
-use super::erasure::{self, ErasureView};
+use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
 use super::{Answer, Api, ApiState, NDJSON, endpoints, no_body, no_parameters};
 use crate::openapi::{Operation, returns, returns_as};
@@ -143,7 +143,7 @@ enum ExportLine<'a> {
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::new("DELETE", "/v1/subjects/{s}", "Erases a subject: its endpoints, and the messages about it")
         .scope("privacy")
-        .answers(&[returns::<ErasureView>(200, "The subject's data can no longer be read.")]),
+        .answers(&[returns::<ErasedView>(200, "The subject's data can no longer be read.")]),
     Operation::get("/v1/subjects/{s}/export", "Exports all data stored about a subject").scope("privacy").answers(&[
         returns_as::<ExportLine<'_>>(
             200,

@@ -51,12 +51,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     )
     .scope("operate")
     .body::<PauseBody>()
-    .answers(&[returns::<SwitchedView>(200, "The pause is in force.")]),
+    .answers(&[returns::<PauseChangeView>(200, "The pause is in force.")]),
     Operation::post("/v1/resume", "Ends a pause; 409 if there is no such pause")
         .scope("operate")
         .conflicts()
         .body::<ResumeBody>()
-        .answers(&[returns::<SwitchedView>(200, "The pause has ended.")]),
+        .answers(&[returns::<PauseChangeView>(200, "The pause has ended.")]),
 ];
 
 body! {
@@ -108,10 +108,12 @@ pub async fn pause<S: Store, C: Clock>(
     tracing::info!(scope = word(pause.scope), id = target.id, "paused deliveries");
     let Pause { scope, until, reason, .. } = pause;
     let (until, audit_id) = (until.map(ApiTime), audit_id(scope));
-    Ok(json(StatusCode::OK, &SwitchedView { scope: word(scope), id: target.id, audit_id, paused: true, until, reason }))
+    Ok(json(
+        StatusCode::OK,
+        &PauseChangeView { scope: word(scope), id: target.id, audit_id, paused: true, until, reason },
+    ))
 }
 
-/// `POST /v1/resume`.
 pub async fn resume<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<OPERATE>,
@@ -131,7 +133,7 @@ pub async fn resume<S: Store, C: Clock>(
     let audit_id = audit_id(scope);
     Ok(json(
         StatusCode::OK,
-        &SwitchedView { scope: scope_word, id, audit_id, paused: false, until: None, reason: None },
+        &PauseChangeView { scope: scope_word, id, audit_id, paused: false, until: None, reason: None },
     ))
 }
 
@@ -203,8 +205,7 @@ pub(super) fn detail(pause: &Pause) -> String {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "PauseChange")]
-struct SwitchedView {
+struct PauseChangeView {
     scope: &'static str,
     /// The tenant's id, or the origin.
     id: Option<String>,
@@ -218,7 +219,6 @@ struct SwitchedView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Pause")]
 struct PauseView {
     /// What is paused.
     #[schemars(extend("enum" = ["all", "tenant", "origin", "endpoint"]))]

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
-use super::erasure::ErasureView;
+use super::erasure::ErasedView;
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
 use super::{Answer, Api, ApiState, PathName, body, erasure, json, no_body, no_parameters};
@@ -74,12 +74,11 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     .answers(&[returns::<TenantView>(200, "The changed tenant.")]),
     Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with all its data")
         .scope("operate")
-        .answers(&[returns::<ErasureView>(200, "The tenant's data can no longer be read.")]),
+        .answers(&[returns::<ErasedView>(200, "The tenant's data can no longer be read.")]),
 ];
 
 const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid");
 
-/// `POST /v1/tenants`.
 pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
     let rules = api.engine.rules(OPERATOR).await?;
@@ -92,7 +91,6 @@ fn answer(made: &MadeTenant) -> FirstAnswer {
     first_answer(StatusCode::CREATED, &TenantView::of(made.public_id.clone(), &made.tenant))
 }
 
-/// `GET /v1/tenants`.
 pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[UID])?;
     if let Sees::Tenant(named) = caller.asks_for() {
@@ -112,7 +110,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
     Ok(page(&uri, found.iter().map(|tenant| shown(&api, tenant)).collect(), next))
 }
 
-/// `GET /v1/tenants/{t}`.
 pub async fn show<S: Store, C: Clock>(
     State(api): ApiState<S, C>,
     caller: Caller<READ_OWN>,
@@ -196,7 +193,6 @@ fn shown<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> TenantView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Tenant")]
 struct TenantView {
     id: String,
     uid: Option<String>,
@@ -212,14 +208,12 @@ struct TenantView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Retention")]
 struct RetentionView {
     payload: Option<ApiDuration>,
     history: Option<ApiDuration>,
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Quota")]
 struct QuotaView {
     per_second: Option<u32>,
     burst: Option<u32>,
@@ -227,7 +221,6 @@ struct QuotaView {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "OffPeak")]
 struct OffPeakView {
     /// A time of day, such as 20:00.
     from: String,

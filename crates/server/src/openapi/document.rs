@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
-
 use schemars::SchemaGenerator;
 use schemars::generate::{Contract, SchemaSettings};
+use serde_json::{Map, Value, json};
 
 use super::Operation;
 use crate::problem::ProblemView;
@@ -33,6 +32,19 @@ impl Generators {
         };
         Self { requests: generator(Contract::Deserialize), answers: generator(Contract::Serialize) }
     }
+
+    /// The schemas that the document refers to, of requests and of answers.
+    fn definitions(&mut self) -> [BTreeMap<String, Value>; 2] {
+        [&mut self.requests, &mut self.answers].map(|generator| {
+            let definitions = generator.take_definitions(true).into_iter();
+            definitions.map(|(name, schema)| (public_name(&name).to_owned(), schema)).collect()
+        })
+    }
+}
+
+/// The name of a type's schema: that of `KeyView` is `Key`.
+fn public_name(name: &str) -> &str {
+    name.strip_suffix("View").unwrap_or(name)
 }
 
 /// The document of these operations, by the file that documents them: its name is their tag.
@@ -45,8 +57,8 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
         }
     }
     let problem = generators.answers.subschema_for::<ProblemView<'_>>();
-    let mut schemas = generators.requests.take_definitions(true);
-    schemas.extend(generators.answers.take_definitions(true));
+    let [mut schemas, answers] = generators.definitions();
+    schemas.extend(answers);
     let mut document = json!({
         "openapi": "3.1.0",
         "info": {
@@ -78,13 +90,13 @@ pub(super) fn of(by_file: &[(&'static str, &'static [Operation])]) -> Value {
         "security": [{ "key": [] }],
         "tags": by_file.iter().map(|(file, _)| json!({ "name": file.replace('_', "-") })).collect::<Vec<_>>(),
     });
-    settle(&mut document);
+    complete(&mut document);
     document
 }
 
-/// Completes all schemas in a document: an object has no other fields than those listed, and a description is one
-/// line.
-fn settle(within: &mut Value) {
+/// Completes all schemas in a document: an object has no other fields than those listed, a description is one line, and
+/// references have public names.
+fn complete(within: &mut Value) {
     match within {
         Value::Object(fields) => {
             if fields.get("type").is_some_and(|kind| kind == "object") {
@@ -94,12 +106,15 @@ fn settle(within: &mut Value) {
             if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
                 fields.retain(|name, _| name != "format" && name != "maximum");
             }
+            if let Some(Value::String(named)) = fields.get_mut("$ref") {
+                *named = public_name(named).to_owned();
+            }
             if let Some(Value::String(says)) = fields.get_mut("description") {
                 *says = says.replace('\n', " ");
             }
-            fields.values_mut().for_each(settle);
+            fields.values_mut().for_each(complete);
         }
-        Value::Array(values) => values.iter_mut().for_each(settle),
+        Value::Array(values) => values.iter_mut().for_each(complete),
         _ => {}
     }
 }
@@ -257,13 +272,15 @@ mod tests {
         for (file, operations) in super::super::BY_FILE {
             operations.iter().for_each(|one| drop(operation(file, one, &mut generators)));
         }
-        let mut requests = generators.requests.take_definitions(true);
-        let answers = generators.answers.take_definitions(true);
-        for (name, schema) in &answers {
+        let count = |generator: &SchemaGenerator| generator.definitions().len();
+        let (of_requests, of_answers) = (count(&generators.requests), count(&generators.answers));
+        let [requests, answers] = generators.definitions();
+        assert_eq!((requests.len(), answers.len()), (of_requests, of_answers), "two types have one public name");
+        for name in requests.keys().chain(answers.keys()) {
             assert!(!name.ends_with(|last: char| last.is_ascii_digit()), "{name} is the name of two schemas");
-            let other = requests.remove(name);
-            assert!(other.is_none_or(|other| other == *schema), "{name} is one schema in requests, another in answers");
         }
-        assert!(requests.keys().all(|name| !name.ends_with(|last: char| last.is_ascii_digit())), "{requests:?}");
+        for (name, schema) in answers.iter().filter(|(name, _)| requests.contains_key(*name)) {
+            assert_eq!(&requests[name], schema, "{name} is one schema in requests, another in answers");
+        }
     }
 }

@@ -9,11 +9,14 @@
 //! The negative control is a server whose database lacks both indexes: every message must miss the bar of rows.
 
 mod crowd;
-mod receiver;
 
+use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
 use tokio::time::Instant;
 
 use crate::fixtures::posthaste;
@@ -21,8 +24,8 @@ use crate::fixtures::seeder::{Of, Shape};
 use crate::fixtures::served::{count, runtime};
 use crate::fixtures::statistics::quantile;
 use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 use crowd::{Address, Crowd};
-use receiver::Receiver;
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 1_000_000;
@@ -32,6 +35,8 @@ const MESSAGES: usize = 3_000;
 const MESSAGES_QUICK: usize = 400;
 /// Messages to the server without the indexes, each of which reads every endpoint.
 const MESSAGES_CONTROL: usize = 20;
+/// A message that has not arrived after this time is lost.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Messages before the measurement, to open connections and fill caches.
 const WARM_UP: usize = 50;
 
@@ -48,18 +53,18 @@ pub fn run(options: &Options) -> Findings {
     let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
     crowd::drop_indexes(control_folder.path())?;
     runtime()?.block_on(async {
-        let mut receiver = Receiver::start().await?;
+        let receiver = LaneReceiver::listen(LaneLog::default()).await?;
         let few = start(&binary, few_folder.path(), FEW, messages, &receiver).await?;
         let mut few = Measured::new("few", few);
         let many = start(&binary, many_folder.path(), many, messages, &receiver).await?;
         let mut many = Measured::new("many", many);
-        take_turns(&mut few, &mut many, &mut receiver, messages).await?;
+        take_turns(&mut few, &mut many, &receiver, messages).await?;
         let mut figures = many.figures(&few, options);
         figures.push(added_in_place(&mut few.crowd).await?);
         drop(many);
         let control = start(&binary, control_folder.path(), MANY_QUICK, MESSAGES_CONTROL, &receiver).await?;
         let mut control = Measured::new("without indexes", control);
-        take_turns(&mut few, &mut control, &mut receiver, MESSAGES_CONTROL).await?;
+        take_turns(&mut few, &mut control, &receiver, MESSAGES_CONTROL).await?;
         // A message that reads fewer rows than this has used an index after all.
         let all = 0.9 * MANY_QUICK as f64;
         figures.push(Figure::at_least("negative_control_rows_read", control.rows_each(), "rows/message", all));
@@ -72,7 +77,7 @@ async fn start(
     folder: &Path,
     lanes: u64,
     messages: usize,
-    receiver: &Receiver,
+    receiver: &LaneReceiver,
 ) -> Result<Crowd, CannotRun> {
     let crowd = Shape { rows: 0, lanes, of: Of::Endpoints };
     crowd::start(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
@@ -82,7 +87,7 @@ async fn start(
 async fn take_turns(
     one: &mut Measured,
     other: &mut Measured,
-    receiver: &mut Receiver,
+    receiver: &LaneReceiver,
     messages: usize,
 ) -> Result<(), CannotRun> {
     for number in 0..WARM_UP.min(messages) {
@@ -97,6 +102,29 @@ async fn take_turns(
     }
     one.end().await?;
     other.end().await
+}
+
+type LaneReceiver = HttpReceiver<LaneLog>;
+
+/// Accepts every request at once, and keeps the number in its path and its time until the proof reads them.
+#[derive(Debug, Default)]
+struct LaneLog(Mutex<VecDeque<(u64, Instant)>>);
+
+impl LaneLog {
+    fn next(&self) -> Option<(u64, Instant)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+impl Responder for LaneLog {
+    fn answer(&self, request: Request<Bytes>) -> TimedResponse {
+        let at = Instant::now();
+        let Some(lane) = request.uri().path().strip_prefix("/hook/").and_then(|lane| lane.parse().ok()) else {
+            return StatusCode::BAD_REQUEST.into();
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((lane, at));
+        StatusCode::OK.into()
+    }
 }
 
 /// The measurements of one server.
@@ -150,17 +178,17 @@ impl Measured {
     }
 
     /// Posts the message of a number and waits until it has arrived.
-    async fn post(&mut self, number: usize, receiver: &mut Receiver) -> Result<(), CannotRun> {
+    async fn post(&mut self, number: usize, receiver: &LaneReceiver) -> Result<(), CannotRun> {
         let to = self.crowd.sampled(number);
         let address = if number.is_multiple_of(2) { Address::Subject } else { Address::Tag };
         let begun = Instant::now();
         let deliveries = self.crowd.post(to, address).await?;
         self.accept_ms.push(ms(begun.elapsed()));
         self.single += usize::from(deliveries == Some(1));
-        match receiver.next().await {
-            Some(arrival) => {
-                self.arrival_ms.push(ms(arrival.at.saturating_duration_since(begun)));
-                self.astray += usize::from(arrival.lane != to.0);
+        match receiver.waits_for(PATIENCE, LaneLog::next).await {
+            Some((lane, at)) => {
+                self.arrival_ms.push(ms(at.saturating_duration_since(begun)));
+                self.astray += usize::from(lane != to.0);
             }
             None => self.astray += 1,
         }

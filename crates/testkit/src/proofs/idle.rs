@@ -100,7 +100,7 @@ async fn with_millions_waiting(binary: &Path, folder: &Path) -> Findings {
     seeder::send_to(&launch.data(), PENDING, &counter.url()).await?;
     let server = launch.start()?;
     let pid = server.pid();
-    if !counter.waits_for(PATIENCE, |seens| seens.messages() >= DELIVERED).await {
+    if !counter.waits_for_messages(DELIVERED, PATIENCE).await {
         return Err(CannotRun(format!("only {} deliveries of the backlog arrived", counter.seens().messages())));
     }
     let rss_mib = rss::peak_of(pid)? as f64 / 1_024.0;

@@ -25,7 +25,7 @@ use crate::fixtures::caller::{Line, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use drawing::Drawing;
-use receiver::Receiver;
+use receiver::{MortalReceiver, OutageLog};
 
 /// The timing of a run.
 struct Plan {
@@ -83,7 +83,7 @@ impl Plan {
     }
 
     /// The figures of the load on the receiver while it was down, and of the peak after its return.
-    fn bars(&self, receiver: &Receiver) -> [Figure; 2] {
+    fn bars(&self, receiver: &OutageLog) -> [Figure; 2] {
         let back = (self.healthy + self.outage).as_secs_f64();
         let peak_max = 2.0 * f64::from(self.per_second);
         [
@@ -109,10 +109,10 @@ pub fn run(options: &Options) -> Findings {
 
 /// The control: the quick form's outage with a sender without a breaker.
 async fn control() -> Result<Figure, CannotRun> {
-    let (plan, receiver) = (Plan::CONTROL, Receiver::start().await?);
+    let (plan, receiver) = (Plan::CONTROL, MortalReceiver::listen(OutageLog::new()).await?);
     let began = Instant::now();
-    tokio::join!(naive::send(&plan, receiver.address(), began), outage(&plan, &receiver, began));
-    let bars = plan.bars(&receiver);
+    tokio::join!(naive::send(&plan, receiver.address, began), outage(&plan, &receiver, began));
+    let bars = plan.bars(receiver.responder());
     bars.iter().for_each(|bar| eprintln!("control, a sender without a breaker: {bar}"));
     let caught = bars.iter().filter(|bar| !bar.is_ok()).count();
     Ok(Figure::at_least("negative_controls_caught", caught as f64, "bars", bars.len() as f64))
@@ -121,25 +121,27 @@ async fn control() -> Result<Figure, CannotRun> {
 async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
-    let receiver = Receiver::start().await?;
+    let receiver = MortalReceiver::listen(OutageLog::new()).await?;
     let endpoint = format!("{{\"url\":\"{}\"}}", receiver.url());
     call(server.address, Method::POST, "/v1/endpoints", &endpoint).await?.expect(StatusCode::CREATED)?;
     let began = Instant::now();
     let recovery = recover(plan, &receiver, &server, began);
     let (sent, back) = tokio::join!(produce(plan, &server, began), recovery);
     let (sent, back) = (sent?, back?);
-    let all_arrived = receiver.waits_for(sent.len(), plan.drained_within).await;
+    let arrived = |log: &OutageLog| (log.arrived().len() >= sent.len()).then_some(());
+    let all_arrived = receiver.waits_for(plan.drained_within, arrived).await.is_some();
+    let log = receiver.responder();
     let drained = began.elapsed().saturating_sub(back);
-    eprintln!("{} of {} arrived, {} s after the return", receiver.arrived().len(), sent.len(), drained.as_secs());
-    draw(plan, &receiver, back)?;
+    eprintln!("{} of {} arrived, {} s after the return", log.arrived().len(), sent.len(), drained.as_secs());
+    draw(plan, log, back)?;
     if !all_arrived {
         eprintln!("not everything arrived within {:?}", plan.drained_within);
     }
-    Ok(figures(plan, options, &receiver, &sent, drained))
+    Ok(figures(plan, options, log, &sent, drained))
 }
 
 /// Lets the receiver die and return at the plan's times.
-async fn outage(plan: &Plan, receiver: &Receiver, began: Instant) {
+async fn outage(plan: &Plan, receiver: &MortalReceiver, began: Instant) {
     tokio::time::sleep_until(began + plan.healthy).await;
     receiver.die();
     tokio::time::sleep_until(began + plan.healthy + plan.outage).await;
@@ -148,7 +150,7 @@ async fn outage(plan: &Plan, receiver: &Receiver, began: Instant) {
 
 /// Runs the outage, and resets the breaker where the plan says so. Returns the time of the receiver's return, counted
 /// from the beginning.
-async fn recover(plan: &Plan, receiver: &Receiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
+async fn recover(plan: &Plan, receiver: &MortalReceiver, server: &Posthaste, began: Instant) -> io::Result<Duration> {
     outage(plan, receiver, began).await;
     let back = began.elapsed();
     if plan.back == Back::ByReset {
@@ -175,7 +177,7 @@ async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<
     Ok(ids)
 }
 
-fn figures(plan: &Plan, options: &Options, receiver: &Receiver, sent: &[String], drained: Duration) -> Vec<Figure> {
+fn figures(plan: &Plan, options: &Options, receiver: &OutageLog, sent: &[String], drained: Duration) -> Vec<Figure> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     receiver.arrived().into_iter().for_each(|arrival| *counts.entry(arrival.message).or_default() += 1);
     let lost = sent.iter().filter(|id| !counts.contains_key(*id)).count();
@@ -196,7 +198,7 @@ fn figures(plan: &Plan, options: &Options, receiver: &Receiver, sent: &[String],
     ]
 }
 
-fn draw(plan: &Plan, receiver: &Receiver, back: Duration) -> io::Result<()> {
+fn draw(plan: &Plan, receiver: &OutageLog, back: Duration) -> io::Result<()> {
     let drawing = Drawing {
         title: format!("Arrivals a second, {} messages a second sent", plan.per_second),
         outage: plan.healthy.as_secs()..back.as_secs(),

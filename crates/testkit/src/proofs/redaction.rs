@@ -6,20 +6,18 @@
 //! collector of logs and metrics reads is.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use bytes::Bytes;
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, StatusCode};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use crate::fixtures::caller::{Answer, Line};
 use crate::fixtures::posthaste::{Launch, Posthaste, binary};
 use crate::prove::{Figure, Findings, Options};
+use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// The least number of canaries: with fewer, the API has lost a field, or the proof does not fill it.
 const CANARIES_LEAST: usize = 12;
@@ -130,7 +128,7 @@ async fn play(binary: &Path, folder: &Path, format: &str) -> io::Result<(Collect
     world.plant().await?;
     world.refuse().await?;
     let mut collected = world.look().await?;
-    let (canaries, _receivers) = (world.canaries, world.receivers);
+    let (canaries, _receiver) = (world.canaries, world.failing);
     ended(server.stop()?.success())?;
     let log = std::fs::read_to_string(&log)?;
     collected.in_logs = canaries.found_in(&log, "the log");
@@ -154,24 +152,18 @@ struct World {
     operator_key: String,
     /// The bodies of refusals. They must not contain canaries.
     errors: Vec<String>,
-    receivers: JoinSet<()>,
-    failing: SocketAddr,
-    /// Notified when the receiver has answered a request.
-    requested: Arc<Notify>,
+    failing: HttpReceiver<Refusal>,
 }
 
 impl World {
     async fn new(server: &Posthaste) -> io::Result<Self> {
         let line = Line::open(server.address).await?;
         let mut canaries = Canaries::default();
-        let mut receivers = JoinSet::new();
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let failing = listener.local_addr()?;
         // A receiver's answer is secret too: it may repeat the payload.
-        let requested = Arc::new(Notify::new());
-        receivers.spawn(refuses(listener, canaries.plant("a receiver's answer"), Arc::clone(&requested)));
+        let refusal = Refusal { body: canaries.plant("a receiver's answer"), requested: Notify::new() };
+        let failing = HttpReceiver::listen(refusal).await?;
         let [tenant, tenant_key, operator_key] = [const { String::new() }; 3];
-        Ok(Self { line, canaries, tenant, tenant_key, operator_key, errors: Vec::new(), receivers, failing, requested })
+        Ok(Self { line, canaries, tenant, tenant_key, operator_key, errors: Vec::new(), failing })
     }
 
     /// Fills every secret field with a canary, and sends a message whose delivery fails.
@@ -211,7 +203,7 @@ impl World {
     /// Creates an endpoint with all fields set, except those that this version refuses.
     async fn endpoint(&mut self) -> io::Result<String> {
         let (path, query) = (self.canaries.plant("a URL's path"), self.canaries.plant("a URL's query"));
-        let url = format!("http://{}/{path}?token={query}", self.failing);
+        let url = format!("http://{}/{path}?token={query}", self.failing.address);
         let secret = self.canaries.plant("a signing secret");
         let secret = format!("whsec_{secret}{}", "A".repeat(44 - secret.len()));
         let mut fields = vec![
@@ -243,7 +235,7 @@ impl World {
 
     /// Waits for an attempt, then pauses the endpoint.
     async fn is_tried(&mut self, endpoint: &str) -> io::Result<()> {
-        tokio::time::timeout(ENDS_WITHIN, self.requested.notified()).await?;
+        tokio::time::timeout(ENDS_WITHIN, self.failing.responder().requested.notified()).await?;
         let pause = format!("/v1/endpoints/{endpoint}/pause");
         self.call(Method::POST, &pause, &[], "").await?.expect(StatusCode::OK)?;
         Ok(())
@@ -337,18 +329,21 @@ impl World {
     }
 }
 
-/// A receiver that answers every request with `500` and this body.
-async fn refuses(listener: TcpListener, body: String, requested: Arc<Notify>) {
-    while let Ok((mut stream, _)) = listener.accept().await {
-        let mut read = [0; 4096];
-        let _ = stream.read(&mut read).await;
-        let answer = format!(
-            "HTTP/1.1 500 Internal Server Error\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let _ = stream.write_all(answer.as_bytes()).await;
-        let _ = stream.shutdown().await;
-        requested.notify_one();
+/// Answers every request with `500` and this body, and closes the connection.
+#[derive(Debug)]
+struct Refusal {
+    body: String,
+    /// Notified at each request.
+    requested: Notify,
+}
+
+impl Responder for Refusal {
+    fn answer(&self, _: Request<Bytes>) -> TimedResponse {
+        let mut answer = TimedResponse::from(StatusCode::INTERNAL_SERVER_ERROR);
+        answer.response.headers_mut().insert("connection", HeaderValue::from_static("close"));
+        *answer.response.body_mut() = self.body.clone().into();
+        self.requested.notify_one();
+        answer
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::fixtures::caller::call;
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::receivers::receiver::{Arrival, Behaviour, Receiver};
+use crate::receivers::recorder::{Arrival, Behaviour, Recorder};
 
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
@@ -67,7 +67,7 @@ enum With {
 /// Runs a server with endpoints of every kind. Returns all requests, with everything that must verify them.
 async fn collect(launch: Launch) -> io::Result<Vec<Case>> {
     let server = launch.start()?;
-    let receiver = Receiver::start(Behaviour::Healthy, Secret::generate(), SystemClock::new()).await?;
+    let receiver = Recorder::start(Behaviour::Healthy, Secret::generate(), SystemClock::new()).await?;
     let imported = Secret::generate().reveal().to_string();
     let mut cases = Vec::new();
     for (uid, signing) in [
@@ -102,7 +102,7 @@ async fn rotate(server: &Posthaste, uid: &str, overlap: &str) -> io::Result<()> 
 }
 
 /// Sends every payload to the endpoint with this uid. Returns the requests that arrived.
-async fn arrivals(server: &Posthaste, receiver: &Receiver, uid: &str) -> io::Result<Vec<Arrival>> {
+async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> io::Result<Vec<Arrival>> {
     let mut sent = Vec::new();
     for payload in PAYLOADS {
         let body = format!("{{\"event_type\":\"{uid}\",\"payload\":{payload}}}");
@@ -110,7 +110,7 @@ async fn arrivals(server: &Posthaste, receiver: &Receiver, uid: &str) -> io::Res
         sent.push(answer.text("id").unwrap_or_default().to_owned());
     }
     let all_arrived = |log: &[Arrival]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
-    if !receiver.waits_for(ARRIVES_WITHIN, all_arrived).await {
+    if !receiver.waits_for_arrivals(ARRIVES_WITHIN, all_arrived).await {
         return Err(io::Error::other(format!("not everything arrived at {uid}")));
     }
     Ok(receiver.arrivals().into_iter().filter(|arrival| sent.contains(&arrival.message)).collect())

@@ -25,7 +25,7 @@ use posthaste_engine::target::Target;
 use crate::fixtures::authority::Authority;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use corpus::{Case, Row};
-use network::{Names, Receiver, Witness};
+use network::{Names, Site, Witness};
 
 /// The default corpus; the command line can name another of the same format.
 const CORPUS: &str = include_str!("../../fixtures/ssrf-corpus.tsv");
@@ -124,7 +124,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
     };
     // Closing connections makes each attempt look the name up again.
     let answer = format!("{}\r\nconnection: close", case.answer);
-    let receiver = Receiver::start(&answer, acceptor).await?;
+    let receiver = Site::start(&answer, acceptor).await?;
     let (names, witness) = (Names::new(case.lookups.clone()), Witness::new(receiver.address));
     let settings = Settings { rules: case.rules.clone(), dns_timeout: DNS_TIMEOUT, ..Settings::default() };
     let (connector, mut results) =

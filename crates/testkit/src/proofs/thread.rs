@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::fixtures::caller::{Answer, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{Figure, Findings, Options};
-use crate::receivers::receiver::{Arrival, Behaviour, Receiver};
+use crate::receivers::recorder::{Arrival, Behaviour, Recorder};
 
 /// How often the server is killed in each way.
 const CYCLES: u32 = 20;
@@ -63,7 +63,7 @@ const SOUND: usize = 9;
 struct World {
     launch: Launch,
     server: Posthaste,
-    receiver: Receiver,
+    receiver: Recorder,
     promised: Vec<String>,
     kills: u32,
     /// Messages that were acknowledged while everything was paused.
@@ -77,7 +77,7 @@ impl World {
         let server = launch.start()?;
         let secret = Secret::generate();
         let written = secret.reveal();
-        let receiver = Receiver::start(Behaviour::Healthy, secret, SystemClock::new()).await?;
+        let receiver = Recorder::start(Behaviour::Healthy, secret, SystemClock::new()).await?;
         let body = format!("{{\"url\":\"{}\",\"signing\":{{\"secret\":\"{}\"}}}}", receiver.url(), written.as_str());
         call(server.address, Method::POST, "/v1/endpoints", &body).await?.expect(StatusCode::CREATED)?;
         Ok(Self { launch, server, receiver, promised: Vec::new(), kills: 0, held: Vec::new(), early: 0 })
@@ -157,7 +157,7 @@ impl World {
 
     async fn wait_for_all(&self) {
         let lost = |arrivals: &[Arrival]| lost(&self.promised, arrivals);
-        if !self.receiver.waits_for(ARRIVES_WITHIN, |arrivals| lost(arrivals) == 0).await {
+        if !self.receiver.waits_for_arrivals(ARRIVES_WITHIN, |arrivals| lost(arrivals) == 0).await {
             eprintln!("not everything arrived within {} s", ARRIVES_WITHIN.as_secs());
         }
     }
@@ -223,7 +223,9 @@ impl World {
     }
 
     async fn waits_for(&self, id: &str) {
-        self.receiver.waits_for(ARRIVES_WITHIN, |arrivals| arrivals.iter().any(|arrival| arrival.message == id)).await;
+        self.receiver
+            .waits_for_arrivals(ARRIVES_WITHIN, |arrivals| arrivals.iter().any(|arrival| arrival.message == id))
+            .await;
     }
 }
 

@@ -6,26 +6,17 @@
 //! the sender has lost its outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use hyper::{Method, Request, StatusCode};
 use tokio::time::Instant;
 
+use super::{HttpReceiver, Responder, TimedResponse, field};
 use crate::fixtures::caller::call;
 
 /// The longest wait until the connections of a dead sender are closed, which the operating system does at once.
@@ -132,52 +123,30 @@ impl Seens {
     }
 }
 
-/// The receiver. It listens on loopback until it is dropped.
-#[derive(Debug)]
-pub struct Counter {
-    address: SocketAddr,
-    state: Arc<State>,
-    _tasks: JoinSet<()>,
-}
+/// A receiver that counts arrivals.
+pub type Counter = HttpReceiver<ArrivalCounter>;
 
+/// The responder of a [`Counter`].
 #[derive(Debug)]
-struct State {
+pub struct ArrivalCounter {
     manners: Mutex<Manners>,
     seens: Mutex<Seens>,
-    changed: Notify,
-    /// How many connections are open.
-    open: watch::Sender<usize>,
 }
 
 impl Counter {
     /// Listens on a free port.
-    ///
-    /// # Errors
-    /// If it cannot listen.
     pub async fn start(manners: Manners) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let (manners, open) = (Mutex::new(manners), watch::Sender::new(0));
-        let state = State { manners, seens: Mutex::default(), changed: Notify::new(), open };
-        let state = Arc::new(state);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(listen(listener, Arc::clone(&state)));
-        Ok(Self { address, state, _tasks: tasks })
-    }
-
-    /// The URL for an endpoint.
-    pub fn url(&self) -> String {
-        format!("http://{}/hook", self.address)
+        Self::listen(ArrivalCounter { manners: Mutex::new(manners), seens: Mutex::default() }).await
     }
 
     /// Changes its behaviour.
     pub fn behave(&self, manners: Manners) {
-        *self.state.manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
+        *self.responder().manners.lock().unwrap_or_else(PoisonError::into_inner) = manners;
     }
 
     /// All arrivals so far.
     pub fn seens(&self) -> Seens {
-        self.state.seens().clone()
+        self.responder().seens().clone()
     }
 
     /// Ends a life of the sender, whose process has ended. Reads what it had still written first, so that every
@@ -188,28 +157,19 @@ impl Counter {
     pub async fn sender_ended(&self, at: Instant) -> io::Result<()> {
         // Connections are accepted in order: when this call is answered, all connections of the sender were accepted.
         call(self.address, Method::GET, "/", "").await?;
-        let mut open = self.state.open.subscribe();
+        let mut open = self.open();
         let closed = open.wait_for(|open| *open == 0);
         let closed = tokio::time::timeout(CLOSED_WITHIN, closed).await;
         if closed.is_err() {
             return Err(io::Error::other("a connection of a sender that has ended stays open"));
         }
-        self.state.seens().ends.push(at);
+        self.responder().seens().ends.push(at);
         Ok(())
     }
 
-    /// Waits until `enough` holds. Returns `false` after the time `within`.
-    pub async fn waits_for(&self, within: Duration, enough: impl Fn(&Seens) -> bool) -> bool {
-        let waiting = async {
-            loop {
-                let changed = self.state.changed.notified();
-                if enough(&self.state.seens()) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        tokio::time::timeout(within, waiting).await.is_ok()
+    /// Waits until this many different messages have arrived. Returns `false` after the time `within`.
+    pub async fn waits_for_messages(&self, enough: usize, within: Duration) -> bool {
+        self.waits_for(within, |counter| (counter.seens().messages() >= enough).then_some(())).await.is_some()
     }
 
     /// Waits until all promised messages have arrived, or no new message has arrived for the time `still`. Returns how
@@ -218,46 +178,22 @@ impl Counter {
         loop {
             let seens = self.seens();
             let (lost, before) = (seens.lost(promised), seens.messages());
-            if lost == 0 || !self.waits_for(still, |seens| seens.messages() > before).await {
+            if lost == 0 || !self.waits_for_messages(before + 1, still).await {
                 return lost;
             }
             // Counting the missing ones again at each arrival would cost too much.
-            self.waits_for(still / 50, |seens| seens.messages() >= before + lost).await;
+            self.waits_for_messages(before + lost, still / 50).await;
         }
     }
 }
 
-impl State {
+impl ArrivalCounter {
     fn seens(&self) -> MutexGuard<'_, Seens> {
         self.seens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn manners(&self) -> Manners {
         self.manners.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (head, body) = request.into_parts();
-        let mut response = Response::new(Full::default());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        // An incomplete request is no arrival: its sender knows that it did not complete.
-        let whole = body.collect().await.is_ok();
-        let field = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let Some(message) = field("webhook-id").filter(|_| whole) else { return response };
-        if field("posthaste-attempt") == Some("1") && self.fails(message) {
-            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-            return response;
-        }
-        {
-            let mut seens = self.seens();
-            let seen = Seen { life: seens.ends.len(), at: Instant::now() };
-            seens.by_message.entry(message.to_owned()).or_default().push(seen);
-        }
-        self.changed.notify_waiters();
-        let takes = self.manners().takes;
-        // Most answers are fast; some take nearly the longest time.
-        tokio::time::sleep(takes.start + (takes.end - takes.start).mul_f64(fastrand::f64().powi(3))).await;
-        response
     }
 
     fn fails(&self, message: &str) -> bool {
@@ -267,24 +203,23 @@ impl State {
     }
 }
 
-async fn listen(listener: TcpListener, state: Arc<State>) {
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        while connections.try_join_next().is_some() {}
-        state.open.send_modify(|open| *open += 1);
-        connections.spawn(serve(stream, Arc::clone(&state)));
+impl Responder for ArrivalCounter {
+    fn answer(&self, request: Request<Bytes>) -> TimedResponse {
+        let message = field(&request, "webhook-id");
+        let response = TimedResponse::from(StatusCode::NO_CONTENT);
+        if message.is_empty() {
+            return response;
+        }
+        if field(&request, "posthaste-attempt") == "1" && self.fails(message) {
+            return StatusCode::INTERNAL_SERVER_ERROR.into();
+        }
+        let mut seens = self.seens();
+        let seen = Seen { life: seens.ends.len(), at: Instant::now() };
+        seens.by_message.entry(message.to_owned()).or_default().push(seen);
+        let takes = self.manners().takes;
+        // Most answers are fast; some take nearly the longest time.
+        TimedResponse { after: takes.start + (takes.end - takes.start).mul_f64(fastrand::f64().powi(3)), ..response }
     }
-}
-
-async fn serve(stream: TcpStream, state: Arc<State>) {
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(|request| {
-        let state = Arc::clone(&state);
-        async move { Ok::<_, Infallible>(state.answer(request).await) }
-    });
-    // An error is expected here: the proofs kill the sender.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-    state.open.send_modify(|open| *open -= 1);
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use super::copied;
 use crate::master_key;
 use crate::prove::CannotRun;
-use crate::receivers::receiver::{Behaviour, Receiver};
+use crate::receivers::recorder::{Behaviour, Recorder};
 
 /// The tenants of the people. The second tenant is erased as a whole.
 const TENANTS: [TenantId; 2] = [TenantId::from_raw(1), TenantId::from_raw(2)];
@@ -92,14 +92,14 @@ impl People {
 
 /// The receivers of the endpoints: one that accepts, one that refuses with `404` and one that fails with `503`.
 struct Receivers {
-    well: Receiver,
-    refuses: Receiver,
-    fails: Receiver,
+    well: Recorder,
+    refuses: Recorder,
+    fails: Recorder,
 }
 
 impl Receivers {
     async fn start(secret: &Secret) -> Result<Self, CannotRun> {
-        let start = |behaviour| Receiver::start(behaviour, secret.clone(), SystemClock::new());
+        let start = |behaviour| Recorder::start(behaviour, secret.clone(), SystemClock::new());
         Ok(Self {
             well: start(Behaviour::Healthy).await?,
             refuses: start(Behaviour::Quotes { status: StatusCode::NOT_FOUND }).await?,
@@ -156,7 +156,7 @@ impl World {
             LEAVES.store(true, std::sync::atomic::Ordering::SeqCst);
             store.leave_what_is_deleted(session).await?;
         }
-        let urls = [&receivers.well, &receivers.refuses, &receivers.fails, &receivers.well].map(Receiver::url);
+        let urls = [&receivers.well, &receivers.refuses, &receivers.fails, &receivers.well].map(Recorder::url);
         let mut endpoints = [[EndpointId::from_raw(0); 4]; 2];
         let mut next = 1;
         for (tenant, ids) in TENANTS.into_iter().zip(&mut endpoints) {
@@ -225,7 +225,7 @@ impl World {
                 person.first.push(accept(&node.engine, person, endpoint, pad).await?);
             }
         }
-        let arrived = |receiver: &Receiver| receiver.arrivals().len();
+        let arrived = |receiver: &Recorder| receiver.arrivals().len();
         wait("the first arrivals", || arrived(&self.receivers.well) >= count && arrived(&self.receivers.fails) > 0)
             .await?;
         letters(&node.store, 2 * count).await?;

@@ -64,7 +64,7 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
             line: Line::open(field.address()).await?,
             tenant: noise.tenant(number),
             events: vec![quiet_event(number)],
-            epoch: field.receiver.epoch(),
+            epoch: field.receiver.responder().epoch,
         };
         quiet.spawn(producer.run(pace));
     }
@@ -78,7 +78,7 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
             line: Line::open(field.address()).await?,
             tenant: NOISY.to_owned(),
             events: (0..TARPITS).map(noisy_event).collect(),
-            epoch: field.receiver.epoch(),
+            epoch: field.receiver.responder().epoch,
         };
         noisy.spawn(producer.run(pace));
     }

@@ -1,22 +1,20 @@
 //! A fresh server with its tenants, and two HTTP receivers: one that answers at once, and one that never answers.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use bytes::Bytes;
+use hyper::{Method, Request, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::load::{self, Latencies, Noise};
 use crate::fixtures::caller::Line;
 use crate::fixtures::posthaste::{Launch, Posthaste};
+use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// Connections over which tenants are created in parallel, because each creation waits for the disk.
 const CONNECTIONS: usize = 16;
@@ -27,14 +25,15 @@ const TARPIT_IN_FLIGHT: usize = 256;
 /// The server and its receivers.
 pub(super) struct Field {
     server: Posthaste,
-    pub(super) receiver: Receiver,
-    pub(super) tarpit: Tarpit,
+    pub(super) receiver: HttpReceiver<LatencyLog>,
+    pub(super) tarpit: HttpReceiver<Tarpit>,
 }
 
 impl Field {
     pub(super) async fn start(binary: &Path, folder: &Path, noise: Noise, slots: u32) -> io::Result<Self> {
         let server = Launch::new(binary, folder).with("POSTHASTE_SLOTS", slots.to_string()).start()?;
-        let (receiver, tarpit) = (Receiver::start().await?, Tarpit::start().await?);
+        let log = LatencyLog { epoch: Instant::now(), took_ms: Mutex::default() };
+        let (receiver, tarpit) = (HttpReceiver::listen(log).await?, HttpReceiver::listen(Tarpit).await?);
         if noise != Noise::Off {
             make_noisy(server.address, &tarpit).await?;
         }
@@ -72,13 +71,13 @@ impl Field {
 }
 
 /// Creates the noisy tenant with its endpoints.
-async fn make_noisy(server: SocketAddr, tarpit: &Tarpit) -> io::Result<()> {
+async fn make_noisy(server: SocketAddr, tarpit: &HttpReceiver<Tarpit>) -> io::Result<()> {
     let mut line = Line::open(server).await?;
     make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{}\"}}", load::NOISY)).await?;
     for number in 0..TARPITS {
         let body = format!(
-            "{{\"url\":\"{}\",\"event_types\":[\"{}\"],\"max_in_flight\":{TARPIT_IN_FLIGHT}}}",
-            tarpit.url(number),
+            "{{\"url\":\"{}/{number}\",\"event_types\":[\"{}\"],\"max_in_flight\":{TARPIT_IN_FLIGHT}}}",
+            tarpit.url(),
             load::noisy_event(number)
         );
         make(&mut line, "/v1/endpoints", &[("posthaste-tenant", load::NOISY)], body).await?;
@@ -90,121 +89,46 @@ async fn make(line: &mut Line, path: &str, fields: &[(&str, &str)], body: String
     line.call(Method::POST, path, fields, body).await?.expect(StatusCode::CREATED).map(drop)
 }
 
-/// A receiver that accepts every request at once, and records the latency of its message.
-pub(super) struct Receiver {
-    address: SocketAddr,
-    seen: Arc<Seen>,
-    _tasks: JoinSet<()>,
-}
-
-struct Seen {
-    start: Instant,
-    took: Mutex<Vec<f64>>,
-    more: Notify,
-}
-
-impl Receiver {
-    async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let seen = Arc::new(Seen { start: Instant::now(), took: Mutex::default(), more: Notify::new() });
-        let mut tasks = JoinSet::new();
-        let shared = Arc::clone(&seen);
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(take(stream, Arc::clone(&shared)));
-            }
-        });
-        Ok(Self { address, seen, _tasks: tasks })
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/hook", self.address)
-    }
-
+/// Accepts every request at once, and records the latency of its message. A body is `{"at":MICROSECONDS}`.
+#[derive(Debug)]
+pub(super) struct LatencyLog {
     /// The instant from which producers count the times in their payloads.
-    pub(super) fn epoch(&self) -> Instant {
-        self.seen.start
-    }
+    pub(super) epoch: Instant,
+    took_ms: Mutex<Vec<f64>>,
+}
 
+impl LatencyLog {
     pub(super) fn latencies(&self) -> Latencies {
-        Latencies::of(self.seen.took.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Latencies::of(self.took_ms().clone())
     }
 
-    /// Waits until `count` messages have arrived, but no longer than `within`.
-    pub(super) async fn waits_for(&self, count: usize, within: Duration) {
-        let all_arrived = async {
-            loop {
-                let more = self.seen.more.notified();
-                if self.seen.took.lock().unwrap_or_else(PoisonError::into_inner).len() >= count {
-                    return;
-                }
-                more.await;
-            }
-        };
-        // On a timeout the figures show the missing messages.
-        let _ = tokio::time::timeout(within, all_arrived).await;
+    pub(super) fn count(&self) -> usize {
+        self.took_ms().len()
+    }
+
+    fn took_ms(&self) -> MutexGuard<'_, Vec<f64>> {
+        self.took_ms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Serves the requests of a connection, one after the other. A body is `{"at":MICROSECONDS}`, whose closing brace marks
-/// the end of a request.
-async fn take(mut stream: TcpStream, seen: Arc<Seen>) -> io::Result<()> {
-    let mut request = Vec::new();
-    loop {
-        request.clear();
-        while !request.ends_with(b"}") {
-            if stream.read_buf(&mut request).await? == 0 {
-                return Ok(());
-            }
-        }
-        let now = seen.start.elapsed();
-        let text = String::from_utf8_lossy(&request);
-        let at = text.rsplit_once("{\"at\":").and_then(|(_, behind)| behind.trim_end_matches('}').parse::<u64>().ok());
-        let at = at.ok_or_else(|| io::Error::other("a body that is not of this proof"))?;
+impl Responder for LatencyLog {
+    fn answer(&self, request: Request<Bytes>) -> TimedResponse {
+        let now = self.epoch.elapsed();
+        let text = String::from_utf8_lossy(request.body());
+        let at = text.strip_prefix("{\"at\":").and_then(|behind| behind.trim_end_matches('}').parse::<u64>().ok());
+        let Some(at) = at else { return StatusCode::BAD_REQUEST.into() };
         let took = now.saturating_sub(Duration::from_micros(at));
-        seen.took.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f64() * 1_000.0);
-        seen.more.notify_one();
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
+        self.took_ms().push(took.as_secs_f64() * 1_000.0);
+        StatusCode::OK.into()
     }
 }
 
-/// A receiver that reads requests and never answers.
-pub(super) struct Tarpit {
-    address: SocketAddr,
-    most: Arc<AtomicUsize>,
-    _tasks: JoinSet<()>,
-}
+/// Reads requests and never answers.
+#[derive(Debug)]
+pub(super) struct Tarpit;
 
-impl Tarpit {
-    async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let most = Arc::new(AtomicUsize::new(0));
-        let mut tasks = JoinSet::new();
-        let (seen, hanging) = (Arc::clone(&most), Arc::new(AtomicUsize::new(0)));
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let (seen, hanging) = (Arc::clone(&seen), Arc::clone(&hanging));
-                connections.spawn(async move {
-                    seen.fetch_max(hanging.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    let mut nothing = [0; 1024];
-                    while stream.read(&mut nothing).await.is_ok_and(|read| read > 0) {}
-                    hanging.fetch_sub(1, Ordering::SeqCst);
-                });
-            }
-        });
-        Ok(Self { address, most, _tasks: tasks })
-    }
-
-    fn url(&self, number: usize) -> String {
-        format!("http://{}/tar/{number}", self.address)
-    }
-
-    /// The most connections that were open at once.
-    pub(super) fn most(&self) -> usize {
-        self.most.load(Ordering::SeqCst)
+impl Responder for Tarpit {
+    fn answer(&self, _: Request<Bytes>) -> TimedResponse {
+        TimedResponse { after: Duration::MAX, ..StatusCode::OK.into() }
     }
 }

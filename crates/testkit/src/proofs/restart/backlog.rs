@@ -60,7 +60,7 @@ pub(super) async fn prove(binary: &Path, folder: &TempDir, queue: Shape, kills: 
 }
 
 async fn arrive(counter: &Counter, enough: usize) -> io::Result<()> {
-    if counter.waits_for(PATIENCE, |seens| seens.messages() >= enough).await {
+    if counter.waits_for_messages(enough, PATIENCE).await {
         return Ok(());
     }
     Err(io::Error::other(format!("only {} messages of the backlog arrived", counter.seens().messages())))

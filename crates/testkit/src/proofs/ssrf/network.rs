@@ -3,19 +3,21 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_engine::connector::{ChannelRequest, Connector, ConnectorJob, Dial, NoAnswer, Resolve};
+use hyper::header::{HeaderMap, HeaderName};
+use hyper::{Request, StatusCode};
+use posthaste_engine::connector::{self, Connector, Dial, ConnectorJob, NoAnswer, Resolve};
 use posthaste_engine::target::Target;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
+
+use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// The result of a look-up.
 #[derive(Clone, Debug)]
@@ -80,55 +82,46 @@ impl Dial for Witness {
     }
 }
 
-/// An HTTP receiver that gives every request the same answer, until it is dropped.
+/// Gives every request the same answer.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) address: SocketAddr,
-    _tasks: JoinSet<()>,
+pub(super) struct FixedAnswer {
+    status: StatusCode,
+    headers: HeaderMap,
 }
 
-impl Receiver {
-    /// Starts a receiver with this status and these headers, over TLS if there is an acceptor.
+pub(super) type Site = HttpReceiver<FixedAnswer>;
+
+impl Site {
+    /// Starts a receiver with this answer, a status line without the version and headers; over TLS if there is an
+    /// acceptor.
     pub(super) async fn start(answer: &str, acceptor: Option<TlsAcceptor>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let answer: Arc<str> = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\n\r\n").into();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                let (answer, acceptor) = (Arc::clone(&answer), acceptor.clone());
-                connections.spawn(async move {
-                    match acceptor {
-                        None => serve(stream, &answer).await,
-                        Some(acceptor) => match acceptor.accept(stream).await {
-                            Ok(stream) => serve(stream, &answer).await,
-                            Err(_) => Ok(()),
-                        },
-                    }
-                });
-            }
-        });
-        Ok(Self { address, _tasks: tasks })
+        let (status, fields) = answer.split_once("\r\n").unwrap_or((answer, ""));
+        let status = status.split(' ').next().unwrap_or_default().parse().map_err(io::Error::other)?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields.split("\r\n").filter_map(|field| field.split_once(": ")) {
+            let name: HeaderName = name.parse().map_err(io::Error::other)?;
+            headers.append(name, value.parse().map_err(io::Error::other)?);
+        }
+        let answer = FixedAnswer { status, headers };
+        let Some(acceptor) = acceptor else { return Self::listen(answer).await };
+        Self::listen_over(answer, move |stream| acceptor.accept(stream)).await
     }
 }
 
-/// Serves a connection. Requests are small and not pipelined, so each of them comes in one read.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, answer: &str) -> io::Result<()> {
-    let mut request = [0; 4096];
-    while stream.read(&mut request).await? > 0 {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.flush().await?;
+impl Responder for FixedAnswer {
+    fn answer(&self, _: Request<Bytes>) -> TimedResponse {
+        let mut answer = TimedResponse::from(self.status);
+        *answer.response.headers_mut() = self.headers.clone();
+        answer
     }
-    Ok(())
 }
 
 /// Sends a small request.
-pub(super) fn send(connector: &Connector, target: &Arc<Target>) -> io::Result<()> {
-    let request = ChannelRequest { body: Bytes::from_static(b"{}"), ..ChannelRequest::default() };
+pub(super) fn send(to: &Connector, target: &Arc<Target>) -> io::Result<()> {
+    let request = connector::ChannelRequest { body: Bytes::from_static(b"{}"), ..connector::ChannelRequest::default() };
     let deadline = Instant::now() + Duration::from_secs(10);
     let job = ConnectorJob { token: 1, target: Arc::clone(target), identity: None, request, deadline };
-    connector.send(job).map_err(io::Error::other)
+    to.send(job).map_err(io::Error::other)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

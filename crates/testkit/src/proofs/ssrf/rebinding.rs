@@ -12,7 +12,7 @@ use posthaste_core::Cause;
 use posthaste_engine::connector::{Connector, Roots, Settings};
 use posthaste_engine::target::{Target, TargetRules};
 
-use super::network::{self, Lookup, Names, Receiver, Witness};
+use super::network::{self, Lookup, Names, Site, Witness};
 
 /// Addresses that must never be contacted: one or more of each kind.
 const BAD: &[&str] = &[
@@ -79,7 +79,7 @@ pub(super) struct Seen {
 /// Runs this many rebindings.
 pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen> {
     let mut dice = fastrand::Rng::with_seed(seed);
-    let receiver = Receiver::start("200 OK", None).await?;
+    let receiver = Site::start("200 OK", None).await?;
     let mut seen = Seen::default();
     for _ in 0..times {
         once(&mut dice, &receiver, guard, &mut seen).await?;
@@ -89,7 +89,7 @@ pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen>
 
 /// Runs one name through a check and two attempts, each with a look-up of its own. The second attempt may use the first
 /// one's connection.
-async fn once(dice: &mut fastrand::Rng, receiver: &Receiver, guard: Guard, seen: &mut Seen) -> io::Result<()> {
+async fn once(dice: &mut fastrand::Rng, receiver: &Site, guard: Guard, seen: &mut Seen) -> io::Result<()> {
     // At least one good and one bad answer, in random order.
     let mut answers: Vec<Vec<IpAddr>> = vec![good(dice), bad(dice), if dice.bool() { good(dice) } else { bad(dice) }];
     dice.shuffle(&mut answers);

@@ -1,0 +1,122 @@
+//! HTTP receivers on real sockets with a given behaviour, which verify signatures and log every request. Proofs use
+//! this log and not the sender's own counts.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::HeaderMap;
+use hyper::{Request, StatusCode};
+use posthaste_crypto::signature::{Received, Secret, TOLERANCE, verify};
+use posthaste_engine::clock::{Clock, SystemClock};
+
+use super::{HttpReceiver, Responder, TimedResponse, field};
+
+/// The behaviour of a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Accepts every request.
+    Healthy,
+    /// Refuses its first requests, then accepts every request.
+    FailsFirst {
+        /// The number of requests to refuse.
+        times: usize,
+        /// The status of the refusals.
+        status: StatusCode,
+    },
+    /// Refuses every request, with the request's body in its answer.
+    Quotes {
+        /// The status of the refusals.
+        status: StatusCode,
+    },
+}
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The header `webhook-id`.
+    pub message: String,
+    /// The header `posthaste-delivery`.
+    pub delivery: String,
+    /// All headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+    /// Whether its signature was valid and recent.
+    pub is_signed: bool,
+    /// The time of the request, by the receiver's clock.
+    pub at: posthaste_core::Timestamp,
+    /// The status of the answer.
+    pub answered: StatusCode,
+}
+
+/// A receiver that logs every request.
+pub type Recorder = HttpReceiver<RequestRecorder>;
+
+/// The responder of a [`Recorder`].
+#[derive(Debug)]
+pub struct RequestRecorder {
+    behaviour: Behaviour,
+    secret: Secret,
+    clock: SystemClock,
+    log: Mutex<Vec<Arrival>>,
+}
+
+impl Recorder {
+    /// Listens on a free port. The clock must run like the sender's, because signatures have an age limit.
+    pub async fn start(behaviour: Behaviour, secret: Secret, clock: SystemClock) -> io::Result<Self> {
+        Self::listen(RequestRecorder { behaviour, secret, clock, log: Mutex::default() }).await
+    }
+
+    /// All requests so far.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.responder().log().clone()
+    }
+
+    /// Waits until `enough` holds for the log. Returns `false` after the time `within`.
+    pub async fn waits_for_arrivals(&self, within: Duration, enough: impl Fn(&[Arrival]) -> bool) -> bool {
+        self.waits_for(within, |recorder| enough(&recorder.log()).then_some(())).await.is_some()
+    }
+}
+
+impl RequestRecorder {
+    fn log(&self) -> MutexGuard<'_, Vec<Arrival>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The status of the answer to the `nth` request.
+    fn status(&self, nth: usize) -> StatusCode {
+        match self.behaviour {
+            Behaviour::FailsFirst { times, status } if nth <= times => status,
+            Behaviour::Quotes { status } => status,
+            _ => StatusCode::NO_CONTENT,
+        }
+    }
+}
+
+impl Responder for RequestRecorder {
+    fn answer(&self, request: Request<Bytes>) -> TimedResponse {
+        let field = |name| field(&request, name);
+        let (message, delivery) = (field("webhook-id").to_owned(), field("posthaste-delivery").to_owned());
+        let received = Received {
+            id: &message,
+            timestamp: field("webhook-timestamp"),
+            signature: field("webhook-signature"),
+            body: request.body(),
+        };
+        let at = self.clock.now();
+        let secrets = std::slice::from_ref(&self.secret);
+        let is_signed = verify(secrets, &received, at.as_millis() / 1_000, TOLERANCE).is_ok();
+        let mut log = self.log();
+        let answered = self.status(log.len() + 1);
+        let mut answer = TimedResponse::from(answered);
+        let (head, body) = request.into_parts();
+        if let Behaviour::Quotes { .. } = self.behaviour {
+            *answer.response.body_mut() = Full::new(body.clone());
+        }
+        log.push(Arrival { message, delivery, headers: head.headers, body, is_signed, at, answered });
+        answer
+    }
+}

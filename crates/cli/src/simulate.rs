@@ -20,7 +20,7 @@ use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, told_nearest};
 use posthaste_core::tier::Tier;
 use posthaste_server::duration;
 use posthaste_simulator::outage::naive::{self, Naive};
-use posthaste_simulator::outage::{self, FRESH, Outcome, Scenario, Sender};
+use posthaste_simulator::outage::{self, FRESH, OutageOutcome, OutageScenario, Sender};
 
 use crate::say::say;
 use chart::{Picture, Series};
@@ -93,7 +93,7 @@ struct Row {
     name: String,
     /// The name in tables and charts.
     label: String,
-    outcome: Outcome,
+    outcome: OutageOutcome,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -140,7 +140,7 @@ fn time(text: &str) -> Result<Duration, String> {
     duration::parse(text).ok_or_else(|| "must be a time such as 90s, 20m or 2h".to_owned())
 }
 
-fn scenario(args: &Args) -> Result<Scenario> {
+fn scenario(args: &Args) -> Result<OutageScenario> {
     let Args { load, capacity, outage, .. } = *args;
     ensure!(
         load < capacity,
@@ -158,8 +158,15 @@ fn scenario(args: &Args) -> Result<Scenario> {
         Down::Unavailable => outage::Down::Unavailable,
         Down::Timeout => outage::Down::Silent,
     };
-    let scenario =
-        Scenario { load, capacity, outage, down, shed_cost: args.shed_cost, seed: args.seed, ..Scenario::default() };
+    let scenario = OutageScenario {
+        load,
+        capacity,
+        outage,
+        down,
+        shed_cost: args.shed_cost,
+        seed: args.seed,
+        ..OutageScenario::default()
+    };
     let messages = load * (outage + FRESH).as_secs_f64();
     ensure!(
         messages <= MESSAGES_MAX,
@@ -177,10 +184,10 @@ fn scenario(args: &Args) -> Result<Scenario> {
         duration::write(HORIZON_MAX)
     );
     let watch = best.mul_f64(PICTURE_BEYOND_BEST).clamp(PICTURE_MIN, horizon);
-    Ok(Scenario { watch, horizon, ..scenario })
+    Ok(OutageScenario { watch, horizon, ..scenario })
 }
 
-fn sender(name: &str, scenario: &Scenario) -> Result<Sender> {
+fn sender(name: &str, scenario: &OutageScenario) -> Result<Sender> {
     if let Some(naive) = Naive::named(name) {
         let requests = bare_requests(&naive.policy(), scenario);
         ensure!(
@@ -201,7 +208,7 @@ fn sender(name: &str, scenario: &Scenario) -> Result<Sender> {
 }
 
 /// An estimate of the number of requests that naive retries make.
-fn bare_requests(policy: &Policy, scenario: &Scenario) -> f64 {
+fn bare_requests(policy: &Policy, scenario: &OutageScenario) -> f64 {
     let middling = Roll(u64::MAX / 2);
     let mut since_first = Duration::ZERO;
     let mut tries_of_each = 1.0;
@@ -216,8 +223,9 @@ fn bare_requests(policy: &Policy, scenario: &Scenario) -> f64 {
     scenario.held() * tries_of_each * (1.0 + BARE_REQUESTS_AFTER)
 }
 
-fn play(scenario: &Scenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
-    let plays: Vec<(Scenario, Sender)> = senders.iter().map(|sender| (scenario.clone(), sender.clone())).collect();
+fn play(scenario: &OutageScenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
+    let plays: Vec<(OutageScenario, Sender)> =
+        senders.iter().map(|sender| (scenario.clone(), sender.clone())).collect();
     let (shows, done) = (stderr().is_terminal(), AtomicUsize::new(0));
     let show = |words: &str| {
         if shows {
@@ -233,7 +241,7 @@ fn play(scenario: &Scenario, names: &[String], senders: &[Sender]) -> Vec<Row> {
     names.iter().zip(outcomes).map(|(name, outcome)| row(name, outcome)).collect()
 }
 
-fn row(name: &str, outcome: Outcome) -> Row {
+fn row(name: &str, outcome: OutageOutcome) -> Row {
     let (name, label) = match Naive::named(name) {
         Some(naive) => (name.to_owned(), format!("naive, {}", naive.does)),
         None if name == DEFAULT_PRESET => ("posthaste".to_owned(), "Posthaste".to_owned()),
@@ -242,7 +250,7 @@ fn row(name: &str, outcome: Outcome) -> Row {
     Row { name, label, outcome }
 }
 
-fn picture(scenario: &Scenario, rows: &[Row]) -> Picture {
+fn picture(scenario: &OutageScenario, rows: &[Row]) -> Picture {
     let seconds = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
     Picture {
         title: table::title(scenario),
@@ -264,7 +272,8 @@ mod tests {
 
     #[test]
     fn the_estimate_of_naive_requests_is_within_a_factor_of_two() {
-        let scenario = Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(600), ..Scenario::default() };
+        let scenario =
+            OutageScenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(600), ..OutageScenario::default() };
         for naive in [naive::FIXED, naive::EXPONENTIAL] {
             let made = scenario.play(&Sender::bare(naive.policy()));
             // Every message is also taken once after the recovery; the estimate leaves these requests out.

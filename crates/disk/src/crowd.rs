@@ -15,7 +15,7 @@ use posthaste_testkit::prove::CannotRun;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::load::Load;
+use crate::load::StoreLoad;
 
 /// A fault of the store that a life found.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl From<String> for Flaw {
 
 /// The results of one life, or of many.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CrowdTally {
     pub(crate) seeds: u64,
     pub(crate) lost: u64,
     pub(crate) damaged: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Tally {
     pub(crate) acknowledged: u64,
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for CrowdTally {
     fn add_assign(&mut self, one: Self) {
         self.seeds += one.seeds;
         self.lost += one.lost;
@@ -58,7 +58,7 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for CrowdTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seeds, lost, damaged, misbehaved, cuts, struck, acknowledged } = self;
         write!(
@@ -76,12 +76,12 @@ const SHOWN: u64 = 5;
 pub(crate) fn run(
     name: &str,
     seeds: Range<u64>,
-    life: impl Fn(u64) -> Result<Tally, Flaw> + Sync,
-) -> Result<Tally, CannotRun> {
+    life: impl Fn(u64) -> Result<CrowdTally, Flaw> + Sync,
+) -> Result<CrowdTally, CannotRun> {
     let next = AtomicU64::new(seeds.start);
     let printed = AtomicU64::new(0);
     let work = || {
-        let mut sum = Tally::default();
+        let mut sum = CrowdTally::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
@@ -115,7 +115,7 @@ pub(crate) fn run(
     let threads = thread::available_parallelism().map_or(4, |n| n.get().clamp(2, 4) * 2);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut sum = Tally::default();
+        let mut sum = CrowdTally::default();
         for worker in workers {
             sum += worker.join().map_err(|_| CannotRun("a life panicked; the message is above".to_owned()))?;
         }
@@ -136,7 +136,7 @@ pub(crate) fn open(folder: &Path, bounds: Bounds) -> Result<Sqlite, Flaw> {
 }
 
 /// Opens the store on a disk that works, and checks what is left in it.
-pub(crate) fn judge(folder: &Path, load: &mut Load) -> Result<(), Flaw> {
+pub(crate) fn judge(folder: &Path, load: &mut StoreLoad) -> Result<(), Flaw> {
     let store = open(folder, Bounds { reserve_bytes: 0, ..Bounds::default() })?;
     block_on(async {
         if !load.begin(&store).await? {
@@ -179,7 +179,6 @@ pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
     }
 }
 
-/// An error with its chain of sources.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

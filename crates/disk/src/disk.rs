@@ -2,7 +2,7 @@
 //! after a power cut.
 //!
 //! This module only keeps records beside the real files: `vfs` asks it before each operation and reports what it did. A
-//! disk is made for a folder with [`Disk::of`]; files in other folders are not affected.
+//! disk is made for a folder with [`FaultyDisk::of`]; files in other folders are not affected.
 
 mod file;
 #[cfg(test)]
@@ -23,14 +23,13 @@ const FIRST_PAGE: usize = 8192;
 
 /// The simulated disk of one folder. It applies until it is dropped.
 #[derive(Debug)]
-pub struct Disk(Shared);
+pub struct FaultyDisk(Shared);
 
 type Shared = Arc<Mutex<State>>;
 
 /// A call to a disk that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// Write bytes.
+pub enum DiskCall {
     Write,
     /// Make written bytes durable.
     Sync,
@@ -38,7 +37,7 @@ pub enum Call {
 
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FaultKind {
     /// EIO.
     Broken,
     /// ENOSPC.
@@ -49,11 +48,11 @@ pub enum Kind {
 
 /// A fault to inject: which calls fail, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
+pub struct DiskFault {
     /// The kind of call that fails.
-    pub call: Call,
+    pub call: DiskCall,
     /// The way in which it fails.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// The first call to fail, counted from now on; 1 is the next call.
     pub at: u64,
     /// How many calls fail, beginning with that one.
@@ -69,7 +68,7 @@ struct State {
     changes: u64,
     cut_at: Option<u64>,
     survivors: Option<BTreeMap<String, Vec<u8>>>,
-    fault: Option<Fault>,
+    fault: Option<DiskFault>,
     struck: u64,
     room: Option<u64>,
     weakened: bool,
@@ -87,7 +86,7 @@ fn locked(disk: &Shared) -> MutexGuard<'_, State> {
     disk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Disk {
+impl FaultyDisk {
     /// Makes the disk of a folder, which must exist. Its random choices are drawn from `seed`.
     pub fn of(folder: &Path, seed: u64) -> io::Result<Self> {
         crate::vfs::register();
@@ -125,7 +124,6 @@ impl Disk {
         self.state().cut();
     }
 
-    /// Whether the power is cut.
     pub fn is_cut(&self) -> bool {
         self.state().survivors.is_some()
     }
@@ -145,7 +143,7 @@ impl Disk {
     }
 
     /// Injects a fault. It replaces an earlier one.
-    pub fn fail(&self, fault: Fault) {
+    pub fn fail(&self, fault: DiskFault) {
         self.state().fault = Some(fault);
     }
 
@@ -193,20 +191,18 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for FaultyDisk {
     fn drop(&mut self) {
         let folder = self.state().folder.clone();
         disks().remove(&folder);
     }
 }
 
-/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum CallFate {
     /// It is carried out.
     Done,
-    /// It fails.
-    Fails(Kind),
+    Fails(FaultKind),
     /// There is no power.
     Dead,
 }
@@ -238,7 +234,7 @@ impl State {
     }
 
     /// How this call fails, if it is one that is to fail.
-    fn strikes(&mut self, call: Call) -> Option<Kind> {
+    fn strikes(&mut self, call: DiskCall) -> Option<FaultKind> {
         let fault = self.fault.as_mut().filter(|fault| fault.call == call)?;
         fault.at = fault.at.saturating_sub(1);
         if fault.at > 0 {
@@ -267,21 +263,20 @@ impl State {
 
 /// One open file of a disk, as the VFS holds it.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct OpenFile {
     disk: Shared,
     name: String,
     /// How many failed syncs of the file were reported to this holder.
     reported: u64,
 }
 
-/// A path on a simulated disk.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DiskPath {
     disk: Shared,
     name: String,
 }
 
-impl Place {
+impl DiskPath {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let disk = Arc::clone(disks().get(path.parent()?)?);
         Some(Self { disk, name: path.file_name()?.to_str()?.to_owned() })
@@ -293,8 +288,7 @@ impl Place {
         state.survivors.is_none().then(|| state.folder.join(&self.name).exists())
     }
 
-    /// Records that the file was opened.
-    pub(crate) fn opened(self, was_there: bool) -> Handle {
+    pub(crate) fn opened(self, was_there: bool) -> OpenFile {
         let mut state = locked(&self.disk);
         let path = state.folder.join(&self.name);
         let inode = fs::metadata(&path).map_or(0, |file| file.ino());
@@ -316,14 +310,14 @@ impl Place {
             state.files.insert(self.name.clone(), file);
         }
         drop(state);
-        Handle { disk: self.disk, name: self.name, reported: reported.unwrap_or(0) }
+        OpenFile { disk: self.disk, name: self.name, reported: reported.unwrap_or(0) }
     }
 
     /// Records that the file is deleted; `carry_out` deletes the real file.
-    pub(crate) fn delete(&self, synced: bool, carry_out: impl FnOnce()) -> Fate {
+    pub(crate) fn delete(&self, synced: bool, carry_out: impl FnOnce()) -> CallFate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         let cut = state.count();
         carry_out();
@@ -332,12 +326,12 @@ impl Place {
         }
         if cut {
             state.cut();
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         if synced {
             state.sync_folder();
         }
-        Fate::Done
+        CallFate::Done
     }
 }
 
@@ -361,29 +355,29 @@ fn look_for_renewal(file: &mut File, path: &Path) {
     }
 }
 
-impl Handle {
+impl OpenFile {
     pub(crate) fn is_dead(&self) -> bool {
         locked(&self.disk).survivors.is_some()
     }
 
     /// Records a write; `carry_out` writes the given bytes, which may be fewer, into the real file.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8], carry_out: impl FnOnce(&[u8])) -> Fate {
+    pub(crate) fn write(&self, at: u64, bytes: &[u8], carry_out: impl FnOnce(&[u8])) -> CallFate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         let cut = state.count();
-        let mut fate = Fate::Done;
+        let mut fate = CallFate::Done;
         let mut written = bytes;
-        if let Some(kind) = state.strikes(Call::Write) {
+        if let Some(kind) = state.strikes(DiskCall::Write) {
             written = &bytes[..state.dice.usize(..bytes.len().max(1))];
-            fate = Fate::Fails(kind);
+            fate = CallFate::Fails(kind);
         }
         let fitting = state.fitting(&self.name, at, written.len());
         if fitting < written.len() {
             written = &written[..fitting];
             state.struck += 1;
-            fate = Fate::Fails(Kind::Full);
+            fate = CallFate::Fails(FaultKind::Full);
         }
         carry_out(written);
         if let Some(file) = state.files.get_mut(&self.name) {
@@ -391,16 +385,16 @@ impl Handle {
         }
         if cut {
             state.cut();
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         fate
     }
 
     /// Records that the file is truncated to `len` bytes; `carry_out` truncates the real file.
-    pub(crate) fn truncate(&self, len: u64, carry_out: impl FnOnce()) -> Fate {
+    pub(crate) fn truncate(&self, len: u64, carry_out: impl FnOnce()) -> CallFate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         let cut = state.count();
         carry_out();
@@ -409,40 +403,40 @@ impl Handle {
         }
         if cut {
             state.cut();
-            return Fate::Dead;
+            return CallFate::Dead;
         }
-        Fate::Done
+        CallFate::Done
     }
 
     /// Records a sync. The real file is not synced: these proofs do not cut the real disk's power.
-    pub(crate) fn sync(&mut self) -> Fate {
+    pub(crate) fn sync(&mut self) -> CallFate {
         let mut state = locked(&self.disk);
         if state.survivors.is_some() {
-            return Fate::Dead;
+            return CallFate::Dead;
         }
         if state.count() {
             state.cut();
-            return Fate::Dead;
+            return CallFate::Dead;
         }
-        let struck = state.strikes(Call::Sync);
+        let struck = state.strikes(DiskCall::Sync);
         let State { files, dice, .. } = &mut *state;
-        let Some(file) = files.get_mut(&self.name) else { return Fate::Done };
+        let Some(file) = files.get_mut(&self.name) else { return CallFate::Done };
         if let Some(kind) = struck {
             file.fail_sync(dice);
             self.reported = file.failed_syncs;
-            return if kind == Kind::Silent { Fate::Done } else { Fate::Fails(kind) };
+            return if kind == FaultKind::Silent { CallFate::Done } else { CallFate::Fails(kind) };
         }
         // A sync of another holder failed: as the kernel does, report that once to this holder too.
         if file.failed_syncs > self.reported {
             file.fail_sync(dice);
             self.reported = file.failed_syncs;
-            return Fate::Fails(Kind::Broken);
+            return CallFate::Fails(FaultKind::Broken);
         }
         // The unix VFS syncs the folder together with the first sync of a file that it has created.
         if file.sync() {
             state.sync_folder();
         }
-        Fate::Done
+        CallFate::Done
     }
 
     /// Whether `synchronous = FULL` is to be weakened. Notes that it was, if so.

@@ -15,11 +15,10 @@ use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{Figure, Findings, Options};
 use tokio::time::{sleep, timeout};
 
-use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
-use crate::disk::{Call, Disk, Fault, Kind};
-use crate::load::{Health, Load};
+use crate::crowd::{self, CrowdTally, Flaw, bounds, count, judge, new_folder};
+use crate::disk::{DiskCall, DiskFault, FaultKind, FaultyDisk};
+use crate::load::{StoreHealth, StoreLoad};
 
-/// The highest k.
 const K_MAX: u64 = 200;
 
 /// How many writes fail with ENOSPC before there is room again.
@@ -28,7 +27,6 @@ const FULL_TIMES: u64 = 6;
 /// How long a store may take to go on or to stop.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Runs the proof.
 pub(crate) fn run(options: &Options) -> Findings {
     // The first calls belong to a store's first start, where every call does something else: a quick run keeps them
     // all.
@@ -39,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Findings {
     let found = crowd::run("store-faults", all, |n| life(n, case(n)))?;
     eprintln!("store-faults: {found}");
     let silent = 0..if options.quick { 20 } else { 100 };
-    let silent_fault = |n| Fault { call: Call::Sync, kind: Kind::Silent, at: 1 + n, times: u64::MAX };
+    let silent_fault = |n| DiskFault { call: DiskCall::Sync, kind: FaultKind::Silent, at: 1 + n, times: u64::MAX };
     let control = crowd::run("the control", silent, |n| life(n, silent_fault(n)))?;
     eprintln!("the control, a disk that hides failed syncs: {control}");
     Ok(vec![
@@ -58,24 +56,24 @@ pub(crate) fn run(options: &Options) -> Findings {
 }
 
 /// Every way in which the k-th call may fail.
-fn faults(k: u64) -> impl Iterator<Item = Fault> {
-    let calls = [Call::Write, Call::Sync];
-    let kinds = [Kind::Broken, Kind::Full];
+fn faults(k: u64) -> impl Iterator<Item = DiskFault> {
+    let calls = [DiskCall::Write, DiskCall::Sync];
+    let kinds = [FaultKind::Broken, FaultKind::Full];
     let pairs = calls.into_iter().flat_map(move |call| kinds.into_iter().map(move |kind| (call, kind)));
     pairs.flat_map(move |(call, kind)| {
         // Space can be freed, so a full disk recovers after some time; a broken one does not.
-        let lasting = if (call, kind) == (Call::Write, Kind::Full) { FULL_TIMES } else { u64::MAX };
-        [1, lasting].into_iter().map(move |times| Fault { call, kind, at: k, times })
+        let lasting = if (call, kind) == (DiskCall::Write, FaultKind::Full) { FULL_TIMES } else { u64::MAX };
+        [1, lasting].into_iter().map(move |times| DiskFault { call, kind, at: k, times })
     })
 }
 
 /// The life of one store: it meets a fault, starts again on a healed disk, and loses power.
-fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
+fn life(seed: u64, fault: DiskFault) -> Result<CrowdTally, Flaw> {
     let mut dice = fastrand::Rng::with_seed(seed ^ 0xfa17);
-    let mut load = Load::new(seed);
+    let mut load = StoreLoad::new(seed);
     let folder = new_folder();
-    let disk = Disk::of(folder.path(), dice.u64(..)).expect("the folder is there");
-    let goes_on = fault.kind == Kind::Silent || (fault.call, fault.kind) == (Call::Write, Kind::Full);
+    let disk = FaultyDisk::of(folder.path(), dice.u64(..)).expect("the folder is there");
+    let goes_on = fault.kind == FaultKind::Silent || (fault.call, fault.kind) == (DiskCall::Write, FaultKind::Full);
 
     // Half of the stores meet the fault during their first start.
     let at_the_start = dice.bool();
@@ -111,11 +109,17 @@ fn life(seed: u64, fault: Fault) -> Result<Tally, Flaw> {
     let left = new_folder();
     disk.restore_into(left.path()).expect("the real disk has room");
     judge(left.path(), &mut load)?;
-    Ok(Tally { struck, cuts: 1, acknowledged: load.acknowledged(), ..Tally::default() })
+    Ok(CrowdTally { struck, cuts: 1, acknowledged: load.acknowledged(), ..CrowdTally::default() })
 }
 
 /// Puts load on the store until the fault has occurred, and checks that the store stops or goes on as it must.
-async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>, goes_on: bool) -> Result<(), Flaw> {
+async fn meet(
+    store: &Sqlite,
+    disk: &FaultyDisk,
+    load: &mut StoreLoad,
+    fault: Option<DiskFault>,
+    goes_on: bool,
+) -> Result<(), Flaw> {
     if !load.begin(store).await? {
         return stopped(store, goes_on);
     }
@@ -125,14 +129,14 @@ async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>
     }
     let met = timeout(WITHIN, async {
         while disk.struck() == 0 {
-            if load.round(store).await? == Health::Stopped {
+            if load.round(store).await? == StoreHealth::Stopped {
                 break;
             }
         }
         if goes_on {
             resume(store, load).await
         } else {
-            while load.round(store).await? != Health::Stopped {}
+            while load.round(store).await? != StoreHealth::Stopped {}
             stopped(store, goes_on)
         }
     });
@@ -140,13 +144,13 @@ async fn meet(store: &Sqlite, disk: &Disk, load: &mut Load, fault: Option<Fault>
 }
 
 /// Runs rounds until the store has accepted everything in five of them.
-async fn resume(store: &Sqlite, load: &mut Load) -> Result<(), Flaw> {
+async fn resume(store: &Sqlite, load: &mut StoreLoad) -> Result<(), Flaw> {
     let mut well = 0;
     while well < 5 {
         match load.round(store).await? {
-            Health::Well => well += 1,
-            Health::Full => sleep(Duration::from_millis(2)).await,
-            Health::Stopped => return stopped(store, true),
+            StoreHealth::Well => well += 1,
+            StoreHealth::Full => sleep(Duration::from_millis(2)).await,
+            StoreHealth::Stopped => return stopped(store, true),
         }
     }
     Ok(())

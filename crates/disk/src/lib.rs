@@ -17,7 +17,7 @@ mod vfs;
 
 use posthaste_testkit::prove::Proof;
 
-pub use disk::Disk;
+pub use disk::FaultyDisk;
 
 /// The proofs of this crate; the others are the testkit's.
 pub const PROOFS: &[Proof] = &[

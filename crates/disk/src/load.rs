@@ -26,28 +26,27 @@ use posthaste_store::{
 };
 
 use crate::crowd::Flaw;
-use chores::{Came, Chore, Chores};
-use ledger::{Answer, Fact, Ledger};
+use chores::{Came, Chore, LoadChores};
+use ledger::{LoadAnswer, LoadLedger, StoreFact};
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const TENANT: TenantId = TenantId::from_raw(9);
 
 /// The state of a store, as a round of load found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum StoreHealth {
     /// It accepted everything.
     Well,
     /// It refused something because the disk is full.
     Full,
-    /// It has stopped.
     Stopped,
 }
 
 /// Makes calls to a store, drawn from a seed, and checks their answers.
-pub(crate) struct Load {
+pub(crate) struct StoreLoad {
     dice: fastrand::Rng,
-    ledger: Ledger,
-    chores: Chores,
+    ledger: LoadLedger,
+    chores: LoadChores,
     session: Option<Session>,
     next: u64,
 }
@@ -58,13 +57,13 @@ enum Op {
     Again(Accepted),
     Settle(Vec<Settlement>),
     Spill(Vec<DeliveryId>),
-    Fact(Fact),
+    Fact(StoreFact),
 }
 
-impl Load {
+impl StoreLoad {
     pub(crate) fn new(seed: u64) -> Self {
         let dice = fastrand::Rng::with_seed(seed);
-        Self { dice, ledger: Ledger::default(), chores: Chores::new(), session: None, next: 1 }
+        Self { dice, ledger: LoadLedger::default(), chores: LoadChores::new(), session: None, next: 1 }
     }
 
     /// How many calls were answered as done.
@@ -94,7 +93,7 @@ impl Load {
     }
 
     /// Makes a few calls at once.
-    pub(crate) async fn round(&mut self, store: &Sqlite) -> Result<Health, Flaw> {
+    pub(crate) async fn round(&mut self, store: &Sqlite) -> Result<StoreHealth, Flaw> {
         let session = self.session.expect("a session has begun");
         let ops: Vec<Op> = (0..self.dice.usize(1..6)).filter_map(|_| self.op(session)).collect();
         let chore = self.chore(session).await;
@@ -105,11 +104,11 @@ impl Load {
             }
         };
         let (answers, answered) = tokio::join!(join_all(ops.into_iter().map(|op| ask(store, session, op))), chore_call);
-        let mut found = Health::Well;
+        let mut found = StoreHealth::Well;
         for (op, answer) in answers {
             match answer {
-                Answer::Full if found == Health::Well => found = Health::Full,
-                Answer::Doubt => found = Health::Stopped,
+                LoadAnswer::Full if found == StoreHealth::Well => found = StoreHealth::Full,
+                LoadAnswer::Doubt => found = StoreHealth::Stopped,
                 _ => {}
             }
             self.note(op, answer)?;
@@ -118,7 +117,7 @@ impl Load {
             found = self.note_chore(chore, answered, found).await?;
         }
         // In place of the dispatch loop: without a reader of arrivals, the store would stop accepting at their bound.
-        if found == Health::Well && self.ledger.has_arrivals() {
+        if found == StoreHealth::Well && self.ledger.has_arrivals() {
             store.arrivals().await;
             self.ledger.fetched();
         }
@@ -140,13 +139,13 @@ impl Load {
         &mut self,
         chore: Chore,
         answered: Result<String, StoreError>,
-        found: Health,
-    ) -> Result<Health, Flaw> {
+        found: StoreHealth,
+    ) -> Result<StoreHealth, Flaw> {
         let (came, found) = match &answered {
             Ok(_) => (Came::Done, found),
-            Err(StoreError::Full) if found == Health::Well => (Came::Full, Health::Full),
+            Err(StoreError::Full) if found == StoreHealth::Well => (Came::Full, StoreHealth::Full),
             Err(StoreError::Full) => (Came::Full, found),
-            Err(StoreError::Stopped | StoreError::Database { .. }) => (Came::Doubt, Health::Stopped),
+            Err(StoreError::Stopped | StoreError::Database { .. }) => (Came::Doubt, StoreHealth::Stopped),
             Err(error) => return Err(Flaw::Lost(format!("{chore:?} was refused: {error}"))),
         };
         let answer = answered.unwrap_or_default();
@@ -241,17 +240,16 @@ impl Load {
         }
     }
 
-    /// A fact that the store either has or has not.
-    fn fact(&mut self) -> Fact {
+    fn fact(&mut self) -> StoreFact {
         let n = self.ledger.fresh_fact();
         match self.dice.u8(..3) {
-            0 => Fact::Cut(LaneId::from_raw(n)),
-            1 => Fact::Pause(LaneId::from_raw(n)),
-            _ => Fact::Endpoint(EndpointId::from_raw(n)),
+            0 => StoreFact::Cut(LaneId::from_raw(n)),
+            1 => StoreFact::Pause(LaneId::from_raw(n)),
+            _ => StoreFact::Endpoint(EndpointId::from_raw(n)),
         }
     }
 
-    fn note(&mut self, op: Op, answer: Answer) -> Result<(), Flaw> {
+    fn note(&mut self, op: Op, answer: LoadAnswer) -> Result<(), Flaw> {
         match op {
             Op::Accept(messages) => messages.into_iter().for_each(|accepted| self.ledger.accepted(accepted, answer)),
             // No second message may exist, whichever the answer; `ask` has judged the answer itself.
@@ -262,49 +260,49 @@ impl Load {
             Op::Spill(deliveries) => self.ledger.spilled(&deliveries),
             Op::Fact(fact) => self.ledger.stated(fact, answer),
         }
-        if let Answer::Wrong(what) = answer { Err(Flaw::Lost(what.to_owned())) } else { Ok(()) }
+        if let LoadAnswer::Wrong(what) = answer { Err(Flaw::Lost(what.to_owned())) } else { Ok(()) }
     }
 }
 
-async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, Answer) {
+async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, LoadAnswer) {
     let answered = match &op {
         Op::Accept(messages) => store.accept(session, messages.clone()).await.map(|fresh| {
             let all = fresh.iter().all(|acceptance| *acceptance == Acceptance::Fresh);
-            if all { Answer::Done } else { Answer::Wrong("a new message was taken for an old one") }
+            if all { LoadAnswer::Done } else { LoadAnswer::Wrong("a new message was taken for an old one") }
         }),
         Op::Again(accepted) => store.accept(session, vec![accepted.clone()]).await.map(|answers| {
             let first = accepted.idempotency.as_ref().map(|key| Acceptance::Replayed(key.answer.clone()));
             match answers.first() {
                 // The store's reader failed, so the first answer is unknown to it.
-                Some(Acceptance::Unanswered) => Answer::Doubt,
-                found if found == first.as_ref() => Answer::Done,
-                _ => Answer::Wrong("an acknowledged idempotency key is no longer known"),
+                Some(Acceptance::Unanswered) => LoadAnswer::Doubt,
+                found if found == first.as_ref() => LoadAnswer::Done,
+                _ => LoadAnswer::Wrong("an acknowledged idempotency key is no longer known"),
             }
         }),
         Op::Settle(settlements) => store.settle(session, settlements.clone()).await.map(|settled| {
             let all = settled.iter().all(|one| *one == Settled::Done);
-            if all { Answer::Done } else { Answer::Wrong("a delivery is not as its last settle left it") }
+            if all { LoadAnswer::Done } else { LoadAnswer::Wrong("a delivery is not as its last settle left it") }
         }),
-        Op::Spill(deliveries) => store.spill(session, deliveries.clone()).await.map(|()| Answer::Done),
-        Op::Fact(Fact::Cut(lane)) => {
+        Op::Spill(deliveries) => store.spill(session, deliveries.clone()).await.map(|()| LoadAnswer::Done),
+        Op::Fact(StoreFact::Cut(lane)) => {
             let scope = CutScope::Lane(*lane);
             let cut = Cut::new(scope, Key::from_raw(1), Cause::Cancelled, NOW);
-            store.cut(session, cut, None).await.map(|_| Answer::Done)
+            store.cut(session, cut, None).await.map(|_| LoadAnswer::Done)
         }
-        Op::Fact(Fact::Pause(lane)) => {
+        Op::Fact(StoreFact::Pause(lane)) => {
             let pause = Pause::new(PauseScope::Lane(*lane), None);
-            store.pause(session, pause, NOW).await.map(|()| Answer::Done)
+            store.pause(session, pause, NOW).await.map(|()| LoadAnswer::Done)
         }
-        Op::Fact(Fact::Endpoint(id)) => {
-            store.put_endpoint(session, endpoint(id.0.raw()), None, AuditStamp::at(NOW)).await.map(|_| Answer::Done)
+        Op::Fact(StoreFact::Endpoint(id)) => {
+            store.put_endpoint(session, endpoint(id.0.raw()), None, AuditStamp::at(NOW)).await.map(|_| LoadAnswer::Done)
         }
     };
     let answer = answered.unwrap_or_else(|error| match error {
-        StoreError::Full => Answer::Full,
+        StoreError::Full => LoadAnswer::Full,
         // `Database` does not mean that the call had no effect: a cut is in force even if its rows could not be
         // counted.
-        StoreError::Stopped | StoreError::Database { .. } => Answer::Doubt,
-        _ => Answer::Wrong("a valid call was refused"),
+        StoreError::Stopped | StoreError::Database { .. } => LoadAnswer::Doubt,
+        _ => LoadAnswer::Wrong("a valid call was refused"),
     });
     (op, answer)
 }

@@ -16,9 +16,9 @@ use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options};
 use tokio::time::timeout;
 
-use crate::crowd::{self, Flaw, Tally, bounds, count, judge, new_folder};
-use crate::disk::Disk;
-use crate::load::{Health, Load};
+use crate::crowd::{self, CrowdTally, Flaw, bounds, count, judge, new_folder};
+use crate::disk::FaultyDisk;
+use crate::load::{StoreHealth, StoreLoad};
 
 /// Power cuts in one life.
 const CUTS: usize = 3;
@@ -26,14 +26,13 @@ const CUTS: usize = 3;
 /// How long a store may take from a start to the next cut: seconds, on a machine that does other work.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Runs the proof.
 pub(crate) fn run(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 150 } else { 2_000 });
     let first = options.first.unwrap_or(1);
     let found = crowd::run("store-powercut", first..first + seeds, |seed| life(seed, |_| {}))?;
     eprintln!("store-powercut: {found}");
     let weakened = AtomicBool::new(false);
-    let weaken = |disk: &Disk| {
+    let weaken = |disk: &FaultyDisk| {
         disk.weaken();
         weakened.fetch_or(disk.has_weakened(), Ordering::Relaxed);
     };
@@ -54,13 +53,13 @@ pub(crate) fn run(options: &Options) -> Findings {
 
 /// The life of one store: its first start and a few power cuts. `prepare` is called with each disk when it is new and
 /// after its power was cut.
-fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
+fn life(seed: u64, prepare: impl Fn(&FaultyDisk)) -> Result<CrowdTally, Flaw> {
     let mut dice = fastrand::Rng::with_seed(seed ^ 0x5eed);
-    let mut load = Load::new(seed);
-    let mut tally = Tally::default();
+    let mut load = StoreLoad::new(seed);
+    let mut tally = CrowdTally::default();
     let mut folder = new_folder();
     for _ in 0..CUTS {
-        let disk = Disk::of(folder.path(), dice.u64(..)).expect("the folder is there");
+        let disk = FaultyDisk::of(folder.path(), dice.u64(..)).expect("the folder is there");
         prepare(&disk);
         let within = [20, 100, 400, 1_500][dice.usize(..4)];
         disk.cut_at(dice.u64(1..=within));
@@ -77,7 +76,7 @@ fn life(seed: u64, prepare: impl Fn(&Disk)) -> Result<Tally, Flaw> {
 }
 
 /// Opens a store on the disk and puts load on it until the power is cut.
-fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Result<(), Flaw> {
+fn until_cut(folder: &Path, disk: &FaultyDisk, load: &mut StoreLoad, bounds: Bounds) -> Result<(), Flaw> {
     let store = match Sqlite::open_bounded(folder, master_key(), bounds) {
         Ok(store) => store,
         Err(_) if disk.is_cut() => return Ok(()),
@@ -88,7 +87,7 @@ fn until_cut(folder: &Path, disk: &Disk, load: &mut Load, bounds: Bounds) -> Res
             return Ok(());
         }
         load.verify(&store).await?;
-        while load.round(&store).await? != Health::Stopped {}
+        while load.round(&store).await? != StoreHealth::Stopped {}
         Ok(())
     };
     let ran = crowd::block_on(async {

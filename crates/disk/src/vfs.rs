@@ -16,13 +16,13 @@ use std::sync::OnceLock;
 
 use rusqlite::ffi;
 
-use crate::disk::{Fate, Handle, Kind, Place};
+use crate::disk::{CallFate, DiskPath, FaultKind, OpenFile};
 
 /// An open file on a simulated disk. The unix VFS's own file structure follows it in memory.
 #[repr(C)]
 struct Opened {
     base: ffi::sqlite3_file,
-    handle: *mut Handle,
+    handle: *mut OpenFile,
     real: *mut ffi::sqlite3_file,
     _aligned: u64,
 }
@@ -90,13 +90,13 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
 ///
 /// # Safety
 /// `name` is null or a C string.
-unsafe fn place(name: *const c_char) -> Option<Place> {
+unsafe fn place(name: *const c_char) -> Option<DiskPath> {
     if name.is_null() {
         return None;
     }
     // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
-    Place::of(Path::new(OsStr::from_bytes(name.to_bytes())))
+    DiskPath::of(Path::new(OsStr::from_bytes(name.to_bytes())))
 }
 
 unsafe extern "C" fn open(
@@ -142,14 +142,14 @@ unsafe extern "C" fn delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, sync_
     let mut done = ffi::SQLITE_OK;
     // SAFETY: the name is passed on unchanged.
     let fate = place.delete(sync_dir != 0, || done = unsafe { real_delete(unix, name, 0) });
-    if fate == Fate::Dead { ffi::SQLITE_IOERR_DELETE } else { done }
+    if fate == CallFate::Dead { ffi::SQLITE_IOERR_DELETE } else { done }
 }
 
 /// The handle of an open file, and the unix VFS's file behind it.
 ///
 /// # Safety
 /// `file` was filled by `open` and is not closed; no other reference to it is in use.
-unsafe fn parts<'a>(file: *mut ffi::sqlite3_file) -> (&'a mut Handle, *mut ffi::sqlite3_file) {
+unsafe fn parts<'a>(file: *mut ffi::sqlite3_file) -> (&'a mut OpenFile, *mut ffi::sqlite3_file) {
     // SAFETY: guaranteed by the caller; `open` wrote both pointers.
     unsafe {
         let ours = file.cast::<Opened>();
@@ -169,7 +169,7 @@ macro_rules! real {
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: SQLite closes a file it opened, once.
     let (handle, real) = unsafe { parts(file) };
-    let handle: *mut Handle = handle;
+    let handle: *mut OpenFile = handle;
     // SAFETY: made by `Box::into_raw` in `open`, and not used after this.
     drop(unsafe { Box::from_raw(handle) });
     real!(real, xClose)
@@ -198,11 +198,11 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, by
         }
     });
     match fate {
-        Fate::Done => done,
+        CallFate::Done => done,
         // The codes that the unix VFS returns.
-        Fate::Fails(Kind::Full) => ffi::SQLITE_FULL,
-        Fate::Fails(Kind::Silent) => ffi::SQLITE_OK,
-        Fate::Fails(Kind::Broken) | Fate::Dead => ffi::SQLITE_IOERR_WRITE,
+        CallFate::Fails(FaultKind::Full) => ffi::SQLITE_FULL,
+        CallFate::Fails(FaultKind::Silent) => ffi::SQLITE_OK,
+        CallFate::Fails(FaultKind::Broken) | CallFate::Dead => ffi::SQLITE_IOERR_WRITE,
     }
 }
 
@@ -211,16 +211,16 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, len: i64) -> c_int {
     let (handle, real) = unsafe { parts(file) };
     let mut done = ffi::SQLITE_OK;
     let fate = handle.truncate(u64::try_from(len).unwrap_or(0), || done = real!(real, xTruncate, len));
-    if fate == Fate::Dead { ffi::SQLITE_IOERR_TRUNCATE } else { done }
+    if fate == CallFate::Dead { ffi::SQLITE_IOERR_TRUNCATE } else { done }
 }
 
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     // SAFETY: SQLite syncs a file that is open.
     let (handle, _) = unsafe { parts(file) };
     match handle.sync() {
-        Fate::Done => ffi::SQLITE_OK,
+        CallFate::Done => ffi::SQLITE_OK,
         // The unix VFS returns this code for every failed sync.
-        Fate::Fails(_) | Fate::Dead => ffi::SQLITE_IOERR_FSYNC,
+        CallFate::Fails(_) | CallFate::Dead => ffi::SQLITE_IOERR_FSYNC,
     }
 }
 

@@ -8,7 +8,7 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use crate::{Bar, CannotRun, Figure, Findings, Options, Proof};
+use crate::{CannotRun, Figure, FigureBar, Findings, Options, Proof};
 
 /// The least number of pairs whose median is worth judging.
 pub const PAIRS_MIN: u64 = 9;
@@ -197,8 +197,8 @@ fn json(proof: &Proof, findings: &Findings) -> String {
 
 fn figure_json(figure: &Figure) -> String {
     let (side, bar) = match figure.bar {
-        Bar::AtMost(bar) => ("at_most", bar),
-        Bar::AtLeast(bar) => ("at_least", bar),
+        FigureBar::AtMost(bar) => ("at_most", bar),
+        FigureBar::AtLeast(bar) => ("at_least", bar),
     };
     format!(
         "{{\"name\":{},\"value\":{},\"unit\":{},\"{side}\":{},\"ok\":{}}}",

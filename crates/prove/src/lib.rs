@@ -32,7 +32,7 @@ pub const QUICK_SLACK: f64 = 3.0;
 
 /// The bar of a figure, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bar {
+pub enum FigureBar {
     /// The figure must not be above it.
     AtMost(f64),
     /// The figure must not be below it.
@@ -49,18 +49,18 @@ pub struct Figure {
     /// The unit of value and bar.
     pub unit: &'static str,
     /// The bar that the value has to reach.
-    pub bar: Bar,
+    pub bar: FigureBar,
 }
 
 impl Figure {
     /// A figure that must not exceed `bar`.
     pub fn at_most(name: &str, value: f64, unit: &'static str, bar: f64) -> Self {
-        Self { name: name.to_owned(), value, unit, bar: Bar::AtMost(bar) }
+        Self { name: name.to_owned(), value, unit, bar: FigureBar::AtMost(bar) }
     }
 
     /// A figure that must reach `bar`.
     pub fn at_least(name: &str, value: f64, unit: &'static str, bar: f64) -> Self {
-        Self { name: name.to_owned(), value, unit, bar: Bar::AtLeast(bar) }
+        Self { name: name.to_owned(), value, unit, bar: FigureBar::AtLeast(bar) }
     }
 
     /// Marks a figure that is a time or a rate: in the quick form its bar is three times as wide. A measurement of a
@@ -68,8 +68,8 @@ impl Figure {
     #[must_use]
     pub fn by_the_clock(self, options: &Options) -> Self {
         let bar = match self.bar {
-            Bar::AtMost(bar) if options.quick => Bar::AtMost(bar * QUICK_SLACK),
-            Bar::AtLeast(bar) if options.quick => Bar::AtLeast(bar / QUICK_SLACK),
+            FigureBar::AtMost(bar) if options.quick => FigureBar::AtMost(bar * QUICK_SLACK),
+            FigureBar::AtLeast(bar) if options.quick => FigureBar::AtLeast(bar / QUICK_SLACK),
             bar => bar,
         };
         Self { bar, ..self }
@@ -78,8 +78,8 @@ impl Figure {
     /// Whether the value reached its bar. NaN never does.
     pub fn is_ok(&self) -> bool {
         match self.bar {
-            Bar::AtMost(bar) => self.value <= bar,
-            Bar::AtLeast(bar) => self.value >= bar,
+            FigureBar::AtMost(bar) => self.value <= bar,
+            FigureBar::AtLeast(bar) => self.value >= bar,
         }
     }
 }
@@ -87,8 +87,8 @@ impl Figure {
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sign, bar) = match self.bar {
-            Bar::AtMost(bar) => ('≤', bar),
-            Bar::AtLeast(bar) => ('≥', bar),
+            FigureBar::AtMost(bar) => ('≤', bar),
+            FigureBar::AtLeast(bar) => ('≥', bar),
         };
         let verdict = if self.is_ok() { "ok" } else { "short" };
         write!(f, "figure {} {} {} (bar {sign} {}) {verdict}", self.name, short(self.value), self.unit, short(bar))

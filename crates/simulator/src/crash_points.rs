@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::plan::{Plan, Sabotage};
+use crate::plan::{RunPlan, Sabotage};
 use crate::world;
 use posthaste_prove::{Figure, Findings, Options};
 
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Findings {
 }
 
 fn scenario(seed: u64, tally: &mut Tally) {
-    let mut plan = Plan::small(seed);
+    let mut plan = RunPlan::small(seed);
     let points = world::run(&plan).points;
     for point in 1..=points {
         plan.crash_at_point = Some(point);

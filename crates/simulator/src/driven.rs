@@ -22,10 +22,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::Outcome;
-use super::history::{Asked, History, Ms, Sent, What};
-use super::plan::{BEGIN, Happening, MessagePlan, Plan};
-use super::wire::Wire;
+use super::RunOutcome;
+use super::history::{ApiCall, History, Ms, SentMessage, What};
+use super::plan::{BEGIN, Happening, MessagePlan, RunPlan};
+use super::wire::SimulatedWire;
 use super::{outsider, producer};
 use slow::Slow;
 
@@ -35,8 +35,8 @@ const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
 const RESUME_EVERY: Duration = Duration::from_secs(600);
 
 /// Runs a seed through the driver.
-pub fn run(seed: u64) -> Outcome {
-    let mut plan = Plan::from_seed(seed);
+pub fn run(seed: u64) -> RunOutcome {
+    let mut plan = RunPlan::from_seed(seed);
     plan.happenings.retain(|(_, happening)| !matches!(happening, Happening::Jump(_) | Happening::Fail(_)));
     plan.clock_jumps = false;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -49,10 +49,10 @@ pub fn run(seed: u64) -> Outcome {
 
 /// The state that all tasks of a run share.
 struct Shared {
-    plan: Plan,
+    plan: RunPlan,
     clock: Virtual,
     disk: Mutex<MemoryState>,
-    wire: Mutex<Wire>,
+    wire: Mutex<SimulatedWire>,
     rng: Mutex<Rng>,
     history: Mutex<History>,
     arrivals: Mutex<VecDeque<ArrivedDelivery>>,
@@ -102,14 +102,14 @@ impl Clock for Virtual {
     }
 }
 
-async fn drive(plan: Plan) -> Outcome {
+async fn drive(plan: RunPlan) -> RunOutcome {
     let seed = plan.seed;
     let mut disk = MemoryState::default();
     for lane in &plan.lanes {
         disk.put_lane(Arc::clone(&lane.settings));
     }
     let shared = Arc::new(Shared {
-        wire: Mutex::new(Wire::new(&plan)),
+        wire: Mutex::new(SimulatedWire::new(&plan)),
         rng: Mutex::new(Rng::with_seed(seed ^ 0x44_52_49_56)),
         clock: Virtual(Instant::now()),
         disk: Mutex::new(disk),
@@ -258,7 +258,7 @@ async fn send(shared: &Arc<Shared>, message: &MessagePlan) {
     let (accepted, sent) = producer::compose(&shared.plan, message, id, shared.clock.now(), spilling);
     let index = {
         let mut history = lock(&shared.history);
-        history.sent.push(Sent { called_at: shared.clock.ms(), ..sent });
+        history.sent.push(SentMessage { called_at: shared.clock.ms(), ..sent });
         history.sent.len() - 1
     };
     let store = Slow(Arc::clone(shared));
@@ -276,7 +276,7 @@ async fn ask(shared: &Arc<Shared>, what: What) {
     let Some(node) = lock(&shared.node).clone() else { return };
     let index = {
         let mut history = lock(&shared.history);
-        history.asked.push(Asked { what, called_at: shared.clock.ms(), answered_at: None, done: false });
+        history.asked.push(ApiCall { what, called_at: shared.clock.ms(), answered_at: None, done: false });
         history.asked.len() - 1
     };
     if let Ok(answer) = node.handle.ask(outsider::command(what)).await {
@@ -285,7 +285,7 @@ async fn ask(shared: &Arc<Shared>, what: What) {
     }
 }
 
-fn judge(shared: &Shared) -> Outcome {
+fn judge(shared: &Shared) -> RunOutcome {
     let mut history = lock(&shared.history);
     let disk = lock(&shared.disk);
     let now = shared.clock.now();

@@ -7,28 +7,22 @@ use std::collections::BTreeMap;
 /// Virtual milliseconds.
 pub type Ms = i64;
 
-/// A message that a producer sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
-    /// When the call was made.
+pub struct SentMessage {
     pub called_at: Ms,
-    /// When it was acknowledged, if it was.
     pub acked_at: Option<Ms>,
     /// The message's id.
     pub message: u64,
-    /// Its deliveries.
     pub deliveries: Vec<SentDelivery>,
     /// The earliest time of an attempt that the caller requested, by the node's clock.
     pub deliver_at: Option<Ms>,
     /// Whether its TTL is zero, which allows one attempt.
     pub now_or_never: bool,
-    /// Whether a receipt is required.
     pub wants_receipt: bool,
     /// The index of its tier: 0 is the most urgent.
     pub tier: usize,
     /// The collapse key with which it was sent.
     pub collapse: Option<u64>,
-    /// The subject that it is about.
     pub subject: Option<u64>,
 }
 
@@ -37,7 +31,6 @@ pub struct Sent {
 pub struct SentDelivery {
     /// The delivery's id.
     pub id: u64,
-    /// The lane that it is sent to.
     pub lane: u64,
     /// The end of its TTL, by the node's clock, if it has one.
     pub expires_at: Option<Ms>,
@@ -45,14 +38,12 @@ pub struct SentDelivery {
 
 /// A request that left for a receiver.
 #[derive(Clone, Debug)]
-pub struct Request {
-    /// When it left.
+pub struct SentRequest {
     pub left_at: Ms,
     /// The same time by the node's clock, from the request's header.
     pub stamped: Ms,
     /// The delivery's id.
     pub delivery: u64,
-    /// The lane that it was sent to.
     pub lane: u64,
     /// The attempt's number, from the request's header.
     pub attempt: u16,
@@ -72,12 +63,10 @@ pub struct Request {
 
 /// A call of the API other than a send, with its times.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ApiCall {
     /// The action that was requested.
     pub what: What,
-    /// When the call was made.
     pub called_at: Ms,
-    /// When it was answered, if it was.
     pub answered_at: Option<Ms>,
     /// Whether the answer was that the action is done, and not that there was nothing to do.
     pub done: bool,
@@ -86,7 +75,6 @@ pub struct Asked {
 /// An action that a caller can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Cancel a message.
     Cancel(u64),
     /// End a lane's deliveries up to an id.
     EndLane(u64, u64),
@@ -102,7 +90,7 @@ pub enum What {
 
 /// A pending delivery as the API showed it at some time.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct PendingSnapshot {
     /// The time by the virtual clock.
     pub at: Ms,
     /// The time by the node's clock.
@@ -111,9 +99,7 @@ pub struct Look {
     pub life: u32,
     /// The delivery's id.
     pub delivery: u64,
-    /// The name of its state.
     pub state: &'static str,
-    /// Attempts made.
     pub attempts: u16,
     /// The reason why it waits.
     pub why: &'static str,
@@ -130,13 +116,11 @@ pub struct Ending {
     pub state: &'static str,
     /// The code of its cause, if the state has one.
     pub cause: &'static str,
-    /// Attempts made.
     pub attempts: u16,
     /// The numbers of the attempts in its history.
     pub numbers: Vec<u16>,
 }
 
-/// A crash of the node.
 #[derive(Clone, Debug)]
 pub struct Crash {
     /// The time by the virtual clock.
@@ -148,17 +132,14 @@ pub struct Crash {
 /// The complete history of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// All messages that were sent.
-    pub sent: Vec<Sent>,
+    pub sent: Vec<SentMessage>,
     /// Requests in the order they left.
-    pub requests: Vec<Request>,
-    /// All other calls.
-    pub asked: Vec<Asked>,
+    pub requests: Vec<SentRequest>,
+    pub asked: Vec<ApiCall>,
     /// The number of messages in flight in an erasure's answer, by the time of its call.
     pub in_flight: BTreeMap<Ms, u64>,
     /// Views of waiting deliveries.
-    pub looks: Vec<Look>,
-    /// All crashes of the node.
+    pub looks: Vec<PendingSnapshot>,
     pub crashes: Vec<Crash>,
     /// All deliveries at the end of the run.
     pub endings: Vec<Ending>,

@@ -20,20 +20,16 @@ pub mod world;
 use posthaste_prove::Proof;
 
 use oracle::{Exercised, Violation};
-use plan::Plan;
+use plan::RunPlan;
 
-/// The results of a run.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The seed of the run.
+pub struct RunOutcome {
     pub seed: u64,
     /// All broken promises.
     pub violations: Vec<Violation>,
     /// A hash of the run's events: the same for the same seed on every machine.
     pub trace: u64,
-    /// Deliveries that were acknowledged.
     pub deliveries: usize,
-    /// Requests that left.
     pub requests: usize,
     /// Requests that repeated an attempt.
     pub duplicates: usize,
@@ -46,8 +42,8 @@ pub struct Outcome {
 }
 
 /// Runs a seed on the event heap.
-pub fn run(seed: u64) -> Outcome {
-    world::run(&Plan::from_seed(seed))
+pub fn run(seed: u64) -> RunOutcome {
+    world::run(&RunPlan::from_seed(seed))
 }
 
 /// The command that repeats a run.
@@ -55,7 +51,6 @@ pub fn repeat(seed: u64) -> String {
     format!("cargo xtask prove simulation --seeds 1 --first {seed}")
 }
 
-/// The proofs of this crate.
 pub const PROOFS: &[Proof] = &[
     Proof {
         name: "outage",

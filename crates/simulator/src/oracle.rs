@@ -16,13 +16,12 @@ use std::ops::AddAssign;
 
 use posthaste_core::scheduler::Order;
 
-use super::history::{Ending, History, Look, Ms, Request, Sent, SentDelivery, What};
-use super::plan::{LanePlan, Plan};
+use super::history::{Ending, History, Ms, PendingSnapshot, SentDelivery, SentMessage, SentRequest, What};
+use super::plan::{LanePlan, RunPlan};
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The promise.
     pub promise: &'static str,
     /// The observation that breaks it.
     pub seen: String,
@@ -46,7 +45,7 @@ const WAIT_MOST: Ms = 420_000;
 const CLOCK_OFF_MOST: Ms = 3 * 3_600_000;
 
 /// All broken promises of a run.
-pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
+pub fn judge(plan: &RunPlan, history: &History) -> Vec<Violation> {
     let facts = Facts::new(plan, history);
     let mut found = Vec::new();
     facts.everything_ends(&mut found);
@@ -74,7 +73,7 @@ pub fn judge(plan: &Plan, history: &History) -> Vec<Violation> {
 
 /// Counts how often a run exercised breakers, limits and so on: a run that does not exercise them proves nothing about
 /// them.
-pub fn exercised(plan: &Plan, history: &History) -> Exercised {
+pub fn exercised(plan: &RunPlan, history: &History) -> Exercised {
     let facts = Facts::new(plan, history);
     let (breakers_opened, drains) = facts.breakers_seen();
     let waited = |why: &str| history.looks.iter().filter(|look| look.why == why).count();
@@ -97,7 +96,6 @@ pub struct Exercised {
     pub turns: usize,
     /// Deliveries that were superseded under a collapse key.
     pub superseded: usize,
-    /// Deliveries that were erased.
     pub erased: usize,
 }
 
@@ -119,16 +117,16 @@ pub fn duplicates(history: &History) -> usize {
 }
 
 struct Facts<'a> {
-    plan: &'a Plan,
+    plan: &'a RunPlan,
     history: &'a History,
-    by_delivery: BTreeMap<u64, Vec<&'a Request>>,
-    by_lane: BTreeMap<u64, Vec<&'a Request>>,
-    sent: BTreeMap<u64, (&'a Sent, SentDelivery)>,
+    by_delivery: BTreeMap<u64, Vec<&'a SentRequest>>,
+    by_lane: BTreeMap<u64, Vec<&'a SentRequest>>,
+    sent: BTreeMap<u64, (&'a SentMessage, SentDelivery)>,
     endings: BTreeMap<u64, &'a Ending>,
 }
 
 impl<'a> Facts<'a> {
-    fn new(plan: &'a Plan, history: &'a History) -> Self {
+    fn new(plan: &'a RunPlan, history: &'a History) -> Self {
         let mut facts = Self {
             plan,
             history,
@@ -149,12 +147,12 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    fn requests(&self, delivery: u64) -> &[&'a Request] {
+    fn requests(&self, delivery: u64) -> &[&'a SentRequest] {
         self.by_delivery.get(&delivery).map_or(&[], Vec::as_slice)
     }
 
     /// Deliveries whose message was acknowledged: id, message, lane.
-    fn acked(&self) -> impl Iterator<Item = (u64, &'a Sent, u64)> {
+    fn acked(&self) -> impl Iterator<Item = (u64, &'a SentMessage, u64)> {
         let acked = self.sent.iter().filter(|(_, (sent, _))| sent.acked_at.is_some());
         acked.map(|(id, (sent, new))| (*id, *sent, new.lane))
     }
@@ -190,7 +188,7 @@ impl<'a> Facts<'a> {
             let born = sent.deliver_at.unwrap_or(sent.called_at);
             let window = lane_plan.and_then(|plan| plan.window).map(|window| born + window);
             // The wait for a Retry-After is at most a tenth longer than requested.
-            let too_late = |it: &Request| {
+            let too_late = |it: &SentRequest| {
                 let until =
                     it.answered_at.unwrap_or(it.left_at) + it.retry_after.unwrap_or(0).min(86_400_000) / 10 * 11;
                 let off = if self.plan.clock_jumps { CLOCK_OFF_MOST } else { 0 };
@@ -325,7 +323,7 @@ impl<'a> Facts<'a> {
     fn cuts_hold(&self, found: &mut Vec<Violation>) {
         for asked in &self.history.asked {
             let Some(since) = asked.answered_at else { continue };
-            let covered = |request: &Request| match asked.what {
+            let covered = |request: &SentRequest| match asked.what {
                 What::Cancel(message) => {
                     self.sent.get(&request.delivery).is_some_and(|(sent, _)| sent.message == message)
                 }
@@ -348,7 +346,7 @@ impl<'a> Facts<'a> {
             let until = at + wait.min(86_400_000);
             let crashed = self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at);
             // After a crash before the answer was on disk, the attempt is made again, and its answer replaces this one.
-            let again = |it: &&&Request| it.attempt == request.attempt && it.left_at > at;
+            let again = |it: &&&SentRequest| it.attempt == request.attempt && it.left_at > at;
             let was_lost = self.requests(request.delivery).iter().any(|it| again(&it));
             for later in self.by_lane.get(&request.lane).into_iter().flatten() {
                 if later.left_at <= at || later.left_at >= until {
@@ -373,7 +371,7 @@ impl<'a> Facts<'a> {
     fn strict_order_is_kept(&self, found: &mut Vec<Violation>) {
         for lane in self.plan.lanes.iter().filter(|lane| lane.settings.order == Order::Strict) {
             let lane = lane.settings.lane.raw();
-            let mine: Vec<(u64, &Sent)> =
+            let mine: Vec<(u64, &SentMessage)> =
                 self.acked().filter(|(_, _, to)| *to == lane).map(|(id, sent, _)| (id, sent)).collect();
             for (first, sent) in &mine {
                 let Some(last) = self.requests(*first).iter().map(|it| it.left_at).max() else { continue };
@@ -393,7 +391,7 @@ impl<'a> Facts<'a> {
     }
 
     fn holds_end(&self, found: &mut Vec<Violation>) {
-        let mut overdue: BTreeMap<u64, &Look> = BTreeMap::new();
+        let mut overdue: BTreeMap<u64, &PendingSnapshot> = BTreeMap::new();
         for look in &self.history.looks {
             if look.until.is_none_or(|until| look.stamped <= until) {
                 overdue.remove(&look.delivery);

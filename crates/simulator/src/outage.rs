@@ -2,7 +2,7 @@
 //!
 //! A receiver with one server and a short queue goes down while messages keep coming, and comes back. The sender is the
 //! production dispatch loop in virtual time over a memory store, either as it ships or with bare retries.
-//! [`Scenario`] describes the outage, [`Sender`] the sender; [`Scenario::play`] runs them and returns the [`Outcome`].
+//! [`OutageScenario`] describes the outage, [`Sender`] the sender; [`OutageScenario::play`] runs them and returns the [`OutageOutcome`].
 //!
 //! The parts: [`world`] runs virtual time, [`receiver`] answers, [`tally`] counts, [`naive`] has naive retry policies,
 //! and [`proof`] compares the results with known figures.
@@ -23,14 +23,14 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{LaneSettings, Limits};
 
 pub use receiver::Down;
-pub use tally::{Outcome, Second};
+pub use tally::{OutageOutcome, Second};
 
 /// How long after the recovery messages count as fresh, and the load is averaged.
 pub const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// An outage, and the load before, during and after it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub struct OutageScenario {
     /// Messages per second, as a Poisson process, during the whole run.
     pub load: f64,
     /// Requests per second that the receiver can serve, one after the other.
@@ -51,7 +51,7 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-impl Default for Scenario {
+impl Default for OutageScenario {
     /// Twenty minutes at 30 messages a second, for a receiver that takes 50.
     fn default() -> Self {
         Self {
@@ -68,9 +68,9 @@ impl Default for Scenario {
     }
 }
 
-impl Scenario {
+impl OutageScenario {
     /// Runs the scenario to its end.
-    pub fn play(&self, sender: &Sender) -> Outcome {
+    pub fn play(&self, sender: &Sender) -> OutageOutcome {
         world::play(self, sender)
     }
 
@@ -99,7 +99,7 @@ impl Scenario {
 
 /// Runs scenarios in parallel, on as many threads as there are processors. `done` is called for each with its index in
 /// the list.
-pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + Sync) -> Vec<Outcome> {
+pub fn play_all(plays: &[(OutageScenario, Sender)], done: impl Fn(usize, &OutageOutcome) + Sync) -> Vec<OutageOutcome> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(plays.len());
     let next = AtomicUsize::new(0);
     let work = || {
@@ -112,7 +112,7 @@ pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + S
             played.push((index, outcome));
         }
     };
-    let mut played: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
+    let mut played: Vec<(usize, OutageOutcome)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("no run panics")).collect()
     });
@@ -120,7 +120,6 @@ pub fn play_all(plays: &[(Scenario, Sender)], done: impl Fn(usize, &Outcome) + S
     played.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The sender of a scenario.
 #[derive(Clone, Debug)]
 pub struct Sender {
     /// The settings of the receiver's lane, with the retry policy.

@@ -9,10 +9,10 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{MemoryState, Pause, PauseScope};
 
-use super::history::{Crash, Ending, History, Ms, Request, Sent, What};
-use super::plan::Plan;
+use super::history::{Crash, Ending, History, Ms, SentMessage, SentRequest, What};
+use super::plan::RunPlan;
 use super::producer::{TENANT, subject_name};
-use super::{Outcome, oracle};
+use super::{RunOutcome, oracle};
 
 /// A cancel of the message that was acknowledged `ago` messages before the last one.
 pub(super) fn cancel(history: &History, ago: usize) -> Option<What> {
@@ -21,19 +21,19 @@ pub(super) fn cancel(history: &History, ago: usize) -> Option<What> {
 }
 
 /// A call that ends a lane for all deliveries sent so far.
-pub(super) fn end_of_lane(plan: &Plan, history: &History, lane: usize) -> What {
+pub(super) fn end_of_lane(plan: &RunPlan, history: &History, lane: usize) -> What {
     let upto = history.sent.iter().flat_map(|sent| &sent.deliveries).map(|new| new.id).max();
     What::EndLane(plan.lanes[lane].settings.lane.raw(), upto.unwrap_or(0))
 }
 
 /// The id of a pause's scope by its kind: 0 for everything, the lane's tenant, or the lane.
-pub(super) fn paused(plan: &Plan, kind: u8, lane: usize) -> u64 {
+pub(super) fn paused(plan: &RunPlan, kind: u8, lane: usize) -> u64 {
     let settings = &plan.lanes[lane].settings;
     [0, settings.tenant.raw(), settings.lane.raw()][usize::from(kind)]
 }
 
 /// Resumes of every scope that may be paused.
-pub(super) fn resume_everything(plan: &Plan) -> impl Iterator<Item = What> {
+pub(super) fn resume_everything(plan: &RunPlan) -> impl Iterator<Item = What> {
     let mut scopes = vec![(0, 0)];
     scopes.extend(plan.lanes.iter().map(|lane| (1, lane.settings.tenant.raw())));
     scopes.extend(plan.lanes.iter().map(|lane| (2, lane.settings.lane.raw())));
@@ -67,12 +67,12 @@ fn scope(kind: u8, id: u64) -> PauseScope {
 
 /// Whether a delivery's message requires a receipt.
 pub(super) fn wants_receipt(history: &History, delivery: DeliveryId) -> bool {
-    let mine = |sent: &&Sent| sent.deliveries.iter().any(|new| new.id == delivery.raw());
+    let mine = |sent: &&SentMessage| sent.deliveries.iter().any(|new| new.id == delivery.raw());
     history.sent.iter().find(mine).is_some_and(|sent| sent.wants_receipt)
 }
 
 /// The record of a crash at this time, with the deliveries whose last attempt is not on disk.
-pub(super) fn crash(disk: &MemoryState, requests: &[Request], at: Ms) -> Crash {
+pub(super) fn crash(disk: &MemoryState, requests: &[SentRequest], at: Ms) -> Crash {
     let last: BTreeMap<u64, u16> = requests.iter().map(|request| (request.delivery, request.attempt)).collect();
     let now = Timestamp::from_millis(at);
     let on_disk = |id: u64| disk.delivery(DeliveryId::from_raw(id), now).map_or(0, |found| found.attempts.len());
@@ -105,9 +105,9 @@ pub(super) fn ending(disk: &MemoryState, id: u64, now: Timestamp) -> Ending {
 }
 
 /// Judges a history, and returns the outcome of the run.
-pub(super) fn outcome(plan: &Plan, history: &History, trace: u64, points: u64) -> Outcome {
+pub(super) fn outcome(plan: &RunPlan, history: &History, trace: u64, points: u64) -> RunOutcome {
     let acked = history.sent.iter().filter(|sent| sent.acked_at.is_some());
-    Outcome {
+    RunOutcome {
         seed: plan.seed,
         violations: oracle::judge(plan, history),
         trace,

@@ -11,7 +11,7 @@ use posthaste_core::scheduler::{LaneSettings, Limits};
 use posthaste_core::tier::Tier;
 
 use super::history::Ms;
-use destination::Destinations;
+use destination::PlannedDestinations;
 
 /// Where virtual time begins.
 pub const BEGIN: Ms = 1_700_000_000_000;
@@ -48,7 +48,6 @@ pub enum Mode {
     NoName,
 }
 
-/// A destination.
 #[derive(Clone, Debug)]
 pub struct LanePlan {
     /// Its settings, as the engine has them.
@@ -73,24 +72,19 @@ impl LanePlan {
 }
 
 impl LanePlan {
-    /// Its behaviour at a time.
     pub fn mode(&self, at: Ms) -> Mode {
         self.modes.iter().find(|(until, _)| at < *until).map_or(Mode::Healthy(20), |(_, mode)| *mode)
     }
 }
 
-/// A message to send.
 #[derive(Clone, Debug)]
 pub struct MessagePlan {
-    /// The lanes that it is sent to, as indices into [`Plan::lanes`].
+    /// The lanes that it is sent to, as indices into [`RunPlan::lanes`].
     pub lanes: Vec<usize>,
-    /// Its tier.
     pub tier: Tier,
-    /// Its TTL.
     pub ttl: Option<Duration>,
     /// The least time between the call and the first attempt.
     pub deliver_after: Option<Duration>,
-    /// Whether a receipt is required.
     pub wants_receipt: bool,
     /// Its collapse key, one of a few.
     pub collapse: Option<u64>,
@@ -129,14 +123,11 @@ pub enum Sabotage {
     AckBeforeDurable,
 }
 
-/// A scenario.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Its seed.
+pub struct RunPlan {
     pub seed: u64,
     /// The bounds of the window: small, so that they are reached.
     pub limits: Limits,
-    /// The destinations.
     pub lanes: Vec<LanePlan>,
     /// The events, in order of time.
     pub happenings: Vec<(Ms, Happening)>,
@@ -152,8 +143,7 @@ pub struct Plan {
     pub sabotage: Option<Sabotage>,
 }
 
-impl Plan {
-    /// The scenario of a seed.
+impl RunPlan {
     pub fn from_seed(seed: u64) -> Self {
         Self::sized(seed, DELIVERIES)
     }
@@ -171,7 +161,7 @@ impl Plan {
         let busy_ms = busy_ms(&mut rng) * i64::try_from(deliveries).unwrap_or(1) / 500 + 4_000;
         let healed_at = BEGIN + busy_ms * 2 + 30_000;
         let lane_count = rng.usize(2..=if deliveries > 100 { 24 } else { 4 });
-        let destinations = Destinations::make(&mut rng, lane_count, healed_at);
+        let destinations = PlannedDestinations::make(&mut rng, lane_count, healed_at);
         // With few slots deliveries wait for their turn; with many they do not.
         let limits = Limits {
             slots: if rng.bool() { rng.u32(2..=5) } else { rng.u32(4..=64) },
@@ -199,7 +189,7 @@ impl Plan {
         plan
     }
 
-    fn sends(&mut self, rng: &mut Rng, to: &Destinations, deliveries: usize, busy_ms: Ms) {
+    fn sends(&mut self, rng: &mut Rng, to: &PlannedDestinations, deliveries: usize, busy_ms: Ms) {
         let mut made = 0;
         while made < deliveries {
             let mut at = BEGIN + rng.i64(0..busy_ms);
@@ -260,7 +250,7 @@ impl Plan {
         }
     }
 
-    fn faults(&mut self, rng: &mut Rng, to: &Destinations, busy_ms: Ms) {
+    fn faults(&mut self, rng: &mut Rng, to: &PlannedDestinations, busy_ms: Ms) {
         let when = |rng: &mut Rng| BEGIN + rng.i64(0..busy_ms);
         for _ in 0..rng.u32(..8) {
             self.happenings.push((when(rng), Happening::Cancel(rng.usize(..30))));

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::plan::{Plan, Sabotage};
+use crate::plan::{RunPlan, Sabotage};
 use copy::Replica;
 use posthaste_prove::{CannotRun, Figure, Findings, Options};
 
@@ -129,7 +129,7 @@ fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'sta
             if seed > seeds || seed > lowest.load(Ordering::Relaxed) {
                 return found;
             }
-            let plan = Plan { sabotage, ..Plan::from_seed(seed) };
+            let plan = RunPlan { sabotage, ..RunPlan::from_seed(seed) };
             let outcome = std::panic::catch_unwind(|| crate::world::run(&plan));
             let broken = outcome.ok().and_then(|outcome| outcome.violations.first().map(|first| first.promise));
             if let Some(promise) = broken {

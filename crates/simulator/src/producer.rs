@@ -10,22 +10,21 @@ use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
 
-use super::history::{Sent, SentDelivery};
-use super::plan::{MessagePlan, Plan};
+use super::history::{SentDelivery, SentMessage};
+use super::plan::{MessagePlan, RunPlan};
 
-/// The tenant of all messages.
 pub(super) const TENANT: TenantId = TenantId::from_raw(1);
 /// How long a delivery waits for a required receipt.
 const ACK_WITHIN: Duration = Duration::from_secs(300);
 
 /// The message for the store, and its record in the history.
 pub(super) fn compose(
-    plan: &Plan,
+    plan: &RunPlan,
     message: &MessagePlan,
     id: MessageId,
     now: Timestamp,
     is_spilling: impl Fn(LaneId, Tier) -> bool,
-) -> (Accepted, Sent) {
+) -> (Accepted, SentMessage) {
     let fanout = Fanout {
         message: id,
         tier: message.tier,
@@ -59,7 +58,7 @@ pub(super) fn compose(
         let collapse = message.collapse.map(CollapseKey);
         deliveries.push(NewDelivery { delivery, place, lane: Arc::clone(&lane.settings), collapse });
     }
-    let sent = Sent {
+    let sent = SentMessage {
         called_at: now.as_millis(),
         acked_at: None,
         message: id.raw(),
@@ -75,7 +74,6 @@ pub(super) fn compose(
     (Accepted::new(message, deliveries), sent)
 }
 
-/// The name of a subject.
 pub(super) fn subject_name(subject: u64) -> String {
     format!("subject {subject}")
 }

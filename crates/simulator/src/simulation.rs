@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Outcome;
+use crate::RunOutcome;
 use crate::oracle::Exercised;
-use crate::plan::{Plan, Sabotage};
+use crate::plan::{RunPlan, Sabotage};
 use posthaste_prove::{CannotRun, Figure, Findings, Options};
 
 /// Seeds that once failed. Every simulation runs them first.
@@ -14,7 +14,6 @@ const KEPT: &str = include_str!("../seeds/kept.txt");
 /// One seed in this many is also run through the tokio driver.
 const DRIVEN_EVERY: u64 = 20;
 
-/// Runs `simulation`.
 pub fn run(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 200 } else { 2_000 });
     let first = options.first.unwrap_or(1);
@@ -80,7 +79,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &RunOutcome) {
         self.runs += 1;
         self.deliveries += outcome.deliveries as u64;
         self.crashes += outcome.crashes as u64;
@@ -125,15 +124,15 @@ fn run_all(seeds: &[u64]) -> Tally {
 }
 
 /// The control: a run whose producers get "accepted" too early. The oracle must detect that.
-fn sabotaged(seed: u64) -> Outcome {
-    let mut plan = Plan::from_seed(seed);
+fn sabotaged(seed: u64) -> RunOutcome {
+    let mut plan = RunPlan::from_seed(seed);
     plan.sabotage = Some(Sabotage::AckBeforeDurable);
     crate::world::run(&plan)
 }
 
 /// Runs a seed, and turns a panic of the engine into a violation.
-fn guarded(seed: u64, run: fn(u64) -> Outcome) -> Outcome {
-    std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Outcome {
+fn guarded(seed: u64, run: fn(u64) -> RunOutcome) -> RunOutcome {
+    std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| RunOutcome {
         seed,
         violations: vec![crate::oracle::Violation {
             promise: "the engine never panics",

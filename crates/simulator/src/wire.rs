@@ -9,8 +9,8 @@ use posthaste_core::classify;
 use posthaste_core::delivery::{Verdict, VerdictScope};
 use posthaste_core::scheduler::AttemptStart;
 
-use super::history::{Ms, Request};
-use super::plan::{LanePlan, Mode, Plan};
+use super::history::{Ms, SentRequest};
+use super::plan::{LanePlan, Mode, RunPlan};
 
 /// The timeout of an attempt.
 const ATTEMPT_TIMEOUT: Ms = 30_000;
@@ -29,7 +29,7 @@ const ALONE_SECONDS: u64 = 200;
 
 /// The result of an attempt, and its time.
 #[derive(Clone, Copy, Debug)]
-pub struct Fate {
+pub struct RequestFate {
     /// The time from the attempt to its result.
     pub after: Duration,
     /// The result, as a channel judges it.
@@ -42,21 +42,21 @@ pub struct Fate {
 
 /// All receivers of a run.
 #[derive(Debug)]
-pub struct Wire {
+pub struct SimulatedWire {
     lanes: BTreeMap<u64, LanePlan>,
     busy_until: BTreeMap<u64, Ms>,
     not_started_milli: u32,
     healed_at: Ms,
     rng: Rng,
     /// Requests in the order they left.
-    pub log: Vec<Request>,
+    pub log: Vec<SentRequest>,
     /// Attempts that a local fault prevented.
     pub not_started: usize,
 }
 
-impl Wire {
+impl SimulatedWire {
     /// The receivers of a plan, with a random generator of their own.
-    pub fn new(plan: &Plan) -> Self {
+    pub fn new(plan: &RunPlan) -> Self {
         Self {
             lanes: plan.lanes.iter().map(|lane| (lane.settings.lane.raw(), lane.clone())).collect(),
             busy_until: BTreeMap::new(),
@@ -70,11 +70,11 @@ impl Wire {
 
     /// Makes an attempt at `now`. The time by the node's clock is `stamped`, and the highest attempt of the delivery's
     /// history is `recorded`.
-    pub fn send(&mut self, now: Ms, stamped: Ms, start: &AttemptStart, recorded: u16) -> Fate {
+    pub fn send(&mut self, now: Ms, stamped: Ms, start: &AttemptStart, recorded: u16) -> RequestFate {
         if now < self.healed_at && self.rng.u32(..1_000) < self.not_started_milli {
             self.not_started += 1;
             let verdict = Verdict::of(Cause::NotStarted);
-            return Fate { after: Duration::ZERO, verdict, receipt_after: None, request: None };
+            return RequestFate { after: Duration::ZERO, verdict, receipt_after: None, request: None };
         }
         let lane = start.lane.raw();
         let mode = self.lanes.get(&lane).map_or(Mode::Down, |lane| lane.mode(now));
@@ -86,7 +86,7 @@ impl Wire {
             verdict = throttled_alone(mode, verdict);
         }
         let request = self.log.len();
-        self.log.push(Request {
+        self.log.push(SentRequest {
             left_at: now,
             stamped,
             delivery: start.delivery.raw(),
@@ -104,7 +104,7 @@ impl Wire {
         let receipt_after =
             sends_receipt.then(|| Duration::from_millis(self.rng.u64(1..400_000) >> self.rng.u32(..12)));
         let after = Duration::from_millis(u64::try_from(after.max(1)).unwrap_or(1));
-        Fate { after, verdict, receipt_after, request: Some(request) }
+        RequestFate { after, verdict, receipt_after, request: Some(request) }
     }
 
     fn answer(&mut self, now: Ms, lane: u64, mode: Mode) -> (Ms, Verdict) {

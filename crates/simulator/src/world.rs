@@ -17,10 +17,10 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Event, Finished, StoreCall, StoreReply, Ticket};
 use posthaste_store::{Accepted, ArrivedDelivery, MemoryStore};
 
-use super::Outcome;
-use super::history::{Asked, History, Look, Ms, Sent, What};
-use super::plan::{BEGIN, Happening, MessagePlan, Plan, Sabotage};
-use super::wire::Wire;
+use super::RunOutcome;
+use super::history::{ApiCall, History, Ms, PendingSnapshot, SentMessage, What};
+use super::plan::{BEGIN, Happening, MessagePlan, RunPlan, Sabotage};
+use super::wire::SimulatedWire;
 use super::{outsider, producer};
 use node::Node;
 
@@ -33,7 +33,7 @@ const LOOK_EVERY: Ms = 3_000;
 const LOOKS: usize = 100;
 
 /// Runs a plan to its end and judges it.
-pub fn run(plan: &Plan) -> Outcome {
+pub fn run(plan: &RunPlan) -> RunOutcome {
     let mut world = World::new(plan);
     world.run();
     world.finish()
@@ -71,7 +71,7 @@ enum Ahead {
 }
 
 struct World<'a> {
-    plan: &'a Plan,
+    plan: &'a RunPlan,
     now: Ms,
     /// The number of the last event inserted.
     line: u64,
@@ -81,7 +81,7 @@ struct World<'a> {
     disk: MemoryStore,
     node: Option<Node>,
     life: u32,
-    wire: Wire,
+    wire: SimulatedWire,
     rng: Rng,
     history: History,
     tickets: BTreeMap<Ticket, usize>,
@@ -102,7 +102,7 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a RunPlan) -> Self {
         let mut world = Self {
             plan,
             now: BEGIN,
@@ -112,7 +112,7 @@ impl<'a> World<'a> {
             disk: MemoryStore::default(),
             node: None,
             life: 0,
-            wire: Wire::new(plan),
+            wire: SimulatedWire::new(plan),
             rng: Rng::with_seed(plan.seed ^ 0x57_4F_52_4C),
             history: History::default(),
             tickets: BTreeMap::new(),
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
         let now = Timestamp::from_millis(stamped);
         let (accepted, sent) =
             producer::compose(self.plan, message, id, now, |lane, tier| dispatch.is_spilling(lane, tier));
-        self.history.sent.push(Sent { called_at: self.now, ..sent });
+        self.history.sent.push(SentMessage { called_at: self.now, ..sent });
         let index = self.history.sent.len() - 1;
         let (life, wait) = (self.life, self.store_wait());
         if self.plan.sabotage == Some(Sabotage::AckBeforeDurable) {
@@ -318,7 +318,7 @@ impl<'a> World<'a> {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket, self.history.asked.len());
-        self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
+        self.history.asked.push(ApiCall { what, called_at: self.now, answered_at: None, done: false });
         self.step(Event::Command(ticket, outsider::command(what)));
     }
 
@@ -362,7 +362,7 @@ impl<'a> World<'a> {
                     found.delivery.state,
                 );
                 let Explained::Waits(hold) = explained else { continue };
-                self.history.looks.push(Look {
+                self.history.looks.push(PendingSnapshot {
                     at: self.now,
                     stamped,
                     life: self.life,
@@ -379,7 +379,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> RunOutcome {
         if let Some(node) = &self.node {
             self.history.refused_moves += node.dispatch.refused_moves();
         }

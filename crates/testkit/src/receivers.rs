@@ -59,7 +59,6 @@ struct Shared<R> {
     responder: R,
     /// Notified after each request.
     changed: Notify,
-    /// How many connections are open.
     open: watch::Sender<usize>,
     most_open: AtomicUsize,
     /// Counts deaths and returns: odd while the receiver is dead. A change closes open connections.
@@ -95,7 +94,6 @@ impl<R: Responder> HttpReceiver<R> {
         Ok(Self { address, shared, _tasks: tasks })
     }
 
-    /// The URL for an endpoint.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
@@ -104,7 +102,6 @@ impl<R: Responder> HttpReceiver<R> {
         &self.shared.responder
     }
 
-    /// The number of open connections.
     pub fn open(&self) -> watch::Receiver<usize> {
         self.shared.open.subscribe()
     }

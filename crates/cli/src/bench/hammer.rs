@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use posthaste_testkit::fixtures::caller::Line;
+use posthaste_testkit::fixtures::caller::ApiConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Barrier, Semaphore};
@@ -108,7 +108,7 @@ impl<P: Post> Run<'_, P> {
     /// Adds permits for requests as deliveries arrive.
     async fn keep_lead(&self) -> Result<Infallible> {
         let Some(lead) = self.load.lead else { return std::future::pending().await };
-        let mut receiver = Line::open(lead.receiver).await.context("cannot call the receiver")?;
+        let mut receiver = ApiConnection::open(lead.receiver).await.context("cannot call the receiver")?;
         let (mut before, mut permitted) = (None, 0);
         loop {
             let answer = receiver.call(Method::GET, "/count", &[], "").await.context("cannot call the receiver")?;

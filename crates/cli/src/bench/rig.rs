@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hyper::Method;
-use posthaste_testkit::fixtures::caller::{Answer, call};
+use posthaste_testkit::fixtures::caller::{ApiAnswer, call};
 use posthaste_testkit::fixtures::cpu::Cpu;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
@@ -222,7 +222,7 @@ impl Rig {
         Ok(made.text("id").context("the server's answer has no id")?.to_owned())
     }
 
-    async fn post(&self, address: SocketAddr, path: &str, body: &str) -> Result<Answer> {
+    async fn post(&self, address: SocketAddr, path: &str, body: &str) -> Result<ApiAnswer> {
         let answer = call(address, Method::POST, path, body).await.with_context(|| format!("cannot call {path}"))?;
         ensure!(answer.status.is_success(), "{path} answered {}: {}", answer.status, answer.body);
         Ok(answer)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hyper::{Method, StatusCode};
-use posthaste_testkit::fixtures::caller::{Answer, Line};
+use posthaste_testkit::fixtures::caller::{ApiAnswer, ApiConnection};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -20,7 +20,7 @@ pub(super) type Where = watch::Receiver<Option<SocketAddr>>;
 #[derive(Debug)]
 pub(super) struct Client {
     server: Where,
-    line: Option<Line>,
+    line: Option<ApiConnection>,
     /// Calls that had no answer and were repeated.
     pub(super) repeated: usize,
 }
@@ -38,17 +38,23 @@ impl Client {
     }
 
     /// The answer to a POST with an idempotency key, which is repeated if no answer comes.
-    pub(super) async fn post_once(&mut self, path: &str, key: &str, body: &Value) -> Result<Answer> {
+    pub(super) async fn post_once(&mut self, path: &str, key: &str, body: &Value) -> Result<ApiAnswer> {
         self.answered(&Method::POST, path, &[("idempotency-key", key)], &body.to_string()).await
     }
 
     /// The answer to a POST that is safe to repeat, which is repeated if no answer comes.
-    pub(super) async fn post(&mut self, path: &str, body: &Value) -> Result<Answer> {
+    pub(super) async fn post(&mut self, path: &str, body: &Value) -> Result<ApiAnswer> {
         self.answered(&Method::POST, path, &[], &body.to_string()).await
     }
 
     /// Calls until there is an answer, also if the server is killed meanwhile.
-    async fn answered(&mut self, method: &Method, path: &str, fields: &[(&str, &str)], body: &str) -> Result<Answer> {
+    async fn answered(
+        &mut self,
+        method: &Method,
+        path: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> Result<ApiAnswer> {
         loop {
             let address = *self.server.wait_for(Option::is_some).await.context("the demo has ended")?;
             let Some(address) = address else { continue };
@@ -72,10 +78,10 @@ impl Client {
         path: &str,
         fields: &[(&str, &str)],
         body: &str,
-    ) -> io::Result<Answer> {
+    ) -> io::Result<ApiAnswer> {
         let line = match &mut self.line {
             Some(line) => line,
-            none => none.insert(Line::open(address).await?),
+            none => none.insert(ApiConnection::open(address).await?),
         };
         line.call(method, path, fields, body.to_owned()).await
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::time::human;
 use posthaste_simulator::outage::naive;
-use posthaste_simulator::outage::{Down, FRESH, Outcome, Scenario, Second, Sender};
+use posthaste_simulator::outage::{Down, FRESH, OutageOutcome, OutageScenario, Second, Sender};
 use serde::Serialize;
 
 use super::plan::Plan;
@@ -58,8 +58,8 @@ pub(super) fn compare(plan: &Plan, seen: Vec<Second>, messages: usize) -> Compar
     Compared { posthaste, naive, picture }
 }
 
-fn simulate(plan: &Plan, load: f64) -> Outcome {
-    let scenario = Scenario {
+fn simulate(plan: &Plan, load: f64) -> OutageOutcome {
+    let scenario = OutageScenario {
         load,
         capacity: plan.capacity,
         warm_up: plan.outage.start,
@@ -67,7 +67,7 @@ fn simulate(plan: &Plan, load: f64) -> Outcome {
         down: Down::Refuses,
         watch: plan.length - plan.outage.end,
         horizon: FRESH,
-        ..Scenario::default()
+        ..OutageScenario::default()
     };
     scenario.play(&Sender::bare(naive::FIXED.policy()))
 }

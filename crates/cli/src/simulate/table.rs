@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use posthaste_core::time::human;
-use posthaste_simulator::outage::{Down, Outcome, Scenario};
+use posthaste_simulator::outage::{Down, OutageOutcome, OutageScenario};
 use serde::Serialize;
 
 use super::Row;
 use super::chart::Note;
 
 /// The title of the chart.
-pub(super) fn title(scenario: &Scenario) -> String {
+pub(super) fn title(scenario: &OutageScenario) -> String {
     format!("The load on a receiver that was down for {}", human(scenario.outage))
 }
 
 /// The parameters of the simulation, in one line.
-pub(super) fn subtitle(scenario: &Scenario) -> String {
+pub(super) fn subtitle(scenario: &OutageScenario) -> String {
     let down = match scenario.down {
         Down::Refuses => "refuses connections",
         Down::Unavailable => "answers 503",
@@ -49,7 +49,7 @@ pub(super) fn text(rows: &[Row]) -> String {
     })
 }
 
-fn cells(outcome: &Outcome) -> [String; 8] {
+fn cells(outcome: &OutageOutcome) -> [String; 8] {
     let drained = match outcome.drained {
         Some(after) => format!("+{}", human(after)),
         None => format!("{} wait", grouped(outcome.waiting)),
@@ -67,12 +67,12 @@ fn cells(outcome: &Outcome) -> [String; 8] {
 }
 
 /// The 99th percentile of the fresh messages' delivery times; a dash if they were not delivered.
-fn waited(outcome: &Outcome) -> String {
+fn waited(outcome: &OutageOutcome) -> String {
     outcome.fresh_p99.map_or("–".to_owned(), human)
 }
 
 /// The figures beside a sender's chart.
-pub(super) fn notes(outcome: &Outcome) -> Vec<Note> {
+pub(super) fn notes(outcome: &OutageOutcome) -> Vec<Note> {
     vec![
         Note { figure: grouped(outcome.tries_into_outage), of: "tries into the outage" },
         Note { figure: format!("{}/s", grouped(u64::from(outcome.peak))), of: "at the peak after it" },
@@ -83,7 +83,7 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<Note> {
 
 /// Two lines of text: the load, and its effect on messages. With several senders they compare those with the highest
 /// and the lowest peak.
-pub(super) fn words(scenario: &Scenario, rows: &[Row]) -> String {
+pub(super) fn words(scenario: &OutageScenario, rows: &[Row]) -> String {
     let by_peak = |row: &&Row| row.outcome.peak;
     let (Some(calm), Some(wild)) = (rows.iter().min_by_key(by_peak), rows.iter().max_by_key(by_peak)) else {
         return String::new();
@@ -119,11 +119,11 @@ fn beyond(peak: u32, capacity: f64) -> String {
     }
 }
 
-fn waits(outcome: &Outcome) -> String {
+fn waits(outcome: &OutageOutcome) -> String {
     outcome.fresh_p99.map_or("still waits at the end".to_owned(), |wait| format!("waits {} or longer", human(wait)))
 }
 
-fn delivered(outcome: &Outcome, scenario: &Scenario) -> String {
+fn delivered(outcome: &OutageOutcome, scenario: &OutageScenario) -> String {
     match outcome.drained {
         Some(after) => format!("after {}", human(after)),
         None => format!("not within {}", human(scenario.horizon)),
@@ -183,7 +183,7 @@ struct JsonSender {
 }
 
 /// The figures, and the load that the chart shows.
-pub(super) fn json(scenario: &Scenario, rows: &[Row]) -> Json {
+pub(super) fn json(scenario: &OutageScenario, rows: &[Row]) -> Json {
     Json {
         load_per_s: scenario.load,
         capacity_per_s: scenario.capacity,
@@ -229,8 +229,8 @@ fn seconds(time: Option<Duration>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn outcome(peak: u32, drained: Option<u64>) -> Outcome {
-        Outcome {
+    fn outcome(peak: u32, drained: Option<u64>) -> OutageOutcome {
+        OutageOutcome {
             messages: 90_000,
             tries_into_outage: 376_060,
             tries_after: 600_000,
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    fn row(name: &str, outcome: Outcome) -> Row {
+    fn row(name: &str, outcome: OutageOutcome) -> Row {
         Row { name: name.to_owned(), label: format!("who is called {name}"), outcome }
     }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_text_compares_the_highest_with_the_lowest_peak() {
-        let scenario = Scenario::default();
+        let scenario = OutageScenario::default();
         let rows = [row("a", outcome(688, None)), row("b", outcome(54, Some(1_980))), row("c", outcome(99, None))];
         let words = words(&scenario, &rows);
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_text_of_a_single_sender_has_no_comparison() {
-        let words = words(&Scenario::default(), &[row("b", outcome(54, Some(1_980)))]);
+        let words = words(&OutageScenario::default(), &[row("b", outcome(54, Some(1_980)))]);
         assert!(
             words.starts_with("b sends 376,060 requests into the outage and up to 54 a second after it.\n"),
             "{words}"

@@ -13,7 +13,7 @@ pub(super) struct File {
     /// The changes since the last sync, in order.
     changes: Vec<Change>,
     /// Whether the file's directory entry is durable.
-    named: Named,
+    named: NameState,
     /// How many syncs failed. Each failure is reported once to every holder that had the file open.
     pub(super) failed_syncs: u64,
     /// Distinguishes successive files of the same name.
@@ -31,8 +31,7 @@ enum Change {
 
 /// Whether a file's directory entry is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Named {
-    /// It is durable.
+pub(super) enum NameState {
     #[default]
     Yes,
     /// The file was created, perhaps in place of one with the bytes `before`, and its folder was not synced since.
@@ -62,10 +61,10 @@ impl File {
     /// A file that was just created, perhaps in place of another.
     pub(super) fn made(before: Option<Self>, inode: u64) -> Self {
         let before = before.and_then(|old| match old.named {
-            Named::Yes | Named::PerhapsNot => Some(old.synced),
-            Named::Perhaps { before } => before,
+            NameState::Yes | NameState::PerhapsNot => Some(old.synced),
+            NameState::Perhaps { before } => before,
         });
-        Self { named: Named::Perhaps { before }, inode, ..Self::default() }
+        Self { named: NameState::Perhaps { before }, inode, ..Self::default() }
     }
 
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
@@ -79,17 +78,17 @@ impl File {
     pub(super) fn deleted(&mut self) {
         self.named = match std::mem::take(&mut self.named) {
             // Its own entry was never durable: the file that was there before may come back.
-            Named::Perhaps { before } => {
+            NameState::Perhaps { before } => {
                 self.synced = before.unwrap_or_default();
-                Named::PerhapsNot
+                NameState::PerhapsNot
             }
-            Named::Yes | Named::PerhapsNot => Named::PerhapsNot,
+            NameState::Yes | NameState::PerhapsNot => NameState::PerhapsNot,
         };
         self.changes.clear();
     }
 
     pub(super) fn is_deleted(&self) -> bool {
-        self.named == Named::PerhapsNot
+        self.named == NameState::PerhapsNot
     }
 
     /// A sync that succeeded: all bytes are durable. Returns whether the folder has to be synced as well, because the
@@ -99,13 +98,13 @@ impl File {
         for change in std::mem::take(&mut self.changes) {
             apply(&mut self.synced, &change, |_| true);
         }
-        matches!(self.named, Named::Perhaps { .. })
+        matches!(self.named, NameState::Perhaps { .. })
     }
 
     /// Records that the file's folder was synced.
     pub(super) fn sync_name(&mut self) {
         if !self.is_deleted() {
-            self.named = Named::Yes;
+            self.named = NameState::Yes;
         }
     }
 
@@ -121,15 +120,15 @@ impl File {
         let named = std::mem::take(&mut self.named);
         self.lose(dice);
         match named {
-            Named::Yes => Some(self.synced),
-            Named::Perhaps { before } => {
+            NameState::Yes => Some(self.synced),
+            NameState::Perhaps { before } => {
                 if dice.bool() {
                     Some(self.synced)
                 } else {
                     before
                 }
             }
-            Named::PerhapsNot => dice.bool().then_some(self.synced),
+            NameState::PerhapsNot => dice.bool().then_some(self.synced),
         }
     }
 

@@ -18,7 +18,7 @@ use posthaste_store::{
 };
 use posthaste_testkit::master_key;
 
-use super::Disk;
+use super::FaultyDisk;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const RESERVE: u64 = 1 << 20;
@@ -86,7 +86,7 @@ async fn accept_again(store: &Sqlite, session: Session, n: u64) {
 #[test]
 fn first_start_on_a_full_disk_is_refused_and_leaves_no_damage() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = Disk::of(folder.path(), 1).expect("the folder is there");
+    let disk = FaultyDisk::of(folder.path(), 1).expect("the folder is there");
     for room in [0, 10_000, 100_000] {
         disk.set_room(room);
         let refused =
@@ -100,7 +100,7 @@ fn first_start_on_a_full_disk_is_refused_and_leaves_no_damage() {
 #[tokio::test]
 async fn accepted_deliveries_are_settled_from_the_reserve_on_a_full_disk() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = Disk::of(folder.path(), 2).expect("the folder is there");
+    let disk = FaultyDisk::of(folder.path(), 2).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(RESERVE)).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     disk.set_room(5 << 20);
@@ -120,7 +120,7 @@ async fn accepted_deliveries_are_settled_from_the_reserve_on_a_full_disk() {
 #[tokio::test]
 async fn settle_without_any_room_waits_until_there_is_room() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = Disk::of(folder.path(), 3).expect("the folder is there");
+    let disk = FaultyDisk::of(folder.path(), 3).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 0)]).await.expect("there is room");
@@ -145,10 +145,10 @@ async fn settle_without_any_room_waits_until_there_is_room() {
 #[tokio::test]
 async fn store_on_a_failing_disk_answers_stopped_and_keeps_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = Disk::of(folder.path(), 4).expect("the folder is there");
+    let disk = FaultyDisk::of(folder.path(), 4).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a fresh store opens").session;
-    disk.fail(super::Fault { call: super::Call::Sync, kind: super::Kind::Broken, at: 1, times: 1 });
+    disk.fail(super::DiskFault { call: super::DiskCall::Sync, kind: super::FaultKind::Broken, at: 1, times: 1 });
     for n in 0..3 {
         let refused = store.accept(session, vec![message(session, n)]).await;
         assert!(matches!(refused, Err(StoreError::Stopped)), "{refused:?}");
@@ -160,7 +160,7 @@ async fn store_on_a_failing_disk_answers_stopped_and_keeps_the_reason() {
 #[tokio::test]
 async fn document_filed_without_any_room_is_refused_and_not_stored_later() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = Disk::of(folder.path(), 5).expect("the folder is there");
+    let disk = FaultyDisk::of(folder.path(), 5).expect("the folder is there");
     let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
     let session = store.open(NOW).await.expect("a fresh store opens").session;
     store.accept(session, vec![message(session, 0)]).await.expect("there is room");

@@ -71,7 +71,7 @@ pub(super) enum Came {
 }
 
 /// The state of all chores of one life.
-pub(super) struct Chores {
+pub(super) struct LoadChores {
     model: MemoryStore,
     messages: Vec<MessageId>,
     cuts: Vec<CutScope>,
@@ -79,7 +79,7 @@ pub(super) struct Chores {
     done: u64,
 }
 
-impl Chores {
+impl LoadChores {
     pub(super) fn new() -> Self {
         Self { model: MemoryStore::default(), messages: Vec::new(), cuts: Vec::new(), doubt: None, done: 0 }
     }

@@ -11,10 +11,8 @@ use posthaste_store::{Accepted, Archive, Directory, PauseScope, SessionStart, St
 use super::NOW;
 use crate::crowd::{Flaw, chain};
 
-/// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// The call is done.
+pub(super) enum LoadAnswer {
     Done,
     /// The disk is full: the call had no effect.
     Full,
@@ -26,7 +24,7 @@ pub(super) enum Answer {
 
 /// Something that a store either has or has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fact {
+pub(super) enum StoreFact {
     Cut(LaneId),
     Pause(LaneId),
     Endpoint(EndpointId),
@@ -35,7 +33,7 @@ pub(super) enum Fact {
 #[derive(Debug)]
 struct Sent {
     accepted: Accepted,
-    answer: Answer,
+    answer: LoadAnswer,
 }
 
 #[derive(Debug)]
@@ -48,19 +46,19 @@ struct Life {
 
 /// The answers of a store during one life.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct LoadLedger {
     sent: BTreeMap<MessageId, Sent>,
     lives: BTreeMap<DeliveryId, Life>,
     /// Pending deliveries for which no call is under way.
     waiting: BTreeSet<DeliveryId>,
-    facts: BTreeMap<Fact, Answer>,
+    facts: BTreeMap<StoreFact, LoadAnswer>,
     never: BTreeSet<MessageId>,
     next_fact: u64,
     acknowledged: u64,
     arrived: bool,
 }
 
-impl Ledger {
+impl LoadLedger {
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
@@ -94,23 +92,23 @@ impl Ledger {
 
     /// A random message that was acknowledged under an idempotency key.
     pub(super) fn keyed(&self, dice: &mut fastrand::Rng) -> Option<Accepted> {
-        let known = |sent: &&Sent| sent.answer == Answer::Done && sent.accepted.idempotency.is_some();
+        let known = |sent: &&Sent| sent.answer == LoadAnswer::Done && sent.accepted.idempotency.is_some();
         let keyed: Vec<_> = self.sent.values().filter(known).collect();
         let sent = keyed.get(dice.usize(..keyed.len().max(1)))?;
         Some(Accepted { deliveries: Vec::new(), ..sent.accepted.clone() })
     }
 
-    fn count(&mut self, answer: Answer) {
-        self.acknowledged += u64::from(answer == Answer::Done);
+    fn count(&mut self, answer: LoadAnswer) {
+        self.acknowledged += u64::from(answer == LoadAnswer::Done);
     }
 
-    pub(super) fn accepted(&mut self, accepted: Accepted, answer: Answer) {
+    pub(super) fn accepted(&mut self, accepted: Accepted, answer: LoadAnswer) {
         self.count(answer);
-        self.arrived |= answer == Answer::Done && !accepted.deliveries.is_empty();
+        self.arrived |= answer == LoadAnswer::Done && !accepted.deliveries.is_empty();
         for new in &accepted.deliveries {
             let id = new.delivery.id;
             self.lives.insert(id, Life { sure: new.delivery.clone(), perhaps: Vec::new() });
-            if answer == Answer::Done {
+            if answer == LoadAnswer::Done {
                 self.waiting.insert(id);
             }
         }
@@ -122,11 +120,11 @@ impl Ledger {
         self.never.insert(message);
     }
 
-    pub(super) fn settled(&mut self, next: Delivery, answer: Answer) {
+    pub(super) fn settled(&mut self, next: Delivery, answer: LoadAnswer) {
         self.count(answer);
         let Some(life) = self.lives.get_mut(&next.id) else { return };
         match answer {
-            Answer::Done => {
+            LoadAnswer::Done => {
                 let waits = !next.state.is_terminal();
                 let id = next.id;
                 life.sure = next;
@@ -134,8 +132,8 @@ impl Ledger {
                     self.waiting.insert(id);
                 }
             }
-            Answer::Doubt => life.perhaps.push(next),
-            Answer::Full | Answer::Wrong(_) => {}
+            LoadAnswer::Doubt => life.perhaps.push(next),
+            LoadAnswer::Full | LoadAnswer::Wrong(_) => {}
         }
     }
 
@@ -143,7 +141,7 @@ impl Ledger {
         self.waiting.extend(deliveries);
     }
 
-    pub(super) fn stated(&mut self, fact: Fact, answer: Answer) {
+    pub(super) fn stated(&mut self, fact: StoreFact, answer: LoadAnswer) {
         self.count(answer);
         self.facts.insert(fact, answer);
     }
@@ -152,9 +150,9 @@ impl Ledger {
     pub(super) fn check_start(&self, start: &SessionStart) -> Result<(), String> {
         for (fact, answer) in &self.facts {
             let found = match fact {
-                Fact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == CutScope::Lane(*lane)),
-                Fact::Pause(lane) => start.pauses.iter().any(|pause| pause.scope == PauseScope::Lane(*lane)),
-                Fact::Endpoint(_) => continue,
+                StoreFact::Cut(lane) => start.cuts.iter().any(|cut| cut.scope == CutScope::Lane(*lane)),
+                StoreFact::Pause(lane) => start.pauses.iter().any(|pause| pause.scope == PauseScope::Lane(*lane)),
+                StoreFact::Endpoint(_) => continue,
             };
             agrees(*answer, found).map_err(|how| format!("{fact:?} {how}"))?;
         }
@@ -165,7 +163,7 @@ impl Ledger {
     pub(super) async fn verify(&mut self, store: &Sqlite) -> Result<(), Flaw> {
         let unread = |error: StoreError| Flaw::Damaged(format!("the store cannot be read: {}", chain(&error)));
         for (fact, answer) in &mut self.facts {
-            if let Fact::Endpoint(id) = fact {
+            if let StoreFact::Endpoint(id) = fact {
                 let found = store.endpoint(*id).await.map_err(unread)?.is_some();
                 agrees(*answer, found).map_err(|how| format!("{fact:?} {how}"))?;
             }
@@ -201,7 +199,7 @@ impl Ledger {
                 }
             }
             // The doubt, if there was one, is resolved.
-            sent.answer = if found.is_some() { Answer::Done } else { Answer::Full };
+            sent.answer = if found.is_some() { LoadAnswer::Done } else { LoadAnswer::Full };
         }
         Ok(())
     }
@@ -222,10 +220,10 @@ impl Life {
 }
 
 /// Compares the answer to a call with whether its effect is found.
-fn agrees(answer: Answer, found: bool) -> Result<(), &'static str> {
+fn agrees(answer: LoadAnswer, found: bool) -> Result<(), &'static str> {
     match (answer, found) {
-        (Answer::Done, false) => Err("was acknowledged and is lost"),
-        (Answer::Full, true) => Err("was refused and is there"),
+        (LoadAnswer::Done, false) => Err("was acknowledged and is lost"),
+        (LoadAnswer::Full, true) => Err("was refused and is there"),
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@
 
 use posthaste_core::id::OriginId;
 
-use super::{Facts, Request, Violation, violation};
+use super::{Facts, SentRequest, Violation, violation};
 use crate::history::Ms;
 
 /// Failures in a row that open an endpoint's breaker.
@@ -47,7 +47,7 @@ impl<'a> Facts<'a> {
             let watch = self.watch(Kind::Endpoint, requests);
             opened += watch.opened;
             let waited = |at: Ms| {
-                let old = |it: &&&Request| self.sent.get(&it.delivery).is_some_and(|(sent, _)| sent.called_at < at);
+                let old = |it: &&&SentRequest| self.sent.get(&it.delivery).is_some_and(|(sent, _)| sent.called_at < at);
                 requests.iter().filter(|it| it.left_at >= at && it.attempt == 1).filter(old).count()
             };
             drained += watch.closed.iter().filter(|at| waited(**at) >= BACKLOG).count();
@@ -55,7 +55,7 @@ impl<'a> Facts<'a> {
         (opened, drained)
     }
 
-    fn watch<'r>(&self, kind: Kind, requests: &'r [&'a Request]) -> Watch<'r, 'a> {
+    fn watch<'r>(&self, kind: Kind, requests: &'r [&'a SentRequest]) -> Watch<'r, 'a> {
         let mut watch = Watch::new(kind, requests);
         // Times are measured by the node's clock: where it jumps, breakers cannot be judged.
         if !self.plan.clock_jumps {
@@ -66,7 +66,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The requests to each origin that lanes share, in the order in which they left.
-    fn by_origin(&self) -> Vec<(u64, Vec<&'a Request>)> {
+    fn by_origin(&self) -> Vec<(u64, Vec<&'a SentRequest>)> {
         let origin = |lane: u64| self.lane(lane)?.settings.origin.map(OriginId::raw);
         let mut origins: Vec<u64> =
             self.plan.lanes.iter().filter_map(|lane| Some(lane.settings.origin?.raw())).collect();
@@ -110,7 +110,7 @@ enum Said {
     Doubtful,
 }
 
-fn answer_kind(request: &Request) -> Said {
+fn answer_kind(request: &SentRequest) -> Said {
     match (request.status, request.cause) {
         (Some(200..=299), _) => Said::Success,
         // The receiver asks for a wait of one delivery alone, so the receiver itself is healthy.
@@ -156,7 +156,7 @@ struct Counts {
 /// Follows one breaker through the log.
 struct Watch<'r, 'a> {
     kind: Kind,
-    requests: &'r [&'a Request],
+    requests: &'r [&'a SentRequest],
     standing: Standing,
     broken: Vec<String>,
     opened: usize,
@@ -164,7 +164,7 @@ struct Watch<'r, 'a> {
 }
 
 impl<'r, 'a> Watch<'r, 'a> {
-    fn new(kind: Kind, requests: &'r [&'a Request]) -> Self {
+    fn new(kind: Kind, requests: &'r [&'a SentRequest]) -> Self {
         let standing = Standing::Closed(Counts::default());
         Self { kind, requests, standing, broken: Vec::new(), opened: 0, closed: Vec::new() }
     }

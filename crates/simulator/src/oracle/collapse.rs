@@ -2,7 +2,7 @@
 //! (A5).
 
 use super::{Facts, Violation, violation};
-use crate::history::{Ms, Sent};
+use crate::history::{Ms, SentMessage};
 
 impl<'a> Facts<'a> {
     pub(super) fn superseded_stay_unsent(&self, found: &mut Vec<Violation>) {
@@ -18,18 +18,18 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether another message may have superseded this one's delivery to the lane.
-    pub(super) fn may_be_superseded(&self, sent: &Sent, lane: u64) -> bool {
+    pub(super) fn may_be_superseded(&self, sent: &SentMessage, lane: u64) -> bool {
         self.under_its_key(sent, lane).any(|other| other.acked_at.is_none_or(|acked| acked >= sent.called_at))
     }
 
     /// Messages to the lane with the same key that were certainly sent later.
-    fn replacements(&self, sent: &Sent, lane: u64) -> impl Iterator<Item = &'a Sent> {
+    fn replacements(&self, sent: &SentMessage, lane: u64) -> impl Iterator<Item = &'a SentMessage> {
         let acked = sent.acked_at.unwrap_or(Ms::MAX);
         self.under_its_key(sent, lane).filter(move |other| acked < other.called_at)
     }
 
     /// Every message to the lane with the same key; the message itself too if it names the lane twice.
-    fn under_its_key(&self, sent: &Sent, lane: u64) -> impl Iterator<Item = &'a Sent> {
+    fn under_its_key(&self, sent: &SentMessage, lane: u64) -> impl Iterator<Item = &'a SentMessage> {
         let (collapse, message) = (sent.collapse, sent.message);
         self.history.sent.iter().filter(move |other| {
             let named = other.deliveries.iter().filter(|new| new.lane == lane).count();

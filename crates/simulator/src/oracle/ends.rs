@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Facts, Violation, violation};
-use crate::history::{Ms, Request, What};
+use crate::history::{Ms, SentRequest, What};
 
 /// The most attempts in a row that may fail because the name does not exist.
 const NAMELESS_MOST: usize = 5;
@@ -32,12 +32,12 @@ impl<'a> Facts<'a> {
 
     pub(super) fn gone_is_gone(&self, found: &mut Vec<Violation>) {
         for (lane, requests) in &self.by_lane {
-            let gone = |it: &&Request| it.answered_at.filter(|_| it.status == Some(410));
+            let gone = |it: &&SentRequest| it.answered_at.filter(|_| it.status == Some(410));
             for at in requests.iter().filter_map(gone) {
                 let was_there = |id: u64| self.sent.get(&id).is_some_and(|(sent, _)| sent.called_at <= at);
                 // The answer may be lost in a crash; then the attempt is made again.
                 let until = self.crash_from(at).unwrap_or(Ms::MAX);
-                let is_ended = |it: &&Request| was_there(it.delivery) || it.left_at <= at + GONE_FOR;
+                let is_ended = |it: &&SentRequest| was_there(it.delivery) || it.left_at <= at + GONE_FOR;
                 let later = requests.iter().filter(|it| it.left_at > at && it.left_at <= until).copied().find(is_ended);
                 if let Some(later) = later {
                     let seen = format!("lane {lane}: delivery {} left {} ms after", later.delivery, later.left_at - at);
@@ -52,14 +52,14 @@ impl<'a> Facts<'a> {
         for receipt in &self.history.asked {
             let What::Receipt(id) = receipt.what else { continue };
             let requests = self.requests(id);
-            let overtook = |it: &&&Request| {
+            let overtook = |it: &&&SentRequest| {
                 it.left_at < receipt.called_at && it.answered_at.is_some_and(|at| receipt.called_at < at)
             };
             let answered = receipt.answered_at.filter(|_| receipt.done);
             // A receipt that overtook the answer to its attempt counts without being answered, until the next crash.
             let overtaken = requests.iter().find(overtook).and_then(|it| it.answered_at);
             let lost = self.crash_from(receipt.called_at).unwrap_or(Ms::MAX);
-            let again = |it: &&&Request| {
+            let again = |it: &&&SentRequest| {
                 answered.is_some_and(|at| it.left_at > at)
                     || overtaken.is_some_and(|at| it.left_at > at && it.left_at <= lost)
             };
@@ -80,7 +80,6 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The time of the next crash.
     fn crash_from(&self, at: Ms) -> Option<Ms> {
         self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at)
     }

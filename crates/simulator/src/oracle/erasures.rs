@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{Facts, Violation, violation};
-use crate::history::{Asked, Ms, Request, Sent, What};
+use crate::history::{ApiCall, Ms, SentMessage, SentRequest, What};
 
 impl<'a> Facts<'a> {
     pub(super) fn erased_stay_unsent(&self, found: &mut Vec<Violation>) {
@@ -15,7 +15,7 @@ impl<'a> Facts<'a> {
                 found.push(violation("nothing is sent about an erased subject", seen));
             }
             let born = self.history.crashes.iter().map(|crash| crash.at).filter(|crash| *crash <= since).max();
-            let in_flight = |it: &&Request| {
+            let in_flight = |it: &&SentRequest| {
                 Some(it.left_at) > born && it.left_at < since && it.answered_at.is_some_and(|answered| answered > since)
             };
             let messages = self.requests_about(asked).filter(in_flight).filter_map(|it| self.sent.get(&it.delivery));
@@ -29,15 +29,14 @@ impl<'a> Facts<'a> {
     }
 
     /// Requests for messages about an erasure's subject that were certainly stored when it was called.
-    fn requests_about(&self, asked: &'a Asked) -> impl Iterator<Item = &'a Request> {
+    fn requests_about(&self, asked: &'a ApiCall) -> impl Iterator<Item = &'a SentRequest> {
         self.history.requests.iter().filter(move |request| {
             let sent = self.sent.get(&request.delivery).map(|(sent, _)| *sent);
             sent.is_some_and(|sent| is_of(asked, sent) && sent.acked_at.is_some_and(|acked| acked < asked.called_at))
         })
     }
 
-    /// Whether a message may have been erased.
-    pub(super) fn may_be_erased(&self, sent: &Sent) -> bool {
+    pub(super) fn may_be_erased(&self, sent: &SentMessage) -> bool {
         self.history.asked.iter().any(|asked| {
             let crash = self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= asked.called_at);
             // An erasure without an answer may have taken effect at any time until the next crash.
@@ -47,7 +46,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn is_of(asked: &Asked, sent: &Sent) -> bool {
+fn is_of(asked: &ApiCall, sent: &SentMessage) -> bool {
     match asked.what {
         What::Erase(None) => true,
         What::Erase(subject) => sent.subject == subject,

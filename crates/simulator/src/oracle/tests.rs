@@ -1,13 +1,13 @@
 //! The oracle must report violations: each test changes one thing in a good history.
 
 use super::*;
-use crate::history::{Asked, Crash};
+use crate::history::{ApiCall, Crash};
 
 const STRICT: usize = 1;
 
 /// Two lanes, the second one strict, of different tenants; three attempts each; no clock jumps.
-fn plan() -> Plan {
-    let mut plan = Plan::small(1);
+fn plan() -> RunPlan {
+    let mut plan = RunPlan::small(1);
     let template = plan.lanes.remove(0);
     plan.lanes = [Order::Fifo, Order::Strict]
         .into_iter()
@@ -27,8 +27,8 @@ fn plan() -> Plan {
     plan
 }
 
-fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
-    Sent {
+fn sent(message: u64, lane: u64, called_at: Ms) -> SentMessage {
+    SentMessage {
         called_at,
         acked_at: Some(called_at + 10),
         message,
@@ -42,8 +42,8 @@ fn sent(message: u64, lane: u64, called_at: Ms) -> Sent {
     }
 }
 
-fn request(delivery: u64, lane: u64, left_at: Ms, attempt: u16, status: u16) -> Request {
-    Request {
+fn request(delivery: u64, lane: u64, left_at: Ms, attempt: u16, status: u16) -> SentRequest {
+    SentRequest {
         left_at,
         stamped: left_at,
         delivery,
@@ -86,12 +86,21 @@ fn broken(tamper: impl FnOnce(&mut History)) -> Vec<&'static str> {
     broken
 }
 
-fn asked(what: What, at: Ms) -> Asked {
-    Asked { what, called_at: at, answered_at: Some(at), done: true }
+fn asked(what: What, at: Ms) -> ApiCall {
+    ApiCall { what, called_at: at, answered_at: Some(at), done: true }
 }
 
-fn look(at: Ms, until: Ms) -> Look {
-    Look { at, stamped: at, life: 1, delivery: 10, state: "retry", attempts: 1, why: "backoff", until: Some(until) }
+fn look(at: Ms, until: Ms) -> PendingSnapshot {
+    PendingSnapshot {
+        at,
+        stamped: at,
+        life: 1,
+        delivery: 10,
+        state: "retry",
+        attempts: 1,
+        why: "backoff",
+        until: Some(until),
+    }
 }
 
 #[test]
@@ -234,7 +243,7 @@ fn request_after_a_cut_is_reported() {
     for cut in [What::Cancel(1), What::EndLane(101, 10)] {
         let late = |it: &mut History| it.asked.push(asked(cut, 8_000));
         assert_eq!(broken(late), ["nothing is sent after a cut was answered"], "{cut:?}");
-        let unanswered = |it: &mut History| it.asked.push(Asked { answered_at: None, ..asked(cut, 8_000) });
+        let unanswered = |it: &mut History| it.asked.push(ApiCall { answered_at: None, ..asked(cut, 8_000) });
         assert_eq!(broken(unanswered), [""; 0], "{cut:?} was not answered");
     }
     assert_eq!(broken(|it| it.asked.push(asked(What::EndLane(101, 9), 8_000))), [""; 0], "born after the cut");

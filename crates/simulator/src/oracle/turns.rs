@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Facts, Violation, violation};
-use crate::history::{Look, Ms, Request};
+use crate::history::{Ms, PendingSnapshot, SentRequest};
 use crate::plan::Happening;
 
 /// How many requests of other tenants, no more urgent, may leave while a tenant only waits for its turn.
@@ -28,7 +28,7 @@ impl Facts<'_> {
         }
         let slow: Vec<(Ms, Ms)> =
             self.plan.happenings.iter().filter_map(|(at, what)| store_is_slow(*at, what)).collect();
-        let mut since: BTreeMap<u64, &Look> = BTreeMap::new();
+        let mut since: BTreeMap<u64, &PendingSnapshot> = BTreeMap::new();
         for look in &self.history.looks {
             let first = *since.entry(look.delivery).or_insert(look);
             let waits = look.why == "turn" && (look.why, look.life) == (first.why, first.life);
@@ -43,14 +43,14 @@ impl Facts<'_> {
     }
 
     /// Whether the delivery's tenant had an attempt under way between two views.
-    fn is_served(&self, first: &Look, last: &Look) -> bool {
+    fn is_served(&self, first: &PendingSnapshot, last: &PendingSnapshot) -> bool {
         let mut mine = self.until(last).iter().filter(|it| self.is_mine(last, it));
         mine.any(|it| it.answered_at.is_some_and(|at| at >= first.at) || it.left_at > first.at)
     }
 
     /// A description of the slot-time that others had between two views, if it was too much.
-    fn passed_over(&self, first: &Look, last: &Look) -> Option<String> {
-        let took = |it: &Request| it.answered_at.unwrap_or(last.at).min(last.at) - it.left_at;
+    fn passed_over(&self, first: &PendingSnapshot, last: &PendingSnapshot) -> Option<String> {
+        let took = |it: &SentRequest| it.answered_at.unwrap_or(last.at).min(last.at) - it.left_at;
         let began = self.history.crashes.iter().map(|crash| crash.at).take_while(|at| *at < last.at).last();
         let own: Ms = self
             .until(last)
@@ -59,7 +59,7 @@ impl Facts<'_> {
             .map(took)
             .sum();
         let tier = |id: u64| self.sent.get(&id).map(|(sent, _)| sent.tier);
-        let may_go_first = |it: &Request| tier(it.delivery) < tier(last.delivery);
+        let may_go_first = |it: &SentRequest| tier(it.delivery) < tier(last.delivery);
         let others = self.until(last).iter().filter(|it| it.left_at > first.at && !may_go_first(it));
         let had: Vec<Ms> = others.map(|it| took(it).min(SLOT_TIME_MOST)).collect();
         let tenants = self.plan.lanes.iter().map(|lane| lane.settings.tenant.raw()).max().unwrap_or(0).cast_signed();
@@ -76,12 +76,12 @@ impl Facts<'_> {
     }
 
     /// The requests that had left at the time of a view.
-    fn until(&self, look: &Look) -> &[Request] {
+    fn until(&self, look: &PendingSnapshot) -> &[SentRequest] {
         let requests = &self.history.requests;
         &requests[..requests.partition_point(|it| it.left_at <= look.at)]
     }
 
-    fn is_mine(&self, look: &Look, request: &Request) -> bool {
+    fn is_mine(&self, look: &PendingSnapshot, request: &SentRequest) -> bool {
         let lane = self.sent.get(&look.delivery).map(|(_, new)| new.lane);
         lane.is_some_and(|lane| self.tenant(lane) == self.tenant(request.lane))
     }

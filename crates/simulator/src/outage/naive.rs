@@ -25,11 +25,9 @@ pub const SPREAD: Naive = Naive { name: "naive-spread", does: "10 s doubling to 
 pub const SCHEDULE: Naive =
     Naive { name: "naive-schedule", does: "10 s, 30 s, 2 min … 24 h, ±20 %", spec: schedule };
 
-/// All naive policies.
 pub const ALL: [Naive; 4] = [FIXED, EXPONENTIAL, SPREAD, SCHEDULE];
 
 impl Naive {
-    /// The policy with that name.
     pub fn named(name: &str) -> Option<Self> {
         ALL.into_iter().find(|naive| naive.name == name)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use posthaste_core::policy::Policy;
 
 use super::naive::{FIXED, Naive, SCHEDULE, SPREAD};
-use super::{Down, Outcome, Scenario, Sender, play_all};
+use super::{Down, OutageOutcome, OutageScenario, Sender, play_all};
 use posthaste_prove::{Figure, Findings, Options};
 
 /// How far a figure of the model may be from the known one.
@@ -18,19 +18,18 @@ const ERROR_BAR_PERCENT: f64 = 10.0;
 /// The bar for the peak: the maximum over thousands of random seconds varies more than a mean.
 const PEAK_ERROR_BAR_PERCENT: f64 = 20.0;
 
-/// Runs `outage`.
 pub fn run(options: &Options) -> Findings {
     let first = options.first.unwrap_or(1);
     let (known_seeds, shipped_seeds) = if options.quick { (3, 3) } else { (4, 20) };
     let shipped_seeds = options.seeds.unwrap_or(shipped_seeds);
     let known = KNOWN.iter().flat_map(|known| (first..first + known_seeds).map(|seed| known.play(seed)));
     let shipped = KINDS.iter().flat_map(|kind| (first..first + shipped_seeds).map(|seed| kind.play(seed)));
-    let plays: Vec<(Scenario, Sender)> = known.chain(shipped).collect();
+    let plays: Vec<(OutageScenario, Sender)> = known.chain(shipped).collect();
     eprintln!("outage: {} runs of an hour and more", plays.len());
     let outcomes = play_all(&plays, |_, _| {});
 
     let mut outcomes = outcomes.into_iter();
-    let mut take = |count: u64| -> Vec<Outcome> { (0..count).filter_map(|_| outcomes.next()).collect() };
+    let mut take = |count: u64| -> Vec<OutageOutcome> { (0..count).filter_map(|_| outcomes.next()).collect() };
     let known = KNOWN.each_ref().map(|known| (known, take(known_seeds)));
     let mut figures: Vec<Figure> = known.iter().flat_map(|(known, outcomes)| known.compare(outcomes)).collect();
     for kind in &KINDS {
@@ -91,12 +90,12 @@ const KNOWN: [Known; 3] = [
 ];
 
 impl Known {
-    fn play(&self, seed: u64) -> (Scenario, Sender) {
-        (Scenario { seed, ..Scenario::default() }, Sender::bare(self.naive.policy()))
+    fn play(&self, seed: u64) -> (OutageScenario, Sender) {
+        (OutageScenario { seed, ..OutageScenario::default() }, Sender::bare(self.naive.policy()))
     }
 
-    fn compare(&self, outcomes: &[Outcome]) -> [Figure; 2] {
-        let middle = |value: fn(&Outcome) -> f64| median(outcomes.iter().map(value).collect());
+    fn compare(&self, outcomes: &[OutageOutcome]) -> [Figure; 2] {
+        let middle = |value: fn(&OutageOutcome) -> f64| median(outcomes.iter().map(value).collect());
         let figures = [
             ("tries into the outage", self.tries_into_outage, middle(|outcome| outcome.tries_into_outage as f64)),
             ("delivered a second", self.goodput, middle(|outcome| outcome.goodput)),
@@ -155,12 +154,12 @@ const KINDS: [Kind; 3] = [
 ];
 
 impl Kind {
-    fn play(&self, seed: u64) -> (Scenario, Sender) {
-        let scenario = Scenario { down: self.down, shed_cost: self.shed_cost, seed, ..Scenario::default() };
+    fn play(&self, seed: u64) -> (OutageScenario, Sender) {
+        let scenario = OutageScenario { down: self.down, shed_cost: self.shed_cost, seed, ..OutageScenario::default() };
         (scenario, Sender::posthaste(Policy::default()))
     }
 
-    fn judge(&self, first: u64, outcomes: &[Outcome]) -> Vec<Figure> {
+    fn judge(&self, first: u64, outcomes: &[OutageOutcome]) -> Vec<Figure> {
         for (seed, outcome) in (first..).zip(outcomes) {
             eprintln!("outage: {}, seed {seed}: {}", self.name, Line(outcome));
         }
@@ -169,10 +168,10 @@ impl Kind {
 }
 
 /// The figures of a kind of outage: the worst over all seeds, except for `fresh_p99_beyond_detection`, which is a mean.
-fn bars(kind: &str, outcomes: &[Outcome]) -> Vec<Figure> {
-    let worst = |value: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
+fn bars(kind: &str, outcomes: &[OutageOutcome]) -> Vec<Figure> {
+    let worst = |value: &dyn Fn(&OutageOutcome) -> f64| outcomes.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
     let at_most = |name: &str, value: f64, unit, bar| Figure::at_most(&format!("{kind}_{name}"), value, unit, bar);
-    let beyond = |one: &Outcome| seconds(one.fresh_p99) - one.detection_lag.map_or(0.0, |lag| lag.as_secs_f64());
+    let beyond = |one: &OutageOutcome| seconds(one.fresh_p99) - one.detection_lag.map_or(0.0, |lag| lag.as_secs_f64());
     let mean_beyond = outcomes.iter().map(beyond).sum::<f64>() / outcomes.len() as f64;
     vec![
         at_most("tries_into_outage", worst(&|one| one.tries_into_outage as f64), "tries", 150.0),
@@ -188,7 +187,7 @@ fn bars(kind: &str, outcomes: &[Outcome]) -> Vec<Figure> {
 }
 
 /// A run as one line of text.
-struct Line<'a>(&'a Outcome);
+struct Line<'a>(&'a OutageOutcome);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +213,7 @@ impl fmt::Display for Line<'_> {
 
 /// The control: how many bars bare retries miss. Bars about breakers and losses are left out: bare retries have no
 /// breaker and lose nothing.
-fn control(bare: &[Outcome]) -> Figure {
+fn control(bare: &[OutageOutcome]) -> Figure {
     let telling = ["tries_into_outage", "peak_second", "503s_after_recovery", "tries_a_message", "fresh_p99"];
     let judged = bars("control", bare);
     let falls_short = |name: &&&str| {

@@ -7,7 +7,7 @@ use posthaste_core::cause::Cause;
 use posthaste_core::classify;
 use posthaste_core::delivery::Verdict;
 
-use super::Scenario;
+use super::OutageScenario;
 
 /// The bound of the queue: a request that would wait longer than this is answered `503`.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -23,7 +23,6 @@ const SHEDS_IN: Duration = Duration::ZERO;
 /// How the receiver fails while it is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// It refuses connections.
     Refuses,
     /// A proxy in front of it answers `503`.
     Unavailable,
@@ -33,7 +32,7 @@ pub enum Down {
 
 /// The receiver's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ModelAnswer {
     /// The time from the request to its result.
     pub(super) after: Duration,
     pub(super) verdict: Verdict,
@@ -41,7 +40,7 @@ pub(super) struct Answer {
 
 /// A receiver. Its times count from the start of the run.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct ModelReceiver {
     service: Duration,
     shed: Duration,
     outage: Range<Duration>,
@@ -50,8 +49,8 @@ pub(super) struct Receiver {
     busy_until: Duration,
 }
 
-impl Receiver {
-    pub(super) fn new(scenario: &Scenario) -> Self {
+impl ModelReceiver {
+    pub(super) fn new(scenario: &OutageScenario) -> Self {
         let service = Duration::from_secs_f64(1.0 / scenario.capacity);
         Self {
             service,
@@ -63,24 +62,24 @@ impl Receiver {
     }
 
     /// Handles a request.
-    pub(super) fn answer(&mut self, now: Duration, probe: bool) -> Answer {
+    pub(super) fn answer(&mut self, now: Duration, probe: bool) -> ModelAnswer {
         if self.outage.contains(&now) {
             return match self.down {
-                Down::Refuses => Answer { after: FAILS_IN, verdict: Verdict::of(Cause::ConnectRefused) },
-                Down::Unavailable => Answer { after: FAILS_IN, verdict: status(503) },
+                Down::Refuses => ModelAnswer { after: FAILS_IN, verdict: Verdict::of(Cause::ConnectRefused) },
+                Down::Unavailable => ModelAnswer { after: FAILS_IN, verdict: status(503) },
                 Down::Silent => {
                     let after = if probe { PROBE_TIMEOUT } else { ATTEMPT_TIMEOUT };
-                    Answer { after, verdict: Verdict::of(Cause::Unknown) }
+                    ModelAnswer { after, verdict: Verdict::of(Cause::Unknown) }
                 }
             };
         }
         let begins = self.busy_until.max(now);
         if begins - now > LONGEST_WAIT {
             self.busy_until += self.shed;
-            return Answer { after: SHEDS_IN, verdict: status(503) };
+            return ModelAnswer { after: SHEDS_IN, verdict: status(503) };
         }
         self.busy_until = begins + self.service;
-        Answer { after: self.busy_until - now, verdict: status(200) }
+        ModelAnswer { after: self.busy_until - now, verdict: status(200) }
     }
 }
 
@@ -93,13 +92,13 @@ fn status(code: u16) -> Verdict {
 mod tests {
     use super::*;
 
-    fn statuses(receiver: &mut Receiver, at: Duration, requests: usize) -> Vec<Option<u16>> {
+    fn statuses(receiver: &mut ModelReceiver, at: Duration, requests: usize) -> Vec<Option<u16>> {
         (0..requests).map(|_| receiver.answer(at, false).verdict.status).collect()
     }
 
     #[test]
     fn requests_over_the_bound_of_the_queue_get_503() {
-        let mut receiver = Receiver::new(&Scenario { outage: Duration::ZERO, ..Scenario::default() });
+        let mut receiver = ModelReceiver::new(&OutageScenario { outage: Duration::ZERO, ..OutageScenario::default() });
         let answered = statuses(&mut receiver, Duration::from_secs(10), 150);
         // Two seconds of queue at 50 a second, and the request that is being served.
         assert_eq!(answered.iter().filter(|status| **status == Some(200)).count(), 101);
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn cost_of_a_503_adds_to_the_queue() {
-        let mut receiver = Receiver::new(&Scenario { shed_cost: 0.25, ..Scenario::default() });
+        let mut receiver = ModelReceiver::new(&OutageScenario { shed_cost: 0.25, ..OutageScenario::default() });
         statuses(&mut receiver, Duration::ZERO, 101 + 400);
         // 400 rejections at a quarter of the service time each are two more seconds: the queue is still full.
         assert_eq!(receiver.answer(Duration::from_millis(1_990), false).verdict.status, Some(503));
@@ -123,8 +122,8 @@ mod tests {
             (Down::Unavailable, Cause::Unavailable),
             (Down::Silent, Cause::Unknown),
         ] {
-            let scenario = Scenario { down, ..Scenario::default() };
-            let mut receiver = Receiver::new(&scenario);
+            let scenario = OutageScenario { down, ..OutageScenario::default() };
+            let mut receiver = ModelReceiver::new(&scenario);
             let last_moment = scenario.recovers() - Duration::from_millis(1);
             assert_eq!(receiver.answer(scenario.outage_begins(), false).verdict.cause, cause);
             assert_eq!(receiver.answer(last_moment, false).verdict.cause, cause);

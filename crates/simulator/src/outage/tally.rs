@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use super::{FRESH, Scenario};
+use super::{FRESH, OutageScenario};
 
 /// The load on the receiver in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
-    /// Requests.
     pub tries: u32,
     /// Requests that were refused, answered `503` or not answered.
     pub failed: u32,
@@ -17,7 +16,7 @@ pub struct Second {
 /// The results of a run. *Held* messages were created during the outage, *fresh* messages within [`FRESH`] after it.
 /// Only these two kinds count.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct OutageOutcome {
     /// Held and fresh messages.
     pub messages: u64,
     /// Requests to a receiver that was down.
@@ -63,19 +62,18 @@ pub struct Outcome {
 struct Life {
     created: Duration,
     tries: u32,
-    end: Option<End>,
+    end: Option<MessageEnd>,
 }
 
-/// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum MessageEnd {
     Delivered(Duration),
     Lost,
 }
 
 /// The counts of a run under way.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct OutageTally {
     outage_begins: Duration,
     recovers: Duration,
     watch: Duration,
@@ -89,8 +87,8 @@ pub(super) struct Tally {
     breaker_closed: Option<Duration>,
 }
 
-impl Tally {
-    pub(super) fn new(scenario: &Scenario) -> Self {
+impl OutageTally {
+    pub(super) fn new(scenario: &OutageScenario) -> Self {
         Self {
             outage_begins: scenario.outage_begins(),
             recovers: scenario.recovers(),
@@ -129,14 +127,13 @@ impl Tally {
         }
     }
 
-    /// Counts the end of a message.
-    pub(super) fn ended(&mut self, message: usize, end: End) {
+    pub(super) fn ended(&mut self, message: usize, end: MessageEnd) {
         let life = &mut self.lives[message];
         if life.end.replace(end).is_none() && life.created < self.recovers + FRESH {
             self.unended -= 1;
         }
         let fresh_time = self.recovers..self.recovers + FRESH;
-        self.delivered_fresh_time += u64::from(matches!(end, End::Delivered(at) if fresh_time.contains(&at)));
+        self.delivered_fresh_time += u64::from(matches!(end, MessageEnd::Delivered(at) if fresh_time.contains(&at)));
     }
 
     /// Notes that the sender's breaker is closed after the recovery; only the first call counts.
@@ -153,7 +150,7 @@ impl Tally {
         now >= self.recovers + self.watch.max(FRESH) && self.unended == 0
     }
 
-    pub(super) fn outcome(mut self, now: Duration) -> Outcome {
+    pub(super) fn outcome(mut self, now: Duration) -> OutageOutcome {
         self.seconds.resize(whole_seconds(now).max(self.seconds.len()), Second::default());
         let held = self.born(self.outage_begins, self.recovers);
         let fresh = self.born(self.recovers, self.recovers + FRESH);
@@ -166,7 +163,7 @@ impl Tally {
         let after: Vec<u32> =
             self.seconds.iter().skip(whole_seconds(self.recovers)).map(|second| second.tries).collect();
         let fresh_seconds = whole_seconds(FRESH);
-        Outcome {
+        OutageOutcome {
             messages: all.len() as u64,
             tries_into_outage: self.tries_into_outage,
             tries_after: self.tries_after,
@@ -183,7 +180,7 @@ impl Tally {
             tries_a_message: tries_each(&all),
             tries_a_held_message: tries_each(&held),
             detection_lag: self.breaker_closed.map(|closed| closed.saturating_sub(self.recovers)),
-            lost: all.iter().filter(|life| life.end == Some(End::Lost)).count() as u64,
+            lost: all.iter().filter(|life| life.end == Some(MessageEnd::Lost)).count() as u64,
             waiting: self.unended,
             seconds: self.seconds,
         }
@@ -198,9 +195,9 @@ impl Tally {
 fn sorted(lives: &[Life], time: impl Fn(Duration, Duration) -> Duration) -> Vec<Option<Duration>> {
     let mut times: Vec<Option<Duration>> = lives
         .iter()
-        .filter(|life| life.end != Some(End::Lost))
+        .filter(|life| life.end != Some(MessageEnd::Lost))
         .map(|life| match life.end {
-            Some(End::Delivered(at)) => Some(time(life.created, at)),
+            Some(MessageEnd::Delivered(at)) => Some(time(life.created, at)),
             _ => None,
         })
         .collect();
@@ -232,9 +229,9 @@ mod tests {
     }
 
     /// Down from 10 to 20; the breaker closes at 25. One message a second from 0 to 40.
-    fn tally() -> Tally {
-        let scenario = Scenario { warm_up: at(10), outage: at(10), ..Scenario::default() };
-        let mut tally = Tally::new(&scenario);
+    fn tally() -> OutageTally {
+        let scenario = OutageScenario { warm_up: at(10), outage: at(10), ..OutageScenario::default() };
+        let mut tally = OutageTally::new(&scenario);
         (0..40).for_each(|second| tally.created(at(second)));
         tally.breaker_closed(at(25));
         tally
@@ -249,10 +246,10 @@ mod tests {
             if held {
                 tally.sent(message, at(created), false);
                 tally.sent(message, at(30), true);
-                tally.ended(message, End::Delivered(at(30)));
+                tally.ended(message, MessageEnd::Delivered(at(30)));
             } else {
                 tally.sent(message, at(created), true);
-                tally.ended(message, End::Delivered(at(created)));
+                tally.ended(message, MessageEnd::Delivered(at(created)));
             }
         }
         assert!(!tally.is_complete(at(100)) && tally.is_complete(at(20) + FRESH));
@@ -272,9 +269,9 @@ mod tests {
         let mut tally = tally();
         for message in 10..40 {
             match message {
-                10 => tally.ended(message, End::Lost),
+                10 => tally.ended(message, MessageEnd::Lost),
                 11 => {}
-                _ => tally.ended(message, End::Delivered(at(60))),
+                _ => tally.ended(message, MessageEnd::Delivered(at(60))),
             }
         }
         let outcome = tally.outcome(at(100));

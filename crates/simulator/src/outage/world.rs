@@ -21,9 +21,9 @@ use posthaste_engine::dispatch::call::perform;
 use posthaste_engine::dispatch::{Dispatch, Effect, Event, Finished, StoreCall};
 use posthaste_store::{Accepted, MemoryStore, Message, NewDelivery, Session};
 
-use super::receiver::Receiver;
-use super::tally::{End, Outcome, Tally};
-use super::{Scenario, Sender};
+use super::receiver::ModelReceiver;
+use super::tally::{MessageEnd, OutageOutcome, OutageTally};
+use super::{OutageScenario, Sender};
 
 /// The first moment on the loop's clock.
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -34,7 +34,7 @@ const KEYS_A_MESSAGE: u64 = 2;
 const TIER: Tier = Tier::Promotional;
 
 /// Runs a scenario to its end.
-pub(super) fn play(scenario: &Scenario, sender: &Sender) -> Outcome {
+pub(super) fn play(scenario: &OutageScenario, sender: &Sender) -> OutageOutcome {
     let mut world = World::new(scenario, sender);
     let ends = BEGIN + scenario.recovers() + scenario.horizon;
     while world.now < ends && !world.tally.is_complete(world.elapsed()) {
@@ -51,7 +51,7 @@ struct World {
     dispatch: Dispatch,
     session: Session,
     disk: MemoryStore,
-    receiver: Receiver,
+    receiver: ModelReceiver,
     recovers: Duration,
     rng: Rng,
     load: f64,
@@ -66,11 +66,11 @@ struct World {
     answers: BTreeMap<(Timestamp, u64), Finished>,
     requests: u64,
     effects: Vec<Effect>,
-    tally: Tally,
+    tally: OutageTally,
 }
 
 impl World {
-    fn new(scenario: &Scenario, sender: &Sender) -> Self {
+    fn new(scenario: &OutageScenario, sender: &Sender) -> Self {
         let disk = MemoryStore::default();
         disk.lock().put_lane(Arc::clone(&sender.lane));
         let start = disk.lock().open(BEGIN);
@@ -80,7 +80,7 @@ impl World {
             dispatch: Dispatch::new(sender.limits, start.session),
             session: start.session,
             disk,
-            receiver: Receiver::new(scenario),
+            receiver: ModelReceiver::new(scenario),
             recovers: scenario.recovers(),
             rng: Rng::with_seed(scenario.seed),
             load: scenario.load,
@@ -91,7 +91,7 @@ impl World {
             answers: BTreeMap::new(),
             requests: 0,
             effects: Vec::new(),
-            tally: Tally::new(scenario),
+            tally: OutageTally::new(scenario),
         };
         world.next_message = world.gap();
         world.step(Event::Started(Box::new(start)));
@@ -224,8 +224,8 @@ impl World {
 
     fn settled(&mut self, delivery: &Delivery) {
         let end = match delivery.state {
-            State::Delivered { at } => End::Delivered(at.since(BEGIN)),
-            state if state.is_terminal() => End::Lost,
+            State::Delivered { at } => MessageEnd::Delivered(at.since(BEGIN)),
+            state if state.is_terminal() => MessageEnd::Lost,
             _ => return,
         };
         self.tally.ended(number(delivery.id), end);
@@ -250,8 +250,8 @@ mod tests {
     use super::*;
 
     /// An outage of two minutes, at a load that is small enough for a test.
-    fn small(seed: u64) -> Scenario {
-        Scenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(120), seed, ..Scenario::default() }
+    fn small(seed: u64) -> OutageScenario {
+        OutageScenario { load: 3.0, capacity: 5.0, outage: Duration::from_secs(120), seed, ..OutageScenario::default() }
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn posthaste_sends_little_to_a_receiver_that_is_down() {
         for down in [Down::Refuses, Down::Unavailable, Down::Silent] {
-            let scenario = Scenario { down, ..small(1) };
+            let scenario = OutageScenario { down, ..small(1) };
             let outcome = play(&scenario, &Sender::posthaste(Policy::default()));
             let tries = outcome.tries_into_outage;
             assert!(tries > 0 && tries < 120, "{down:?}: {tries} tries into the outage");
@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn run_with_pending_messages_ends_at_its_horizon() {
-        let scenario = Scenario { outage: Duration::from_secs(3_600), horizon: Duration::from_secs(1_800), ..small(1) };
+        let scenario =
+            OutageScenario { outage: Duration::from_secs(3_600), horizon: Duration::from_secs(1_800), ..small(1) };
         let outcome = play(&scenario, &Sender::bare(naive::SCHEDULE.policy()));
         assert_eq!(outcome.seconds.len(), 120 + 3_600 + 1_800);
         assert!(outcome.waiting > 0 && outcome.drained.is_none());

@@ -23,8 +23,7 @@ const POLICIES: [(&str, u16); 7] =
 /// The most behaviours of a receiver.
 const MODES_MAX: usize = 40;
 
-/// The destinations of a plan.
-pub(super) struct Destinations {
+pub(super) struct PlannedDestinations {
     pub(super) lanes: Vec<LanePlan>,
     hot: Vec<usize>,
     /// The share of messages that go to a hot lane, in percent.
@@ -37,7 +36,7 @@ struct Host {
     modes: Vec<(Ms, Mode)>,
 }
 
-impl Destinations {
+impl PlannedDestinations {
     pub(super) fn make(rng: &mut Rng, count: usize, healed_at: Ms) -> Self {
         let tenants = rng.u64(3..=5);
         let hosts: Vec<Host> = (0..=count / 4)

@@ -68,7 +68,6 @@ fn parse(bug: &str, text: &str) -> Result<Vec<Patch>, CannotRun> {
     if patches.is_empty() { Err(wrong("it changes nothing")) } else { Ok(patches) }
 }
 
-/// The lines up to a marker.
 fn part<'a>(lines: &mut impl Iterator<Item = &'a str>, marker: &str) -> Option<String> {
     let mut text = String::new();
     for line in lines {

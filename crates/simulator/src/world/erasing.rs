@@ -11,7 +11,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_engine::dispatch::{Command, Event, Finished, SendAttempt, Ticket};
 use posthaste_store::{Archive, Erase, ErasureTarget};
 
-use super::super::history::{Asked, Ms, What};
+use super::super::history::{ApiCall, Ms, What};
 use super::super::producer::{TENANT, subject_name};
 use super::{Ahead, World};
 
@@ -28,7 +28,7 @@ impl World<'_> {
         }
         let asked = self.history.asked.len();
         let what = What::Erase(whom);
-        self.history.asked.push(Asked { what, called_at: self.now, answered_at: None, done: false });
+        self.history.asked.push(ApiCall { what, called_at: self.now, answered_at: None, done: false });
         let life = self.life;
         let ticket = self.ticket();
         self.step(Event::Command(ticket, Command::Erased(TENANT, whom.map(subject_name))));

@@ -12,11 +12,11 @@ use std::path::Path;
 
 use hyper::Method;
 
-use crate::fixtures::caller::Answer;
+use crate::fixtures::caller::ApiAnswer;
 use crate::fixtures::posthaste::{self, Launch};
 use crate::prove::{Figure, Findings, Options};
-use cases::{CASES, Case};
-use routes::{Route, World};
+use cases::{ApiCase, CASES};
+use routes::{ApiWorld, DocumentedRoute};
 
 /// Runs the proof. It takes seconds, so there is no shorter form.
 pub fn run(_: &Options) -> Findings {
@@ -28,7 +28,7 @@ pub fn run(_: &Options) -> Findings {
 async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
-    let mut world = World::begin(server.address).await?;
+    let mut world = ApiWorld::begin(server.address).await?;
     let routes = routes::documented(&mut world.line).await?;
     let mut trial = Trial::default();
     let mut untried = 0;
@@ -67,7 +67,7 @@ struct Trial {
 }
 
 impl Trial {
-    async fn good(&mut self, world: &mut World, route: &Route, case: &Case) -> io::Result<()> {
+    async fn good(&mut self, world: &mut ApiWorld, route: &DocumentedRoute, case: &ApiCase) -> io::Result<()> {
         let path = world.path(&route.path);
         let answer = world.line.call_as(method(route)?, &path, &[], route.declared(), world.filled(case.body)).await?;
         self.good += 1;
@@ -77,7 +77,7 @@ impl Trial {
     }
 
     /// Tries the requests that every route must refuse.
-    async fn bad(&mut self, world: &mut World, route: &Route) -> io::Result<()> {
+    async fn bad(&mut self, world: &mut ApiWorld, route: &DocumentedRoute) -> io::Result<()> {
         for bad in refused(route, &world.path(&route.path))? {
             let Bad { what, method, path, head, declared, body, status, code } = bad;
             let answer = world.line.call_as(method, &path, head, declared, body).await?;
@@ -87,7 +87,7 @@ impl Trial {
         Ok(())
     }
 
-    fn check(&mut self, what: &str, holds: bool, answer: &Answer) {
+    fn check(&mut self, what: &str, holds: bool, answer: &ApiAnswer) {
         if !holds {
             self.wrong += 1;
             eprintln!("unexpected answer: {what}: {} {}", answer.status, answer.body);
@@ -95,7 +95,7 @@ impl Trial {
     }
 
     /// The control: counts 1 if the checks accept a `404` as what it is, and not as a success or as another problem.
-    async fn control(&self, world: &mut World) -> io::Result<usize> {
+    async fn control(&self, world: &mut ApiWorld) -> io::Result<usize> {
         let answer = world.line.call(Method::GET, "/v1/messages/no-such-id", &[], "").await?;
         let caught = !is_good(&answer, 200) && !is_problem(&answer, 404, "another_code");
         Ok(usize::from(caught && is_problem(&answer, 404, "not_found")))
@@ -115,7 +115,7 @@ struct Bad {
 }
 
 /// The bad requests that apply to a route; `path` is a valid path of it.
-fn refused(route: &Route, path: &str) -> io::Result<Vec<Bad>> {
+fn refused(route: &DocumentedRoute, path: &str) -> io::Result<Vec<Bad>> {
     let usual = |what, status, code| {
         let (path, declared) = (path.to_owned(), route.declared());
         Ok::<_, io::Error>(Bad { what, method: method(route)?, path, head: &[], declared, body: "", status, code })
@@ -144,11 +144,11 @@ fn refused(route: &Route, path: &str) -> io::Result<Vec<Bad>> {
     Ok(all)
 }
 
-fn method(route: &Route) -> io::Result<Method> {
+fn method(route: &DocumentedRoute) -> io::Result<Method> {
     route.method.parse().map_err(io::Error::other)
 }
 
-fn is_good(answer: &Answer, status: u16) -> bool {
+fn is_good(answer: &ApiAnswer, status: u16) -> bool {
     let declared = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_declared = match status {
         204 => answer.body.is_empty(),
@@ -159,7 +159,7 @@ fn is_good(answer: &Answer, status: u16) -> bool {
     answer.status == status && is_declared && answer.headers.contains_key("request-id")
 }
 
-fn is_problem(answer: &Answer, status: u16, code: &str) -> bool {
+fn is_problem(answer: &ApiAnswer, status: u16, code: &str) -> bool {
     let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
     let has_text = |name: &str| body[name].as_str().is_some_and(|text| !text.is_empty());
     answer.status == status

@@ -23,7 +23,7 @@ use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use world::World;
+use world::AuditWorld;
 
 const FULL: u64 = 2_000;
 const QUICK: u64 = 200;
@@ -52,12 +52,11 @@ pub fn main(args: &[&str]) -> ExitCode {
     }
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let tampers = if options.quick { QUICK } else { FULL };
     let first = options.first.unwrap_or(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let world = runtime.block_on(World::make())?;
+    let world = runtime.block_on(AuditWorld::make())?;
     let mut tally = Tally::default();
     tally.untouched(&audit(world.folder(), &world.trust(world.ended()))?, "as it was made");
     for seed in first..first + tampers {
@@ -98,7 +97,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn tampered(&mut self, world: &World, seed: u64) -> Result<(), CannotRun> {
+    fn tampered(&mut self, world: &AuditWorld, seed: u64) -> Result<(), CannotRun> {
         let copy = world.copy()?;
         let what = tamper(copy.path(), &world.exported, seed)?;
         let report = audit(copy.path(), &world.trust(world.ended()))?;
@@ -161,7 +160,7 @@ fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRu
 
 /// Audits of a copy on which retention has run: before a checkpoint is signed for that, after, and once it is closed.
 async fn retained(
-    world: &World,
+    world: &AuditWorld,
     day: u64,
     agreed: RetentionOverrides,
 ) -> Result<Vec<(AuditReport, &'static str)>, CannotRun> {
@@ -178,7 +177,7 @@ async fn retained(
 }
 
 /// Audits of a copy on which a subject and then its tenant are erased: one after each step.
-async fn during_erasures(world: &World) -> Result<Vec<(AuditReport, String)>, CannotRun> {
+async fn during_erasures(world: &AuditWorld) -> Result<Vec<(AuditReport, String)>, CannotRun> {
     let copy = world.copy()?;
     let now = world.ended() + Duration::from_secs(60);
     let mut reports = Vec::new();

@@ -24,11 +24,11 @@ use posthaste_store::sqlite::backup::restore::{Restored, restore};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use crate::fixtures::part::Part;
+use crate::fixtures::part::ChildProcess;
 use crate::fixtures::seeder;
 use crate::proofs::keyed::{self, BACKED_UP, BARE, DELIVERED, READY, RELEASED};
 use crate::proofs::rotation::{Heard, until};
-use crate::proofs::store_kill9::record::{self, Record};
+use crate::proofs::store_kill9::record::{self, TokenRecord};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
 /// How long a restored copy is observed: without a pause it would send within a few milliseconds.
@@ -39,7 +39,6 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 /// The least time of an accept alone to compare with, so that a fast disk does not make the bar too strict.
 const ANY_DISK: Duration = Duration::from_millis(5);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let backups = if options.quick { 3 } else { 20 };
     let mut world = World::begin()?;
@@ -100,14 +99,14 @@ impl Found {
 /// A backup, and the messages that were acknowledged before it began.
 struct Made {
     path: PathBuf,
-    before: Vec<Record>,
+    before: Vec<TokenRecord>,
 }
 
 /// The process under load.
 struct World {
     program: PathBuf,
     folder: tempfile::TempDir,
-    node: (Part, Heard),
+    node: (ChildProcess, Heard),
 }
 
 impl World {
@@ -121,7 +120,7 @@ impl World {
     }
 
     /// The messages acknowledged so far.
-    fn acknowledged(&self) -> Result<Vec<Record>, CannotRun> {
+    fn acknowledged(&self) -> Result<Vec<TokenRecord>, CannotRun> {
         let mut all = record::read(&record::ledger(self.folder.path(), DELIVERED))?;
         all.extend(record::read(&record::ledger(self.folder.path(), BARE))?);
         Ok(all)
@@ -254,8 +253,8 @@ const BAD: u32 = 3;
 /// A change that spoils a backup's database file.
 type Spoil = fn(fs::File) -> std::io::Result<()>;
 
-fn start(program: &Path, folder: &Path) -> Result<(Part, Heard), CannotRun> {
-    let mut node = Part::start(program, ["keyed".as_ref(), folder.as_os_str()])?;
+fn start(program: &Path, folder: &Path) -> Result<(ChildProcess, Heard), CannotRun> {
+    let mut node = ChildProcess::start(program, ["keyed".as_ref(), folder.as_os_str()])?;
     let mut output = node.says()?.lines();
     until(&mut output, |line| line == READY)?;
     Ok((node, output))
@@ -278,7 +277,7 @@ fn is_sound(data: &Path) -> Result<bool, CannotRun> {
     Ok(checked == "ok" && verified.report.is_clean())
 }
 
-fn unreadable(data: &Path, records: &[Record]) -> Result<usize, CannotRun> {
+fn unreadable(data: &Path, records: &[TokenRecord]) -> Result<usize, CannotRun> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = match keyed::open(data) {

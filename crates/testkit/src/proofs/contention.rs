@@ -15,7 +15,6 @@ use posthaste_core::{Policy, Roll, Tier};
 
 /// A way of waiting after a failed write.
 pub struct Contender {
-    /// Its name in the tables.
     pub name: &'static str,
     /// The policy of the waits; with `None` clients read again at once.
     policy: Option<Policy>,
@@ -23,7 +22,7 @@ pub struct Contender {
 
 /// The results of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ContentionOutcome {
     /// Writes tried by all clients.
     pub calls: u64,
     /// The time until the last client knew that its write had succeeded.
@@ -90,11 +89,11 @@ impl Contender {
     }
 
     /// Runs this many clients with the random numbers of this seed.
-    pub fn run(&self, clients: usize, seed: u64) -> Outcome {
+    pub fn run(&self, clients: usize, seed: u64) -> ContentionOutcome {
         let mut dice = fastrand::Rng::with_seed(seed);
         let mut crowd = vec![Client::default(); clients];
         let mut version = 0;
-        let mut outcome = Outcome { calls: 0, took: Duration::ZERO };
+        let mut outcome = ContentionOutcome { calls: 0, took: Duration::ZERO };
         // Ties are broken by the client's number, so that a seed always gives the same run.
         let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> =
             (0..clients).map(|client| Reverse((leg(&mut dice), client, Arrival::Read))).collect();

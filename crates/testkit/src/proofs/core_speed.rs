@@ -24,8 +24,8 @@ use std::thread;
 use crate::fixtures::statistics;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use owner::LANES;
-use task::{Load, Task, Timed};
-use window::Kept;
+use task::{SpeedTask, Task, Timed};
+use window::WindowContent;
 
 pub use task::main;
 
@@ -45,7 +45,6 @@ const HOPELESS: f64 = 5.0;
 /// Deliveries of the negative control, which reads every lane and is slow.
 const CONTROL_DELIVERIES: u64 = 512;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { Size::QUICK } else { Size::FULL };
     let bench = Bench::find()?;
@@ -77,7 +76,6 @@ fn behind_figure(ratio: f64) -> Figure {
     Figure::at_most("instructions_with_a_million_behind", ratio, "×", BEHIND_BAR)
 }
 
-/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     /// Deliveries of a timed run.
@@ -104,14 +102,14 @@ impl Speed {
         let (mut front, mut heap) = (Vec::new(), Vec::new());
         let mut lanes_served = LANES;
         for _ in 0..RUNS {
-            let timed = bench.timed(Load::Front, size.timed)?;
+            let timed = bench.timed(SpeedTask::Front, size.timed)?;
             lanes_served = lanes_served.min(timed.lanes_served);
             front.push(timed.micros);
-            heap.push(bench.timed(Load::Heap, size.timed)?.micros);
+            heap.push(bench.timed(SpeedTask::Heap, size.timed)?.micros);
         }
         let front_micros = median("admit, next, settle, recorded", &mut front);
         median("a plain heap of due times", &mut heap);
-        let behind = bench.timed(Load::Behind, size.timed)?;
+        let behind = bench.timed(SpeedTask::Behind, size.timed)?;
         lanes_served = lanes_served.min(behind.lanes_served);
         eprintln!(
             "cpu: with a million behind {:.3} µs a delivery, {} of {LANES} lanes served",
@@ -138,18 +136,18 @@ struct Counts {
 
 impl Counts {
     fn measure(bench: &Bench, size: Size, speed: &Speed) -> Result<Self, CannotRun> {
-        let front = bench.counted(Load::Front, size.counted)?;
-        let heap = bench.counted(Load::Heap, size.counted)?;
+        let front = bench.counted(SpeedTask::Front, size.counted)?;
+        let heap = bench.counted(SpeedTask::Heap, size.counted)?;
         eprintln!("instructions: {front:.0} a delivery, {heap:.0} with a plain heap of due times");
         let behind = if speed.behind_over_front > HOPELESS {
             eprintln!("instructions: not counted with a million behind, because the CPU time is far above the bar");
             front * speed.behind_over_front
         } else {
-            let behind = bench.counted(Load::Behind, size.counted)?;
+            let behind = bench.counted(SpeedTask::Behind, size.counted)?;
             eprintln!("instructions: {behind:.0} a delivery with a million behind");
             behind
         };
-        Ok(Self { front, behind, scan: bench.counted(Load::Scan, CONTROL_DELIVERIES)? })
+        Ok(Self { front, behind, scan: bench.counted(SpeedTask::Scan, CONTROL_DELIVERIES)? })
     }
 }
 
@@ -164,13 +162,13 @@ impl Memory {
     /// Measures all kinds of windows. The share of a delivery is the larger of a ready and a waiting one; the share of
     /// a lane is the difference between deliveries in lanes of their own and the same deliveries in one lane.
     fn measure(bench: &Bench) -> Result<Self, CannotRun> {
-        let ready = bench.bytes(Kept::ReadyInOneLane)?;
-        let waiting = bench.bytes(Kept::WaitingInOneLane)?;
-        let ready_lane = bench.bytes(Kept::ReadyInOwnLanes)? - ready;
-        let waiting_lane = bench.bytes(Kept::WaitingInOwnLanes)? - waiting;
+        let ready = bench.bytes(WindowContent::ReadyInOneLane)?;
+        let waiting = bench.bytes(WindowContent::WaitingInOneLane)?;
+        let ready_lane = bench.bytes(WindowContent::ReadyInOwnLanes)? - ready;
+        let waiting_lane = bench.bytes(WindowContent::WaitingInOwnLanes)? - waiting;
         eprintln!("memory: a delivery that is ready {ready:.0} bytes, one that waits for its due time {waiting:.0}");
         eprintln!("memory: a lane with a ready one {ready_lane:.0} bytes more, with a waiting one {waiting_lane:.0}");
-        let control = bench.bytes(Kept::Boxes)?;
+        let control = bench.bytes(WindowContent::Boxes)?;
         Ok(Self { a_delivery: ready.max(waiting), a_lane: ready_lane.max(waiting_lane), control })
     }
 }
@@ -191,20 +189,20 @@ impl Bench {
         Ok(Self { binary })
     }
 
-    fn timed(&self, load: Load, deliveries: u64) -> Result<Timed, CannotRun> {
+    fn timed(&self, load: SpeedTask, deliveries: u64) -> Result<Timed, CannotRun> {
         let task = Task::Time { load, warm_up: WARM_UP, deliveries };
         let line = output_of(&mut self.command(&task))?.out;
         Timed::read(&line).ok_or_else(|| CannotRun(format!("{task:?} printed {line:?} and not its time")))
     }
 
-    fn bytes(&self, kept: Kept) -> Result<f64, CannotRun> {
+    fn bytes(&self, kept: WindowContent) -> Result<f64, CannotRun> {
         let task = Task::Keep { kept };
         let line = output_of(&mut self.command(&task))?.out;
         line.trim().parse().map_err(|_| CannotRun(format!("{task:?} printed {line:?} and not a number of bytes")))
     }
 
     /// Instructions per delivery: the difference to a run that ends after the warm-up.
-    fn counted(&self, load: Load, deliveries: u64) -> Result<f64, CannotRun> {
+    fn counted(&self, load: SpeedTask, deliveries: u64) -> Result<f64, CannotRun> {
         let count = |deliveries| self.instructions(&Task::Work { load, warm_up: WARM_UP_COUNTED, deliveries });
         let (with, without) = thread::scope(|scope| {
             let without = scope.spawn(|| count(0));

@@ -23,14 +23,13 @@ use posthaste_store::{Archive, Outbox};
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use digger::dig;
-use world::{People, Recorded, World};
+use world::{ErasedBefore, ErasureWorld, People};
 
 const FULL: usize = 100;
 const QUICK: usize = 12;
 /// People to erase in the control.
 const FEW: usize = 6;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let people = if options.quick { QUICK } else { FULL };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -45,9 +44,9 @@ async fn erased(count: usize) -> Findings {
     let home = tempfile::tempdir_in(crate::fixtures::seeder::shelf()?)?;
     let data = home.path().join("data");
     let people = People::new(count);
-    let filled = World::fill(&data, people, false).await?;
+    let filled = ErasureWorld::fill(&data, people, false).await?;
     let older = copied(&data, &home.path().join("older"))?;
-    let Recorded { values: recorded, quoted } = filled.record(&data)?;
+    let ErasedBefore { values: recorded, quoted } = filled.record(&data)?;
     let canaries = filled.people.canaries();
     let (before, _) = dig("search", &[&data], &recorded)?;
     let gone = filled.erase(&data, &home.path().join("running")).await?;
@@ -86,7 +85,7 @@ async fn erased(count: usize) -> Findings {
 async fn control() -> Result<Figure, CannotRun> {
     let home = tempfile::tempdir_in(crate::fixtures::seeder::shelf()?)?;
     let data = home.path().join("data");
-    let filled = World::fill(&data, People::new(FEW), true).await?;
+    let filled = ErasureWorld::fill(&data, People::new(FEW), true).await?;
     let recorded = filled.record(&data)?.values;
     filled.erase(&data, &home.path().join("running")).await?;
     let (left, _) = dig("search", &[&data], &recorded)?;

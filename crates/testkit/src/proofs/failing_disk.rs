@@ -14,12 +14,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::fixtures::ledger::Load;
+use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::served::{Served, count, folder, runtime};
+use crate::fixtures::served::{ServerUnderLoad, count, folder, runtime};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::receivers::counter::Manners;
-use shim::{Disk, Shim};
+use shim::{Shim, ShimmedDisk};
 
 const PRODUCERS: usize = 16;
 /// Attempts under way at once. Including those that wait for the commit of their outcome, twice as many are in flight.
@@ -40,13 +40,12 @@ const STANDS_STILL: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
     runtime()?.block_on(async {
         let mut figures = full(&binary, rounds, options).await?;
-        for (name, fault) in [("failed_write", Disk::WritesFail), ("failed_sync", Disk::SyncsFail)] {
+        for (name, fault) in [("failed_write", ShimmedDisk::WritesFail), ("failed_sync", ShimmedDisk::SyncsFail)] {
             figures.extend(fails(&binary, name, fault, rounds).await?);
         }
         Ok(figures)
@@ -55,7 +54,7 @@ pub fn run(options: &Options) -> Findings {
 
 /// A server on a disk that can be made to fail.
 struct World {
-    served: Served,
+    served: ServerUnderLoad,
     shim: Shim,
     /// The server's standard error.
     stderr: PathBuf,
@@ -73,7 +72,7 @@ impl World {
         let launch = Launch::new(binary, &home).with("POSTHASTE_SLOTS", SLOTS.to_string());
         let launch = shim.below(launch).complaining_to(&stderr);
         let manners = Manners { takes: Duration::from_millis(5)..Duration::from_millis(30), fails_one_in: None };
-        let served = Served::begin(folder, launch, manners, &Load::of(PRODUCERS)).await?;
+        let served = ServerUnderLoad::begin(folder, launch, manners, &ProducerLoad::of(PRODUCERS)).await?;
         Ok(Self { served, shim, stderr, _tools: tools })
     }
 
@@ -84,7 +83,7 @@ impl World {
 
     /// Keeps the disk full until the server has refused enough, then makes room. Returns how soon the server accepts
     /// messages again, and how many acknowledged messages did not arrive meanwhile.
-    async fn is_without_room(&self, disk: Disk) -> io::Result<(Duration, usize)> {
+    async fn is_without_room(&self, disk: ShimmedDisk) -> io::Result<(Duration, usize)> {
         let ledger = self.served.ledger();
         self.shim.is(disk)?;
         let before = ledger.refusals().by_server;
@@ -94,10 +93,10 @@ impl World {
         let promised = ledger.promised();
         // Without any room no outcome is recorded, so the slots stay taken and not everything can arrive.
         let missing = match disk {
-            Disk::Crowded => 0,
+            ShimmedDisk::Crowded => 0,
             _ => self.served.counter().waits_for_all(&promised, STANDS_STILL).await,
         };
-        self.shim.is(Disk::Well)?;
+        self.shim.is(ShimmedDisk::Well)?;
         let cleared = Instant::now();
         if !ledger.waits_for(PATIENCE, |count, _| count > promised.len()).await {
             return Err(io::Error::other("the server does not resume although the disk has room"));
@@ -112,7 +111,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
     let refused_while_well = world.served.ledger().refusals().by_server;
     let (mut resumed, mut missing) = (Duration::ZERO, 0);
     for _ in 0..rounds {
-        for disk in [Disk::Full, Disk::Crowded] {
+        for disk in [ShimmedDisk::Full, ShimmedDisk::Crowded] {
             let (took, not_come) = world.is_without_room(disk).await?;
             eprintln!("{disk:?}: accepting messages {took:.1?} after there was room");
             (resumed, missing) = (resumed.max(took), missing + not_come);
@@ -142,7 +141,7 @@ async fn full(binary: &Path, rounds: usize, options: &Options) -> Findings {
     ])
 }
 
-async fn fails(binary: &Path, name: &str, fault: Disk, rounds: usize) -> Findings {
+async fn fails(binary: &Path, name: &str, fault: ShimmedDisk, rounds: usize) -> Findings {
     let mut world = World::begin(binary).await?;
     let (mut exits_with_an_error, mut reasons) = (0, 0);
     for _ in 0..rounds {
@@ -151,7 +150,7 @@ async fn fails(binary: &Path, name: &str, fault: Disk, rounds: usize) -> Finding
         let Some(status) = world.served.ends_by_itself(PATIENCE).await? else {
             return Err(CannotRun(format!("the server goes on after a {name}")));
         };
-        world.shim.is(Disk::Well)?;
+        world.shim.is(ShimmedDisk::Well)?;
         let stderr = fs::read_to_string(&world.stderr)?;
         // A death by a signal does not count: a supervisor could not tell the reason from it.
         exits_with_an_error += usize::from(status.code().is_some_and(|code| code != 0));

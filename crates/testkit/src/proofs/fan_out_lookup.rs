@@ -20,7 +20,7 @@ use hyper::{Request, StatusCode};
 use tokio::time::Instant;
 
 use crate::fixtures::posthaste;
-use crate::fixtures::seeder::{Of, Shape};
+use crate::fixtures::seeder::{Of, SeedShape};
 use crate::fixtures::served::{count, runtime};
 use crate::fixtures::statistics::quantile;
 use crate::prove::{CannotRun, Figure, Findings, Options};
@@ -43,12 +43,11 @@ const WARM_UP: usize = 50;
 const TIMES_MAX: f64 = 2.0;
 const ROWS_MAX: f64 = 10.0;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let (many, messages) = if options.quick { (MANY_QUICK, MESSAGES_QUICK) } else { (MANY, MESSAGES) };
     // Seeding has a runtime of its own.
-    let folders = [FEW, many, MANY_QUICK].map(|lanes| crowd::folder(Shape { rows: 0, lanes, of: Of::Endpoints }));
+    let folders = [FEW, many, MANY_QUICK].map(|lanes| crowd::folder(SeedShape { rows: 0, lanes, of: Of::Endpoints }));
     let [few_folder, many_folder, control_folder] = folders;
     let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
     crowd::drop_indexes(control_folder.path())?;
@@ -79,7 +78,7 @@ async fn start(
     messages: usize,
     receiver: &LaneReceiver,
 ) -> Result<Crowd, CannotRun> {
-    let crowd = Shape { rows: 0, lanes, of: Of::Endpoints };
+    let crowd = SeedShape { rows: 0, lanes, of: Of::Endpoints };
     crowd::start(binary, folder, crowd, (messages + WARM_UP) as u64, &receiver.url()).await
 }
 

@@ -19,9 +19,9 @@ use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
-use crate::fixtures::part::{self, Part};
+use crate::fixtures::part::{self, ChildProcess};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use twins::{Answer, Keys};
+use twins::{TwinAnswer, TwinKeys};
 
 /// The first argument with which this binary starts itself as the process that is killed.
 pub const FLAG: &str = "--twins";
@@ -31,7 +31,6 @@ const PAGE: u32 = 2_000;
 /// Keys of the control.
 const CONTROL_KEYS: u64 = 200;
 
-/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     keys: u64,
@@ -47,7 +46,7 @@ pub fn main(args: &[&str]) -> ExitCode {
     let ended = match args {
         [folder, keys, seed, with @ ("kept" | "stripped")] => match (keys.parse(), seed.parse()) {
             (Ok(keys), Ok(seed)) => {
-                let with = if *with == "kept" { Keys::Kept } else { Keys::Stripped };
+                let with = if *with == "kept" { TwinKeys::Kept } else { TwinKeys::Stripped };
                 twins::run(Path::new(folder), keys, seed, with)
             }
             _ => Err(CannotRun("the number of keys and the seed must be numbers".to_owned())),
@@ -57,7 +56,6 @@ pub fn main(args: &[&str]) -> ExitCode {
     part::ended("twins", ended)
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
     let seed = options.first.unwrap_or(11);
@@ -80,7 +78,7 @@ pub fn run(options: &Options) -> Findings {
 
 /// All answers, in every life of the process.
 #[derive(Default)]
-struct Ledger {
+struct PromiseLedger {
     /// The answers given to the twins of each key.
     given: BTreeMap<u64, BTreeSet<String>>,
     answers: usize,
@@ -96,16 +94,16 @@ struct Verdict {
     differ: usize,
 }
 
-impl Ledger {
+impl PromiseLedger {
     fn note(&mut self, line: &str) {
         match twins::heard(line) {
-            Some((key, 1, Answer::Body(body))) => {
+            Some((key, 1, TwinAnswer::Body(body))) => {
                 self.answers += 1;
                 self.given.entry(key).or_default().insert(body);
             }
             // The first request of a key must not be refused: counts as a different answer.
-            Some((key, 1, Answer::Reused)) => _ = self.given.entry(key).or_default().insert("reused".to_owned()),
-            Some((_, _, Answer::Reused)) => self.refused += 1,
+            Some((key, 1, TwinAnswer::Reused)) => _ = self.given.entry(key).or_default().insert("reused".to_owned()),
+            Some((_, _, TwinAnswer::Reused)) => self.refused += 1,
             Some(_) => self.taken += 1,
             None => {}
         }
@@ -128,11 +126,11 @@ impl Ledger {
 
 /// Starts and kills the other process several times, then lets it finish. Returns all answers, and for each key the
 /// answers that name its messages in the store.
-fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec<String>>), CannotRun> {
+fn lives(size: Size, seed: u64, with: &str) -> Result<(PromiseLedger, BTreeMap<u64, Vec<String>>), CannotRun> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let mut dice = fastrand::Rng::with_seed(seed);
-    let mut ledger = Ledger::default();
+    let mut ledger = PromiseLedger::default();
     for life in 0..size.kills {
         // A random point in the first part of the calls: each key has five twins and one other request, on average.
         let upto = dice.u64(1..size.keys * 5 * (life + 1) / size.kills);
@@ -144,9 +142,8 @@ fn lives(size: Size, seed: u64, with: &str) -> Result<(Ledger, BTreeMap<u64, Vec
     Ok((ledger, found))
 }
 
-/// The process that is killed.
 struct Process {
-    part: Part,
+    part: ChildProcess,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
@@ -154,12 +151,12 @@ impl Process {
     fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<Self, CannotRun> {
         let (keys, seed) = (keys.to_string(), seed.to_string());
         let args: [&OsStr; 5] = [FLAG.as_ref(), data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
-        let mut part = Part::start(&std::env::current_exe()?, args)?;
+        let mut part = ChildProcess::start(&std::env::current_exe()?, args)?;
         Ok(Self { lines: part.says()?.lines(), part })
     }
 
     /// Kills it after this many answers. Returns `false` if it had ended before.
-    fn kill_after(&mut self, answers: u64, ledger: &mut Ledger) -> Result<bool, CannotRun> {
+    fn kill_after(&mut self, answers: u64, ledger: &mut PromiseLedger) -> Result<bool, CannotRun> {
         for line in self.lines.by_ref().take(usize::try_from(answers).unwrap_or(usize::MAX)) {
             ledger.note(&line?);
         }
@@ -170,7 +167,7 @@ impl Process {
         Ok(runs)
     }
 
-    fn finish(mut self, ledger: &mut Ledger) -> Result<(), CannotRun> {
+    fn finish(mut self, ledger: &mut PromiseLedger) -> Result<(), CannotRun> {
         for line in self.lines.by_ref() {
             ledger.note(&line?);
         }

@@ -8,11 +8,11 @@ use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::MASTER_KEY;
-use crate::fixtures::caller::Line;
+use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::cpu::Cpu;
 use crate::fixtures::posthaste::{self, Launch};
 use crate::fixtures::rss;
-use crate::fixtures::seeder::{self, Of, Shape};
+use crate::fixtures::seeder::{self, Of, SeedShape};
 use crate::fixtures::served::{folder, runtime};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::receivers::counter::{Counter, Manners};
@@ -26,7 +26,7 @@ const WATCHED_BUSY: Duration = Duration::from_secs(1);
 
 const IDLE_RSS_MIB_MAX: f64 = 40.0;
 const IDLE_CPU_PERCENT_MAX: f64 = 0.1;
-const PENDING: Shape = Shape { rows: 10_000_000, lanes: 1_000, of: Of::Messages };
+const PENDING: SeedShape = SeedShape { rows: 10_000_000, lanes: 1_000, of: Of::Messages };
 const PENDING_RSS_MIB_MAX: f64 = 256.0;
 /// Deliveries after which the server with a long backlog has filled its memory.
 const DELIVERED: usize = 20_000;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The memory and CPU time of a process during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Taken {
+pub struct ServerCost {
     /// The peak of its memory, in MiB.
     pub rss_mib: f64,
     /// Its CPU time, in percent of one processor.
@@ -42,19 +42,15 @@ pub struct Taken {
 }
 
 /// Measures a process for this long.
-///
-/// # Errors
-/// If there is no `/proc`, or no such process.
-pub async fn watch(pid: u32, lasts: Duration) -> Result<Taken, CannotRun> {
+pub async fn watch(pid: u32, lasts: Duration) -> Result<ServerCost, CannotRun> {
     rss::forget_peak_of(pid)?;
     let (before, began) = (Cpu::for_process(pid)?, Instant::now());
     tokio::time::sleep(lasts).await;
     let spent = Cpu::for_process(pid)?.since(&before).all();
     let cpu_percent = 100.0 * spent.as_secs_f64() / began.elapsed().as_secs_f64();
-    Ok(Taken { rss_mib: rss::peak_of(pid)? as f64 / 1_024.0, cpu_percent })
+    Ok(ServerCost { rss_mib: rss::peak_of(pid)? as f64 / 1_024.0, cpu_percent })
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let mut figures = runtime()?.block_on(with_nothing_to_do(&binary, options))?;
@@ -75,7 +71,7 @@ async fn with_nothing_to_do(binary: &Path, options: &Options) -> Findings {
     tokio::time::sleep(SETTLES).await;
     let idle = watch(server.pid(), if options.quick { WATCHED_QUICK } else { WATCHED }).await?;
     let calls = async {
-        let mut line = Line::open(server.address).await?;
+        let mut line = ApiConnection::open(server.address).await?;
         loop {
             line.call(Method::GET, "/healthz", &[], "").await?.expect(StatusCode::OK)?;
         }

@@ -16,9 +16,9 @@ use posthaste_crypto::random;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::fixtures::caller::{Answer, Line};
+use crate::fixtures::caller::{ApiAnswer, ApiConnection};
 use crate::fixtures::posthaste::{self, Launch};
-use crate::proofs::api::routes::{self, Route};
+use crate::proofs::api::routes::{self, DocumentedRoute};
 use crate::prove::{Figure, Findings, Options};
 
 /// All scopes that a tenant's key can have.
@@ -37,7 +37,7 @@ pub fn run(_: &Options) -> Findings {
 async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     let folder = tempfile::tempdir()?;
     let server = Launch::new(binary, folder.path()).start()?;
-    let mut line = Line::open(server.address).await?;
+    let mut line = ApiConnection::open(server.address).await?;
     let ours = Tenant::make(&mut line, "ours").await?;
     let theirs = Tenant::make(&mut line, "theirs").await?;
     let before = theirs.looks(&mut line).await?;
@@ -92,7 +92,7 @@ struct Tenant {
 }
 
 impl Tenant {
-    async fn make(line: &mut Line, uid: &str) -> io::Result<Self> {
+    async fn make(line: &mut ApiConnection, uid: &str) -> io::Result<Self> {
         let tenant = made(line, "/v1/tenants", &[], &format!(r#"{{"uid": "{uid}"}}"#)).await?;
         let keys = format!("/v1/tenants/{uid}/keys");
         let answer = line.call(Method::POST, &keys, &[], SCOPES).await?;
@@ -133,12 +133,12 @@ impl Tenant {
         format!("Bearer {}", self.key)
     }
 
-    async fn call(&self, line: &mut Line, method: Method, path: &str, body: &str) -> io::Result<Answer> {
+    async fn call(&self, line: &mut ApiConnection, method: Method, path: &str, body: &str) -> io::Result<ApiAnswer> {
         line.call(method, path, &[("authorization", &self.bearer())], body.to_owned()).await
     }
 
     /// All objects of this tenant, as the API shows them to it.
-    async fn looks(&self, line: &mut Line) -> io::Result<Vec<String>> {
+    async fn looks(&self, line: &mut ApiConnection) -> io::Result<Vec<String>> {
         let mut seen = Vec::new();
         for path in ["/v1/endpoints", "/v1/messages", "/v1/deliveries", "/v1/replays", "/v1/policies"] {
             seen.push(self.call(line, Method::GET, path, "").await?.body);
@@ -152,7 +152,7 @@ impl Tenant {
     }
 }
 
-async fn made(line: &mut Line, path: &str, head: &[(&str, &str)], body: &str) -> io::Result<String> {
+async fn made(line: &mut ApiConnection, path: &str, head: &[(&str, &str)], body: &str) -> io::Result<String> {
     let answer = line.call(Method::POST, path, head, body.to_owned()).await?;
     let id = answer.text("id").map(str::to_owned);
     id.ok_or_else(|| io::Error::other(format!("POST {path} answered {}: {}", answer.status, answer.body)))
@@ -170,7 +170,13 @@ struct Tally {
 
 impl Tally {
     /// Calls a route with an id of another tenant's object, and with one that does not exist.
-    async fn ask(&mut self, line: &mut Line, route: &Route, ours: &Tenant, theirs: &Tenant) -> io::Result<()> {
+    async fn ask(
+        &mut self,
+        line: &mut ApiConnection,
+        route: &DocumentedRoute,
+        ours: &Tenant,
+        theirs: &Tenant,
+    ) -> io::Result<()> {
         self.routes += 1;
         let kind = route.path.split('/').nth(2).unwrap_or_default();
         // Breakers are named by the id of their endpoint.
@@ -202,7 +208,7 @@ impl Tally {
     /// The same for an id in a query or a body.
     async fn ask_within(
         &mut self,
-        line: &mut Line,
+        line: &mut ApiConnection,
         kind: &str,
         route: &str,
         body: &str,
@@ -222,7 +228,7 @@ impl Tally {
         Ok(())
     }
 
-    fn compare(&mut self, what: &str, known: &Answer, never: &Answer, status: u16) {
+    fn compare(&mut self, what: &str, known: &ApiAnswer, never: &ApiAnswer, status: u16) {
         self.pairs += 1;
         if let Some(difference) = difference(known, never) {
             self.told_apart += 1;
@@ -236,8 +242,8 @@ impl Tally {
 }
 
 /// The difference between two answers, if there is any beside the request id and the date.
-fn difference(one: &Answer, other: &Answer) -> Option<String> {
-    let head = |answer: &Answer| {
+fn difference(one: &ApiAnswer, other: &ApiAnswer) -> Option<String> {
+    let head = |answer: &ApiAnswer| {
         let mut fields: Vec<(String, Vec<u8>)> = answer
             .headers
             .iter()

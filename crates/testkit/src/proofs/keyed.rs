@@ -33,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fixtures::loopback::{Loopback, taken};
 use crate::fixtures::part;
-use crate::fixtures::seeder::{Target, put_endpoints};
-use crate::proofs::store_kill9::record::{self, Record};
+use crate::fixtures::seeder::{SeededTarget, put_endpoints};
+use crate::proofs::store_kill9::record::{self, TokenRecord};
 use crate::prove::CannotRun;
 
 /// The line printed once everything runs.
@@ -75,7 +75,7 @@ pub(crate) fn open(data: &Path) -> Result<Sqlite, StoreError> {
 }
 
 /// How many of the recorded messages cannot be read with the body that was handed in.
-pub(crate) async fn unreadable(store: &Sqlite, records: &[Record]) -> usize {
+pub(crate) async fn unreadable(store: &Sqlite, records: &[TokenRecord]) -> usize {
     let mut count = 0;
     for record in records {
         let found = store.message(MessageId(Key::from_raw(record.id))).await;
@@ -110,7 +110,7 @@ async fn serve(folder: &Path) -> Result<(), CannotRun> {
         session,
         handle,
         clock: clock.clone(),
-        lanes: (0..LANES).map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect(),
+        lanes: (0..LANES).map(|n| Arc::new(SeededTarget(n).endpoint().lane_settings())).collect(),
         next: AtomicU64::new(1),
         ledgers: [Mutex::new(ledger(DELIVERED)?), Mutex::new(ledger(BARE)?)],
     });
@@ -179,7 +179,7 @@ async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: K
 fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::SendAttempt, &Message) -> Verdict {
     move |send, message| {
         let token = message.body.first_chunk().map_or(0, |token| u64::from_be_bytes(*token));
-        let record = Record { token, id: send.start.delivery.raw() };
+        let record = TokenRecord { token, id: send.start.delivery.raw() };
         arrivals.write_all(&record.to_bytes()).expect("the file of arrivals can be written");
         taken()
     }
@@ -215,7 +215,7 @@ impl Producers {
     async fn hand_in(&self, ledger: usize) -> Result<(), CannotRun> {
         let token = self.session.id << 40 | self.next.fetch_add(1, Ordering::Relaxed);
         let accepted = if ledger == BARE { self.bare(token) } else { self.delivered(token) };
-        let record = Record { token, id: accepted.message.id.raw() }.to_bytes();
+        let record = TokenRecord { token, id: accepted.message.id.raw() }.to_bytes();
         self.store.accept(self.session, vec![accepted]).await?;
         Ok(self.ledgers[ledger].lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)?)
     }
@@ -234,7 +234,7 @@ impl Producers {
         let delivery = Delivery::queued(
             DeliveryId(id.0.plus(1)),
             id,
-            Target::of(lane.lane).id(),
+            SeededTarget::of(lane.lane).id(),
             lane.lane,
             Tier::Promotional,
             now,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixtures::ledger::Load;
+use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::served::{Served, count, folder, runtime};
+use crate::fixtures::served::{ServerUnderLoad, count, folder, runtime};
 use crate::prove::{Figure, Findings, Options};
 use crate::receivers::counter::Manners;
 
@@ -37,7 +37,6 @@ const KILL_MICROS: u64 = 40_000;
 const CYCLES: u32 = 60;
 const CYCLES_QUICK: u32 = 8;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let cycles = if options.quick { CYCLES_QUICK } else { CYCLES };
     let dice = fastrand::Rng::with_seed(options.first.unwrap_or(9));
@@ -50,8 +49,8 @@ async fn prove(binary: &Path, cycles: u32, mut dice: fastrand::Rng) -> io::Resul
     // One message in twenty fails at first, so that there are deliveries that wait for a retry at a kill.
     let manners = Manners { takes: TAKES, fails_one_in: Some(20) };
     // In this tier the first retry comes within a second.
-    let load = Load { tier: "transactional", ..Load::of(PRODUCERS) };
-    let mut served = Served::begin(folder, launch, manners, &load).await?;
+    let load = ProducerLoad { tier: "transactional", ..ProducerLoad::of(PRODUCERS) };
+    let mut served = ServerUnderLoad::begin(folder, launch, manners, &load).await?;
     for cycle in 0..cycles {
         served.promises(PROMISES * (cycle as usize + 1)).await?;
         moment(&mut dice, KILL_MICROS).await;

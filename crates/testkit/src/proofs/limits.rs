@@ -58,7 +58,6 @@ pub fn most_in_a_second(times: &[i64]) -> usize {
     counts.max().unwrap_or(0)
 }
 
-/// A limit to measure.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     per_second: u32,
@@ -209,7 +208,6 @@ impl Measured {
     }
 }
 
-/// A jump of the clock.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     /// Its time, in milliseconds from the start.

@@ -15,10 +15,10 @@ use posthaste_core::id::Key;
 use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{DeadLetterFilter, DeadLetters, JobQuery, Jobs, ListOrder};
 
-use crate::fixtures::seeder::{Of, Shape, Target, campaign};
+use crate::fixtures::seeder::{Of, SeedShape, SeededTarget, campaign};
 use crate::fixtures::statistics::median;
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use world::World;
+use world::MassEndsWorld;
 
 const ANSWER_BAR_MS: f64 = 50.0;
 const RATE_BAR: f64 = 0.9;
@@ -40,13 +40,13 @@ const COUNTED: u64 = 20_000;
 
 /// A request that ends deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum MassEnd {
     Unsubscribe,
     EndpointGone,
     Cancel,
 }
 
-impl End {
+impl MassEnd {
     fn name(self) -> &'static str {
         match self {
             Self::Unsubscribe => "unsubscribe",
@@ -55,19 +55,19 @@ impl End {
         }
     }
 
-    fn shape(self, rows: u64) -> Shape {
+    fn shape(self, rows: u64) -> SeedShape {
         match self {
-            Self::Cancel => Shape { rows, lanes: CAMPAIGN_LANES, of: Of::OneMessage },
-            Self::Unsubscribe | Self::EndpointGone => Shape { rows, lanes: 1, of: Of::Messages },
+            Self::Cancel => SeedShape { rows, lanes: CAMPAIGN_LANES, of: Of::OneMessage },
+            Self::Unsubscribe | Self::EndpointGone => SeedShape { rows, lanes: 1, of: Of::Messages },
         }
     }
 
     fn command(self) -> Command {
-        let lane = Target(0).lane();
+        let lane = SeededTarget(0).lane();
         let end = |cause, endpoint| Command::EndLane(EndLane { lane, upto: Key::MAX, cause, endpoint }, None);
         match self {
             Self::Unsubscribe => end(Cause::Unsubscribed, None),
-            Self::EndpointGone => end(Cause::EndpointGone, Some((Target(0).endpoint().id, EndpointChange::Gone))),
+            Self::EndpointGone => end(Cause::EndpointGone, Some((SeededTarget(0).endpoint().id, EndpointChange::Gone))),
             Self::Cancel => Command::Cancel(campaign(), None),
         }
     }
@@ -79,20 +79,19 @@ impl End {
     }
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let (rows, slices) = if options.quick { (ROWS_QUICK, SLICES_QUICK) } else { (ROWS, SLICES) };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut figures = Vec::new();
-    for end in [End::Unsubscribe, End::Cancel, End::EndpointGone] {
+    for end in [MassEnd::Unsubscribe, MassEnd::Cancel, MassEnd::EndpointGone] {
         figures.extend(runtime.block_on(ends(rows, slices, end))?);
     }
     Ok(figures.into_iter().map(|figure| figure.by_the_clock(options)).collect())
 }
 
 /// Measures a request on this many rows, and the purge of the dead letters if it leaves any.
-async fn ends(rows: u64, slices: usize, what: End) -> Findings {
-    let world = World::start(what.shape(rows)).await?;
+async fn ends(rows: u64, slices: usize, what: MassEnd) -> Findings {
+    let world = MassEndsWorld::start(what.shape(rows)).await?;
     let before = median(&mut world.others(slices, SLICE).await?);
     world.resume().await?;
     world.waits_until_sent(100).await?;
@@ -120,7 +119,7 @@ async fn ends(rows: u64, slices: usize, what: End) -> Findings {
         Figure::at_most(&format!("{name}_left"), left as f64, "rows", 0.0),
     ];
     let mut purged = None;
-    if what == End::EndpointGone {
+    if what == MassEnd::EndpointGone {
         let (purge, rate) = purge(&world, slices).await?;
         figures.extend(purge);
         purged = Some(rate);
@@ -137,8 +136,8 @@ async fn ends(rows: u64, slices: usize, what: End) -> Findings {
 
 /// Measures the purge of all dead letters of the endpoint. Returns its figures, and the rate of other tenants
 /// meanwhile.
-async fn purge(world: &World, slices: usize) -> Result<(Vec<Figure>, f64), CannotRun> {
-    let target = Target(0);
+async fn purge(world: &MassEndsWorld, slices: usize) -> Result<(Vec<Figure>, f64), CannotRun> {
+    let target = SeededTarget(0);
     let filter = DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) };
     let (took, counted) = world.purges(target.tenant(), filter.clone()).await?;
     let listed = world.store.dead_letters(filter.clone(), ListOrder::NewestFirst, None, 10).await?;

@@ -19,7 +19,7 @@ use crate::fixtures::posthaste;
 use crate::fixtures::statistics;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use load::{Latencies, Noise};
-use server::Field;
+use server::NoisySetup;
 
 /// Pairs of a quiet and a noisy phase; the median counts.
 const PAIRS: usize = 3;
@@ -35,7 +35,6 @@ const ARRIVED_MIN: f64 = 99.0;
 const SLOTS: u32 = 1_024;
 const SLOTS_TIGHT: u32 = 64;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let length = if options.quick { PHASE_QUICK } else { PHASE };
@@ -61,7 +60,6 @@ pub fn run(options: &Options) -> Findings {
     Ok(figures)
 }
 
-/// The results of a phase.
 struct Phase {
     latencies: Latencies,
     /// Messages of quiet tenants that were accepted.
@@ -96,7 +94,7 @@ impl std::fmt::Display for Phase {
 
 async fn phase(binary: &Path, length: Duration, noise: Noise, slots: u32) -> Result<Phase, CannotRun> {
     let folder = tempfile::tempdir()?;
-    let field = Field::start(binary, folder.path(), noise, slots).await?;
+    let field = NoisySetup::start(binary, folder.path(), noise, slots).await?;
     let sent = load::run(&field, length, noise).await?;
     // On a timeout the figures show the missing messages.
     let _ = field.receiver.waits_for(GRACE, |log| (log.count() >= sent.accepted).then_some(())).await;

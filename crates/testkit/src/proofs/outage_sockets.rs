@@ -21,7 +21,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::fixtures::caller::{Line, call};
+use crate::fixtures::caller::{ApiConnection, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use drawing::Drawing;
@@ -93,7 +93,6 @@ impl Plan {
     }
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let plan = if options.quick { Plan::QUICK } else { Plan::FULL };
@@ -164,7 +163,7 @@ async fn recover(plan: &Plan, receiver: &MortalReceiver, server: &Posthaste, beg
 
 /// Sends messages at the plan's rate. Returns the ids of the accepted messages.
 async fn produce(plan: &Plan, server: &Posthaste, began: Instant) -> io::Result<Vec<String>> {
-    let mut line = Line::open(server.address).await?;
+    let mut line = ApiConnection::open(server.address).await?;
     let until = began + plan.length();
     let (mut next, mut ids) = (began, Vec::new());
     while next < until {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
-use crate::fixtures::caller::Line;
-use crate::fixtures::ledger::{Ledger, Load, Producers};
+use crate::fixtures::caller::ApiConnection;
+use crate::fixtures::ledger::{ProducerLoad, Producers, PromiseLedger};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::fixtures::rss;
 use crate::fixtures::served::{count, folder, runtime};
@@ -50,7 +50,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If nothing has arrived for this long, the messages that are missing are lost.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let lasts = if options.quick { LASTS_QUICK } else { LASTS };
     runtime()?.block_on(prove(&posthaste::binary()?, lasts, options))
@@ -85,7 +84,7 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
     let seens = counter.seens();
     let surprises: BTreeSet<String> = ledgers.iter().flat_map(|ledger| ledger.surprises()).collect();
     surprises.iter().for_each(|surprise| eprintln!("unexpected answer: {surprise}"));
-    let sum = |of: fn(&Ledger) -> u64| ledgers.iter().map(|ledger| of(ledger)).sum::<u64>() as f64;
+    let sum = |of: fn(&PromiseLedger) -> u64| ledgers.iter().map(|ledger| of(ledger)).sum::<u64>() as f64;
     let refused = sum(|ledger| ledger.refusals().by_quota + ledger.refusals().by_server);
     Ok(vec![
         Figure::at_least("offered_over_delivered", offered as f64 / count(delivered.max(1)), "times", OVERLOAD),
@@ -103,20 +102,20 @@ async fn prove(binary: &Path, lasts: Duration, options: &Options) -> Findings {
 }
 
 /// The groups of producers, by tenant.
-fn crowds() -> [(&'static str, Load); 3] {
-    let crowd = |tenant: &str, producers| Load {
+fn crowds() -> [(&'static str, ProducerLoad); 3] {
+    let crowd = |tenant: &str, producers| ProducerLoad {
         patience: Duration::from_millis(10),
         fields: vec![("posthaste-tenant", tenant.to_owned())],
-        ..Load::of(producers)
+        ..ProducerLoad::of(producers)
     };
     let pause = Duration::from_secs(2)..Duration::from_secs(4);
-    let large = Load { payload_bytes: 100_000..990_000, pause, ..crowd(LARGE, 48) };
+    let large = ProducerLoad { payload_bytes: 100_000..990_000, pause, ..crowd(LARGE, 48) };
     [(GREEDY, crowd(GREEDY, 600)), (WITH_QUOTA, crowd(WITH_QUOTA, 32)), (LARGE, large)]
 }
 
 /// Creates the tenants, each with an endpoint.
 async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'static str, String)>> {
-    let mut line = Line::open(server.address).await?;
+    let mut line = ApiConnection::open(server.address).await?;
     let mut endpoints = Vec::new();
     let endpoint = format!("{{\"url\":\"{}\",\"max_in_flight\":{IN_FLIGHT}}}", counter.url());
     for (tenant, _) in crowds() {
@@ -134,7 +133,7 @@ async fn prepare(server: &Posthaste, counter: &Counter) -> io::Result<Vec<(&'sta
 
 /// Allows the endpoints many attempts at once.
 async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> io::Result<()> {
-    let mut line = Line::open(server.address).await?;
+    let mut line = ApiConnection::open(server.address).await?;
     for (tenant, id) in endpoints {
         let (path, head) = (format!("/v1/endpoints/{id}"), [("posthaste-tenant", *tenant)]);
         let changed =
@@ -144,7 +143,7 @@ async fn widen(server: &Posthaste, endpoints: &[(&str, String)]) -> io::Result<(
     Ok(())
 }
 
-fn offered(ledger: &Ledger) -> u64 {
+fn offered(ledger: &PromiseLedger) -> u64 {
     let refusals = ledger.refusals();
     ledger.count() as u64 + refusals.by_quota + refusals.by_server + refusals.unanswered
 }

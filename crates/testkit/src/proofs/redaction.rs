@@ -14,7 +14,7 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Notify;
 
-use crate::fixtures::caller::{Answer, Line};
+use crate::fixtures::caller::{ApiAnswer, ApiConnection};
 use crate::fixtures::posthaste::{Launch, Posthaste, binary};
 use crate::prove::{Figure, Findings, Options};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
@@ -26,7 +26,6 @@ const LOG_LINES_LEAST: usize = 20;
 /// The longest wait for the first attempt.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -145,7 +144,7 @@ fn ended(well: bool) -> io::Result<()> {
 
 /// A server, its callers, and the canaries planted through them.
 struct World {
-    line: Line,
+    line: ApiConnection,
     canaries: Canaries,
     tenant: String,
     tenant_key: String,
@@ -157,7 +156,7 @@ struct World {
 
 impl World {
     async fn new(server: &Posthaste) -> io::Result<Self> {
-        let line = Line::open(server.address).await?;
+        let line = ApiConnection::open(server.address).await?;
         let mut canaries = Canaries::default();
         // A receiver's answer is secret too: it may repeat the payload.
         let refusal = Refusal { body: canaries.plant("a receiver's answer"), requested: Notify::new() };
@@ -317,11 +316,17 @@ impl World {
         Ok(collected)
     }
 
-    async fn operate(&mut self, method: Method, path: &str, body: &str) -> io::Result<Answer> {
+    async fn operate(&mut self, method: Method, path: &str, body: &str) -> io::Result<ApiAnswer> {
         self.line.call(method, path, &[], body.to_owned()).await
     }
 
-    async fn call(&mut self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> io::Result<Answer> {
+    async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<ApiAnswer> {
         let key = format!("Bearer {}", self.tenant_key);
         let mut all = vec![("authorization", key.as_str())];
         all.extend_from_slice(headers);
@@ -333,7 +338,6 @@ impl World {
 #[derive(Debug)]
 struct Refusal {
     body: String,
-    /// Notified at each request.
     requested: Notify,
 }
 

@@ -10,10 +10,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::fixtures::ledger::Load;
+use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::seeder::{Of, Shape};
-use crate::fixtures::served::{Ended, Served, count, folder, runtime};
+use crate::fixtures::seeder::{Of, SeedShape};
+use crate::fixtures::served::{ServedResult, ServerUnderLoad, count, folder, runtime};
 use crate::prove::{Figure, Findings, Options};
 use crate::receivers::counter::Manners;
 
@@ -26,22 +26,20 @@ const TAKES: std::ops::Range<Duration> = Duration::from_millis(1)..Duration::fro
 const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
 /// The backlog in the quick form.
-const QUEUE: Shape = Shape { rows: 50_000, lanes: 100, of: Of::Messages };
+const QUEUE: SeedShape = SeedShape { rows: 50_000, lanes: 100, of: Of::Messages };
 
-/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     restarts: usize,
-    queue: Shape,
+    queue: SeedShape,
     /// How often the server with the long backlog is killed.
     kills: u32,
 }
 
-const FULL: Size = Size { restarts: 50, queue: Shape { rows: 1_000_000, ..QUEUE }, kills: 5 };
+const FULL: Size = Size { restarts: 50, queue: SeedShape { rows: 1_000_000, ..QUEUE }, kills: 5 };
 const QUICK: Size = Size { restarts: 6, queue: QUEUE, kills: 2 };
 const CONTROL_RESTARTS: usize = 2;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
     let binary = posthaste::binary()?;
@@ -54,14 +52,14 @@ pub fn run(options: &Options) -> Findings {
 
 async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Result<Vec<Figure>> {
     let (mut failed, mut slowest) = (0, Duration::ZERO);
-    let stopped = under_load(binary, restarts, async |served: &mut Served| {
+    let stopped = under_load(binary, restarts, async |served: &mut ServerUnderLoad| {
         let (ended, took) = served.stop().await?;
         failed += usize::from(!ended.success());
         slowest = slowest.max(took);
         Ok(())
     });
     let ended = stopped.await?;
-    let killed = under_load(binary, CONTROL_RESTARTS, async |served: &mut Served| served.kill().await).await?;
+    let killed = under_load(binary, CONTROL_RESTARTS, async |served: &mut ServerUnderLoad| served.kill().await).await?;
     let seens = ended.counter.seens();
     eprintln!(
         "{restarts} restarts, {} acknowledged, {} arrived; the slowest stop took {slowest:.1?}; {} calls were not answered",
@@ -88,12 +86,12 @@ async fn restarts(binary: &Path, restarts: usize, options: &Options) -> io::Resu
 async fn under_load(
     binary: &Path,
     times: usize,
-    mut end: impl AsyncFnMut(&mut Served) -> io::Result<()>,
-) -> io::Result<Ended> {
+    mut end: impl AsyncFnMut(&mut ServerUnderLoad) -> io::Result<()>,
+) -> io::Result<ServedResult> {
     let folder = folder()?;
     let manners = Manners { takes: TAKES, fails_one_in: None };
     let launch = Launch::new(binary, folder.path());
-    let mut served = Served::begin(folder, launch, manners, &Load::of(PRODUCERS)).await?;
+    let mut served = ServerUnderLoad::begin(folder, launch, manners, &ProducerLoad::of(PRODUCERS)).await?;
     for time in 0..times {
         served.promises(PROMISES * (time + 1)).await?;
         end(&mut served).await?;

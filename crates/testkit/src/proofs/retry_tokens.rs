@@ -15,11 +15,10 @@ use posthaste_store::journal::JournalEntry;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, BoundedCount, DeadLetterFilter, DeadLetters};
 
-use crate::fixtures::seeder::Target;
+use crate::fixtures::seeder::SeededTarget;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::{Filled, LANES, Run};
 
-/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     /// Rows of each attack, before its share.
@@ -31,7 +30,6 @@ struct Size {
 const FULL: Size = Size { each: 500, late: 1_000 };
 const QUICK: Size = Size { each: 60, late: 200 };
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -86,7 +84,7 @@ async fn control(size: Size) -> Result<Figure, CannotRun> {
 
 /// The number of dead letters with the cause `TokenRejected`, of all tenants.
 async fn letters(store: &Sqlite) -> Result<u64, CannotRun> {
-    let mut tenants: Vec<_> = (0..LANES).map(|lane| Target(lane).tenant()).collect();
+    let mut tenants: Vec<_> = (0..LANES).map(|lane| SeededTarget(lane).tenant()).collect();
     tenants.sort_unstable();
     tenants.dedup();
     let mut letters = 0;

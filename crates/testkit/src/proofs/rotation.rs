@@ -20,7 +20,7 @@ use posthaste_crypto::master::{MasterKey, MasterKeyId};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use crate::fixtures::part::Part;
+use crate::fixtures::part::ChildProcess;
 use crate::fixtures::seeder;
 use crate::proofs::keyed::{self, BARE, DELIVERED, READY, ROTATED};
 use crate::proofs::store_kill9::record;
@@ -29,7 +29,6 @@ use crate::prove::{CannotRun, Figure, Findings, Options};
 /// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
 const STANDS_STILL: Duration = Duration::from_secs(10);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let kills = if options.quick { 24 } else { 240 };
     let mut dice = fastrand::Rng::with_seed(options.first.unwrap_or(12));
@@ -61,7 +60,6 @@ pub fn run(options: &Options) -> Findings {
 /// The point at which the process is killed.
 #[derive(Clone, Copy)]
 enum When {
-    /// During its start.
     InTheStart,
     /// After the rotation was requested, while the new key is made.
     Asked,
@@ -102,8 +100,8 @@ impl World {
         keyed::data(self.folder.path())
     }
 
-    fn start(&self) -> Result<(Part, Heard), CannotRun> {
-        let mut node = Part::start(&self.program, ["keyed".as_ref(), self.folder.path().as_os_str()])?;
+    fn start(&self) -> Result<(ChildProcess, Heard), CannotRun> {
+        let mut node = ChildProcess::start(&self.program, ["keyed".as_ref(), self.folder.path().as_os_str()])?;
         let output = node.says()?.lines();
         Ok((node, output))
     }
@@ -180,7 +178,7 @@ impl World {
         Ok(text.lines().filter_map(|line| MasterKey::parse(line).ok()).map(|key| key.id()).collect())
     }
 
-    fn ledger(&self, of: usize) -> Result<Vec<record::Record>, CannotRun> {
+    fn ledger(&self, of: usize) -> Result<Vec<record::TokenRecord>, CannotRun> {
         Ok(record::read(&record::ledger(self.folder.path(), of))?)
     }
 
@@ -249,7 +247,7 @@ pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
 }
 
 /// Runs the attacker on a folder. It gets all master keys but those that are in use.
-fn attack(folder: &Path, world: &World) -> Result<attacker::Found, CannotRun> {
+fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, CannotRun> {
     let current = world.current()?;
     let is_old = |id: &MasterKeyId| !current.contains(id);
     let program = std::env::current_exe()?.with_file_name("attacker");
@@ -269,11 +267,11 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::Found, CannotRun> {
     input.write_all(text.as_bytes())?;
     drop(input);
     let output = child.wait_with_output()?;
-    attacker::Found::parse(&String::from_utf8_lossy(&output.stdout))
+    attacker::WrappedFound::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// The control: runs the attacker on a copy in which one tenant's key is still wrapped by a former master key.
-fn control(world: &World) -> Result<attacker::Found, CannotRun> {
+fn control(world: &World) -> Result<attacker::WrappedFound, CannotRun> {
     let copy = world.folder.path().join("control");
     copied(&world.data(), &copy)?;
     let current = world.current()?;

@@ -44,7 +44,6 @@ const TENANTS: u64 = 4;
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let messages = if options.quick { 64 } else { 1_024 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

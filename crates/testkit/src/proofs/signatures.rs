@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::fixtures::caller::call;
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use crate::receivers::recorder::{Arrival, Behaviour, Recorder};
+use crate::receivers::recorder::{Behaviour, RecordedRequest, Recorder};
 
 const ARRIVES_WITHIN: Duration = Duration::from_secs(20);
 
@@ -32,7 +32,6 @@ const PAYLOADS: [&str; 4] = [
     "0",
 ];
 
-/// Runs the proof.
 pub fn run(_: &Options) -> Findings {
     let (npm, pypi) = (Verifier::Npm.answers()?, Verifier::Pypi.answers()?);
     let binary = posthaste::binary()?;
@@ -102,14 +101,14 @@ async fn rotate(server: &Posthaste, uid: &str, overlap: &str) -> io::Result<()> 
 }
 
 /// Sends every payload to the endpoint with this uid. Returns the requests that arrived.
-async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> io::Result<Vec<Arrival>> {
+async fn arrivals(server: &Posthaste, receiver: &Recorder, uid: &str) -> io::Result<Vec<RecordedRequest>> {
     let mut sent = Vec::new();
     for payload in PAYLOADS {
         let body = format!("{{\"event_type\":\"{uid}\",\"payload\":{payload}}}");
         let answer = call(server.address, Method::POST, "/v1/messages", &body).await?.expect(StatusCode::ACCEPTED)?;
         sent.push(answer.text("id").unwrap_or_default().to_owned());
     }
-    let all_arrived = |log: &[Arrival]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
+    let all_arrived = |log: &[RecordedRequest]| sent.iter().all(|id| log.iter().any(|arrival| arrival.message == *id));
     if !receiver.waits_for_arrivals(ARRIVES_WITHIN, all_arrived).await {
         return Err(io::Error::other(format!("not everything arrived at {uid}")));
     }
@@ -130,7 +129,7 @@ async fn verified_with(server: &Posthaste, uid: &str) -> io::Result<Vec<With>> {
 }
 
 impl Case {
-    fn of(arrival: &Arrival, with: With) -> Self {
+    fn of(arrival: &RecordedRequest, with: With) -> Self {
         let field = |name: &str| arrival.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         Self {
             id: field("webhook-id").to_owned(),

@@ -24,8 +24,8 @@ use posthaste_engine::target::Target;
 
 use crate::fixtures::authority::Authority;
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use corpus::{Case, Row};
-use network::{Names, Site, Witness};
+use corpus::{CorpusRow, SsrfCase};
+use network::{FixedNames, Site, Witness};
 
 /// The default corpus; the command line can name another of the same format.
 const CORPUS: &str = include_str!("../../fixtures/ssrf-corpus.tsv");
@@ -36,7 +36,6 @@ const CHILD: &str = "POSTHASTE_SSRF_CHILD";
 /// The timeout of a look-up.
 const DNS_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let text = match &options.corpus {
         Some(file) => fs::read_to_string(file)
@@ -54,7 +53,7 @@ pub fn run(options: &Options) -> Findings {
     Ok(figures)
 }
 
-async fn prove(rows: &[Row], seed: u64) -> Findings {
+async fn prove(rows: &[CorpusRow], seed: u64) -> Findings {
     let authority = Authority::new()?;
     let mut tally = Tally::default();
     for row in rows.iter().filter(|row| !row.has_environment()) {
@@ -92,7 +91,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn judge(&mut self, row: &Row, end: &End) {
+    fn judge(&mut self, row: &CorpusRow, end: &End) {
         if end.code == row.code {
             self.right += 1;
         } else {
@@ -110,9 +109,8 @@ impl Tally {
     }
 }
 
-/// Runs a row.
-async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
-    let case = Case::of(row).map_err(io::Error::other)?;
+async fn ended(row: &CorpusRow, authority: &Authority) -> io::Result<End> {
+    let case = SsrfCase::of(row).map_err(io::Error::other)?;
     let target = match Target::parse(&case.url, &case.rules) {
         Err(refusal) => return Ok(End { code: refusal.code().to_owned(), contacted: 0 }),
         Ok(target) => target,
@@ -125,7 +123,7 @@ async fn ended(row: &Row, authority: &Authority) -> io::Result<End> {
     // Closing connections makes each attempt look the name up again.
     let answer = format!("{}\r\nconnection: close", case.answer);
     let receiver = Site::start(&answer, acceptor).await?;
-    let (names, witness) = (Names::new(case.lookups.clone()), Witness::new(receiver.address));
+    let (names, witness) = (FixedNames::new(case.lookups.clone()), Witness::new(receiver.address));
     let settings = Settings { rules: case.rules.clone(), dns_timeout: DNS_TIMEOUT, ..Settings::default() };
     let (connector, mut results) =
         Connector::with_dial(settings, names, std::sync::Arc::clone(&witness) as _, authority.roots()?);
@@ -161,7 +159,7 @@ fn code(done: &Done) -> &'static str {
 }
 
 /// Runs rows in a child process, which has their environment.
-async fn in_a_child(rows: &[Row]) -> Findings {
+async fn in_a_child(rows: &[CorpusRow]) -> Findings {
     let authority = Authority::new()?;
     let mut tally = Tally::default();
     for row in rows {
@@ -171,7 +169,7 @@ async fn in_a_child(rows: &[Row]) -> Findings {
 }
 
 /// Runs each row that has an environment in a child process.
-fn environments(text: &str, rows: &[Row]) -> io::Result<Vec<Figure>> {
+fn environments(text: &str, rows: &[CorpusRow]) -> io::Result<Vec<Figure>> {
     let header = text.lines().next().unwrap_or_default();
     let (mut run, mut right) = (0, 0);
     for row in rows.iter().filter(|row| row.has_environment()) {
@@ -186,7 +184,7 @@ fn environments(text: &str, rows: &[Row]) -> io::Result<Vec<Figure>> {
     Ok(vec![Figure::at_most("environment_heeded", (run - right) as f64, "rows", 0.0)])
 }
 
-fn runs_clean(row: &Row, corpus: &Path, folder: &Path) -> io::Result<bool> {
+fn runs_clean(row: &CorpusRow, corpus: &Path, folder: &Path) -> io::Result<bool> {
     let mut child = Command::new(std::env::current_exe()?);
     child.args(["ssrf", "--corpus"]).arg(corpus).current_dir(folder).env(CHILD, "1").envs(row.environment());
     let ended = child.output()?;

@@ -23,10 +23,10 @@ use posthaste_store::sqlite::Sqlite;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use crate::fixtures::busy::{Busy, Slice};
+use crate::fixtures::busy::{Busy, BusySlice};
 use crate::fixtures::cpu::Cpu;
 use crate::fixtures::part::end_with_input;
-use crate::fixtures::seeder::{self, Mint, Of, Shape, YOUNG};
+use crate::fixtures::seeder::{self, MessageMint, Of, SeedShape, YOUNG};
 use crate::fixtures::statistics::median;
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
@@ -40,9 +40,9 @@ const FILE_BAR: f64 = 1.3;
 
 /// How many lanes the rows are spread over.
 const LANES: u64 = 1_000;
-const FEW: Shape = Shape { rows: 10_000, lanes: LANES, of: Of::Messages };
-const MANY: Shape = Shape { rows: 5_000_000, lanes: LANES, of: Of::Messages };
-const MANY_QUICK: Shape = Shape { rows: 100_000, lanes: LANES, of: Of::Messages };
+const FEW: SeedShape = SeedShape { rows: 10_000, lanes: LANES, of: Of::Messages };
+const MANY: SeedShape = SeedShape { rows: 5_000_000, lanes: LANES, of: Of::Messages };
+const MANY_QUICK: SeedShape = SeedShape { rows: 100_000, lanes: LANES, of: Of::Messages };
 /// Concurrent callers, which make group commits of some 128 rows.
 const CALLERS: usize = 128;
 const ROUNDS: usize = 16;
@@ -79,7 +79,6 @@ pub fn main(folder: &str) -> ExitCode {
     }
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let (many, rounds) = if options.quick { (MANY_QUICK, ROUNDS_QUICK) } else { (MANY, ROUNDS) };
     let runtime = runtime()?;
@@ -89,7 +88,7 @@ pub fn run(options: &Options) -> Findings {
     let memory = streams::peak(folder.path())?;
     let pages = runtime.block_on(pages::time(folder.path()))?;
     drop((few, folder));
-    let file = runtime.block_on(retained::to_fresh(Shape { of: Of::Aged, ..many }))?;
+    let file = runtime.block_on(retained::to_fresh(SeedShape { of: Of::Aged, ..many }))?;
     let figures = [
         Figure::at_most("cpu_a_delivery_to_few_pending", cpu, "of 1", CPU_BAR),
         Figure::at_least("rate_to_few_pending", rate, "of 1", RATE_BAR),
@@ -144,7 +143,7 @@ impl Side {
         let slice = self.busy.slice(SLICE).await?;
         let spent = Cpu::now()?.since(&before).all();
         self.cpu.push(spent.as_secs_f64() * 1e6 / slice.deliveries.max(1) as f64);
-        self.rates.push(Slice::rate(&slice));
+        self.rates.push(BusySlice::rate(&slice));
         Ok(())
     }
 
@@ -162,7 +161,7 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
         let store = Sqlite::open_folder(folder, master_key())?;
         runtime.block_on(async {
             let session = store.open(YOUNG).await?.session;
-            let mint = Mint::new(session, 0..LANES, RowIndex::Ready);
+            let mint = MessageMint::new(session, 0..LANES, RowIndex::Ready);
             store.accept(session, vec![mint.message()]).await.map(drop)
         })?;
         let took = began.elapsed();

@@ -20,7 +20,6 @@ const CONTROL_SEEDS: u64 = 100;
 /// The least number of cases: with fewer, some were removed by mistake.
 const CASES: f64 = 92.0;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let seeds = options.seeds.unwrap_or(if options.quick { 30 } else { 600 });
     let first = options.first.unwrap_or(1);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixtures::part::{self, Part};
+use crate::fixtures::part::{self, ChildProcess};
 use crate::fixtures::seeder;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use check::Books;
@@ -36,7 +36,6 @@ const IN_THE_START: u32 = 5;
 /// Cycles of the control, in which it must lose something.
 const CONTROL_CYCLES: u32 = 10;
 
-/// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
     cycles: u32,
@@ -64,7 +63,6 @@ pub fn main(args: &[String]) -> ExitCode {
     part::ended("store_node", ended)
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
     let mut dice = fastrand::Rng::with_seed(options.first.unwrap_or(9));
@@ -106,8 +104,8 @@ struct World {
     program: PathBuf,
     folder: tempfile::TempDir,
     promise: &'static str,
-    node: Option<Part>,
-    producers: Vec<Part>,
+    node: Option<ChildProcess>,
+    producers: Vec<ChildProcess>,
     kills: u32,
 }
 
@@ -120,7 +118,9 @@ impl World {
         let folder = tempfile::Builder::new().prefix("kill9-").tempdir_in(seeder::shelf()?)?;
         let mut world = Self { program, folder, promise, node: None, producers: Vec::new(), kills: 0 };
         for number in 0..PRODUCERS {
-            world.producers.push(Part::start(&world.program, ["producer", world.path()?, &number.to_string()])?);
+            world
+                .producers
+                .push(ChildProcess::start(&world.program, ["producer", world.path()?, &number.to_string()])?);
         }
         Ok(world)
     }
@@ -132,7 +132,7 @@ impl World {
     /// Starts the node and kills it: during its start, or a moment after `enough` messages have been acknowledged in
     /// all.
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
-        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
+        let mut node = ChildProcess::start(&self.program, ["node", self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
             is_ready(&mut node)?;
             self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
@@ -149,7 +149,7 @@ impl World {
         for producer in &mut self.producers {
             producer.stop()?;
         }
-        let mut node = Part::start(&self.program, ["node", self.path()?, self.promise])?;
+        let mut node = ChildProcess::start(&self.program, ["node", self.path()?, self.promise])?;
         is_ready(&mut node)?;
         self.node = Some(node);
         let (mut last, mut moved) = (usize::MAX, Instant::now());
@@ -196,7 +196,7 @@ impl Progress<'_> {
 }
 
 /// Waits until the node has printed that it is ready.
-fn is_ready(node: &mut Part) -> Result<(), CannotRun> {
+fn is_ready(node: &mut ChildProcess) -> Result<(), CannotRun> {
     let mut line = String::new();
     node.says()?.read_line(&mut line)?;
     if line.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node printed {line:?} and ended"))) }

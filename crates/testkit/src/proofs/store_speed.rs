@@ -20,7 +20,7 @@ use crate::fixtures::cpu::Cpu;
 use crate::fixtures::seeder;
 use crate::fixtures::statistics::median;
 use crate::prove::{Figure, Findings, Options};
-use bare::Bare;
+use bare::BareFile;
 
 const THROUGHPUT_BAR: f64 = 0.35;
 const MICROS_BAR: f64 = 25.0;
@@ -49,7 +49,6 @@ struct Spent {
     sealing: Duration,
 }
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let rounds = if options.quick { ROUNDS_QUICK } else { ROUNDS };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -64,7 +63,7 @@ async fn measure(group: Group, rounds: usize) -> Findings {
     // Beside the seeded stores, on the disk of the build: a temporary folder may be in memory.
     let disk = tempfile::tempdir_in(seeder::shelf()?)?;
     let mut busy = Busy::start(&disk.path().join("store"), group.callers).await?;
-    let mut bare = Bare::start(&disk.path().join("bare"))?;
+    let mut bare = BareFile::start(&disk.path().join("bare"))?;
     busy.slice(WARM_UP).await?;
     let (mut cpu, mut shares) = (Cpu::default(), Vec::new());
     let (mut rates, mut bare_rates) = (Vec::new(), Vec::new());
@@ -94,7 +93,7 @@ fn figures(
     deliveries: u64,
     Spent { cpu, hashing, sealing }: &Spent,
     (rates, bare_rates, shares): (&mut [f64], &mut [f64], &mut [f64]),
-    (commits, bare): (&Commits, &Bare),
+    (commits, bare): (&Commits, &BareFile),
 ) -> Vec<Figure> {
     let each = |spent: Duration| spent.as_secs_f64() * 1e6 / deliveries.max(1) as f64;
     let (rate, bare_rate) = (median(rates), median(bare_rates));

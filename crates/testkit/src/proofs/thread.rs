@@ -17,10 +17,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::fixtures::caller::{Answer, call};
+use crate::fixtures::caller::{ApiAnswer, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{Figure, Findings, Options};
-use crate::receivers::recorder::{Arrival, Behaviour, Recorder};
+use crate::receivers::recorder::{Behaviour, RecordedRequest, Recorder};
 
 /// How often the server is killed in each way.
 const CYCLES: u32 = 20;
@@ -33,7 +33,6 @@ const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 /// A payload with spaces, a number that a parser would rewrite, and a letter of two bytes. It must arrive unchanged.
 const PAYLOAD: &str = r#"{ "total" : 10.50,  "name":"Jürgen", "items": [1 ,2] }"#;
 
-/// Runs the proof.
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -156,7 +155,7 @@ impl World {
     }
 
     async fn wait_for_all(&self) {
-        let lost = |arrivals: &[Arrival]| lost(&self.promised, arrivals);
+        let lost = |arrivals: &[RecordedRequest]| lost(&self.promised, arrivals);
         if !self.receiver.waits_for_arrivals(ARRIVES_WITHIN, |arrivals| lost(arrivals) == 0).await {
             eprintln!("not everything arrived within {} s", ARRIVES_WITHIN.as_secs());
         }
@@ -187,7 +186,7 @@ impl World {
         ]
     }
 
-    fn promise(&mut self, answer: Answer) -> io::Result<String> {
+    fn promise(&mut self, answer: ApiAnswer) -> io::Result<String> {
         let promised = answer.expect(StatusCode::ACCEPTED)?;
         let id = promised.text("id").ok_or_else(|| io::Error::other("an answer without an id"))?.to_owned();
         self.promised.push(id.clone());
@@ -208,7 +207,7 @@ impl World {
 
     /// A delivery's state in the API, once it is `delivered` or a second has passed: its outcome becomes durable
     /// shortly after the receiver's answer.
-    async fn state(&self, arrival: &Arrival) -> io::Result<String> {
+    async fn state(&self, arrival: &RecordedRequest) -> io::Result<String> {
         let path = format!("/v1/deliveries/{}", arrival.delivery);
         let mut state = String::new();
         for _ in 0..100 {
@@ -230,12 +229,12 @@ impl World {
 }
 
 /// How many promised messages are not in the receiver's log.
-fn lost(promised: &[String], arrivals: &[Arrival]) -> usize {
+fn lost(promised: &[String], arrivals: &[RecordedRequest]) -> usize {
     let arrived: BTreeSet<&str> = arrivals.iter().map(|arrival| arrival.message.as_str()).collect();
     promised.iter().filter(|id| !arrived.contains(id.as_str())).count()
 }
 
-async fn send(server: SocketAddr, number: usize) -> io::Result<Answer> {
+async fn send(server: SocketAddr, number: usize) -> io::Result<ApiAnswer> {
     call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await
 }
 

@@ -1,6 +1,6 @@
 //! An HTTP receiver on a real socket that records every arrival: the message, the life of its sender, and the time.
 //! Proofs compare the arrivals with the messages that were acknowledged to producers
-//! ([`Ledger`](crate::fixtures::ledger::Ledger)).
+//! ([`PromiseLedger`](crate::fixtures::ledger::Ledger)).
 //!
 //! A *life* of the sender ends with its process. A message that arrives twice was in flight at the end of a life, or
 //! the sender has lost its outcome.
@@ -25,30 +25,26 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 /// The behaviour of a counter.
 #[derive(Clone, Debug)]
 pub struct Manners {
-    /// The time of an answer.
     pub takes: Range<Duration>,
     /// The first attempt of one message in this many fails.
     pub fails_one_in: Option<u64>,
 }
 
-/// An arrival of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct CountedArrival {
     /// The number of the sender's life, from 0.
     pub life: usize,
     /// The time at which the request was complete.
     pub at: Instant,
 }
 
-/// All arrivals.
 #[derive(Clone, Debug, Default)]
-pub struct Seens {
-    by_message: BTreeMap<String, Vec<Seen>>,
-    /// When each life ended.
+pub struct ArrivalLog {
+    by_message: BTreeMap<String, Vec<CountedArrival>>,
     ends: Vec<Instant>,
 }
 
-impl Seens {
+impl ArrivalLog {
     /// How many different messages have arrived.
     pub fn messages(&self) -> usize {
         self.by_message.len()
@@ -86,7 +82,8 @@ impl Seens {
     /// How many messages arrived again in another life although they had arrived so long before the end of the first
     /// that the sender must have recorded their outcome.
     pub fn forgotten(&self, recorded_within: Duration) -> usize {
-        let late = |first: &Seen| self.ends.get(first.life).is_some_and(|end| *end - first.at > recorded_within);
+        let late =
+            |first: &CountedArrival| self.ends.get(first.life).is_some_and(|end| *end - first.at > recorded_within);
         self.repeats().filter(|[first, again]| first.life != again.life && late(first)).count()
     }
 
@@ -118,19 +115,18 @@ impl Seens {
         seens
     }
 
-    fn repeats(&self) -> impl Iterator<Item = [&Seen; 2]> {
+    fn repeats(&self) -> impl Iterator<Item = [&CountedArrival; 2]> {
         self.by_message.values().flat_map(|seen| seen.iter().zip(&seen[1..]).map(|(first, again)| [first, again]))
     }
 }
 
-/// A receiver that counts arrivals.
 pub type Counter = HttpReceiver<ArrivalCounter>;
 
 /// The responder of a [`Counter`].
 #[derive(Debug)]
 pub struct ArrivalCounter {
     manners: Mutex<Manners>,
-    seens: Mutex<Seens>,
+    seens: Mutex<ArrivalLog>,
 }
 
 impl Counter {
@@ -145,15 +141,12 @@ impl Counter {
     }
 
     /// All arrivals so far.
-    pub fn seens(&self) -> Seens {
+    pub fn seens(&self) -> ArrivalLog {
         self.responder().seens().clone()
     }
 
     /// Ends a life of the sender, whose process has ended. Reads what it had still written first, so that every
     /// arrival is counted in the right life.
-    ///
-    /// # Errors
-    /// If a connection stays open.
     pub async fn sender_ended(&self, at: Instant) -> io::Result<()> {
         // Connections are accepted in order: when this call is answered, all connections of the sender were accepted.
         call(self.address, Method::GET, "/", "").await?;
@@ -188,7 +181,7 @@ impl Counter {
 }
 
 impl ArrivalCounter {
-    fn seens(&self) -> MutexGuard<'_, Seens> {
+    fn seens(&self) -> MutexGuard<'_, ArrivalLog> {
         self.seens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +207,7 @@ impl Responder for ArrivalCounter {
             return StatusCode::INTERNAL_SERVER_ERROR.into();
         }
         let mut seens = self.seens();
-        let seen = Seen { life: seens.ends.len(), at: Instant::now() };
+        let seen = CountedArrival { life: seens.ends.len(), at: Instant::now() };
         seens.by_message.entry(message.to_owned()).or_default().push(seen);
         let takes = self.manners().takes;
         // Most answers are fast; some take nearly the longest time.
@@ -226,12 +219,12 @@ impl Responder for ArrivalCounter {
 mod tests {
     use super::*;
 
-    fn seens(arrivals: &[(&str, usize, u64)], ends: &[u64]) -> Seens {
+    fn seens(arrivals: &[(&str, usize, u64)], ends: &[u64]) -> ArrivalLog {
         let begin = Instant::now();
         let at = |second: u64| begin + Duration::from_secs(second);
-        let mut seens = Seens { by_message: BTreeMap::new(), ends: ends.iter().map(|end| at(*end)).collect() };
+        let mut seens = ArrivalLog { by_message: BTreeMap::new(), ends: ends.iter().map(|end| at(*end)).collect() };
         for (message, life, second) in arrivals {
-            let seen = Seen { life: *life, at: at(*second) };
+            let seen = CountedArrival { life: *life, at: at(*second) };
             seens.by_message.entry((*message).to_owned()).or_default().push(seen);
         }
         seens
@@ -260,7 +253,7 @@ mod tests {
         let manners = Manners { takes: Duration::ZERO..Duration::ZERO, fails_one_in: None };
         let counter = Counter::start(manners).await.expect("a free port");
         for life in 0..2 {
-            let mut line = crate::fixtures::caller::Line::open(counter.address).await.expect("it listens");
+            let mut line = crate::fixtures::caller::ApiConnection::open(counter.address).await.expect("it listens");
             let answer = line.call(Method::POST, "/hook", &[("webhook-id", "msg_1")], "{}").await.expect("an answer");
             assert_eq!(answer.status, StatusCode::NO_CONTENT);
             drop(line);

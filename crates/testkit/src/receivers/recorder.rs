@@ -14,7 +14,6 @@ use posthaste_engine::clock::{Clock, SystemClock};
 
 use super::{HttpReceiver, Responder, TimedResponse, field};
 
-/// The behaviour of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Accepts every request.
@@ -23,32 +22,24 @@ pub enum Behaviour {
     FailsFirst {
         /// The number of requests to refuse.
         times: usize,
-        /// The status of the refusals.
         status: StatusCode,
     },
     /// Refuses every request, with the request's body in its answer.
-    Quotes {
-        /// The status of the refusals.
-        status: StatusCode,
-    },
+    Quotes { status: StatusCode },
 }
 
-/// A request that arrived.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct RecordedRequest {
     /// The header `webhook-id`.
     pub message: String,
     /// The header `posthaste-delivery`.
     pub delivery: String,
-    /// All headers.
     pub headers: HeaderMap,
-    /// The body.
     pub body: Bytes,
     /// Whether its signature was valid and recent.
     pub is_signed: bool,
     /// The time of the request, by the receiver's clock.
     pub at: posthaste_core::Timestamp,
-    /// The status of the answer.
     pub answered: StatusCode,
 }
 
@@ -61,7 +52,7 @@ pub struct RequestRecorder {
     behaviour: Behaviour,
     secret: Secret,
     clock: SystemClock,
-    log: Mutex<Vec<Arrival>>,
+    log: Mutex<Vec<RecordedRequest>>,
 }
 
 impl Recorder {
@@ -71,18 +62,18 @@ impl Recorder {
     }
 
     /// All requests so far.
-    pub fn arrivals(&self) -> Vec<Arrival> {
+    pub fn arrivals(&self) -> Vec<RecordedRequest> {
         self.responder().log().clone()
     }
 
     /// Waits until `enough` holds for the log. Returns `false` after the time `within`.
-    pub async fn waits_for_arrivals(&self, within: Duration, enough: impl Fn(&[Arrival]) -> bool) -> bool {
+    pub async fn waits_for_arrivals(&self, within: Duration, enough: impl Fn(&[RecordedRequest]) -> bool) -> bool {
         self.waits_for(within, |recorder| enough(&recorder.log()).then_some(())).await.is_some()
     }
 }
 
 impl RequestRecorder {
-    fn log(&self) -> MutexGuard<'_, Vec<Arrival>> {
+    fn log(&self) -> MutexGuard<'_, Vec<RecordedRequest>> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +107,7 @@ impl Responder for RequestRecorder {
         if let Behaviour::Quotes { .. } = self.behaviour {
             *answer.response.body_mut() = Full::new(body.clone());
         }
-        log.push(Arrival { message, delivery, headers: head.headers, body, is_signed, at, answered });
+        log.push(RecordedRequest { message, delivery, headers: head.headers, body, is_signed, at, answered });
         answer
     }
 }

@@ -1,10 +1,10 @@
 //! A valid request for each route, with the status that it must be answered with.
 
-use super::routes::Route;
+use super::routes::DocumentedRoute;
 
 /// A valid request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct ApiCase {
     method: &'static str,
     path: &'static str,
     /// `<kind>` stands for the id of one object of that kind, `LATER` for a time in the future.
@@ -12,27 +12,26 @@ pub(super) struct Case {
     pub(super) status: u16,
 }
 
-impl Case {
-    /// Whether the request is for this route.
-    pub(super) fn is_of(&self, route: &Route) -> bool {
+impl ApiCase {
+    pub(super) fn is_of(&self, route: &DocumentedRoute) -> bool {
         self.method == route.method && self.path == route.path
     }
 }
 
-const fn get(path: &'static str) -> Case {
-    Case { method: "GET", path, body: "", status: 200 }
+const fn get(path: &'static str) -> ApiCase {
+    ApiCase { method: "GET", path, body: "", status: 200 }
 }
 
-const fn post(path: &'static str, body: &'static str, status: u16) -> Case {
-    Case { method: "POST", path, body, status }
+const fn post(path: &'static str, body: &'static str, status: u16) -> ApiCase {
+    ApiCase { method: "POST", path, body, status }
 }
 
-const fn other(method: &'static str, path: &'static str, body: &'static str, status: u16) -> Case {
-    Case { method, path, body, status }
+const fn other(method: &'static str, path: &'static str, body: &'static str, status: u16) -> ApiCase {
+    ApiCase { method, path, body, status }
 }
 
 /// The requests, in the order in which they are sent.
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[ApiCase] = &[
     get("/healthz"),
     get("/readyz"),
     get("/openapi.json"),

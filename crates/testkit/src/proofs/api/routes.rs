@@ -8,14 +8,14 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::fixtures::caller::{Answer, Line};
+use crate::fixtures::caller::{ApiAnswer, ApiConnection};
 
 /// The longest wait for a breaker to open.
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// A route of the server's OpenAPI document.
 #[derive(Clone, Debug)]
-pub(crate) struct Route {
+pub(crate) struct DocumentedRoute {
     pub(crate) method: String,
     pub(crate) path: String,
     /// Whether the route needs an API key.
@@ -26,13 +26,13 @@ pub(crate) struct Route {
     lines: bool,
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for DocumentedRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.path)
     }
 }
 
-impl Route {
+impl DocumentedRoute {
     /// Whether its body is newline-delimited JSON.
     pub(crate) fn is_lines(&self) -> bool {
         self.lines
@@ -60,7 +60,7 @@ impl Route {
 }
 
 /// Reads the routes from the server's OpenAPI document.
-pub(crate) async fn documented(line: &mut Line) -> io::Result<Vec<Route>> {
+pub(crate) async fn documented(line: &mut ApiConnection) -> io::Result<Vec<DocumentedRoute>> {
     let answer = line.call(Method::GET, "/openapi.json", &[], "").await?.expect(StatusCode::OK)?;
     let document: Value = serde_json::from_str(&answer.body).map_err(io::Error::other)?;
     let mut routes = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) async fn documented(line: &mut Line) -> io::Result<Vec<Route>> {
         for (method, operation) in operations.as_object().into_iter().flatten() {
             let content = operation["requestBody"]["content"].as_object();
             let description = operation["description"].as_str().unwrap_or_default();
-            routes.push(Route {
+            routes.push(DocumentedRoute {
                 method: method.to_uppercase(),
                 path: path.clone(),
                 is_guarded: operation["security"].is_null(),
@@ -89,17 +89,17 @@ pub(crate) fn with_names(path: &str, name: &str) -> String {
 
 /// A server with one object of every kind.
 #[derive(Debug)]
-pub(crate) struct World {
-    pub(crate) line: Line,
+pub(crate) struct ApiWorld {
+    pub(crate) line: ApiConnection,
     later: String,
     /// One id of each kind of object; the kind is the path segment before the id.
     ids: Vec<(&'static str, String)>,
 }
 
-impl World {
+impl ApiWorld {
     /// Creates one object of every kind through the API.
     pub(crate) async fn begin(address: SocketAddr) -> io::Result<Self> {
-        let mut line = Line::open(address).await?;
+        let mut line = ApiConnection::open(address).await?;
         let later = later(&mut line, &[]).await?;
         let mut world = Self { line, later, ids: Vec::new() };
         let endpoint = r#"{"url": "http://127.0.0.1:9999/not-listening"}"#;
@@ -173,7 +173,6 @@ impl World {
         parts.join("/")
     }
 
-    /// The id of an object of this kind.
     pub(crate) fn id(&self, kind: &str) -> Option<&str> {
         self.ids.iter().find(|(known, _)| *known == kind).map(|(_, id)| id.as_str())
     }
@@ -185,7 +184,7 @@ impl World {
     }
 
     /// Remembers the id of an object that a request created, for the requests that follow.
-    pub(crate) fn learn(&mut self, route: &Route, answer: &Answer) {
+    pub(crate) fn learn(&mut self, route: &DocumentedRoute, answer: &ApiAnswer) {
         if let (201 | 202, Some(kind), Some(id)) = (answer.status.as_u16(), kind(&route.path), answer.text("id")) {
             self.ids.retain(|(known, _)| *known != kind);
             self.ids.push((kind, id.to_owned()));
@@ -194,7 +193,7 @@ impl World {
 }
 
 /// A time one day ahead, for deliveries that must still be waiting: the expiry of a message without recipients.
-pub(crate) async fn later(line: &mut Line, head: &[(&str, &str)]) -> io::Result<String> {
+pub(crate) async fn later(line: &mut ApiConnection, head: &[(&str, &str)]) -> io::Result<String> {
     let body = r#"{"payload": 1, "ttl": "24h", "to": {"tags": ["absent"]}}"#;
     let answer = line.call(Method::POST, "/v1/messages", head, body).await?;
     let later = answer.text("expires_at").map(str::to_owned);

@@ -38,7 +38,6 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<JournalRow> {
     })
 }
 
-/// Decodes the entries of each row.
 pub(super) fn decode(rows: &[JournalRow]) -> Result<JournalEntries, CannotRun> {
     rows.iter().map(|row| Ok(row.entries().collect::<Result<_, _>>()?)).collect()
 }
@@ -70,7 +69,6 @@ pub(super) fn replace(conn: &Connection, rows: &[JournalRow]) -> Result<(), Cann
     Ok(())
 }
 
-/// Inserts a journal row.
 pub(super) fn append(conn: &Connection, row: &JournalRow) -> Result<(), CannotRun> {
     conn.execute(
         "INSERT INTO journal (number, at_ms, packed, root, before) VALUES (?1, ?2, ?3, ?4, ?5)",

@@ -18,14 +18,14 @@ use posthaste_store::{
     RetentionOverrides, RetentionStep, Session, Settlement, StoreError,
 };
 
-use crate::fixtures::seeder::{Mint, put_endpoints, shelf};
+use crate::fixtures::seeder::{MessageMint, put_endpoints, shelf};
 use crate::master_key;
 use crate::prove::CannotRun;
 
 /// The database file: the only file that the attacker has.
 pub(super) const FILE: &str = "posthaste.db";
 
-/// When the store's history begins; [`Mint`] uses the same time for the messages that it accepts.
+/// When the store's history begins; [`MessageMint`] uses the same time for the messages that it accepts.
 const THEN: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const MESSAGES: i64 = 90;
 /// The time between two messages.
@@ -51,7 +51,6 @@ pub(super) fn own_retention() -> Vec<(TenantId, RetentionOverride)> {
     own.to_vec()
 }
 
-/// The subject to erase.
 pub(super) fn subject() -> ErasureTarget {
     ErasureTarget::Subject(SUBJECT.to_owned())
 }
@@ -64,24 +63,24 @@ pub(super) async fn open(folder: &Path, at: Timestamp) -> Result<(Sqlite, Sessio
 }
 
 /// The folder of the closed store, and the checkpoint that was exported from it.
-pub(super) struct World {
+pub(super) struct AuditWorld {
     folder: tempfile::TempDir,
     pub(super) exported: String,
 }
 
-impl World {
+impl AuditWorld {
     /// Makes the store. Its messages are delivered at once, delivered after a failed attempt, dead, or settled twice.
     pub(super) async fn make() -> Result<Self, CannotRun> {
         let folder = tempfile::Builder::new().prefix("audit-").tempdir_in(shelf()?)?;
         let store = Sqlite::open_folder(folder.path(), master_key())?;
         let mut session = store.open(THEN).await?.session;
-        let mut mint = Mint::new(session, 0..LANES, RowIndex::Ready);
+        let mut mint = MessageMint::new(session, 0..LANES, RowIndex::Ready);
         let mut exported = String::new();
         for number in 0..MESSAGES {
             let at = Timestamp::from_millis(THEN.as_millis() + number * EVERY_MS);
             if number == MESSAGES / 3 {
                 session = store.open(at).await?.session;
-                mint = Mint::new(session, 0..LANES, RowIndex::Ready);
+                mint = MessageMint::new(session, 0..LANES, RowIndex::Ready);
             }
             add_message(&store, session, &mint, number, at).await?;
             if number % SIGNED_EVERY == 0 || number == EXPORTED {
@@ -121,7 +120,7 @@ impl World {
 async fn add_message(
     store: &Sqlite,
     session: Session,
-    mint: &Mint,
+    mint: &MessageMint,
     number: i64,
     at: Timestamp,
 ) -> Result<(), StoreError> {

@@ -31,7 +31,7 @@ impl Slip {
         [Self::LateAnswersCount, Self::BoundBeforeDice, Self::LongerWindow, Self::FlappingForgotten];
 }
 
-pub(super) struct Model {
+pub(super) struct BreakerModel {
     rule: BreakerRule,
     slip: Slip,
     phase: Phase,
@@ -64,7 +64,7 @@ impl Kept {
     }
 }
 
-impl Model {
+impl BreakerModel {
     pub(super) fn new(rule: BreakerRule, slip: Slip) -> Self {
         let phase = Phase::Closed { failed_in_a_row: 0, at: None };
         Self { rule, slip, phase, generation: 1, last_hold: None, window: Vec::new(), began: 0 }

@@ -9,7 +9,7 @@ use posthaste_core::flow::breaker::{
 };
 use posthaste_core::{EndpointId, Roll, Timestamp};
 
-use super::model::{Model, Slip};
+use super::model::{BreakerModel, Slip};
 
 /// How often each transition occurred: a comparison without them would prove nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,7 +66,6 @@ pub(super) fn run(seed: u64, slip: Slip) -> (Reached, Option<String>) {
     (pair.reached, None)
 }
 
-/// An event for a breaker.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Time passes, in milliseconds; negative if the clock is set back.
@@ -92,7 +91,7 @@ struct Pair {
     rule: BreakerRule,
     slip: Slip,
     breaker: Breaker,
-    model: Model,
+    model: BreakerModel,
     now: Timestamp,
     generation: u32,
     endpoints: u64,
@@ -108,7 +107,7 @@ impl Pair {
             rule,
             slip,
             breaker: Breaker::new(),
-            model: Model::new(rule, slip),
+            model: BreakerModel::new(rule, slip),
             // Sometimes around the epoch, where seconds change their sign.
             now: Timestamp::from_millis(if dice.u8(..8) == 0 { dice.i64(-99_999..99_999) } else { 1_700_000_000_000 }),
             generation: Pass::FIRST.generation,
@@ -221,8 +220,8 @@ impl Pair {
 
     fn restart(&mut self) {
         let (breaker, model) = match self.breaker.soft() {
-            Some(soft) => (Breaker::restore(soft), Model::restore(self.rule, self.slip, soft)),
-            None => (Breaker::new(), Model::new(self.rule, self.slip)),
+            Some(soft) => (Breaker::restore(soft), BreakerModel::restore(self.rule, self.slip, soft)),
+            None => (Breaker::new(), BreakerModel::new(self.rule, self.slip)),
         };
         (self.breaker, self.model) = (breaker, model);
         // Requests under way ended with the process.

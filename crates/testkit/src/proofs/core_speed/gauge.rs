@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::prove::CannotRun;
 
-/// CPU time of this thread.
 pub(super) fn cpu_time() -> Result<Duration, CannotRun> {
     // The kernel updates its count when the thread yields.
     std::thread::yield_now();

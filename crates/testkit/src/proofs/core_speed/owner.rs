@@ -222,7 +222,6 @@ pub(super) fn settings(lane: LaneId, policy: &Arc<Policy>) -> LaneSettings {
     LaneSettings { origin, ..LaneSettings::new(lane, tenant, Arc::clone(policy)) }
 }
 
-/// Whether an attempt with this roll fails.
 pub(super) fn fails(roll: Roll) -> bool {
     roll.0.is_multiple_of(ONE_FAILS_IN)
 }

@@ -128,7 +128,6 @@ pub(super) fn lane_id(lane: usize) -> LaneId {
     LaneId::from_raw(lane as u64 + 1)
 }
 
-/// The index of a lane, from 0.
 pub(super) fn index(lane: LaneId) -> usize {
     usize::try_from(lane.raw()).expect("lanes are few") - 1
 }

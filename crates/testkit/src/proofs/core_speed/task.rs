@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::gauge;
 use super::heap::Heap;
 use super::owner::Owner;
-use super::window::Kept;
+use super::window::WindowContent;
 use crate::prove::CannotRun;
 
 /// A load to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Load {
+pub(super) enum SpeedTask {
     /// The scheduler with all deliveries in its window.
     Front,
     /// The scheduler with a million rows in the store.
@@ -26,27 +26,27 @@ pub(super) enum Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// Run a load and print the CPU time of a delivery.
-    Time { load: Load, warm_up: u64, deliveries: u64 },
+    Time { load: SpeedTask, warm_up: u64, deliveries: u64 },
     /// Run a load and print nothing: valgrind counts.
-    Work { load: Load, warm_up: u64, deliveries: u64 },
+    Work { load: SpeedTask, warm_up: u64, deliveries: u64 },
     /// Fill a window and print the bytes of a delivery.
-    Keep { kept: Kept },
+    Keep { kept: WindowContent },
 }
 
-const LOADS: [(&str, Load); 4] =
-    [("front", Load::Front), ("behind", Load::Behind), ("scan", Load::Scan), ("heap", Load::Heap)];
+const LOADS: [(&str, SpeedTask); 4] =
+    [("front", SpeedTask::Front), ("behind", SpeedTask::Behind), ("scan", SpeedTask::Scan), ("heap", SpeedTask::Heap)];
 
 impl Task {
     /// The task as a command line.
     pub(super) fn args(&self) -> Vec<String> {
-        let load_args = |verb: &str, load: Load, warm_up: u64, deliveries: u64| {
+        let load_args = |verb: &str, load: SpeedTask, warm_up: u64, deliveries: u64| {
             let name = name_of(&LOADS, load);
             vec![verb.to_owned(), name.to_owned(), warm_up.to_string(), deliveries.to_string()]
         };
         match *self {
             Self::Time { load, warm_up, deliveries } => load_args("time", load, warm_up, deliveries),
             Self::Work { load, warm_up, deliveries } => load_args("work", load, warm_up, deliveries),
-            Self::Keep { kept } => vec!["keep".to_owned(), name_of(&Kept::NAMES, kept).to_owned()],
+            Self::Keep { kept } => vec!["keep".to_owned(), name_of(&WindowContent::NAMES, kept).to_owned()],
         }
     }
 
@@ -64,7 +64,7 @@ impl Task {
                 warm_up: number(warm_up)?,
                 deliveries: number(deliveries)?,
             }),
-            ["keep", kept] => Some(Self::Keep { kept: named(&Kept::NAMES, kept)? }),
+            ["keep", kept] => Some(Self::Keep { kept: named(&WindowContent::NAMES, kept)? }),
             _ => None,
         }
     }
@@ -136,7 +136,7 @@ const CPU_MAX: Duration = Duration::from_secs(2);
 /// Deliveries between two readings of the clock, each of which costs some microseconds.
 const STEP: u64 = 2_000;
 
-fn time(load: Load, warm_up: u64, deliveries: u64) -> Result<Timed, CannotRun> {
+fn time(load: SpeedTask, warm_up: u64, deliveries: u64) -> Result<Timed, CannotRun> {
     let mut running = Running::start(load);
     running.run_timed(warm_up)?;
     running.is_warm(load);
@@ -144,7 +144,7 @@ fn time(load: Load, warm_up: u64, deliveries: u64) -> Result<Timed, CannotRun> {
     Ok(Timed { micros: took.as_secs_f64() * 1e6 / done as f64, lanes_served: running.lanes_served() })
 }
 
-fn work(load: Load, warm_up: u64, deliveries: u64) {
+fn work(load: SpeedTask, warm_up: u64, deliveries: u64) {
     let mut running = Running::start(load);
     running.run(warm_up);
     running.is_warm(load);
@@ -157,17 +157,17 @@ enum Running {
 }
 
 impl Running {
-    fn start(load: Load) -> Self {
+    fn start(load: SpeedTask) -> Self {
         match load {
-            Load::Front | Load::Scan => Self::Queue(Box::new(Owner::with_nothing_behind())),
-            Load::Behind => Self::Queue(Box::new(Owner::with_rows_behind())),
-            Load::Heap => Self::Heap(Heap::new()),
+            SpeedTask::Front | SpeedTask::Scan => Self::Queue(Box::new(Owner::with_nothing_behind())),
+            SpeedTask::Behind => Self::Queue(Box::new(Owner::with_rows_behind())),
+            SpeedTask::Heap => Self::Heap(Heap::new()),
         }
     }
 
-    /// Called before the measurement: switches on the extra work of [`Load::Scan`].
-    fn is_warm(&mut self, load: Load) {
-        if let (Self::Queue(owner), Load::Scan) = (self, load) {
+    /// Called before the measurement: switches on the extra work of [`SpeedTask::Scan`].
+    fn is_warm(&mut self, load: SpeedTask) {
+        if let (Self::Queue(owner), SpeedTask::Scan) = (self, load) {
             owner.look_at_every_lane();
         }
     }
@@ -212,7 +212,7 @@ mod tests {
         let loads = LOADS.map(|(_, load)| load);
         let times = loads.map(|load| Task::Time { load, warm_up: 3, deliveries: 7 });
         let works = loads.map(|load| Task::Work { load, warm_up: 0, deliveries: 9 });
-        let keeps = Kept::NAMES.map(|(_, kept)| Task::Keep { kept });
+        let keeps = WindowContent::NAMES.map(|(_, kept)| Task::Keep { kept });
         for task in times.into_iter().chain(works).chain(keeps) {
             let args = task.args();
             let words: Vec<&str> = args.iter().map(String::as_str).collect();

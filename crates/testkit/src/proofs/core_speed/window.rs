@@ -14,10 +14,8 @@ use super::owner::settings;
 use super::rows::{lane_id, tier_of};
 use crate::prove::CannotRun;
 
-/// The content of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// Ready deliveries of one lane.
+pub(super) enum WindowContent {
     ReadyInOneLane,
     /// Deliveries of one lane that wait for their due time.
     WaitingInOneLane,
@@ -35,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// A type larger than a delivery or a lane may be.
 type TooLarge = [u8; 272];
 
-impl Kept {
+impl WindowContent {
     pub(super) const NAMES: [(&str, Self); 5] = [
         ("ready-in-one-lane", Self::ReadyInOneLane),
         ("waiting-in-one-lane", Self::WaitingInOneLane),

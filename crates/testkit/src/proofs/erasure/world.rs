@@ -64,7 +64,6 @@ pub(super) struct Person {
     pub(super) first: Vec<MessageId>,
 }
 
-/// All people of a run.
 #[derive(Clone, Debug)]
 pub(super) struct People(Vec<Person>);
 
@@ -120,21 +119,20 @@ impl Receivers {
 }
 
 /// A store that was filled and closed.
-pub(super) struct World {
+pub(super) struct ErasureWorld {
     pub(super) people: People,
     endpoints: [[EndpointId; 4]; 2],
     receivers: Receivers,
 }
 
 /// The erased people's data as the database file had it before.
-pub(super) struct Recorded {
+pub(super) struct ErasedBefore {
     pub(super) values: Vec<Vec<u8>>,
     /// How many of them are receivers' answers.
     pub(super) quoted: usize,
 }
 
-/// The results of the erasures.
-pub(super) struct Gone {
+pub(super) struct ErasureResult {
     pub(super) people: People,
     pub(super) subjects: usize,
     pub(super) sent_after: u64,
@@ -144,7 +142,7 @@ pub(super) struct Gone {
 
 type Running = Engine<Sqlite, SystemClock>;
 
-impl World {
+impl ErasureWorld {
     /// Fills a store: with old messages through the store's interface, and with new ones through an engine. `leaves`
     /// switches `secure_delete` off, for the control.
     pub(super) async fn fill(data: &Path, people: People, leaves: bool) -> Result<Self, CannotRun> {
@@ -243,7 +241,7 @@ impl World {
 
     /// Reads from the database file what is stored about the people to erase: ciphertexts, lookup hashes and wrapped
     /// keys.
-    pub(super) fn record(&self, data: &Path) -> Result<Recorded, CannotRun> {
+    pub(super) fn record(&self, data: &Path) -> Result<ErasedBefore, CannotRun> {
         let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let conn = Connection::open_with_flags(data.join("posthaste.db"), flags).map_err(cannot)?;
@@ -286,12 +284,12 @@ impl World {
         let sealed = "SELECT 0, sealed FROM endpoint WHERE tenant = 2 UNION ALL
                       SELECT 0, w.wrapped FROM data_key AS k JOIN master_wrapped_0 AS w ON w.id = k.id WHERE k.tenant = 2";
         values.extend(column(sealed)?.into_iter().map(|(_, sealed)| sealed));
-        Ok(Recorded { values, quoted })
+        Ok(ErasedBefore { values, quoted })
     }
 
     /// Erases the people while messages about others go on. Copies the files once all erasures are done, while the
     /// engine still runs.
-    pub(super) async fn erase(self, data: &Path, running: &Path) -> Result<Gone, CannotRun> {
+    pub(super) async fn erase(self, data: &Path, running: &Path) -> Result<ErasureResult, CannotRun> {
         let mut node = Node::start(data).await?;
         let begun = Instant::now();
         let clock = SystemClock::new();
@@ -342,7 +340,7 @@ impl World {
         }
         node.stop().await?;
         let sent_after = sent.saturating_sub(in_flight);
-        Ok(Gone { subjects: subjects.len(), people: self.people, sent_after, others_missing, took })
+        Ok(ErasureResult { subjects: subjects.len(), people: self.people, sent_after, others_missing, took })
     }
 
     fn others(&self) -> Vec<Person> {

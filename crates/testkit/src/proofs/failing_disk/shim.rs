@@ -16,9 +16,8 @@ const FREE_AT: u64 = 8;
 const REFUSED_AT: u64 = 16;
 const ORDERS_BYTES: usize = 24;
 
-/// The state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Disk {
+pub(super) enum ShimmedDisk {
     /// Without faults.
     Well,
     /// Full; bytes that the server frees can be used again.
@@ -27,7 +26,6 @@ pub(super) enum Disk {
     Crowded,
     /// Every write fails.
     WritesFail,
-    /// Every sync fails.
     SyncsFail,
 }
 
@@ -63,13 +61,13 @@ impl Shim {
     }
 
     /// Sets the state of the disk, with effect at once.
-    pub(super) fn is(&self, disk: Disk) -> io::Result<()> {
+    pub(super) fn is(&self, disk: ShimmedDisk) -> io::Result<()> {
         let (mode, free): (i64, i64) = match disk {
-            Disk::Well => (0, 0),
-            Disk::Full => (1, 0),
-            Disk::Crowded => (1, i64::MIN / 2),
-            Disk::WritesFail => (2, 0),
-            Disk::SyncsFail => (3, 0),
+            ShimmedDisk::Well => (0, 0),
+            ShimmedDisk::Full => (1, 0),
+            ShimmedDisk::Crowded => (1, i64::MIN / 2),
+            ShimmedDisk::WritesFail => (2, 0),
+            ShimmedDisk::SyncsFail => (3, 0),
         };
         self.file.write_all_at(&free.to_ne_bytes(), FREE_AT)?;
         self.file.write_all_at(&mode.to_ne_bytes(), MODE_AT)

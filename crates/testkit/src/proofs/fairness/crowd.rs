@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use posthaste_core::tier::Tier;
 
-use super::plain::{Plain, Rule};
-use super::scheduler::{FairScheduler, Posthaste};
-use super::world::{Got, Load, Receiver, Source, play};
+use super::plain::{Plain, PlainRule};
+use super::scheduler::{CoreScheduler, FairScheduler};
+use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, SLOTS, in_millis, jain, millis, seconds};
 use crate::prove::{Figure, Options};
 
@@ -20,15 +20,16 @@ const JAIN_BAR: f64 = 0.95;
 pub(super) fn run(_: &Options) -> Part {
     let mut part = Part::default();
     for (name, takes) in [("small_beside_quick", millis(50)), ("small_beside_slow", seconds(10))] {
-        part.figures.extend(judge(name, takes, &mut Posthaste::new(SLOTS)));
+        part.figures.extend(judge(name, takes, &mut CoreScheduler::new(SLOTS)));
     }
     // Each small tenant has its next message as soon as the last is delivered.
-    let again = Source { load: Load::Saturating { waiting: 1 }, ..small(0) };
-    let sources: Vec<Source> = beside(millis(50), |tenant| Source { lanes: lane(tenant), tenant, ..again.clone() });
-    let got = play(&sources, &mut Posthaste::new(SLOTS), COME..COME + seconds(20));
+    let again = LoadSource { load: FairnessLoad::Saturating { waiting: 1 }, ..small(0) };
+    let sources: Vec<LoadSource> =
+        beside(millis(50), |tenant| LoadSource { lanes: lane(tenant), tenant, ..again.clone() });
+    let got = play(&sources, &mut CoreScheduler::new(SLOTS), COME..COME + seconds(20));
     part.figures.push(jain_of("small_again", &got));
 
-    part.controls.extend(judge("small_fifo", seconds(10), &mut Plain::new(Rule::Fifo, SLOTS)));
+    part.controls.extend(judge("small_fifo", seconds(10), &mut Plain::new(PlainRule::Fifo, SLOTS)));
     part
 }
 
@@ -37,27 +38,27 @@ pub(super) fn run(_: &Options) -> Part {
 /// small tenant after the other.
 fn bound(heavy_takes: Duration) -> Duration {
     let rounds = u32::try_from(SMALL.div_ceil(SLOTS.into())).expect("a few dozens");
-    Receiver::well(heavy_takes).longest() + Receiver::well(SMALL_TAKES).longest() * rounds
+    FairnessReceiver::well(heavy_takes).longest() + FairnessReceiver::well(SMALL_TAKES).longest() * rounds
 }
 
-fn beside(heavy_takes: Duration, small: impl Fn(u64) -> Source) -> Vec<Source> {
-    let heavy = Source {
+fn beside(heavy_takes: Duration, small: impl Fn(u64) -> LoadSource) -> Vec<LoadSource> {
+    let heavy = LoadSource {
         tenant: 0,
         tier: Tier::Promotional,
         lanes: 0..100,
-        load: Load::Saturating { waiting: 72 },
-        receiver: Receiver::well(heavy_takes),
+        load: FairnessLoad::Saturating { waiting: 72 },
+        receiver: FairnessReceiver::well(heavy_takes),
     };
     std::iter::once(heavy).chain((1..=SMALL).map(small)).collect()
 }
 
-fn small(tenant: u64) -> Source {
-    Source {
+fn small(tenant: u64) -> LoadSource {
+    LoadSource {
         tenant,
         tier: Tier::Promotional,
         lanes: lane(tenant),
-        load: Load::AtOnce { messages: 1, from: COME, attempts: 0 },
-        receiver: Receiver::well(SMALL_TAKES),
+        load: FairnessLoad::AtOnce { messages: 1, from: COME, attempts: 0 },
+        receiver: FairnessReceiver::well(SMALL_TAKES),
     }
 }
 

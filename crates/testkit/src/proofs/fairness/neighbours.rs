@@ -10,9 +10,9 @@ use std::time::Duration;
 use posthaste_core::scheduler::Limits;
 use posthaste_core::tier::Tier;
 
-use super::plain::{Plain, Rule};
-use super::scheduler::{FairScheduler, Posthaste};
-use super::world::{Got, Load, Receiver, Source, play, quantile};
+use super::plain::{Plain, PlainRule};
+use super::scheduler::{CoreScheduler, FairScheduler};
+use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play, quantile};
 use super::{Part, SLOTS, in_millis, millis, seconds};
 use crate::prove::{Figure, Options};
 
@@ -45,7 +45,7 @@ pub(super) fn run(options: &Options) -> Part {
     let flood = seconds(0)..seconds(if options.quick { 30 } else { 120 });
     for (name, lanes) in [("flood", 1), ("wide_flood", 200)] {
         let limits = Limits { slots: SLOTS, window: FLOOD_WINDOW, ..Limits::default() };
-        let got = play(&flooded(lanes, backlog), &mut Posthaste::with(limits), flood.clone());
+        let got = play(&flooded(lanes, backlog), &mut CoreScheduler::with(limits), flood.clone());
         part.figures.push(undisturbed.judge(name, &got, 1.5));
         part.figures.push(slots_most(name, &got));
         let left = (backlog - got[got.len() - 1].sent) as f64;
@@ -53,7 +53,7 @@ pub(super) fn run(options: &Options) -> Part {
     }
 
     let tarpit = &TARPITS[0];
-    for (name, rule) in [("fifo", Rule::Fifo), ("by_count", Rule::ByCount)] {
+    for (name, rule) in [("fifo", PlainRule::Fifo), ("by_count", PlainRule::ByCount)] {
         let got = play(&tarpit.sources(), &mut Plain::new(rule, SLOTS), WHOLE);
         let name = format!("{}_{name}", tarpit.name);
         part.controls.push(undisturbed.judge(&name, &got, 1.2));
@@ -65,25 +65,25 @@ pub(super) fn run(options: &Options) -> Part {
 /// Posthaste as it ships. The noisy tenants' endpoints have no limit of attempts in flight, so that only fairness
 /// limits them.
 fn posthaste() -> impl FairScheduler {
-    Posthaste::new(SLOTS).max_in_flight(NOISY, u16::MAX).max_in_flight(NOISY_TOO, u16::MAX)
+    CoreScheduler::new(SLOTS).max_in_flight(NOISY, u16::MAX).max_in_flight(NOISY_TOO, u16::MAX)
 }
 
 /// A tenant with slow receivers. It could use four or twelve times the slots there are.
 struct Tarpit {
     name: &'static str,
     endpoints: u64,
-    receiver: Receiver,
+    receiver: FairnessReceiver,
 }
 
 const TARPITS: [Tarpit; 4] = [
-    Tarpit { name: "tarpit", endpoints: 1, receiver: Receiver::well(seconds(10)) },
-    Tarpit { name: "wide_tarpit", endpoints: 200, receiver: Receiver::well(seconds(10)) },
-    Tarpit { name: "hanging", endpoints: 1, receiver: Receiver::hangs(TIMEOUT) },
-    Tarpit { name: "wide_hanging", endpoints: 200, receiver: Receiver::hangs(TIMEOUT) },
+    Tarpit { name: "tarpit", endpoints: 1, receiver: FairnessReceiver::well(seconds(10)) },
+    Tarpit { name: "wide_tarpit", endpoints: 200, receiver: FairnessReceiver::well(seconds(10)) },
+    Tarpit { name: "hanging", endpoints: 1, receiver: FairnessReceiver::hangs(TIMEOUT) },
+    Tarpit { name: "wide_hanging", endpoints: 200, receiver: FairnessReceiver::hangs(TIMEOUT) },
 ];
 
 impl Tarpit {
-    fn sources(&self) -> Vec<Source> {
+    fn sources(&self) -> Vec<LoadSource> {
         let mut sources = quiet(Duration::ZERO);
         sources.push(noisy(NOISY, self.endpoints, self.receiver));
         sources
@@ -91,49 +91,49 @@ impl Tarpit {
 }
 
 /// The quiet tenants: each sends 20 messages per second to one endpoint that answers in 50 ms.
-fn quiet(from: Duration) -> Vec<Source> {
-    let source = |tenant| Source {
+fn quiet(from: Duration) -> Vec<LoadSource> {
+    let source = |tenant| LoadSource {
         tenant,
         tier: Tier::Promotional,
         lanes: tenant..tenant + 1,
-        load: Load::Random { per_second: 20.0, from },
-        receiver: Receiver::well(millis(50)),
+        load: FairnessLoad::Random { per_second: 20.0, from },
+        receiver: FairnessReceiver::well(millis(50)),
     };
     (1..=QUIET).map(source).collect()
 }
 
 /// A noisy tenant: it sends 100 messages per second.
-fn noisy(tenant: u64, endpoints: u64, receiver: Receiver) -> Source {
+fn noisy(tenant: u64, endpoints: u64, receiver: FairnessReceiver) -> LoadSource {
     let first = tenant * 1_000;
-    Source {
+    LoadSource {
         tenant,
         tier: Tier::Promotional,
         lanes: first..first + endpoints,
-        load: Load::Random { per_second: 100.0, from: Duration::ZERO },
+        load: FairnessLoad::Random { per_second: 100.0, from: Duration::ZERO },
         receiver,
     }
 }
 
 /// The quiet tenants begin when the noisy one has been alone for long enough to hold as many slots as it can use.
-fn late() -> (&'static str, Vec<Source>, Range<Duration>) {
+fn late() -> (&'static str, Vec<LoadSource>, Range<Duration>) {
     let mut sources = quiet(LATE);
-    sources.push(noisy(NOISY, 200, Receiver::well(seconds(10))));
+    sources.push(noisy(NOISY, 200, FairnessReceiver::well(seconds(10))));
     ("late", sources, LATE..WHOLE.end)
 }
 
 /// Two noisy tenants, each of which may hold half of the slots. The measurement begins when the scheduler has learnt
 /// that their receivers are slow.
-fn two_tarpits() -> (&'static str, Vec<Source>, Range<Duration>) {
+fn two_tarpits() -> (&'static str, Vec<LoadSource>, Range<Duration>) {
     let mut sources = quiet(Duration::ZERO);
-    sources.extend([NOISY, NOISY_TOO].map(|tenant| noisy(tenant, 200, Receiver::well(seconds(10)))));
+    sources.extend([NOISY, NOISY_TOO].map(|tenant| noisy(tenant, 200, FairnessReceiver::well(seconds(10)))));
     ("two_tarpits", sources, seconds(30)..WHOLE.end)
 }
 
 /// A noisy tenant with this many retries due at once.
-fn flooded(endpoints: u64, retries: u64) -> Vec<Source> {
+fn flooded(endpoints: u64, retries: u64) -> Vec<LoadSource> {
     let mut sources = quiet(Duration::ZERO);
-    let load = Load::AtOnce { messages: retries, from: seconds(5), attempts: 1 };
-    sources.push(Source { load, ..noisy(NOISY, endpoints, Receiver::well(millis(50))) });
+    let load = FairnessLoad::AtOnce { messages: retries, from: seconds(5), attempts: 1 };
+    sources.push(LoadSource { load, ..noisy(NOISY, endpoints, FairnessReceiver::well(millis(50))) });
     sources
 }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use posthaste_core::delivery::Verdict;
 use posthaste_core::time::Timestamp;
 
-use super::scheduler::{FairScheduler, Job};
+use super::scheduler::{DueMessage, FairScheduler};
 
 /// The order in which a plain scheduler serves messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub(super) enum PlainRule {
     /// One queue for all messages, first in first out.
     Fifo,
     /// Tenants in turn, one message each, regardless of slot-time.
@@ -20,36 +20,36 @@ pub(super) enum Rule {
 
 /// A scheduler with a number of slots and a rule, without retries.
 pub(super) struct Plain {
-    rule: Rule,
+    rule: PlainRule,
     free: u32,
     waiting: BTreeMap<u64, VecDeque<usize>>,
     last: u64,
 }
 
 impl Plain {
-    pub(super) fn new(rule: Rule, slots: u32) -> Self {
+    pub(super) fn new(rule: PlainRule, slots: u32) -> Self {
         Self { rule, free: slots, waiting: BTreeMap::new(), last: 0 }
     }
 
-    fn queue_of(&self, job: &Job) -> u64 {
+    fn queue_of(&self, job: &DueMessage) -> u64 {
         match self.rule {
-            Rule::Fifo => 0,
-            Rule::ByCount => job.tenant,
-            Rule::ByTier => job.tier as u64,
+            PlainRule::Fifo => 0,
+            PlainRule::ByCount => job.tenant,
+            PlainRule::ByTier => job.tier as u64,
         }
     }
 }
 
 impl FairScheduler for Plain {
-    fn arrive(&mut self, _: Timestamp, job: Job) {
+    fn arrive(&mut self, _: Timestamp, job: DueMessage) {
         self.waiting.entry(self.queue_of(&job)).or_default().push_back(job.id);
     }
 
     fn next(&mut self, _: Timestamp) -> Option<usize> {
         let free = self.free.checked_sub(1)?;
         let after = match self.rule {
-            Rule::ByCount => self.last + 1,
-            Rule::Fifo | Rule::ByTier => 0,
+            PlainRule::ByCount => self.last + 1,
+            PlainRule::Fifo | PlainRule::ByTier => 0,
         };
         let in_turn = self.waiting.range(after..).chain(self.waiting.range(..after));
         self.last = in_turn.filter(|(_, jobs)| !jobs.is_empty()).map(|(queue, _)| *queue).next()?;

@@ -20,7 +20,7 @@ use posthaste_core::time::Timestamp;
 
 /// A message that is due, for one destination.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
+pub(super) struct DueMessage {
     /// Counted from 0, in order of arrival.
     pub(super) id: usize,
     pub(super) tenant: u64,
@@ -33,8 +33,7 @@ pub(super) struct Job {
 
 /// Decides which job is sent when.
 pub(super) trait FairScheduler {
-    /// Adds a job that is due.
-    fn arrive(&mut self, now: Timestamp, job: Job);
+    fn arrive(&mut self, now: Timestamp, job: DueMessage);
     /// The next job to send now. Called until it returns `None`.
     fn next(&mut self, now: Timestamp) -> Option<usize>;
     /// Handles the end of an attempt.
@@ -44,12 +43,12 @@ pub(super) trait FairScheduler {
 }
 
 /// The core's scheduler. Rows that it leaves in the store are kept here as job numbers.
-pub(super) struct Posthaste {
+pub(super) struct CoreScheduler {
     queue: Scheduler,
     policy: Arc<Policy>,
     /// Limits of attempts in flight of tenants' endpoints, where not the default.
     max_in_flight: BTreeMap<u64, u16>,
-    jobs: Vec<Job>,
+    jobs: Vec<DueMessage>,
     /// Spilled rows, by queue.
     spilled: BTreeMap<(u64, Tier), BTreeSet<usize>>,
     /// Rows that are outside the window until shortly before they are due.
@@ -57,7 +56,7 @@ pub(super) struct Posthaste {
     rng: Rng,
 }
 
-impl Posthaste {
+impl CoreScheduler {
     /// The scheduler as it ships, with this many slots.
     pub(super) fn new(slots: u32) -> Self {
         Self::with(Limits { slots, ..Limits::default() })
@@ -88,7 +87,7 @@ impl Posthaste {
         self
     }
 
-    fn know_lane(&mut self, now: Timestamp, job: &Job) {
+    fn know_lane(&mut self, now: Timestamp, job: &DueMessage) {
         let lane = LaneId::from_raw(job.lane);
         if !self.queue.knows_lane(lane) {
             let tenant = TenantId::from_raw(job.tenant);
@@ -109,7 +108,7 @@ impl Posthaste {
         admission
     }
 
-    fn spill(&mut self, job: &Job) {
+    fn spill(&mut self, job: &DueMessage) {
         self.spilled.entry((job.lane, job.tier)).or_default().insert(job.id);
         self.queue.spilled(LaneId::from_raw(job.lane), job.tier, delivery_id(job.id));
     }
@@ -177,8 +176,8 @@ impl Posthaste {
     }
 }
 
-impl FairScheduler for Posthaste {
-    fn arrive(&mut self, now: Timestamp, job: Job) {
+impl FairScheduler for CoreScheduler {
+    fn arrive(&mut self, now: Timestamp, job: DueMessage) {
         assert_eq!(job.id, self.jobs.len(), "jobs come in the order of their numbers");
         self.jobs.push(job);
         let id = delivery_id(job.id);
@@ -220,7 +219,7 @@ impl FairScheduler for Posthaste {
 }
 
 /// The delivery of a job, as it was at its arrival or after its last attempt.
-fn delivery(job: &Job) -> Delivery {
+fn delivery(job: &DueMessage) -> Delivery {
     let id = delivery_id(job.id);
     let lane = LaneId::from_raw(job.lane);
     let mut delivery = Delivery::queued(id, MessageId::from_raw(id.raw()), EndpointId(lane.0), lane, job.tier, job.due);
@@ -248,7 +247,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
     /// Sends all jobs, each failing this many times first. Returns how often each was sent.
-    fn send_all(scheduler: &mut Posthaste, jobs: usize, failures: u32) -> Vec<u32> {
+    fn send_all(scheduler: &mut CoreScheduler, jobs: usize, failures: u32) -> Vec<u32> {
         let mut sent = vec![0; jobs];
         let mut now = NOW;
         loop {
@@ -266,24 +265,24 @@ mod tests {
         }
     }
 
-    fn arrive(scheduler: &mut Posthaste, jobs: usize) {
+    fn arrive(scheduler: &mut CoreScheduler, jobs: usize) {
         for id in 0..jobs {
             let lane = u64::try_from(id % 3).expect("below 3");
-            let job = Job { id, tenant: lane % 2, lane, tier: Tier::Promotional, due: NOW, attempts: 0 };
+            let job = DueMessage { id, tenant: lane % 2, lane, tier: Tier::Promotional, due: NOW, attempts: 0 };
             scheduler.arrive(NOW, job);
         }
     }
 
     #[test]
     fn jobs_beyond_the_window_are_sent_exactly_once() {
-        let mut scheduler = Posthaste::with(Limits { window: 100, per_queue: 20, ..Limits::default() });
+        let mut scheduler = CoreScheduler::with(Limits { window: 100, per_queue: 20, ..Limits::default() });
         arrive(&mut scheduler, 1_000);
         assert_eq!(send_all(&mut scheduler, 1_000, 0), [1; 1_000]);
     }
 
     #[test]
     fn failed_jobs_are_retried_after_leaving_the_window() {
-        let mut scheduler = Posthaste::new(4);
+        let mut scheduler = CoreScheduler::new(4);
         arrive(&mut scheduler, 9);
         // The third attempt is minutes after the second.
         assert_eq!(send_all(&mut scheduler, 9, 3), [4; 9]);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use posthaste_core::tier::Tier;
 
-use super::plain::{Plain, Rule};
-use super::scheduler::Posthaste;
-use super::world::{BEGIN, Got, Load, Receiver, Source, play};
+use super::plain::{Plain, PlainRule};
+use super::scheduler::CoreScheduler;
+use super::world::{BEGIN, FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, SLOTS, jain, millis, seconds};
 use crate::prove::{Figure, Options};
 
@@ -35,7 +35,7 @@ pub(super) fn run(options: &Options) -> Part {
     let mut figures = Vec::new();
     let plays = [("equal_tenants", &any, measured.clone()), ("equal_slow_tenants", &slow, seconds(300)..seconds(900))];
     for (name, sources, measured) in plays {
-        let got = play(sources, &mut Posthaste::new(SLOTS), measured.clone());
+        let got = play(sources, &mut CoreScheduler::new(SLOTS), measured.clone());
         print(name, &got);
         figures.push(jain_of(name, &got));
         figures.push(Figure::at_least(&format!("{name}_slots_in_use"), in_use(&got, &measured), "of 1", IN_USE_BAR));
@@ -48,30 +48,30 @@ pub(super) fn run(options: &Options) -> Part {
     let shares = weighted(&[1, 2, 4], measured.clone());
     figures.push(error("weights_beyond_the_half", &shares, &[1.0 / 6.0, 1.0 / 3.0, 0.5]));
 
-    let by_count = play(&any, &mut Plain::new(Rule::ByCount, SLOTS), measured);
+    let by_count = play(&any, &mut Plain::new(PlainRule::ByCount, SLOTS), measured);
     Part { figures, controls: vec![jain_of("equal_tenants_by_count", &by_count)] }
 }
 
 /// Tenants whose receivers' times are a geometric progression over this range.
-fn unequal(takes: Range<Duration>) -> Vec<Source> {
+fn unequal(takes: Range<Duration>) -> Vec<LoadSource> {
     let factor = takes.end.as_secs_f64() / takes.start.as_secs_f64();
     let part = |tenant: u64| (tenant - 1) as f64 / (TENANTS - 1) as f64;
     (1..=TENANTS).map(|tenant| source(tenant, takes.start.mul_f64(factor.powf(part(tenant))))).collect()
 }
 
-fn source(tenant: u64, takes: Duration) -> Source {
-    Source {
+fn source(tenant: u64, takes: Duration) -> LoadSource {
+    LoadSource {
         tenant,
         tier: Tier::Promotional,
         lanes: tenant * LANES..(tenant + 1) * LANES,
-        load: Load::Saturating { waiting: WAITING },
-        receiver: Receiver::well(takes),
+        load: FairnessLoad::Saturating { waiting: WAITING },
+        receiver: FairnessReceiver::well(takes),
     }
 }
 
 /// The measured share of each tenant. The receivers of every other tenant take ten times as long.
 fn weighted(weights: &[u32], measured: Range<Duration>) -> Vec<f64> {
-    let mut scheduler = Posthaste::new(SLOTS);
+    let mut scheduler = CoreScheduler::new(SLOTS);
     let mut sources = Vec::new();
     for (tenant, weight) in (1..).zip(weights) {
         scheduler = scheduler.weight(BEGIN, tenant, weight * 1_000);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use posthaste_core::tier::Tier;
 
-use super::plain::{Plain, Rule};
-use super::scheduler::{FairScheduler, Posthaste};
-use super::world::{Got, Load, Receiver, Source, play};
+use super::plain::{Plain, PlainRule};
+use super::scheduler::{CoreScheduler, FairScheduler};
+use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, in_millis, millis, seconds};
 use crate::prove::{Figure, Options};
 
@@ -30,36 +30,36 @@ pub(super) fn run(_: &Options) -> Part {
     let mut part = Part::default();
     // The time of an attempt in each tier, in milliseconds. Below a second no receiver counts as slow.
     for (name, takes) in [("lowest_tier", [250, 250, 250]), ("lowest_tier_when_quick", [900, 900, 90])] {
-        let got = play(&saturating(takes), &mut Posthaste::new(SLOTS), TEN_MINUTES);
+        let got = play(&saturating(takes), &mut CoreScheduler::new(SLOTS), TEN_MINUTES);
         part.figures.push(share(name, &got));
-        let got = play(&little_of_the_lowest(takes), &mut Posthaste::new(SLOTS), TEN_MINUTES);
+        let got = play(&little_of_the_lowest(takes), &mut CoreScheduler::new(SLOTS), TEN_MINUTES);
         part.figures.push(oldest(name, &got));
     }
-    let got = campaign(&mut Posthaste::new(CAMPAIGN_SLOTS));
+    let got = campaign(&mut CoreScheduler::new(CAMPAIGN_SLOTS));
     let wait = in_millis(got[0].wait(0.99));
     part.figures.push(Figure::at_most("urgent_wait_behind_campaigns_p99", wait, "ms", in_millis(URGENT_BAR)));
 
-    let by_tier = play(&saturating([250; 3]), &mut Plain::new(Rule::ByTier, SLOTS), TEN_MINUTES);
+    let by_tier = play(&saturating([250; 3]), &mut Plain::new(PlainRule::ByTier, SLOTS), TEN_MINUTES);
     part.controls.push(share("lowest_tier_by_tier", &by_tier));
-    let by_tier = play(&little_of_the_lowest([250; 3]), &mut Plain::new(Rule::ByTier, SLOTS), TEN_MINUTES);
+    let by_tier = play(&little_of_the_lowest([250; 3]), &mut Plain::new(PlainRule::ByTier, SLOTS), TEN_MINUTES);
     part.controls.push(oldest("lowest_tier_by_tier", &by_tier));
-    let fifo = campaign(&mut Plain::new(Rule::Fifo, CAMPAIGN_SLOTS));
+    let fifo = campaign(&mut Plain::new(PlainRule::Fifo, CAMPAIGN_SLOTS));
     let wait = in_millis(fifo[0].wait(0.99));
     part.controls.push(Figure::at_most("urgent_wait_fifo_p99", wait, "ms", in_millis(URGENT_BAR)));
     part
 }
 
 /// Tenants that can use all slots in every tier.
-fn saturating(takes: [u64; 3]) -> Vec<Source> {
+fn saturating(takes: [u64; 3]) -> Vec<LoadSource> {
     let of_tenant = |tenant: u64| {
         Tier::ALL.map(|tier| {
             let first = tenant * 1_000 + tier as u64 * 100;
-            Source {
+            LoadSource {
                 tenant,
                 tier,
                 lanes: first..first + LANES,
-                load: Load::Saturating { waiting: WAITING },
-                receiver: Receiver::well(millis(takes[tier.index()])),
+                load: FairnessLoad::Saturating { waiting: WAITING },
+                receiver: FairnessReceiver::well(millis(takes[tier.index()])),
             }
         })
     };
@@ -67,11 +67,11 @@ fn saturating(takes: [u64; 3]) -> Vec<Source> {
 }
 
 /// The same, with a load in the lowest tier that 3 % of the slots can serve.
-fn little_of_the_lowest(takes: [u64; 3]) -> Vec<Source> {
+fn little_of_the_lowest(takes: [u64; 3]) -> Vec<LoadSource> {
     let mut sources = saturating(takes);
     for source in sources.iter_mut().filter(|source| source.tier == Tier::Engagement) {
         let per_second = 0.03 * f64::from(SLOTS) / source.receiver.takes.as_secs_f64() / TENANTS as f64;
-        source.load = Load::Random { per_second, from: Duration::ZERO };
+        source.load = FairnessLoad::Random { per_second, from: Duration::ZERO };
     }
     sources
 }
@@ -102,22 +102,22 @@ const CAMPAIGN_ENDPOINTS: u64 = 5_000;
 /// One tenant's urgent messages need two fifths of the slots; four others have sent campaigns to so many endpoints that
 /// the last messages wait for minutes. The measurement begins when the campaigns have aged.
 fn campaign(scheduler: &mut dyn FairScheduler) -> Vec<Got> {
-    let takes = Receiver::well(millis(250));
-    let urgent = Source {
+    let takes = FairnessReceiver::well(millis(250));
+    let urgent = LoadSource {
         tenant: 1,
         tier: Tier::Transactional,
         lanes: 1..1 + LANES,
-        load: Load::Random { per_second: 40.0, from: Duration::ZERO },
+        load: FairnessLoad::Random { per_second: 40.0, from: Duration::ZERO },
         receiver: takes,
     };
-    let of_tenant = |tenant: u64| Source {
+    let of_tenant = |tenant: u64| LoadSource {
         tenant,
         tier: Tier::Engagement,
         lanes: tenant * CAMPAIGN_ENDPOINTS..(tenant + 1) * CAMPAIGN_ENDPOINTS,
-        load: Load::AtOnce { messages: CAMPAIGN_ENDPOINTS, from: seconds(1), attempts: 0 },
+        load: FairnessLoad::AtOnce { messages: CAMPAIGN_ENDPOINTS, from: seconds(1), attempts: 0 },
         receiver: takes,
     };
-    let sources: Vec<Source> = std::iter::once(urgent).chain((2..2 + CAMPAIGNS).map(of_tenant)).collect();
+    let sources: Vec<LoadSource> = std::iter::once(urgent).chain((2..2 + CAMPAIGNS).map(of_tenant)).collect();
     let got = play(&sources, scheduler, seconds(180)..seconds(240));
     let campaigns: u64 = got[1..].iter().map(|got| got.slot_ms).sum();
     let slots = |held: u64| held as f64 / 60e3;

@@ -11,25 +11,25 @@ use posthaste_core::delivery::Verdict;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 
-use super::scheduler::{FairScheduler, Job};
+use super::scheduler::{DueMessage, FairScheduler};
 
 /// The first moment on the scheduler's clock.
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
 /// The messages of one tenant in one tier.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct LoadSource {
     pub(super) tenant: u64,
     pub(super) tier: Tier,
     /// Its destinations, which get messages in turn.
     pub(super) lanes: Range<u64>,
-    pub(super) load: Load,
-    pub(super) receiver: Receiver,
+    pub(super) load: FairnessLoad,
+    pub(super) receiver: FairnessReceiver,
 }
 
 /// The arrival of a source's messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Load {
+pub(super) enum FairnessLoad {
     /// A number of messages waits at each destination at first; each delivery adds another.
     Saturating { waiting: u64 },
     /// A Poisson process that begins at `from`.
@@ -40,13 +40,13 @@ pub(super) enum Load {
 
 /// The behaviour of a destination.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receiver {
+pub(super) struct FairnessReceiver {
     /// The average time of an answer; it varies by up to a fifth.
     pub(super) takes: Duration,
     pub(super) answer: Cause,
 }
 
-impl Receiver {
+impl FairnessReceiver {
     pub(super) const fn well(takes: Duration) -> Self {
         Self { takes, answer: Cause::Ok }
     }
@@ -89,7 +89,6 @@ pub(super) struct Got {
 }
 
 impl Got {
-    /// A quantile of the waits.
     pub(super) fn wait(&self, share: f64) -> Duration {
         quantile(self.waits.clone(), share)
     }
@@ -109,7 +108,7 @@ pub(super) fn quantile(mut waits: Vec<Duration>, share: f64) -> Duration {
 
 /// Runs the sources against a scheduler until the end of the range `measured`; only that range counts. Returns one
 /// result for each source.
-pub(super) fn play(sources: &[Source], scheduler: &mut dyn FairScheduler, measured: Range<Duration>) -> Vec<Got> {
+pub(super) fn play(sources: &[LoadSource], scheduler: &mut dyn FairScheduler, measured: Range<Duration>) -> Vec<Got> {
     let ends = BEGIN + measured.end;
     let mut world = World::new(sources, scheduler, measured);
     while world.now < ends {
@@ -121,7 +120,7 @@ pub(super) fn play(sources: &[Source], scheduler: &mut dyn FairScheduler, measur
 
 struct World<'a> {
     now: Timestamp,
-    sources: &'a [Source],
+    sources: &'a [LoadSource],
     scheduler: &'a mut dyn FairScheduler,
     measured: Range<Timestamp>,
     /// Every job, by number.
@@ -147,7 +146,7 @@ struct Known {
 }
 
 impl<'a> World<'a> {
-    fn new(sources: &'a [Source], scheduler: &'a mut dyn FairScheduler, measured: Range<Duration>) -> Self {
+    fn new(sources: &'a [LoadSource], scheduler: &'a mut dyn FairScheduler, measured: Range<Duration>) -> Self {
         let seeds = 1..=u64::try_from(sources.len()).expect("fits");
         let mut world = Self {
             now: BEGIN,
@@ -167,16 +166,16 @@ impl<'a> World<'a> {
         };
         for (index, source) in sources.iter().enumerate() {
             match source.load {
-                Load::Saturating { waiting } => {
+                FairnessLoad::Saturating { waiting } => {
                     for lane in source.lanes.clone() {
                         (0..waiting).for_each(|_| world.arrive(index, lane, 0));
                     }
                 }
-                Load::Random { from, .. } => {
+                FairnessLoad::Random { from, .. } => {
                     let first = from + world.gap(index);
                     world.arrivals.insert((first, index));
                 }
-                Load::AtOnce { from, .. } => {
+                FairnessLoad::AtOnce { from, .. } => {
                     world.arrivals.insert((from, index));
                 }
             }
@@ -212,14 +211,14 @@ impl<'a> World<'a> {
 
     fn come(&mut self, index: usize, at: Duration) {
         match self.sources[index].load {
-            Load::Saturating { .. } => {}
-            Load::Random { .. } => {
+            FairnessLoad::Saturating { .. } => {}
+            FairnessLoad::Random { .. } => {
                 let next = at + self.gap(index);
                 self.arrivals.insert((next, index));
                 let lane = self.lane_in_turn(index);
                 self.arrive(index, lane, 0);
             }
-            Load::AtOnce { messages, attempts, .. } => {
+            FairnessLoad::AtOnce { messages, attempts, .. } => {
                 for _ in 0..messages {
                     let lane = self.lane_in_turn(index);
                     self.arrive(index, lane, attempts);
@@ -230,7 +229,7 @@ impl<'a> World<'a> {
 
     /// The time between two messages of a Poisson process.
     fn gap(&mut self, index: usize) -> Duration {
-        let Load::Random { per_second, .. } = self.sources[index].load else { return Duration::MAX };
+        let FairnessLoad::Random { per_second, .. } = self.sources[index].load else { return Duration::MAX };
         Duration::from_secs_f64(-(1.0 - self.gaps[index].f64()).ln() / per_second)
     }
 
@@ -243,7 +242,8 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, index: usize, lane: u64, attempts: u16) {
         let source = &self.sources[index];
-        let job = Job { id: self.jobs.len(), tenant: source.tenant, lane, tier: source.tier, due: self.now, attempts };
+        let job =
+            DueMessage { id: self.jobs.len(), tenant: source.tenant, lane, tier: source.tier, due: self.now, attempts };
         self.jobs.push(Known { source: index, lane, due: self.now, sent: false });
         self.scheduler.arrive(self.now, job);
     }
@@ -275,7 +275,7 @@ impl<'a> World<'a> {
         let source = &self.sources[index];
         self.in_flight[index] -= 1;
         self.scheduler.landed(self.now, job, &source.receiver.verdict());
-        if matches!(source.load, Load::Saturating { .. }) {
+        if matches!(source.load, FairnessLoad::Saturating { .. }) {
             self.arrive(index, lane, 0);
         }
     }
@@ -293,23 +293,23 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::fairness::plain::{Plain, Rule};
+    use crate::proofs::fairness::plain::{Plain, PlainRule};
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at_once(messages: u64) -> Source {
-        Source {
+    fn at_once(messages: u64) -> LoadSource {
+        LoadSource {
             tenant: 1,
             tier: Tier::Promotional,
             lanes: 1..2,
-            load: Load::AtOnce { messages, from: SECOND, attempts: 0 },
-            receiver: Receiver::hangs(SECOND * 10),
+            load: FairnessLoad::AtOnce { messages, from: SECOND, attempts: 0 },
+            receiver: FairnessReceiver::hangs(SECOND * 10),
         }
     }
 
     #[test]
     fn waits_last_from_due_to_sent_or_to_the_end_of_the_measurement() {
-        let got = play(&[at_once(3)], &mut Plain::new(Rule::Fifo, 1), Duration::ZERO..SECOND * 15);
+        let got = play(&[at_once(3)], &mut Plain::new(PlainRule::Fifo, 1), Duration::ZERO..SECOND * 15);
         assert_eq!(got[0].waits, [Duration::ZERO, SECOND * 10, SECOND * 14]);
         assert_eq!(got[0].longest_wait(), SECOND * 14);
         assert_eq!(got[0].wait(0.5), SECOND * 10);
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn slot_time_counts_within_the_measured_range() {
-        let got = play(&[at_once(3)], &mut Plain::new(Rule::Fifo, 2), SECOND * 5..SECOND * 13);
+        let got = play(&[at_once(3)], &mut Plain::new(PlainRule::Fifo, 2), SECOND * 5..SECOND * 13);
         // Two attempts from second 1 to 11 count 6 seconds each; the third, from 11 on, counts 2.
         assert_eq!(got[0].slot_ms, 14_000);
         assert_eq!((got[0].sent, got[0].slots_most), (1, 1));
@@ -326,9 +326,12 @@ mod tests {
 
     #[test]
     fn saturating_source_keeps_its_slot_busy() {
-        let source =
-            Source { load: Load::Saturating { waiting: 2 }, receiver: Receiver::hangs(SECOND / 10), ..at_once(0) };
-        let got = play(&[source], &mut Plain::new(Rule::Fifo, 1), Duration::ZERO..SECOND * 60);
+        let source = LoadSource {
+            load: FairnessLoad::Saturating { waiting: 2 },
+            receiver: FairnessReceiver::hangs(SECOND / 10),
+            ..at_once(0)
+        };
+        let got = play(&[source], &mut Plain::new(PlainRule::Fifo, 1), Duration::ZERO..SECOND * 60);
         assert_eq!((got[0].slot_ms, got[0].sent), (60_000, 600));
     }
 

@@ -9,9 +9,9 @@ use posthaste_store::{AuditStamp, Directory, Endpoint, EndpointPut, Outbox};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::fixtures::caller::Line;
+use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::posthaste::{Launch, Posthaste};
-use crate::fixtures::seeder::{self, CROWD, Shape, THEN, Target};
+use crate::fixtures::seeder::{self, CROWD, SeedShape, SeededTarget, THEN};
 use crate::prove::CannotRun;
 use crate::{MASTER_KEY, master_key};
 
@@ -27,7 +27,7 @@ pub(super) enum Address {
 }
 
 /// A folder with a seeded store as its data.
-pub(super) fn folder(shape: Shape) -> Result<TempDir, CannotRun> {
+pub(super) fn folder(shape: SeedShape) -> Result<TempDir, CannotRun> {
     let folder = crate::fixtures::served::folder()?;
     let data = folder.path().join("data");
     std::fs::create_dir(&data)?;
@@ -53,13 +53,13 @@ pub(super) fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
 pub(super) async fn start(
     binary: &Path,
     folder: &Path,
-    shape: Shape,
+    shape: SeedShape,
     sampled: u64,
     url: &str,
 ) -> Result<Crowd, CannotRun> {
     let launch = Launch::new(binary, folder).with("POSTHASTE_MASTER_KEY", MASTER_KEY);
     let apart = usize::try_from(shape.lanes / sampled.clamp(1, shape.lanes)).unwrap_or(1);
-    let sample: Vec<Target> = shape.targets().step_by(apart).map(Target).collect();
+    let sample: Vec<SeededTarget> = shape.targets().step_by(apart).map(SeededTarget).collect();
     let store = Sqlite::open_folder(&launch.data(), master_key())?;
     let session = store.open(THEN).await?.session;
     let redirect = sample.iter().map(|to| {
@@ -73,27 +73,27 @@ pub(super) async fn start(
     }
     store.close().await;
     let server = launch.start()?;
-    let line = Line::open(server.address).await?;
+    let line = ApiConnection::open(server.address).await?;
     Ok(Crowd { line, sample, _server: server })
 }
 
 /// The server, and a producer's connection to it.
 pub(super) struct Crowd {
-    line: Line,
+    line: ApiConnection,
     /// The endpoints that get messages, spread evenly over all.
-    sample: Vec<Target>,
+    sample: Vec<SeededTarget>,
     /// The server's process; it is stopped when this is dropped.
     _server: Posthaste,
 }
 
 impl Crowd {
     /// The endpoint for the message with this number.
-    pub(super) fn sampled(&self, number: usize) -> Target {
+    pub(super) fn sampled(&self, number: usize) -> SeededTarget {
         self.sample[number % self.sample.len()]
     }
 
     /// Posts a message for one endpoint. Returns the number of deliveries in the answer.
-    pub(super) async fn post(&mut self, to: Target, address: Address) -> io::Result<Option<u64>> {
+    pub(super) async fn post(&mut self, to: SeededTarget, address: Address) -> io::Result<Option<u64>> {
         let (kind, name) = match address {
             Address::Subject => ("subjects", to.subject()),
             Address::Tag => ("tags", to.tag()),

@@ -18,25 +18,23 @@ use posthaste_store::{
 };
 use tokio::task::JoinSet;
 
-use crate::fixtures::seeder::Target;
+use crate::fixtures::seeder::SeededTarget;
 use crate::master_key;
 use crate::prove::CannotRun;
 
 /// Keys whose twins are sent at once: enough for several group commits.
 const TOGETHER: u64 = 64;
 
-/// Whether keys are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
+pub(super) enum TwinKeys {
     /// They are passed to the store.
     Kept,
     /// They are left out: the fault that the proof must detect.
     Stripped,
 }
 
-/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum TwinAnswer {
     /// The body of the first answer of the key.
     Body(String),
     /// The key was used for another request.
@@ -44,12 +42,12 @@ pub(super) enum Answer {
 }
 
 /// Makes several calls with every key, then one call with each key for another request.
-pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: TwinKeys) -> Result<(), CannotRun> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(send(folder, keys, seed, with))
 }
 
-async fn send(folder: &Path, keys: u64, seed: u64, with: Keys) -> Result<(), CannotRun> {
+async fn send(folder: &Path, keys: u64, seed: u64, with: TwinKeys) -> Result<(), CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(SystemClock::new().now()).await?.session;
     let lookup = store.lookups();
@@ -77,7 +75,7 @@ struct Caller {
     session: Session,
     lookup: LookupKey,
     clock: SystemClock,
-    with: Keys,
+    with: TwinKeys,
 }
 
 impl Caller {
@@ -96,26 +94,28 @@ impl Caller {
         Ok(())
     }
 
-    async fn call(&self, key: u64, request: u8, number: u64) -> Result<Answer, StoreError> {
+    async fn call(&self, key: u64, request: u8, number: u64) -> Result<TwinAnswer, StoreError> {
         let accepted = self.message(key, request, number);
         let mine = answer(accepted.message.id);
         match self.store.accept(self.session, vec![accepted]).await?.pop() {
-            Some(Acceptance::Replayed(first)) => Ok(Answer::Body(String::from_utf8_lossy(&first.body).into_owned())),
-            Some(Acceptance::KeyReused) => Ok(Answer::Reused),
+            Some(Acceptance::Replayed(first)) => {
+                Ok(TwinAnswer::Body(String::from_utf8_lossy(&first.body).into_owned()))
+            }
+            Some(Acceptance::KeyReused) => Ok(TwinAnswer::Reused),
             Some(Acceptance::Unanswered) => Err(StoreError::Busy),
-            Some(Acceptance::Fresh) | None => Ok(Answer::Body(mine)),
+            Some(Acceptance::Fresh) | None => Ok(TwinAnswer::Body(mine)),
         }
     }
 
     /// A message with its key as its body, as the engine would pass it to the store.
     fn message(&self, key: u64, request: u8, number: u64) -> Accepted {
         let id = MessageId(Key::new(self.session.writer, number));
-        let lane = Arc::new(Target(key % 16).endpoint().lane_settings());
+        let lane = Arc::new(SeededTarget(key % 16).endpoint().lane_settings());
         let now = self.clock.now();
         let delivery = Delivery::queued(
             DeliveryId(id.0.plus(1)),
             id,
-            Target::of(lane.lane).id(),
+            SeededTarget::of(lane.lane).id(),
             lane.lane,
             Tier::Promotional,
             now,
@@ -130,7 +130,7 @@ impl Caller {
         };
         let message = Message::new(id, lane.tenant, now, body);
         let new = NewDelivery::new(delivery, RowIndex::Ready, lane);
-        let idempotency = Some(once).filter(|_| self.with == Keys::Kept);
+        let idempotency = Some(once).filter(|_| self.with == TwinKeys::Kept);
         Accepted { idempotency, ..Accepted::new(message, vec![new]) }
     }
 }
@@ -141,10 +141,10 @@ pub(super) fn answer(message: MessageId) -> String {
 }
 
 /// Prints an answer as a line, and flushes it.
-fn print(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
+fn print(key: u64, request: u8, answer: &TwinAnswer) -> io::Result<()> {
     let text = match answer {
-        Answer::Body(body) => body,
-        Answer::Reused => "reused",
+        TwinAnswer::Body(body) => body,
+        TwinAnswer::Reused => "reused",
     };
     let mut out = io::stdout().lock();
     writeln!(out, "{key} {request} {text}")?;
@@ -152,12 +152,12 @@ fn print(key: u64, request: u8, answer: &Answer) -> io::Result<()> {
 }
 
 /// Parses a line of the process: key, request and answer; `None` if the line is incomplete.
-pub(super) fn heard(line: &str) -> Option<(u64, u8, Answer)> {
+pub(super) fn heard(line: &str) -> Option<(u64, u8, TwinAnswer)> {
     let mut words = line.split(' ');
     let (key, request) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let answer = match words.next()? {
-        "reused" => Answer::Reused,
-        body => Answer::Body(body.to_owned()),
+        "reused" => TwinAnswer::Reused,
+        body => TwinAnswer::Body(body.to_owned()),
     };
     Some((key, request, answer))
 }

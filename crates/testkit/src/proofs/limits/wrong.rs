@@ -5,12 +5,9 @@ use posthaste_core::flow::bucket::{Bucket, Rate};
 
 use super::{ABOVE_BAR_PERCENT, Limit, Limiter, Measured, REACHED_BAR, SECOND, bucket, ours};
 
-/// A wrong limiter.
 pub(super) struct Wrong {
-    /// Its mistake.
     pub(super) name: &'static str,
     pub(super) make: fn(Limit, i64) -> Limiter,
-    /// Whether the measurements show it.
     pub(super) shows: fn(&Measured) -> bool,
 }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::seeder::{self, Mint, Shape, Target, put_endpoints};
+use crate::fixtures::seeder::{self, MessageMint, SeedShape, SeededTarget, put_endpoints};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -39,19 +39,18 @@ const ATTEMPT: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The store, the loop, and the counts of the transport.
-pub(super) struct World {
+pub(super) struct MassEndsWorld {
     pub(super) store: Arc<Sqlite>,
     session: Session,
     lanes: BTreeSet<LaneId>,
     handle: DispatchHandle,
     counts: Arc<Counts>,
-    mint: Arc<Mint>,
+    mint: Arc<MessageMint>,
     running: JoinSet<Result<(), StoreError>>,
     stop: CancellationToken,
     _folder: tempfile::TempDir,
 }
 
-/// Counts of attempts.
 struct Counts {
     mine: AtomicU64,
     others: AtomicU64,
@@ -61,7 +60,7 @@ struct Counts {
 }
 
 /// The answer to a request that ends deliveries.
-pub(super) struct End {
+pub(super) struct MassEnd {
     pub(super) took: Duration,
     pub(super) ended: u64,
     pub(super) in_flight: u64,
@@ -69,10 +68,10 @@ pub(super) struct End {
     pub(super) sent_before: u64,
 }
 
-impl World {
+impl MassEndsWorld {
     /// Starts the loop, and pauses the seeded lanes.
-    pub(super) async fn start(shape: Shape) -> Result<Self, CannotRun> {
-        let lanes: BTreeSet<LaneId> = shape.targets().map(|n| Target(n).lane()).collect();
+    pub(super) async fn start(shape: SeedShape) -> Result<Self, CannotRun> {
+        let lanes: BTreeSet<LaneId> = shape.targets().map(|n| SeededTarget(n).lane()).collect();
         let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
         let store = Arc::new(Sqlite::open_folder(folder.path(), master_key())?);
         let start = store.open(SystemClock::new().now()).await?;
@@ -101,7 +100,7 @@ impl World {
             Driver::new(Limits::default(), start, Arc::clone(&store), transport, SystemClock::new(), dice);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         running.spawn(driver.run(stop.clone()));
-        let mint = Arc::new(Mint::new(session, OTHERS, RowIndex::Ready));
+        let mint = Arc::new(MessageMint::new(session, OTHERS, RowIndex::Ready));
         let world = Self { store, session, lanes, handle, counts, mint, running, stop, _folder: folder };
         world.for_all_lanes(|scope| Command::Pause(Pause::new(scope, None))).await?;
         Ok(world)
@@ -131,12 +130,12 @@ impl World {
     }
 
     /// Makes a request that ends deliveries.
-    pub(super) async fn asks(&self, command: Command) -> Result<End, CannotRun> {
+    pub(super) async fn asks(&self, command: Command) -> Result<MassEnd, CannotRun> {
         let began = Instant::now();
         let answer = self.ask(command).await?;
         let (took, sent_before) = (began.elapsed(), self.sent());
         match answer {
-            CommandReply::Ended { ended, in_flight } => Ok(End { took, ended, in_flight, sent_before }),
+            CommandReply::Ended { ended, in_flight } => Ok(MassEnd { took, ended, in_flight, sent_before }),
             answer => Err(CannotRun(format!("an end was answered with {answer:?}"))),
         }
     }

@@ -7,8 +7,8 @@ use hyper::{Method, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::server::{Field, TARPITS};
-use crate::fixtures::caller::Line;
+use super::server::{NoisySetup, TARPITS};
+use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::statistics::quantile;
 
 /// The number of quiet tenants, and the rate of each.
@@ -46,13 +46,13 @@ pub(super) fn noisy_event(number: usize) -> String {
 }
 
 /// How many messages of quiet producers and of the noisy one were accepted.
-pub(super) struct Sent {
+pub(super) struct NoisySent {
     pub(super) accepted: usize,
     pub(super) noise: usize,
 }
 
 /// Runs all producers for this long.
-pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Result<Sent> {
+pub(super) async fn run(field: &NoisySetup, length: Duration, noise: Noise) -> io::Result<NoisySent> {
     let (mut quiet, mut noisy) = (JoinSet::new(), JoinSet::new());
     let begins = Instant::now() + Duration::from_millis(100);
     for number in 0..TENANTS {
@@ -61,7 +61,7 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
         let offset = pause * u32::try_from(number).unwrap_or(0) / u32::try_from(TENANTS).unwrap_or(1);
         let pace = Pace { first: begins + offset, pause, until: begins + length };
         let producer = Producer {
-            line: Line::open(field.address()).await?,
+            line: ApiConnection::open(field.address()).await?,
             tenant: noise.tenant(number),
             events: vec![quiet_event(number)],
             epoch: field.receiver.responder().epoch,
@@ -75,14 +75,14 @@ pub(super) async fn run(field: &Field, length: Duration, noise: Noise) -> io::Re
         let pause = Duration::from_secs(1) * NOISY_LINES / NOISE_PER_SECOND;
         let pace = Pace { first: begins + pause * number / NOISY_LINES, pause, until: begins + length };
         let producer = Producer {
-            line: Line::open(field.address()).await?,
+            line: ApiConnection::open(field.address()).await?,
             tenant: NOISY.to_owned(),
             events: (0..TARPITS).map(noisy_event).collect(),
             epoch: field.receiver.responder().epoch,
         };
         noisy.spawn(producer.run(pace));
     }
-    Ok(Sent { accepted: total(quiet).await?, noise: total(noisy).await? })
+    Ok(NoisySent { accepted: total(quiet).await?, noise: total(noisy).await? })
 }
 
 async fn total(mut producers: JoinSet<io::Result<usize>>) -> io::Result<usize> {
@@ -100,7 +100,7 @@ struct Pace {
 }
 
 struct Producer {
-    line: Line,
+    line: ApiConnection,
     tenant: String,
     /// The event types of its messages, in turn.
     events: Vec<String>,

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::load::{self, Latencies, Noise};
-use crate::fixtures::caller::Line;
+use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::posthaste::{Launch, Posthaste};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
@@ -23,13 +23,13 @@ pub(super) const TARPITS: usize = 20;
 const TARPIT_IN_FLIGHT: usize = 256;
 
 /// The server and its receivers.
-pub(super) struct Field {
+pub(super) struct NoisySetup {
     server: Posthaste,
     pub(super) receiver: HttpReceiver<LatencyLog>,
     pub(super) tarpit: HttpReceiver<Tarpit>,
 }
 
-impl Field {
+impl NoisySetup {
     pub(super) async fn start(binary: &Path, folder: &Path, noise: Noise, slots: u32) -> io::Result<Self> {
         let server = Launch::new(binary, folder).with("POSTHASTE_SLOTS", slots.to_string()).start()?;
         let log = LatencyLog { epoch: Instant::now(), took_ms: Mutex::default() };
@@ -41,7 +41,7 @@ impl Field {
         for connection in 0..CONNECTIONS {
             let (address, url) = (server.address, receiver.url());
             connections.spawn(async move {
-                let mut line = Line::open(address).await?;
+                let mut line = ApiConnection::open(address).await?;
                 for number in (connection..load::TENANTS).step_by(CONNECTIONS) {
                     let uid = noise.tenant(number);
                     if noise != Noise::Unknown {
@@ -72,7 +72,7 @@ impl Field {
 
 /// Creates the noisy tenant with its endpoints.
 async fn make_noisy(server: SocketAddr, tarpit: &HttpReceiver<Tarpit>) -> io::Result<()> {
-    let mut line = Line::open(server).await?;
+    let mut line = ApiConnection::open(server).await?;
     make(&mut line, "/v1/tenants", &[], format!("{{\"uid\":\"{}\"}}", load::NOISY)).await?;
     for number in 0..TARPITS {
         let body = format!(
@@ -85,7 +85,7 @@ async fn make_noisy(server: SocketAddr, tarpit: &HttpReceiver<Tarpit>) -> io::Re
     Ok(())
 }
 
-async fn make(line: &mut Line, path: &str, fields: &[(&str, &str)], body: String) -> io::Result<()> {
+async fn make(line: &mut ApiConnection, path: &str, fields: &[(&str, &str)], body: String) -> io::Result<()> {
     line.call(Method::POST, path, fields, body).await?.expect(StatusCode::CREATED).map(drop)
 }
 

@@ -41,7 +41,6 @@ impl OutageLog {
         lock(&self.refused).len()
     }
 
-    /// Arrivals in each second.
     pub(super) fn per_second(&self) -> Vec<u32> {
         per_second(lock(&self.arrived).iter().map(|arrival| arrival.at))
     }

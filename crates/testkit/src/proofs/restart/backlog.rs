@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::MASTER_KEY;
 use crate::fixtures::caller::call;
 use crate::fixtures::posthaste::{Launch, Posthaste};
-use crate::fixtures::seeder::{self, Shape};
+use crate::fixtures::seeder::{self, SeedShape};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::receivers::counter::{Counter, Manners};
 
@@ -21,7 +21,7 @@ const AT_WORK: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder whose store has this backlog.
-pub(super) fn queued(queue: Shape) -> Result<TempDir, CannotRun> {
+pub(super) fn queued(queue: SeedShape) -> Result<TempDir, CannotRun> {
     let folder = crate::fixtures::served::folder()?;
     let data = folder.path().join("data");
     std::fs::create_dir(&data)?;
@@ -30,7 +30,13 @@ pub(super) fn queued(queue: Shape) -> Result<TempDir, CannotRun> {
 }
 
 /// Kills the server this many times. The slowest start counts.
-pub(super) async fn prove(binary: &Path, folder: &TempDir, queue: Shape, kills: u32, options: &Options) -> Findings {
+pub(super) async fn prove(
+    binary: &Path,
+    folder: &TempDir,
+    queue: SeedShape,
+    kills: u32,
+    options: &Options,
+) -> Findings {
     let manners = Manners { takes: Duration::from_millis(5)..Duration::from_millis(50), fails_one_in: None };
     let counter = Counter::start(manners).await?;
     let launch = Launch::new(binary, folder.path()).with("POSTHASTE_MASTER_KEY", MASTER_KEY);

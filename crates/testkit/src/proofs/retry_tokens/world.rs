@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Size;
 use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part::Part;
-use crate::fixtures::seeder::{self, Mint, put_endpoints};
+use crate::fixtures::part::ChildProcess;
+use crate::fixtures::seeder::{self, MessageMint, put_endpoints};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -66,7 +66,7 @@ impl Filled {
         let store = Sqlite::open_folder(folder.path(), master_key())?;
         let session = store.open(now).await?.session;
         put_endpoints(&store, session, 0..LANES).await?;
-        let mint = Mint::new(session, 0..LANES, RowIndex::Ready);
+        let mint = MessageMint::new(session, 0..LANES, RowIndex::Ready);
         // Deliveries before the first victims, because some attacks use a neighbouring row.
         let mut late = Self::fill(&store, session, &mint, 2, |_, _| {}).await?;
         let mut victims = Vec::new();
@@ -92,7 +92,7 @@ impl Filled {
     async fn fill(
         store: &Sqlite,
         session: posthaste_store::Session,
-        mint: &Mint,
+        mint: &MessageMint,
         count: u64,
         change: impl Fn(&mut RowIndex, &mut posthaste_core::delivery::Delivery),
     ) -> Result<Vec<DeliveryId>, CannotRun> {
@@ -120,7 +120,7 @@ impl Filled {
         for Victims { deed, ids } in &self.victims {
             let (Some(first), Some(last)) = (ids.first(), ids.last()) else { continue };
             let args = [file.clone(), (*deed).to_owned(), first.raw().to_string(), last.raw().to_string()];
-            let mut forger = Part::start(&program, &args)?;
+            let mut forger = ChildProcess::start(&program, &args)?;
             let mut line = String::new();
             forger.says()?.read_line(&mut line)?;
             let changed = line.trim();

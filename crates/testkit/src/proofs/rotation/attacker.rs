@@ -24,18 +24,17 @@ const VERSION: u8 = 1;
 
 /// The attacker's results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct WrappedFound {
     /// Offsets with the header of something that a former key wraps.
     pub begun: u64,
     /// Those of them that a former key can unwrap.
     pub opened: u64,
     /// Pieces of wrapped keys that were in the files earlier.
     pub pieces: u64,
-    /// Bytes searched.
     pub searched: u64,
 }
 
-impl Found {
+impl WrappedFound {
     pub(super) fn parse(output: &str) -> Result<Self, CannotRun> {
         let numbers: Vec<u64> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         match numbers[..] {
@@ -71,7 +70,7 @@ fn run(folder: &Path) -> Result<(), CannotRun> {
     let owners = owners(folder)?;
     let old: HashSet<u32> = keys.iter().map(|key| key.id().raw()).collect();
     let masters = Masters::newest_first(keys).ok_or_else(|| CannotRun("there is no former master key".to_owned()))?;
-    let mut found = Found::default();
+    let mut found = WrappedFound::default();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
         if path.is_file() {
@@ -90,7 +89,7 @@ fn search(
     masters: &Masters,
     pieces: &HashSet<[u8; PIECE]>,
     owners: &[(u32, u64)],
-    found: &mut Found,
+    found: &mut WrappedFound,
 ) {
     for (at, window) in bytes.windows(PIECE).enumerate() {
         let Some(piece) = window.first_chunk::<PIECE>() else { continue };

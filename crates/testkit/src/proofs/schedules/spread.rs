@@ -19,7 +19,7 @@ const CAP: f64 = 30.0;
 const CAP_DECORRELATED: f64 = 86_400.0;
 
 /// A way to draw waits, and their expected distribution.
-pub(super) struct Case {
+pub(super) struct SpreadCase {
     /// A description of the waits.
     pub(super) name: String,
     draw: Box<dyn Fn(&mut fastrand::Rng) -> Duration>,
@@ -41,7 +41,6 @@ struct Expected {
 pub(super) struct Deviation {
     /// The number of waits outside the range.
     pub(super) outside: u64,
-    /// The error of the mean.
     pub(super) mean_percent: f64,
     /// The error of the standard deviation.
     pub(super) sd_percent: f64,
@@ -55,7 +54,7 @@ impl Deviation {
 }
 
 /// Every combination, and decorrelated jitter with a cap.
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<SpreadCase> {
     let mut cases = Vec::new();
     for strategy in STRATEGIES {
         for jitter in JITTERS {
@@ -70,26 +69,26 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// The controls: wrong jitters, each of which must be detected.
-pub(super) fn controls() -> Vec<Case> {
+pub(super) fn controls() -> Vec<SpreadCase> {
     let e = 10.0;
     let spread = Expected::even(e * (1.0 - SHARE), e * (1.0 + SHARE));
     vec![
-        Case {
+        SpreadCase {
             name: "full, over half its range".to_owned(),
             draw: Box::new(move |dice| seconds(dice.f64() * e / 2.0)),
             expected: Expected::even(0.0, e),
         },
-        Case {
+        SpreadCase {
             name: "spread, cut at the cap after the roll".to_owned(),
             draw: Box::new(move |dice| seconds((e * (1.0 - SHARE + 2.0 * SHARE * dice.f64())).min(e))),
             expected: spread,
         },
-        Case {
+        SpreadCase {
             name: "spread, only to its two ends".to_owned(),
             draw: Box::new(move |dice| seconds(if dice.bool() { e * (1.0 - SHARE) } else { e * (1.0 + SHARE) })),
             expected: spread,
         },
-        Case {
+        SpreadCase {
             name: "add, to the other side".to_owned(),
             draw: Box::new(move |dice| seconds(e * (1.0 - SHARE * dice.f64()))),
             expected: Expected::even(e, e * (1.0 + SHARE)),
@@ -97,7 +96,7 @@ pub(super) fn controls() -> Vec<Case> {
     ]
 }
 
-impl Case {
+impl SpreadCase {
     /// Draws this many waits, always from the same seed, and compares them.
     pub(super) fn measure(&self, draws: u32) -> Deviation {
         let Expected { low, high, mean, mean_square } = self.expected;
@@ -170,7 +169,7 @@ fn spec(strategy: &str, jitter: &str) -> PolicySpec {
     }
 }
 
-fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Case {
+fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry: u16) -> SpreadCase {
     let policy = policy.clone();
     let draw = move |dice: &mut fastrand::Rng| {
         let mut wait = None;
@@ -180,7 +179,7 @@ fn combination(policy: &Policy, strategy: &str, jitter: &str, tier: Tier, retry:
         }
         wait.expect("attempts are left")
     };
-    Case {
+    SpreadCase {
         name: format!("{strategy}, {jitter}, {}, retry {retry}", tier.name()),
         draw: Box::new(draw),
         expected: expected(strategy, jitter, tier, retry),
@@ -224,7 +223,7 @@ fn expected(strategy: &str, jitter: &str, tier: Tier, retry: u16) -> Expected {
 }
 
 /// A draw of decorrelated jitter after a wait of this many seconds, with a cap that cuts some of the waits.
-fn capped_decorrelated(previous: f64) -> Case {
+fn capped_decorrelated(previous: f64) -> SpreadCase {
     let (base, cap) = (2.0, 20.0);
     let policy = Policy::build(&PolicySpec {
         base: Some(seconds(base)),
@@ -237,7 +236,7 @@ fn capped_decorrelated(previous: f64) -> Case {
         let wait = policy.wait(3, Tier::Promotional, Some(seconds(previous)), Roll(dice.u64(..)));
         wait.expect("attempts are left")
     };
-    Case {
+    SpreadCase {
         name: format!("decorrelated after {previous} s, cut at {cap} s"),
         draw: Box::new(draw),
         expected: Expected::cut(base, 3.0 * previous, cap),

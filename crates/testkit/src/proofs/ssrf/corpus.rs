@@ -8,9 +8,8 @@ use posthaste_engine::target::{Target, TargetRules};
 
 use super::network::Lookup;
 
-/// A row of the corpus.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct CorpusRow {
     pub(super) id: String,
     kind: String,
     pub(super) input: String,
@@ -19,7 +18,7 @@ pub(super) struct Row {
 }
 
 /// Reads rows: a line of names, then tabs between id, kind, input, answers, verdict, code and a note.
-pub(super) fn parse(text: &str) -> Result<Vec<Row>, String> {
+pub(super) fn parse(text: &str) -> Result<Vec<CorpusRow>, String> {
     let unescape = |text: &str| text.replace("\\t", "\t").replace("\\n", "\n").replace("\\r", "\r");
     let rows = text.lines().skip(1).filter(|line| !line.is_empty()).map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -27,13 +26,19 @@ pub(super) fn parse(text: &str) -> Result<Vec<Row>, String> {
             return Err(format!("a row of the corpus has six fields or more, not {}: {line}", fields.len()));
         };
         let own = |text: &str| text.to_owned();
-        Ok(Row { id: own(id), kind: own(kind), input: unescape(input), resolves_to: own(resolves_to), code: own(code) })
+        Ok(CorpusRow {
+            id: own(id),
+            kind: own(kind),
+            input: unescape(input),
+            resolves_to: own(resolves_to),
+            code: own(code),
+        })
     });
     let rows = rows.collect::<Result<Vec<_>, String>>()?;
     if rows.is_empty() { Err("the corpus has no rows".to_owned()) } else { Ok(rows) }
 }
 
-impl Row {
+impl CorpusRow {
     /// Whether it needs a child process with environment variables of its own.
     pub(super) fn has_environment(&self) -> bool {
         self.kind == "env" && self.environment().next().is_some()
@@ -47,7 +52,7 @@ impl Row {
 }
 
 /// A row, parsed for the attempts.
-pub(super) struct Case {
+pub(super) struct SsrfCase {
     pub(super) rules: TargetRules,
     pub(super) url: String,
     /// The receiver's answer, if it gets a request: the rest of a status line, and headers.
@@ -58,8 +63,8 @@ pub(super) struct Case {
     pub(super) attempts: usize,
 }
 
-impl Case {
-    pub(super) fn of(row: &Row) -> Result<Self, String> {
+impl SsrfCase {
+    pub(super) fn of(row: &CorpusRow) -> Result<Self, String> {
         let lookups: Result<Vec<_>, String> = row.resolves_to.split(" ; ").filter_map(lookup).collect();
         let mut case = Self {
             rules: TargetRules { allow_http: true, ..TargetRules::default() },

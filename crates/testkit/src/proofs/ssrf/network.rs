@@ -29,9 +29,9 @@ pub(super) enum Lookup {
 
 /// A resolver that returns these answers in order, for any name. The last answer repeats.
 #[derive(Debug)]
-pub(super) struct Names(Mutex<VecDeque<Lookup>>);
+pub(super) struct FixedNames(Mutex<VecDeque<Lookup>>);
 
-impl Names {
+impl FixedNames {
     pub(super) fn new(answers: impl IntoIterator<Item = Lookup>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(answers.into_iter().collect())))
     }
@@ -46,7 +46,7 @@ impl Names {
     }
 }
 
-impl Resolve for Names {
+impl Resolve for FixedNames {
     fn resolve<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
         Box::pin(async move {
             match self.next() {

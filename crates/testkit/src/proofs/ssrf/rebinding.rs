@@ -12,7 +12,7 @@ use posthaste_core::Cause;
 use posthaste_engine::connector::{Connector, Roots, Settings};
 use posthaste_engine::target::{Target, TargetRules};
 
-use super::network::{self, Lookup, Names, Site, Witness};
+use super::network::{self, FixedNames, Lookup, Site, Witness};
 
 /// Addresses that must never be contacted: one or more of each kind.
 const BAD: &[&str] = &[
@@ -67,7 +67,7 @@ pub(super) enum Guard {
 
 /// The results of the attempts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RebindingCounts {
     /// How many names changed their addresses.
     pub(super) rebindings: usize,
     /// Sockets opened to bad addresses.
@@ -76,11 +76,10 @@ pub(super) struct Seen {
     pub(super) wrong: usize,
 }
 
-/// Runs this many rebindings.
-pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen> {
+pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<RebindingCounts> {
     let mut dice = fastrand::Rng::with_seed(seed);
     let receiver = Site::start("200 OK", None).await?;
-    let mut seen = Seen::default();
+    let mut seen = RebindingCounts::default();
     for _ in 0..times {
         once(&mut dice, &receiver, guard, &mut seen).await?;
     }
@@ -89,11 +88,11 @@ pub(super) async fn run(times: u64, seed: u64, guard: Guard) -> io::Result<Seen>
 
 /// Runs one name through a check and two attempts, each with a look-up of its own. The second attempt may use the first
 /// one's connection.
-async fn once(dice: &mut fastrand::Rng, receiver: &Site, guard: Guard, seen: &mut Seen) -> io::Result<()> {
+async fn once(dice: &mut fastrand::Rng, receiver: &Site, guard: Guard, seen: &mut RebindingCounts) -> io::Result<()> {
     // At least one good and one bad answer, in random order.
     let mut answers: Vec<Vec<IpAddr>> = vec![good(dice), bad(dice), if dice.bool() { good(dice) } else { bad(dice) }];
     dice.shuffle(&mut answers);
-    let names = Names::new(answers.iter().cloned().map(Lookup::Addresses));
+    let names = FixedNames::new(answers.iter().cloned().map(Lookup::Addresses));
     let witness = Witness::new(receiver.address);
     let everything = ["0.0.0.0/0", "::/0"].map(|network| network.parse().expect("a network"));
     let allow_networks = if guard == Guard::On { Vec::new() } else { everything.to_vec() };

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::PAGE_BAR_MS;
 use crate::fixtures::cpu::Cpu;
-use crate::fixtures::seeder::{self, Mint, THEN, Target, YOUNG, put_endpoints};
+use crate::fixtures::seeder::{self, MessageMint, SeededTarget, THEN, YOUNG, put_endpoints};
 use crate::fixtures::statistics::median;
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -105,7 +105,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
     store.catch_up().await?;
     derived(&store, &mut pages, PAGES).await?;
     let session = store.open(YOUNG).await?.session;
-    seeder::fill(&store, session, &Mint::new(session, 0..super::LANES, RowIndex::Spilled), TAIL).await?;
+    seeder::fill(&store, session, &MessageMint::new(session, 0..super::LANES, RowIndex::Spilled), TAIL).await?;
     derived(&store, &mut pages, 1).await?;
     pages.print();
     store.close().await;
@@ -115,7 +115,7 @@ pub(super) async fn time(folder: &Path) -> Result<Pages, CannotRun> {
 async fn pending(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
     for order in [Order::Fifo, Order::NewestFirst, Order::Strict] {
         for lane in 1..10 {
-            let lane = Target(lane).lane();
+            let lane = SeededTarget(lane).lane();
             let query = Query::Spilled { lane, tier: Tier::Promotional, order, span: IdRange::ALL };
             pages.read("spilled", || store.page(query, ROWS, Timestamp::MAX)).await?;
         }
@@ -136,7 +136,7 @@ async fn pending(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<
 }
 
 async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun> {
-    let target = Target(10);
+    let target = SeededTarget(10);
     let all = DeadLetterFilter::of(target.tenant());
     let (endpoint, cause) = (Some(target.endpoint().id), Some(Cause::EndpointGone));
     let event_type = Some("invoice.paid".to_owned());
@@ -174,7 +174,7 @@ async fn dead_letters(store: &Sqlite, pages: &mut Pages) -> Result<(), CannotRun
 }
 
 async fn deliveries(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
-    let mint = Mint::new(session, (0..10).map(|n| 10 * n), RowIndex::Spilled);
+    let mint = MessageMint::new(session, (0..10).map(|n| 10 * n), RowIndex::Spilled);
     let campaign = mint.campaign();
     store.accept(session, vec![campaign.clone()]).await?;
     for n in 0..CHUNKS {
@@ -193,7 +193,7 @@ async fn deliveries(store: &Sqlite, session: Session, pages: &mut Pages) -> Resu
 }
 
 async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
-    let tenant = Target(0).tenant();
+    let tenant = SeededTarget(0).tenant();
     let replay = |n| {
         // Keys beyond those of the campaign.
         let id = JobId(Key::new(session.writer, 10_000_000 + n));
@@ -223,7 +223,7 @@ async fn jobs(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(),
 async fn endpoints(store: &Sqlite, session: Session, pages: &mut Pages) -> Result<(), CannotRun> {
     // All of one tenant, in addition to those with rows.
     put_endpoints(store, session, (0..ENDPOINTS).map(|n| 1_000_000 + 10 * n)).await?;
-    let tenant = Target(1_000_000).tenant();
+    let tenant = SeededTarget(1_000_000).tenant();
     let mut after = None;
     loop {
         let page = pages.read("endpoints", || store.endpoints_after(tenant, after, ROWS)).await?;
@@ -237,7 +237,7 @@ async fn endpoints(store: &Sqlite, session: Session, pages: &mut Pages) -> Resul
 /// Times the lists that are derived from the journal.
 async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<(), CannotRun> {
     // A lane with pending rows, and a lane whose rows were swept.
-    for target in [Target(3), Target(20)] {
+    for target in [SeededTarget(3), SeededTarget(20)] {
         let all = HistoryFilter::of(target.endpoint().id);
         let (phase, cause) = (Some(Phase::Delivered), Some(Cause::Gone));
         let filters = [

@@ -10,12 +10,12 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Retention, RetentionStep, Session};
 use tokio::time::Instant;
 
-use crate::fixtures::seeder::{self, Shape, YOUNG, put_endpoints};
+use crate::fixtures::seeder::{self, SeedShape, YOUNG, put_endpoints};
 use crate::master_key;
 use crate::prove::CannotRun;
 
 /// The size of the file after retention, as a multiple of that of a fresh store with the same rows.
-pub(super) async fn to_fresh(shape: Shape) -> Result<f64, CannotRun> {
+pub(super) async fn to_fresh(shape: SeedShape) -> Result<f64, CannotRun> {
     let folder = tokio::task::block_in_place(|| seeder::copy(shape))?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;
     let session = store.open(YOUNG).await?.session;
@@ -55,7 +55,7 @@ async fn retain(store: &Sqlite, session: Session) -> Result<(u64, Duration), Can
 }
 
 /// The size of a fresh store's file with the young rows alone, in bytes.
-async fn fresh(shape: Shape) -> Result<u64, CannotRun> {
+async fn fresh(shape: SeedShape) -> Result<u64, CannotRun> {
     let folder = tempfile::Builder::new().prefix("run-").tempdir_in(seeder::shelf()?)?;
     let store = Sqlite::open_folder(folder.path(), master_key())?;
     let session = store.open(YOUNG).await?.session;

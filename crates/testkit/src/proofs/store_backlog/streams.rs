@@ -20,9 +20,9 @@ use posthaste_store::{
 };
 
 use super::{LANES, runtime};
-use crate::fixtures::part::{Part, end_with_input, ended};
+use crate::fixtures::part::{ChildProcess, end_with_input, ended};
 use crate::fixtures::rss;
-use crate::fixtures::seeder::{Target, YOUNG};
+use crate::fixtures::seeder::{SeededTarget, YOUNG};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -43,7 +43,7 @@ pub fn main(folder: &str) -> ExitCode {
 /// Runs the process. Returns its peak memory above that of the idle store, in MiB.
 pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
     let program = std::env::current_exe()?.with_file_name("store_node");
-    let mut part = Part::start(&program, [OsStr::new("streams"), folder.as_os_str()])?;
+    let mut part = ChildProcess::start(&program, [OsStr::new("streams"), folder.as_os_str()])?;
     let mut line = String::new();
     part.says()?.read_line(&mut line)?;
     let status = part.ends()?;
@@ -55,7 +55,8 @@ pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
 async fn grown(folder: &Path) -> Result<u64, CannotRun> {
     let store = Sqlite::open_folder(folder, master_key())?;
     let session = store.open(YOUNG).await?.session;
-    let ended: Vec<Target> = (0..LANES).step_by(usize::try_from(ONE_IN).expect("a small number")).map(Target).collect();
+    let ended: Vec<SeededTarget> =
+        (0..LANES).step_by(usize::try_from(ONE_IN).expect("a small number")).map(SeededTarget).collect();
     store.catch_up().await?;
     let idle = rss::now()?;
     rss::forget_peak()?;
@@ -84,7 +85,7 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
 }
 
 /// Ends the endpoints of these lanes, and sweeps their rows. Returns how many rows were swept.
-async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usize, CannotRun> {
+async fn sweep(store: &Sqlite, session: Session, ended: &[SeededTarget]) -> Result<usize, CannotRun> {
     let mut swept = 0;
     for target in ended {
         let scope = CutScope::Lane(target.lane());
@@ -104,7 +105,7 @@ async fn sweep(store: &Sqlite, session: Session, ended: &[Target]) -> Result<usi
 }
 
 /// Reads lists from beginning to end, page by page. Returns how many rows they had.
-async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
+async fn list(store: &Sqlite, ended: &[SeededTarget]) -> Result<usize, CannotRun> {
     let mut listed = 0;
     let filter = DeadLetterFilter::of(ended[0].tenant());
     let mut after = None;
@@ -127,19 +128,19 @@ async fn list(store: &Sqlite, ended: &[Target]) -> Result<usize, CannotRun> {
                 break;
             }
         }
-        let lane = Target(target.0 + 1).lane();
+        let lane = SeededTarget(target.0 + 1).lane();
         let query = Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
         listed += store.page(query, ROWS, YOUNG).await?.rows.len();
     }
     Ok(listed)
 }
 
-fn letters_to(target: &Target) -> DeadLetterFilter {
+fn letters_to(target: &SeededTarget) -> DeadLetterFilter {
     DeadLetterFilter { endpoint: Some(target.endpoint().id), ..DeadLetterFilter::of(target.tenant()) }
 }
 
 /// Replays an endpoint's dead letters in chunks, as the engine's job does. Returns how many deliveries were made.
-async fn replay(store: &Sqlite, session: Session, n: u64, of: &Target) -> Result<u64, CannotRun> {
+async fn replay(store: &Sqlite, session: Session, n: u64, of: &SeededTarget) -> Result<u64, CannotRun> {
     let id = JobId(Key::new(session.writer, n));
     let what = ReplayWhat::Found(letters_to(of));
     let mut job = store.start_replay(session, NewReplay::new(id, of.tenant(), YOUNG, what), None).await?;
@@ -177,7 +178,7 @@ async fn next_lives(
         *first += 1;
         let id = DeliveryId(Key::new(session.writer, *first));
         let delivery = Delivery::queued(id, old.message, old.endpoint, old.lane, old.tier, YOUNG);
-        let lane = Arc::new(Target::of(old.lane).endpoint().lane_settings());
+        let lane = Arc::new(SeededTarget::of(old.lane).endpoint().lane_settings());
         let new = NewDelivery::new(delivery, RowIndex::Spilled, lane);
         deliveries.push(ChunkDelivery { new, message, replays: Some(old.id) });
     }
@@ -185,7 +186,7 @@ async fn next_lives(
 }
 
 /// Purges an endpoint's dead letters. Returns how many were removed.
-async fn purge(store: &Sqlite, session: Session, of: &Target) -> Result<u64, CannotRun> {
+async fn purge(store: &Sqlite, session: Session, of: &SeededTarget) -> Result<u64, CannotRun> {
     let counted = store.purge_dead_letters(session, of.tenant(), letters_to(of), AuditStamp::at(YOUNG)).await?;
     let mut removed = 0;
     loop {

@@ -13,7 +13,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query, SessionStart, StoreError};
 
 use super::PRODUCERS;
-use super::record::{self, Record};
+use super::record::{self, TokenRecord};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -27,7 +27,7 @@ pub(super) struct Books {
     /// The acknowledged messages: token and message id.
     pub(super) acknowledged: BTreeMap<u64, u64>,
     /// The arrivals in order, with their delivery ids.
-    pub(super) arrived: Vec<Record>,
+    pub(super) arrived: Vec<TokenRecord>,
 }
 
 impl Books {

@@ -27,9 +27,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::producer::{acknowledgement, tokens};
-use super::record::{self, Record};
+use super::record::{self, TokenRecord};
 use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::seeder::{Target, put_endpoints};
+use crate::fixtures::seeder::{SeededTarget, put_endpoints};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -47,14 +47,14 @@ const BODY_BYTES: usize = 200;
 
 /// When a message is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Promise {
+pub(super) enum AckMoment {
     /// Once the store has answered that it is durable.
     Committed,
     /// At once: the fault that the proof must detect.
     Early,
 }
 
-impl FromStr for Promise {
+impl FromStr for AckMoment {
     type Err = CannotRun;
 
     fn from_str(text: &str) -> Result<Self, CannotRun> {
@@ -67,12 +67,12 @@ impl FromStr for Promise {
 }
 
 /// Runs until it is killed.
-pub(super) fn run(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
+pub(super) fn run(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(folder, promise))
 }
 
-async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
+async fn serve(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {
     let store = Arc::new(Sqlite::open_folder(&folder.join("data"), master_key())?);
     let clock = SystemClock::scaled(CLOCK);
     let start = store.open(clock.now()).await?;
@@ -84,7 +84,7 @@ async fn serve(folder: &Path, promise: Promise) -> Result<(), CannotRun> {
     let dice = Box::new(move || Roll(dice.u64(..)));
     let limits = Limits { slots: SLOTS, ..Limits::default() };
     let (driver, handle) = Driver::new(limits, start, Arc::clone(&store), transport, clock.clone(), dice);
-    let lanes = (0..LANES).map(|n| Arc::new(Target(n).endpoint().lane_settings())).collect();
+    let lanes = (0..LANES).map(|n| Arc::new(SeededTarget(n).endpoint().lane_settings())).collect();
     let door = Arc::new(Door { store, session, handle, clock, lanes, promise, next: AtomicU64::new(1) });
 
     let socket = record::socket(folder);
@@ -122,13 +122,13 @@ fn receiver(mut arrivals: File) -> impl FnMut(&posthaste_engine::dispatch::SendA
             return Verdict { status: Some(503), ..Verdict::of(Cause::Unavailable) };
         }
         let token = tokens(&message.body).next().unwrap_or(0);
-        let record = Record { token, id: send.start.delivery.raw() };
+        let record = TokenRecord { token, id: send.start.delivery.raw() };
         arrivals.write_all(&record.to_bytes()).expect("the file of arrivals can be written");
         taken()
     }
 }
 
-type Answer = [u8; record::BYTES];
+type ApiAnswer = [u8; record::BYTES];
 
 /// Accepts messages from producers.
 struct Door {
@@ -137,7 +137,7 @@ struct Door {
     handle: DispatchHandle,
     clock: SystemClock,
     lanes: Vec<Arc<LaneSettings>>,
-    promise: Promise,
+    promise: AckMoment,
     next: AtomicU64,
 }
 
@@ -151,7 +151,7 @@ impl Door {
             let answers: Vec<u8> = tokio::select! {
                 biased;
                 Some(accepted) = accepts.next(), if !accepts.is_empty() => match accepted {
-                    Ok(answer) if self.promise == Promise::Committed => Vec::from(answer),
+                    Ok(answer) if self.promise == AckMoment::Committed => Vec::from(answer),
                     Ok(_) => Vec::new(),
                     Err(_) => return,
                 },
@@ -164,7 +164,7 @@ impl Door {
                     bytes.drain(..whole);
                     let answers = messages.iter().flat_map(|(answer, _)| *answer).collect();
                     accepts.extend(messages.into_iter().map(|(answer, message)| self.accept(answer, message)));
-                    if self.promise == Promise::Early { answers } else { Vec::new() }
+                    if self.promise == AckMoment::Early { answers } else { Vec::new() }
                 }
             };
             if output.write_all(&answers).await.is_err() {
@@ -173,12 +173,11 @@ impl Door {
         }
     }
 
-    async fn accept(&self, answer: Answer, message: Accepted) -> Result<Answer, StoreError> {
+    async fn accept(&self, answer: ApiAnswer, message: Accepted) -> Result<ApiAnswer, StoreError> {
         self.store.accept(self.session, vec![message]).await.map(|_| answer)
     }
 
-    /// A message with this token, and its acknowledgement.
-    fn message(&self, token: u64) -> (Answer, Accepted) {
+    fn message(&self, token: u64) -> (ApiAnswer, Accepted) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = MessageId(Key::new(self.session.writer, 2 * number));
         let lane = Arc::clone(&self.lanes[usize::try_from(number % LANES).expect("below the number of lanes")]);
@@ -186,7 +185,7 @@ impl Door {
         let delivery = Delivery::queued(
             DeliveryId(id.0.plus(1)),
             id,
-            Target::of(lane.lane).id(),
+            SeededTarget::of(lane.lane).id(),
             lane.lane,
             Tier::Promotional,
             now,

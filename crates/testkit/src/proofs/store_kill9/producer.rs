@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::record::{self, BYTES, Record};
+use super::record::{self, BYTES, TokenRecord};
 use crate::prove::CannotRun;
 
 /// Messages under way at once.
@@ -51,9 +51,8 @@ pub(super) fn tokens(bytes: &[u8]) -> impl Iterator<Item = u64> {
     whole.iter().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The acknowledgement of the message with this token.
 pub(super) fn acknowledgement(token: u64, id: u64) -> [u8; BYTES] {
-    Record { token, id }.to_bytes()
+    TokenRecord { token, id }.to_bytes()
 }
 
 fn to_usize(number: u64) -> usize {

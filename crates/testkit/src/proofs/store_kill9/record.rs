@@ -13,12 +13,12 @@ pub(crate) const BYTES: usize = 16;
 
 /// The producer's token of a message, and an id: the message's id in a ledger, its delivery's id in a file of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Record {
+pub(crate) struct TokenRecord {
     pub(crate) token: u64,
     pub(crate) id: u64,
 }
 
-impl Record {
+impl TokenRecord {
     pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         (u128::from(self.token) << 64 | u128::from(self.id)).to_be_bytes()
     }
@@ -34,13 +34,13 @@ impl Record {
 }
 
 /// The complete records in these bytes.
-pub(crate) fn all(bytes: &[u8]) -> impl Iterator<Item = Record> {
+pub(crate) fn all(bytes: &[u8]) -> impl Iterator<Item = TokenRecord> {
     let (whole, _) = bytes.as_chunks::<BYTES>();
-    whole.iter().map(|bytes| Record::from_bytes(*bytes))
+    whole.iter().map(|bytes| TokenRecord::from_bytes(*bytes))
 }
 
 /// The complete records of a file; none if it is missing.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<Record>> {
+pub(crate) fn read(path: &Path) -> io::Result<Vec<TokenRecord>> {
     match fs::read(path) {
         Ok(bytes) => Ok(all(&bytes).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn incomplete_record_does_not_count() {
-        let records = [Record { token: 1 << 40 | 7, id: u64::MAX }, Record { token: 2, id: 3 }];
+        let records = [TokenRecord { token: 1 << 40 | 7, id: u64::MAX }, TokenRecord { token: 2, id: 3 }];
         let bytes: Vec<u8> = records.iter().flat_map(|record| record.to_bytes()).collect();
         assert_eq!(all(&bytes).collect::<Vec<_>>(), records);
         assert_eq!(all(&bytes[..31]).collect::<Vec<_>>(), records[..1]);

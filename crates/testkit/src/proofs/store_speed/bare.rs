@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixtures::busy::{LOGICAL_BYTES, Slice};
+use crate::fixtures::busy::{BusySlice, LOGICAL_BYTES};
 use crate::prove::CannotRun;
 
 /// A file that is only appended to.
-pub(super) struct Bare {
+pub(super) struct BareFile {
     file: File,
     /// How long each append with its sync took.
     took: Vec<Duration>,
 }
 
-impl Bare {
+impl BareFile {
     pub(super) fn start(path: &Path) -> Result<Self, CannotRun> {
         Ok(Self { file: File::create_new(path)?, took: Vec::new() })
     }
 
     /// Appends the bytes of `each` deliveries at a time, each time with a sync, until the slice is over.
-    pub(super) fn slice(&mut self, slice: Duration, each: u64) -> Result<Slice, CannotRun> {
+    pub(super) fn slice(&mut self, slice: Duration, each: u64) -> Result<BusySlice, CannotRun> {
         let bytes = vec![b'x'; usize::try_from(each * LOGICAL_BYTES).unwrap_or(usize::MAX)];
         let began = Instant::now();
         let mut deliveries = 0;
@@ -34,7 +34,7 @@ impl Bare {
             self.took.push(at.elapsed());
             deliveries += each;
         }
-        Ok(Slice { deliveries, took: began.elapsed() })
+        Ok(BusySlice { deliveries, took: began.elapsed() })
     }
 
     /// A percentile of the time of an append with its sync.

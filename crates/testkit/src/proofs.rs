@@ -39,9 +39,45 @@ pub mod store_kill9;
 pub mod store_speed;
 pub mod thread;
 
-use posthaste_prove::Proof;
+use std::path::Path;
+use std::process::ExitCode;
+
+use posthaste_prove::{CannotRun, Proof};
 
 use crate::bench;
+
+/// Runs a child process of a proof. These are nodes and producers that are killed, processes that are measured, and
+/// attackers, which have a store's files and only the keys that they are given.
+pub fn child(role: &str, args: &[&str]) -> ExitCode {
+    let folder = Path::new(args.first().copied().unwrap_or_default());
+    let ended = match (role, args) {
+        ("store-node", [_, promise]) => store_kill9::node::run(folder, promise),
+        ("store-producer", [_, number]) => store_kill9::producer::run(folder, number),
+        ("keyed-node", [_]) => keyed::serve(folder),
+        ("backlog-node", [_]) => store_backlog::accept_until_killed(folder),
+        ("streams", [_]) => store_backlog::streams::measure(folder),
+        ("twins", [_, keys, seed, with]) => idempotency::twins::run(folder, keys, seed, with),
+        ("core-speed", task) => core_speed::task::run(task),
+        ("search-sealed", folders) => sealed::attacker::search(folders),
+        ("move-sealed", [_]) => sealed::attacker::move_values(folder),
+        ("unwrap", [_]) => rotation::attacker::run(folder),
+        ("tamper", [_, checkpoint, seed]) => audit_tamper::attacker::run(folder, checkpoint, seed),
+        #[cfg(feature = "conformance")]
+        ("search-erased", folders) => erasure::digger::search(folders),
+        #[cfg(feature = "conformance")]
+        ("open-erased", [_]) => erasure::digger::open(folder),
+        #[cfg(feature = "conformance")]
+        ("forge", [_, deed, first, last]) => retry_tokens::forger::vandalise(folder, deed, first, last),
+        _ => Err(CannotRun(format!("no proof has a child process with the arguments {args:?}"))),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(CannotRun(why)) => {
+            eprintln!("{role}: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
 
 /// Every proof of this crate.
 pub const PROOFS: &[Proof] = &[

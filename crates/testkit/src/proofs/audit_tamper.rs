@@ -1,20 +1,19 @@
 //! The proof `audit-tamper`: an attacker with the database file and an old checkpoint, but without the store's key,
 //! cannot change the past undetected by an audit.
 //!
-//! The attacker is a separate program, `tamper`. Each attack gets a fresh copy of one small store; the verifier has the
+//! The attacker is a separate process. Each attack gets a fresh copy of one small store; the verifier has the
 //! file and one checkpoint that was exported half-way through its history. Copies that were not tampered with, but on
 //! which retention or an erasure has run, must not raise an alarm.
 //!
 //! The controls: a verifier that checks rows and tables but neither links nor checkpoints, and a verifier without a
 //! checkpoint, must each miss at least one attack.
 
-mod attacker;
+pub(super) mod attacker;
 mod chain;
 mod world;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
 use std::time::Duration;
 
 use posthaste_core::time::Timestamp;
@@ -22,6 +21,7 @@ use posthaste_store::audit::{AuditReport, Finding};
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
+use crate::fixtures::part;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::AuditWorld;
 
@@ -30,27 +30,6 @@ const QUICK: u64 = 200;
 
 /// Days after which retention runs on untouched copies: before and after each of its limits.
 const DAYS: &[u64] = &[1, 8, 29, 31, 32, 45, 200, 399, 400, 401, 500, 800];
-
-/// The program `tamper`: runs one attack. Its arguments are a folder, a checkpoint and a seed.
-pub fn main(args: &[&str]) -> ExitCode {
-    let done = match args {
-        [folder, checkpoint, seed] => match seed.parse() {
-            Ok(seed) => attacker::run(Path::new(folder), checkpoint, seed),
-            Err(error) => Err(CannotRun(format!("{seed} is no seed: {error}"))),
-        },
-        _ => Err(CannotRun("this is the attacker of the proof audit-tamper, which starts it".to_owned())),
-    };
-    match done {
-        Ok(what) => {
-            println!("{what}");
-            ExitCode::SUCCESS
-        }
-        Err(CannotRun(why)) => {
-            eprintln!("tamper: {why}");
-            ExitCode::from(2)
-        }
-    }
-}
 
 pub fn run(options: &Options) -> Findings {
     let tampers = if options.quick { QUICK } else { FULL };
@@ -145,17 +124,8 @@ fn audit(folder: &Path, trust: &Trust) -> Result<AuditReport, CannotRun> {
 
 /// Runs the attacker on a copy. Returns the attack's description.
 fn tamper(folder: &Path, checkpoint: &str, seed: u64) -> Result<String, CannotRun> {
-    let program: PathBuf = std::env::current_exe()?.with_file_name("tamper");
-    if !program.exists() {
-        return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
-    }
-    let output = Command::new(&program).arg(folder).args([checkpoint, &seed.to_string()]).output();
-    let output = output.map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        return Err(CannotRun(format!("the attacker failed with seed {seed}: {complaint}")));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let output = part::run("tamper", [folder.as_os_str(), checkpoint.as_ref(), seed.to_string().as_ref()], "")?;
+    Ok(output.trim().to_owned())
 }
 
 /// Audits of a copy on which retention has run: before a checkpoint is signed for that, after, and once it is closed.

@@ -104,19 +104,17 @@ struct Made {
 
 /// The process under load.
 struct World {
-    program: PathBuf,
     folder: tempfile::TempDir,
     node: (ChildProcess, Heard),
 }
 
 impl World {
     fn begin() -> Result<Self, CannotRun> {
-        let program = std::env::current_exe()?.with_file_name("store_node");
         let folder = tempfile::Builder::new().prefix("backup-").tempdir_in(seeder::shelf()?)?;
         fs::create_dir(folder.path().join("backups"))?;
-        let mut node = start(&program, folder.path())?;
+        let mut node = start(folder.path())?;
         node.0.tell("load")?;
-        Ok(Self { program, folder, node })
+        Ok(Self { folder, node })
     }
 
     /// The messages acknowledged so far.
@@ -155,7 +153,7 @@ impl World {
         let waits: u64 = restored.would_send.iter().map(|one| one.pending).sum();
         found.pending = pending(&data)?;
         found.unsound += u32::from(waits != found.pending);
-        let (mut node, mut output) = start(&self.program, &elsewhere)?;
+        let (mut node, mut output) = start(&elsewhere)?;
         thread::sleep(WATCHED);
         let arrivals = record::arrivals(&elsewhere);
         found.sent_early = record::count(&arrivals);
@@ -241,7 +239,7 @@ impl World {
         let conn = Connection::open(keyed::data(&elsewhere).join("posthaste.db"));
         conn.and_then(|conn| conn.execute("DELETE FROM pause", []))
             .map_err(|error| CannotRun(format!("cannot remove the pause: {error}")))?;
-        let (_node, _output) = start(&self.program, &elsewhere)?;
+        let (_node, _output) = start(&elsewhere)?;
         thread::sleep(WATCHED);
         Ok(record::count(&record::arrivals(&elsewhere)))
     }
@@ -253,8 +251,8 @@ const BAD: u32 = 3;
 /// A change that spoils a backup's database file.
 type Spoil = fn(fs::File) -> std::io::Result<()>;
 
-fn start(program: &Path, folder: &Path) -> Result<(ChildProcess, Heard), CannotRun> {
-    let mut node = ChildProcess::start(program, ["keyed".as_ref(), folder.as_os_str()])?;
+fn start(folder: &Path) -> Result<(ChildProcess, Heard), CannotRun> {
+    let mut node = ChildProcess::start("keyed-node", [folder])?;
     let mut output = node.says()?.lines();
     until(&mut output, |line| line == READY)?;
     Ok((node, output))

@@ -1,7 +1,7 @@
 //! The proof `core-speed`: the core scheduler's cost of a delivery, in instructions and in memory, and that it hardly
 //! grows with a million more rows in the store.
 //!
-//! Everything is measured in fresh processes of the binary `core_speed` (`task.rs`), so that no measurement depends on
+//! Everything is measured in fresh processes (`task.rs`), so that no measurement depends on
 //! the heap or the caches of another. CPU time, as the operating system counts it, is printed and has no bar: the same
 //! build takes from 1.4 to 4.2 µs per delivery on machines whose caches are shared. Instructions are counted by
 //! valgrind, as the difference of two runs that differ only in the deliveries measured. Memory is what a process with
@@ -14,20 +14,17 @@ mod gauge;
 mod heap;
 mod owner;
 mod rows;
-mod task;
+pub(super) mod task;
 mod window;
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use crate::fixtures::statistics;
+use crate::fixtures::{part, statistics};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use owner::LANES;
 use task::{SpeedTask, Task, Timed};
 use window::WindowContent;
-
-pub use task::main;
 
 /// The figure of commit c29efb6 (6,505) plus 8 %.
 const INSTRUCTIONS_BAR: f64 = 7_000.0;
@@ -47,7 +44,7 @@ const CONTROL_DELIVERIES: u64 = 512;
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { Size::QUICK } else { Size::FULL };
-    let bench = Bench::find()?;
+    let bench = Bench;
     let counts_too = valgrind_answers()?;
     let speed = Speed::measure(&bench, size)?;
     let memory = Memory::measure(&bench)?;
@@ -174,30 +171,18 @@ impl Memory {
 }
 
 /// Starts the measured processes.
-struct Bench {
-    binary: PathBuf,
-}
+struct Bench;
 
 impl Bench {
-    /// Finds the binary beside this one; the same command builds both.
-    fn find() -> Result<Self, CannotRun> {
-        let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find this program: {error}")))?;
-        let binary = here.with_file_name("core_speed");
-        if !binary.exists() {
-            return Err(CannotRun(format!("{} is not built; use `cargo xtask prove core-speed`", binary.display())));
-        }
-        Ok(Self { binary })
-    }
-
     fn timed(&self, load: SpeedTask, deliveries: u64) -> Result<Timed, CannotRun> {
         let task = Task::Time { load, warm_up: WARM_UP, deliveries };
-        let line = output_of(&mut self.command(&task))?.out;
+        let line = output_of(part::command("core-speed")?.args(task.args()))?.out;
         Timed::read(&line).ok_or_else(|| CannotRun(format!("{task:?} printed {line:?} and not its time")))
     }
 
     fn bytes(&self, kept: WindowContent) -> Result<f64, CannotRun> {
         let task = Task::Keep { kept };
-        let line = output_of(&mut self.command(&task))?.out;
+        let line = output_of(part::command("core-speed")?.args(task.args()))?.out;
         line.trim().parse().map_err(|_| CannotRun(format!("{task:?} printed {line:?} and not a number of bytes")))
     }
 
@@ -214,15 +199,9 @@ impl Bench {
     fn instructions(&self, task: &Task) -> Result<f64, CannotRun> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
-        valgrind.arg(&self.binary).args(task.args());
+        valgrind.arg(std::env::current_exe()?).args([part::CHILD, "core-speed"]).args(task.args());
         let report = output_of(&mut valgrind)?.err;
         instructions_in(&report).ok_or_else(|| CannotRun(format!("valgrind counted no instructions: {report}")))
-    }
-
-    fn command(&self, task: &Task) -> Command {
-        let mut command = Command::new(&self.binary);
-        command.args(task.args());
-        command
     }
 }
 

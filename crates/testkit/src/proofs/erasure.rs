@@ -3,7 +3,7 @@
 //!
 //! The subjects have messages that are pending, delivered, dead, replayed, or kept for their dead letters; receivers
 //! quote the payload in their refusals. A running engine erases half of the subjects while messages about the others go
-//! on. Then a separate program ([`digger`]) searches the files for the recorded ciphertexts and wrapped keys. It also
+//! on. Then a separate process ([`digger`]) searches the files for the recorded ciphertexts and wrapped keys. It also
 //! searches an older copy of the data to which the list of erasures was applied.
 //!
 //! The control is the same without `secure_delete`: the digger must find something.
@@ -48,17 +48,17 @@ async fn erased(count: usize) -> Findings {
     let older = copied(&data, &home.path().join("older"))?;
     let ErasedBefore { values: recorded, quoted } = filled.record(&data)?;
     let canaries = filled.people.canaries();
-    let (before, _) = dig("search", &[&data], &recorded)?;
+    let (before, _) = dig("search-erased", &[&data], &recorded)?;
     let gone = filled.erase(&data, &home.path().join("running")).await?;
     let running = home.path().join("running");
-    let (left_running, _) = dig("search", &[&running], &recorded)?;
-    let (left, searched) = dig("search", &[&data], &recorded)?;
-    let (in_clear, _) = dig("search", &[&data, &running], &canaries)?;
-    let (found, opened) = dig("open", &[&copied(&data, &home.path().join("opened"))?], &canaries)?;
+    let (left_running, _) = dig("search-erased", &[&running], &recorded)?;
+    let (left, searched) = dig("search-erased", &[&data], &recorded)?;
+    let (in_clear, _) = dig("search-erased", &[&data, &running], &canaries)?;
+    let (found, opened) = dig("open-erased", &[&copied(&data, &home.path().join("opened"))?], &canaries)?;
     let findings = verify(&data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?.report.found;
     let list = fs::read_to_string(data.join("erasures"))?;
     let (readable, missing) = apply_again(&older, &list, &gone.people).await?;
-    let (left_older, _) = dig("search", &[&older], &recorded)?;
+    let (left_older, _) = dig("search-erased", &[&older], &recorded)?;
     eprintln!("erased in {:?}", gone.took);
     Ok(vec![
         Figure::at_least("erased_subjects", gone.subjects as f64, "subjects", count as f64),
@@ -88,7 +88,7 @@ async fn control() -> Result<Figure, CannotRun> {
     let filled = ErasureWorld::fill(&data, People::new(FEW), true).await?;
     let recorded = filled.record(&data)?.values;
     filled.erase(&data, &home.path().join("running")).await?;
-    let (left, _) = dig("search", &[&data], &recorded)?;
+    let (left, _) = dig("search-erased", &[&data], &recorded)?;
     Ok(Figure::at_least("control_without_secure_delete", left as f64, "windows", 1.0))
 }
 

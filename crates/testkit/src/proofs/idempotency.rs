@@ -6,25 +6,22 @@
 //!
 //! The control is the same process without the keys, in which the proof must find differences.
 
-mod twins;
+pub(super) mod twins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{ChildStdout, ExitCode};
+use std::process::ChildStdout;
 
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
-use crate::fixtures::part::{self, ChildProcess};
+use crate::fixtures::part::ChildProcess;
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use twins::{TwinAnswer, TwinKeys};
-
-/// The first argument with which this binary starts itself as the process that is killed.
-pub const FLAG: &str = "--twins";
+use twins::TwinAnswer;
 
 /// Rows read from the store at a time.
 const PAGE: u32 = 2_000;
@@ -39,22 +36,6 @@ struct Size {
 
 const FULL: Size = Size { keys: 10_000, kills: 12 };
 const QUICK: Size = Size { keys: 1_000, kills: 4 };
-
-/// The process that is killed. The arguments are the data folder, the number of keys, a seed, and `kept` or `stripped`.
-pub fn main(args: &[&str]) -> ExitCode {
-    part::end_with_input();
-    let ended = match args {
-        [folder, keys, seed, with @ ("kept" | "stripped")] => match (keys.parse(), seed.parse()) {
-            (Ok(keys), Ok(seed)) => {
-                let with = if *with == "kept" { TwinKeys::Kept } else { TwinKeys::Stripped };
-                twins::run(Path::new(folder), keys, seed, with)
-            }
-            _ => Err(CannotRun("the number of keys and the seed must be numbers".to_owned())),
-        },
-        _ => Err(CannotRun("this program is a part of the proof idempotency, which starts it".to_owned())),
-    };
-    part::ended("twins", ended)
-}
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
@@ -150,8 +131,8 @@ struct Process {
 impl Process {
     fn start(data: &Path, keys: u64, seed: u64, with: &str) -> Result<Self, CannotRun> {
         let (keys, seed) = (keys.to_string(), seed.to_string());
-        let args: [&OsStr; 5] = [FLAG.as_ref(), data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
-        let mut part = ChildProcess::start(&std::env::current_exe()?, args)?;
+        let args: [&OsStr; 4] = [data.as_ref(), keys.as_ref(), seed.as_ref(), with.as_ref()];
+        let mut part = ChildProcess::start("twins", args)?;
         Ok(Self { lines: part.says()?.lines(), part })
     }
 

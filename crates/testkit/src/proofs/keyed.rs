@@ -1,4 +1,4 @@
-//! The program `store_node` with its master key in a file: a store under load, for proofs that rotate, back up or kill
+//! A node with its master key in a file: a store under load, for proofs that rotate, back up or kill
 //! it meanwhile. It runs the production driver over SQLite, a receiver that records what it took, and producers that
 //! record what was acknowledged. It reads commands from its standard input, one a line, and exits at end of input.
 //!
@@ -8,7 +8,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,7 +31,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part;
 use crate::fixtures::seeder::{SeededTarget, put_endpoints};
 use crate::proofs::store_kill9::record::{self, TokenRecord};
 use crate::prove::CannotRun;
@@ -85,14 +83,13 @@ pub(crate) async fn unreadable(store: &Sqlite, records: &[TokenRecord]) -> usize
     count
 }
 
-/// Runs the program in this folder.
-pub fn main(folder: &str) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let ended = runtime.map_err(CannotRun::from).and_then(|runtime| runtime.block_on(serve(Path::new(folder))));
-    part::ended("store_node", ended)
+/// Runs the node in this folder.
+pub(crate) fn serve(folder: &Path) -> Result<(), CannotRun> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve_until_killed(folder))
 }
 
-async fn serve(folder: &Path) -> Result<(), CannotRun> {
+async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
     let data = data(folder);
     let store = Arc::new(open(&data)?);
     let clock = SystemClock::new();

@@ -2,7 +2,7 @@
 //! step of a rotation. Nothing that was acknowledged is lost or unreadable, and after the end of a rotation the files
 //! contain nothing that an old master key has wrapped.
 //!
-//! The attacker is a separate program ([`attacker`]). It has the files as a kill leaves them, all former master keys,
+//! The attacker is a separate process ([`attacker`]). It has the files as a kill leaves them, all former master keys,
 //! and every wrapped key that was ever seen in the files. The control is the same database with one tenant's key as
 //! the rotation would leave it if it skipped that key.
 
@@ -10,9 +10,9 @@ pub mod attacker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::ChildStdout;
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use posthaste_crypto::master::{MasterKey, MasterKeyId};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use crate::fixtures::part::ChildProcess;
+use crate::fixtures::part::{self, ChildProcess};
 use crate::fixtures::seeder;
 use crate::proofs::keyed::{self, BARE, DELIVERED, READY, ROTATED};
 use crate::proofs::store_kill9::record;
@@ -78,7 +78,6 @@ impl When {
 
 /// The process under test, and all keys that were seen.
 struct World {
-    program: PathBuf,
     folder: tempfile::TempDir,
     /// Every master key so far.
     keys: BTreeMap<MasterKeyId, String>,
@@ -91,9 +90,8 @@ pub(crate) type Heard = Lines<BufReader<ChildStdout>>;
 
 impl World {
     fn begin() -> Result<Self, CannotRun> {
-        let program = std::env::current_exe()?.with_file_name("store_node");
         let folder = tempfile::Builder::new().prefix("rotation-").tempdir_in(seeder::shelf()?)?;
-        Ok(Self { program, folder, keys: BTreeMap::new(), wrapped: BTreeMap::new(), rotations: 0 })
+        Ok(Self { folder, keys: BTreeMap::new(), wrapped: BTreeMap::new(), rotations: 0 })
     }
 
     fn data(&self) -> PathBuf {
@@ -101,7 +99,7 @@ impl World {
     }
 
     fn start(&self) -> Result<(ChildProcess, Heard), CannotRun> {
-        let mut node = ChildProcess::start(&self.program, ["keyed".as_ref(), self.folder.path().as_os_str()])?;
+        let mut node = ChildProcess::start("keyed-node", [self.folder.path()])?;
         let output = node.says()?.lines();
         Ok((node, output))
     }
@@ -250,10 +248,6 @@ pub(crate) fn copied(from: &Path, to: &Path) -> Result<(), CannotRun> {
 fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, CannotRun> {
     let current = world.current()?;
     let is_old = |id: &MasterKeyId| !current.contains(id);
-    let program = std::env::current_exe()?.with_file_name("attacker");
-    let mut child =
-        Command::new(program).arg("unwrap").arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the attacker has no standard input".to_owned()))?;
     let mut text = String::new();
     for (_, key) in world.keys.iter().filter(|(id, _)| is_old(id)) {
         text += &format!("key {key}\n");
@@ -264,10 +258,7 @@ fn attack(folder: &Path, world: &World) -> Result<attacker::WrappedFound, Cannot
             text += &format!("wrapped {hex}\n");
         }
     }
-    input.write_all(text.as_bytes())?;
-    drop(input);
-    let output = child.wait_with_output()?;
-    attacker::WrappedFound::parse(&String::from_utf8_lossy(&output.stdout))
+    attacker::WrappedFound::parse(&part::run("unwrap", [folder], &text)?)
 }
 
 /// The control: runs the attacker on a copy in which one tenant's key is still wrapped by a former master key.

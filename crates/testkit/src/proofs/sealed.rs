@@ -2,7 +2,7 @@
 //! stored.
 //!
 //! Canaries are written into every field that a producer, an owner of endpoints or an operator chooses. The attacker
-//! is a separate program ([`attacker`]), which gets the data folder's files under load and after a stop, a backup, and
+//! is a separate process ([`attacker`]), which gets the data folder's files under load and after a stop, a backup, and
 //! the log of the process at level `trace`. It searches for each canary in several encodings. Then it moves sealed
 //! values to other rows, fields and tenants, in the folder and in the backup, whose manifest it adapts; none of them
 //! may open, in the folder or after a restore.
@@ -14,7 +14,6 @@ pub mod attacker;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +35,7 @@ use posthaste_store::{
     Pause, PauseScope, ReplayWhat, Session, Settlement, SigningSecret, WebhookTarget,
 };
 
+use crate::fixtures::part;
 use crate::master_key;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 
@@ -293,25 +293,7 @@ fn copied(from: &Path, to: &Path) -> Result<PathBuf, CannotRun> {
 
 /// Runs the attacker's search. Returns how many canaries it found and how many bytes it read.
 fn search(folders: &[&Path], canaries: &[String]) -> Result<(u64, u64), CannotRun> {
-    let mut child = Command::new(attacker::program()?)
-        .arg("search")
-        .args(folders)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the attacker has no standard input".to_owned()))?;
-    for canary in canaries {
-        writeln!(input, "{canary}")?;
-    }
-    drop(input);
-    let output = child.wait_with_output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().filter(|line| line.starts_with("found")).take(20).for_each(|line| eprintln!("{line}"));
-    let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
-    match last[..] {
-        [hits, bytes] if output.status.success() => Ok((hits, bytes)),
-        _ => Err(CannotRun(format!("the attacker failed, and printed {text:?}"))),
-    }
+    part::found_and_searched(&part::run("search-sealed", folders, &canaries.join("\n"))?)
 }
 
 /// The control: in how many encodings the search finds a canary that is not sealed.
@@ -341,15 +323,13 @@ async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), Canno
 
 /// Has the attacker move sealed values. Returns the kind and id of each row that it changed.
 fn moved(folder: &Path) -> Result<Vec<(String, u64)>, CannotRun> {
-    let output = Command::new(attacker::program()?).arg("move").arg(folder.join("posthaste.db")).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = part::run("move-sealed", [folder.join("posthaste.db")], "")?;
     let moved: Vec<(String, u64)> = text
         .lines()
         .filter_map(|line| line.split_once(' ').and_then(|(what, id)| Some((what.to_owned(), id.parse().ok()?))))
         .collect();
-    if !output.status.success() || moved.is_empty() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(CannotRun(format!("the attacker moved nothing: {why}")));
+    if moved.is_empty() {
+        return Err(CannotRun("the attacker moved nothing".to_owned()));
     }
     Ok(moved)
 }

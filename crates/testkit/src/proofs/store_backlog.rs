@@ -11,9 +11,8 @@ mod pages;
 mod retained;
 pub mod streams;
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::fixtures::busy::{Busy, BusySlice};
 use crate::fixtures::cpu::Cpu;
-use crate::fixtures::part::end_with_input;
+use crate::fixtures::part::{ChildProcess, end_with_input};
 use crate::fixtures::seeder::{self, MessageMint, Of, SeedShape, YOUNG};
 use crate::fixtures::statistics::median;
 use crate::master_key;
@@ -57,26 +56,17 @@ const KILLS: usize = 3;
 const AT_WORK: &str = "at work";
 
 /// The process that is killed. It accepts and settles until then.
-pub fn main(folder: &str) -> ExitCode {
+pub(crate) fn accept_until_killed(folder: &Path) -> Result<(), CannotRun> {
     end_with_input();
-    let works = || -> Result<(), CannotRun> {
-        runtime()?.block_on(async {
-            let mut busy = Busy::start(Path::new(folder), CALLERS).await?;
-            busy.slice(Duration::from_millis(300)).await?;
-            println!("{AT_WORK}");
-            io::stdout().flush()?;
-            loop {
-                busy.slice(Duration::from_secs(60)).await?;
-            }
-        })
-    };
-    match works() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(CannotRun(why)) => {
-            eprintln!("store_node: {why}");
-            ExitCode::from(2)
+    runtime()?.block_on(async {
+        let mut busy = Busy::start(folder, CALLERS).await?;
+        busy.slice(Duration::from_millis(300)).await?;
+        println!("{AT_WORK}");
+        io::stdout().flush()?;
+        loop {
+            busy.slice(Duration::from_secs(60)).await?;
         }
-    }
+    })
 }
 
 pub fn run(options: &Options) -> Findings {
@@ -156,7 +146,7 @@ impl Side {
 fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, CannotRun> {
     let mut slowest = Duration::ZERO;
     for _ in 0..KILLS {
-        AtWork::start(folder)?.kill()?;
+        at_work(folder)?.kill()?;
         let began = Instant::now();
         let store = Sqlite::open_folder(folder, master_key())?;
         runtime.block_on(async {
@@ -172,36 +162,14 @@ fn opened_after_kill(runtime: &Runtime, folder: &Path) -> Result<Duration, Canno
     Ok(slowest)
 }
 
-/// The process that will be killed; killed by its id when it is dropped, too.
-struct AtWork(Child);
-
-impl AtWork {
-    fn start(folder: &Path) -> Result<Self, CannotRun> {
-        let program = std::env::current_exe()?.with_file_name("store_node");
-        let mut command = Command::new(&program);
-        command.arg("accepts").arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child =
-            command.spawn().map_err(|error| CannotRun(format!("cannot start {}: {error}", program.display())))?;
-        let mut child = Self(child);
-        let stdout = child.0.stdout.take().ok_or_else(|| CannotRun("its output is not piped".to_owned()))?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        if line.trim() != AT_WORK {
-            return Err(CannotRun(format!("store_node printed {line:?} and ended")));
-        }
-        thread::sleep(Duration::from_millis(500));
-        Ok(child)
+/// Starts the process that will be killed, and waits until it is at work.
+fn at_work(folder: &Path) -> Result<ChildProcess, CannotRun> {
+    let mut child = ChildProcess::start("backlog-node", [folder])?;
+    let mut line = String::new();
+    child.says()?.read_line(&mut line)?;
+    if line.trim() != AT_WORK {
+        return Err(CannotRun(format!("the node printed {line:?} and ended")));
     }
-
-    fn kill(&mut self) -> io::Result<()> {
-        self.0.kill()?;
-        self.0.wait().map(drop)
-    }
-}
-
-impl Drop for AtWork {
-    fn drop(&mut self) {
-        // An error means that the process is gone already.
-        let _ = self.kill();
-    }
+    thread::sleep(Duration::from_millis(500));
+    Ok(child)
 }

@@ -8,19 +8,18 @@
 //! The control is the same process acknowledging before the commit: the proof must detect a loss.
 
 mod check;
-mod node;
-mod producer;
+pub(super) mod node;
+pub(super) mod producer;
 pub(crate) mod record;
 
 use std::io::BufRead;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fixtures::part::{self, ChildProcess};
+use crate::fixtures::part::ChildProcess;
 use crate::fixtures::seeder;
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use check::Books;
@@ -44,24 +43,6 @@ struct Size {
 
 const FULL: Size = Size { cycles: 60, acknowledged: 100_000 };
 const QUICK: Size = Size { cycles: 20, acknowledged: 10_000 };
-
-/// Runs `store_node` as the node or as a producer, depending on its arguments.
-pub fn main(args: &[String]) -> ExitCode {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    part::end_with_input();
-    let ended = match args.as_slice() {
-        ["node", folder, promise] => match promise.parse() {
-            Ok(promise) => node::run(Path::new(folder), promise),
-            Err(error) => Err(error),
-        },
-        ["producer", folder, number] => match number.parse() {
-            Ok(number) => producer::run(Path::new(folder), number),
-            Err(error) => Err(CannotRun(format!("{number} is no producer: {error}"))),
-        },
-        _ => Err(CannotRun("this program is a part of the proof store-kill9, which starts it".to_owned())),
-    };
-    part::ended("store_node", ended)
-}
 
 pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
@@ -101,7 +82,6 @@ fn control(dice: &mut fastrand::Rng) -> Result<usize, CannotRun> {
 
 /// The node, its producers, and the folder with their records.
 struct World {
-    program: PathBuf,
     folder: tempfile::TempDir,
     promise: &'static str,
     node: Option<ChildProcess>,
@@ -111,16 +91,10 @@ struct World {
 
 impl World {
     fn begin(promise: &'static str) -> Result<Self, CannotRun> {
-        let program = std::env::current_exe()?.with_file_name("store_node");
-        if !program.exists() {
-            return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
-        }
         let folder = tempfile::Builder::new().prefix("kill9-").tempdir_in(seeder::shelf()?)?;
-        let mut world = Self { program, folder, promise, node: None, producers: Vec::new(), kills: 0 };
+        let mut world = Self { folder, promise, node: None, producers: Vec::new(), kills: 0 };
         for number in 0..PRODUCERS {
-            world
-                .producers
-                .push(ChildProcess::start(&world.program, ["producer", world.path()?, &number.to_string()])?);
+            world.producers.push(ChildProcess::start("store-producer", [world.path()?, &number.to_string()])?);
         }
         Ok(world)
     }
@@ -132,7 +106,7 @@ impl World {
     /// Starts the node and kills it: during its start, or a moment after `enough` messages have been acknowledged in
     /// all.
     fn cycle(&mut self, cycle: u32, enough: u64, dice: &mut fastrand::Rng) -> Result<(), CannotRun> {
-        let mut node = ChildProcess::start(&self.program, ["node", self.path()?, self.promise])?;
+        let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
         if cycle % IN_THE_START != 2 {
             is_ready(&mut node)?;
             self.waits_until("acknowledges nothing", |books| books.acknowledged() >= enough)?;
@@ -149,7 +123,7 @@ impl World {
         for producer in &mut self.producers {
             producer.stop()?;
         }
-        let mut node = ChildProcess::start(&self.program, ["node", self.path()?, self.promise])?;
+        let mut node = ChildProcess::start("store-node", [self.path()?, self.promise])?;
         is_ready(&mut node)?;
         self.node = Some(node);
         let (mut last, mut moved) = (usize::MAX, Instant::now());

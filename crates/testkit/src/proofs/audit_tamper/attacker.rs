@@ -67,15 +67,17 @@ const WAYS: &[Way] = &[
     ("outcomes removed as if that was agreed", Attacker::outcomes_agreed),
 ];
 
-/// Runs one attack, chosen by the seed, on the database file in a folder. Returns the attack's description.
-pub(super) fn run(folder: &Path, checkpoint: &str, seed: u64) -> Result<&'static str, CannotRun> {
+/// Runs one attack, chosen by the seed, on the database file in a folder. Prints its description.
+pub(crate) fn run(folder: &Path, checkpoint: &str, seed: &str) -> Result<(), CannotRun> {
+    let seed: u64 = seed.parse()?;
     let conn = chain::open(folder)?;
     let (old, _) = claimed(checkpoint).ok_or_else(|| CannotRun("this is no checkpoint".to_owned()))?;
     let rows = chain::read(&conn)?;
     let ways = u64::try_from(WAYS.len()).unwrap_or(1);
     let (what, way) = WAYS[usize::try_from(seed % ways).unwrap_or(0)];
     way(&mut Attacker { conn, rows, old, dice: fastrand::Rng::with_seed(seed) })?;
-    Ok(what)
+    println!("{what}");
+    Ok(())
 }
 
 /// An attacker with the database file and an old checkpoint, but without the store's key.

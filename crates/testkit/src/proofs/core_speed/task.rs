@@ -1,6 +1,5 @@
 //! The tasks of measured processes, and their results.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use super::gauge;
@@ -89,26 +88,11 @@ fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
     names.iter().find(|(known, _)| *known == name).map(|(_, thing)| *thing)
 }
 
-/// The measured process: runs the task of its command line and prints the result.
-pub fn main(args: impl Iterator<Item = String>) -> ExitCode {
-    let args: Vec<String> = args.collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let Some(task) = Task::read(&words) else {
-        eprintln!(
-            "core_speed: this program is a part of `cargo xtask prove core-speed`; {words:?} is not one of its tasks"
-        );
-        return ExitCode::from(2);
-    };
-    match task.run() {
-        Ok(answer) => {
-            println!("{answer}");
-            ExitCode::SUCCESS
-        }
-        Err(CannotRun(why)) => {
-            eprintln!("core_speed: {why}");
-            ExitCode::from(2)
-        }
-    }
+/// Runs the task of these words, and prints the result.
+pub(crate) fn run(words: &[&str]) -> Result<(), CannotRun> {
+    let task = Task::read(words).ok_or_else(|| CannotRun(format!("{words:?} is not a task")))?;
+    println!("{}", task.run()?);
+    Ok(())
 }
 
 /// The results of a timed run.

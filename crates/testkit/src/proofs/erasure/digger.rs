@@ -1,4 +1,4 @@
-//! The program `digger`: it has the files *and* the master key, and knows the erased data.
+//! The attacker of the proof `erasure`: it has the files *and* the master key, and knows the erased data.
 //!
 //! It searches every file for the erased data, in windows of sixteen bytes at every offset; and it opens and reads
 //! every row that is left.
@@ -6,9 +6,8 @@
 use std::collections::HashSet;
 use std::fs;
 use std::hash::BuildHasherDefault;
-use std::io::{self, BufRead, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::io::{self, BufRead};
+use std::path::Path;
 
 use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::id_map::IdHasher;
@@ -16,46 +15,18 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::fixtures::part::ended;
+use crate::fixtures::part;
 use crate::master_key;
 use crate::prove::CannotRun;
 
 /// The bytes of a window. A shorter match could be a coincidence.
 pub const WINDOW: usize = 16;
 
-/// Runs the program: `search FOLDER…` or `open FOLDER`, with the values to look for on its standard input, one line of
-/// hexadecimal digits each.
-pub fn main(args: &[String]) -> ExitCode {
-    let done = match args {
-        [what, folders @ ..] if what == "search" => search(folders),
-        [what, folder] if what == "open" => open(Path::new(folder)),
-        _ => Err(CannotRun("usage: digger search FOLDER… | digger open FOLDER".to_owned())),
-    };
-    ended("digger", done)
-}
-
-/// Runs the program. Returns how many matches it found and how much it read: bytes for `search`, texts for `open`.
-pub fn dig(what: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
-    let program: PathBuf = std::env::current_exe()?.with_file_name("digger");
-    if !program.exists() {
-        return Err(CannotRun(format!("{} is not built; use `cargo xtask prove`", program.display())));
-    }
-    let mut child =
-        Command::new(program).arg(what).args(folders).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut input = child.stdin.take().ok_or_else(|| CannotRun("the digger has no standard input".to_owned()))?;
-    for value in values {
-        let line: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(input, "{line}")?;
-    }
-    drop(input);
-    let output = child.wait_with_output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().filter(|line| line.starts_with("found")).take(10).for_each(|line| eprintln!("{line}"));
-    let last: Vec<u64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|n| n.parse().ok()).collect();
-    match last[..] {
-        [found, read] if output.status.success() => Ok((found, read)),
-        _ => Err(CannotRun(format!("the digger failed, and printed {text:?}"))),
-    }
+/// Runs the process in this role. Returns how many matches it found and how much it read: bytes or texts.
+pub(super) fn dig(role: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
+    let hex =
+        |value: &Vec<u8>| value.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect::<String>();
+    part::found_and_searched(&part::run(role, folders, &values.iter().map(hex).collect::<String>())?)
 }
 
 fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
@@ -68,7 +39,7 @@ fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
     io::stdin().lock().lines().map(bytes).collect()
 }
 
-fn search(folders: &[String]) -> Result<(), CannotRun> {
+pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
     let mut wanted: HashSet<u128, BuildHasherDefault<Spread>> = HashSet::default();
     for value in values()? {
         wanted.extend(value.windows(WINDOW).filter_map(|window| window.try_into().ok()).map(u128::from_be_bytes));
@@ -111,7 +82,7 @@ impl std::hash::Hasher for Spread {
 }
 
 /// Opens every row that is left, and searches its texts.
-fn open(folder: &Path) -> Result<(), CannotRun> {
+pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
     let wanted = values()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut found, mut read) = (0_u64, 0_u64);

@@ -18,6 +18,7 @@ use posthaste_store::{
 };
 use tokio::task::JoinSet;
 
+use crate::fixtures::part;
 use crate::fixtures::seeder::SeededTarget;
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -26,7 +27,7 @@ use crate::prove::CannotRun;
 const TOGETHER: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TwinKeys {
+enum TwinKeys {
     /// They are passed to the store.
     Kept,
     /// They are left out: the fault that the proof must detect.
@@ -42,9 +43,11 @@ pub(super) enum TwinAnswer {
 }
 
 /// Makes several calls with every key, then one call with each key for another request.
-pub(super) fn run(folder: &Path, keys: u64, seed: u64, with: TwinKeys) -> Result<(), CannotRun> {
+pub(crate) fn run(folder: &Path, keys: &str, seed: &str, with: &str) -> Result<(), CannotRun> {
+    part::end_with_input();
+    let with = if with == "stripped" { TwinKeys::Stripped } else { TwinKeys::Kept };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(send(folder, keys, seed, with))
+    runtime.block_on(send(folder, keys.parse()?, seed.parse()?, with))
 }
 
 async fn send(folder: &Path, keys: u64, seed: u64, with: TwinKeys) -> Result<(), CannotRun> {

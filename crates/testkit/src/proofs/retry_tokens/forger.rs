@@ -3,7 +3,6 @@
 //! It knows the schema, which is public. It uses no key, and no function of the store.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use rusqlite::Connection;
 
@@ -51,18 +50,9 @@ const DEEDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Runs one attack. The arguments are the database file, the attack's name, and the first and the last id.
-pub fn main(args: &[String]) -> ExitCode {
+/// Runs one attack on this database file, on the rows from the first to the last id.
+pub(crate) fn vandalise(file: &Path, deed: &str, first: &str, last: &str) -> Result<(), CannotRun> {
     part::end_with_input();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let ended = match args.as_slice() {
-        [file, deed, first, last] => vandalise(Path::new(file), deed, first, last),
-        _ => Err(CannotRun("this program is a part of the proof retry-tokens, which starts it".to_owned())),
-    };
-    part::ended("forger", ended)
-}
-
-fn vandalise(file: &Path, deed: &str, first: &str, last: &str) -> Result<(), CannotRun> {
     let sql = DEEDS.iter().find(|(name, _)| *name == deed).map(|(_, sql)| *sql);
     let sql = sql.ok_or_else(|| CannotRun(format!("unknown attack {deed}")))?;
     let number = |text: &str| text.parse::<i64>().map_err(|error| CannotRun(format!("{text}: {error}")));

@@ -8,13 +8,11 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::process::ExitCode;
 
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{MasterKey, MasterKeyId, Masters};
 use rusqlite::Connection;
 
-use crate::fixtures::part::ended;
 use crate::prove::CannotRun;
 
 /// The bytes of a piece. Any sixteen consecutive bytes of a wrapped key contain at least one whole piece.
@@ -50,12 +48,8 @@ pub(super) fn wrapped_by(wrapped: &[u8]) -> Option<MasterKeyId> {
     Some(MasterWrapped::from_bytes(*wrapped).by())
 }
 
-/// Runs the program: reads former master keys and wrapped keys from standard input, prints the results.
-pub fn main(folder: &str) -> ExitCode {
-    ended("attacker", run(Path::new(folder)))
-}
-
-fn run(folder: &Path) -> Result<(), CannotRun> {
+/// Reads former master keys and wrapped keys from standard input, and prints the results.
+pub(crate) fn run(folder: &Path) -> Result<(), CannotRun> {
     let mut input = String::new();
     std::io::stdin().read_to_string(&mut input)?;
     let mut keys = Vec::new();

@@ -1,16 +1,14 @@
-//! The program `attacker`: it has the files of a store and no key, and knows only the database schema, which is public.
+//! The attacker: it has the files of a store and no key, and knows only the database schema, which is public.
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use posthaste_crypto::digest::sha256;
 use rusqlite::Connection;
 
-use crate::fixtures::part::ended;
 use crate::prove::CannotRun;
 
 /// An encoding in which a text may have been stored.
@@ -26,22 +24,8 @@ pub const FORMS: [(&str, Form); 6] = [
     ("escaped", |text| String::from_utf8_lossy(text).escape_default().to_string().into_bytes()),
 ];
 
-/// The path of the program, beside the running one.
-pub fn program() -> io::Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name("attacker"))
-}
-
-/// Runs the program: `search FOLDER…` with texts on its standard input, or `move DATABASE`.
-pub fn main(args: &[String]) -> ExitCode {
-    let done = match args {
-        [what, folders @ ..] if what == "search" => search(folders),
-        [what, database] if what == "move" => move_values(Path::new(database)),
-        _ => Err(CannotRun("usage: attacker search FOLDER… | attacker move DATABASE".to_owned())),
-    };
-    ended("attacker", done)
-}
-
-fn search(folders: &[String]) -> Result<(), CannotRun> {
+/// Searches these folders for the texts on standard input.
+pub(crate) fn search(folders: &[&str]) -> Result<(), CannotRun> {
     let mut texts = String::new();
     io::stdin().read_to_string(&mut texts)?;
     let needles: Vec<_> = texts.lines().flat_map(needles).collect();
@@ -98,7 +82,7 @@ fn found<'n>(bytes: &[u8], needles: &'n [Needle]) -> Vec<&'n Needle> {
 }
 
 /// Moves sealed values to other places: to another row, another field, another tenant. Prints the rows changed.
-fn move_values(database: &Path) -> Result<(), CannotRun> {
+pub(crate) fn move_values(database: &Path) -> Result<(), CannotRun> {
     change(database)?;
     fit_manifest(database)
 }

@@ -1,10 +1,8 @@
 //! Measures the memory that listing, replaying, purging and sweeping take on a store with a backlog, in a separate
 //! process that does nothing else.
 
-use std::ffi::OsStr;
 use std::io::BufRead;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use posthaste_core::cause::Cause;
@@ -20,7 +18,7 @@ use posthaste_store::{
 };
 
 use super::{LANES, runtime};
-use crate::fixtures::part::{ChildProcess, end_with_input, ended};
+use crate::fixtures::part::{ChildProcess, end_with_input};
 use crate::fixtures::rss;
 use crate::fixtures::seeder::{SeededTarget, YOUNG};
 use crate::master_key;
@@ -31,24 +29,20 @@ const ONE_IN: u64 = 10;
 /// Rows of a page, and deliveries of a chunk.
 const ROWS: u32 = 500;
 /// The process. Prints its peak memory above that of the idle store, in KiB.
-pub fn main(folder: &str) -> ExitCode {
+pub(crate) fn measure(folder: &Path) -> Result<(), CannotRun> {
     end_with_input();
-    let streams = || -> Result<(), CannotRun> {
-        println!("{}", runtime()?.block_on(grown(Path::new(folder)))?);
-        Ok(())
-    };
-    ended("store_node", streams())
+    println!("{}", runtime()?.block_on(grown(folder))?);
+    Ok(())
 }
 
 /// Runs the process. Returns its peak memory above that of the idle store, in MiB.
 pub(super) fn peak(folder: &Path) -> Result<f64, CannotRun> {
-    let program = std::env::current_exe()?.with_file_name("store_node");
-    let mut part = ChildProcess::start(&program, [OsStr::new("streams"), folder.as_os_str()])?;
+    let mut part = ChildProcess::start("streams", [folder])?;
     let mut line = String::new();
     part.says()?.read_line(&mut line)?;
     let status = part.ends()?;
     let kib = line.trim().parse::<u32>();
-    let kib = kib.map_err(|_| CannotRun(format!("store_node printed {line:?} and ended with {status}")))?;
+    let kib = kib.map_err(|_| CannotRun(format!("the process printed {line:?} and ended with {status}")))?;
     Ok(f64::from(kib) / 1024.0)
 }
 

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::producer::{acknowledgement, tokens};
 use super::record::{self, TokenRecord};
 use crate::fixtures::loopback::{Loopback, taken};
+use crate::fixtures::part;
 use crate::fixtures::seeder::{SeededTarget, put_endpoints};
 use crate::master_key;
 use crate::prove::CannotRun;
@@ -47,7 +48,7 @@ const BODY_BYTES: usize = 200;
 
 /// When a message is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AckMoment {
+enum AckMoment {
     /// Once the store has answered that it is durable.
     Committed,
     /// At once: the fault that the proof must detect.
@@ -67,7 +68,9 @@ impl FromStr for AckMoment {
 }
 
 /// Runs until it is killed.
-pub(super) fn run(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {
+pub(crate) fn run(folder: &Path, promise: &str) -> Result<(), CannotRun> {
+    let promise = promise.parse()?;
+    part::end_with_input();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(serve(folder, promise))
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::record::{self, BYTES, TokenRecord};
+use crate::fixtures::part;
 use crate::prove::CannotRun;
 
 /// Messages under way at once.
@@ -17,7 +18,9 @@ const UNDER_WAY: u64 = 32;
 const RECONNECT_AFTER: Duration = Duration::from_millis(2);
 
 /// Produces until its process is killed.
-pub(super) fn run(folder: &Path, number: u32) -> Result<(), CannotRun> {
+pub(crate) fn run(folder: &Path, number: &str) -> Result<(), CannotRun> {
+    part::end_with_input();
+    let number: u32 = number.parse()?;
     let mut ledger = OpenOptions::new().append(true).create(true).open(record::ledger(folder, number as usize))?;
     let mut tokens = (1..).map(|count| u64::from(number) << 40 | count);
     loop {

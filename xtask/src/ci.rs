@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::{dependencies, docs, prove, tidy};
-use report::{Ended, Group, Report, Step, Tally};
+use report::{CiReport, Group, Step, StepResult, TestCounts};
 
 mod report;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     ci.proofs();
 
     let strict = env::var_os("CI").is_some_and(|value| value == "true");
-    let report = if strict { Report::strict(ci.steps) } else { Report::lenient(ci.steps) };
+    let report = if strict { CiReport::strict(ci.steps) } else { CiReport::lenient(ci.steps) };
     println!("\n{report}");
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -70,14 +70,14 @@ impl Ci<'_> {
         };
         if !answers(python(&["-c", "import openapi_spec_validator"])) {
             let why = "openapi-spec-validator is not installed: `scripts/test --install` installs it beside the build";
-            return self.note("openapi", Group::Unit, Ended::Skipped(why.to_owned()));
+            return self.note("openapi", Group::Unit, StepResult::Skipped(why.to_owned()));
         }
         match written_openapi(self.root) {
             Ok(file) => {
                 let file = file.to_string_lossy().into_owned();
                 self.command("openapi", Group::Unit, python(&["-m", "openapi_spec_validator", &file]));
             }
-            Err(error) => self.note("openapi", Group::Unit, Ended::Failed(format!("{error:#}"))),
+            Err(error) => self.note("openapi", Group::Unit, StepResult::Failed(format!("{error:#}"))),
         }
     }
 
@@ -86,7 +86,7 @@ impl Ci<'_> {
         self.command("build proofs", Group::Build, prove::build_command(self.root, prove::ALL_PACKAGES));
         match proof_names(self.root) {
             Ok(names) => names.iter().for_each(|name| self.proof(name)),
-            Err(error) => self.note("proofs", Group::Simulation, Ended::Failed(format!("{error:#}"))),
+            Err(error) => self.note("proofs", Group::Simulation, StepResult::Failed(format!("{error:#}"))),
         }
     }
 
@@ -98,7 +98,7 @@ impl Ci<'_> {
                 command.args([name, "--quick"]);
                 self.command(&step, group, command);
             }
-            Err(error) => self.note(&step, group, Ended::Failed(format!("{error:#}"))),
+            Err(error) => self.note(&step, group, StepResult::Failed(format!("{error:#}"))),
         }
     }
 
@@ -107,26 +107,26 @@ impl Ci<'_> {
         let line = line(&command);
         println!("\n── {name}: {line}");
         let (ran, took) = timed(|| echo(&mut command));
-        let (tally, ended) = match ran {
-            Ok((tally, true)) => (tally, Ended::Passed),
-            Ok((tally, false)) => (tally, Ended::Failed(line)),
-            Err(error) => (Tally::default(), Ended::Failed(format!("{line}: {error:#}"))),
+        let (tests, result) = match ran {
+            Ok((tests, true)) => (tests, StepResult::Passed),
+            Ok((tests, false)) => (tests, StepResult::Failed(line)),
+            Err(error) => (TestCounts::default(), StepResult::Failed(format!("{line}: {error:#}"))),
         };
-        self.steps.push(Step { name: name.to_owned(), group, took, tally, ended });
+        self.steps.push(Step { name: name.to_owned(), group, took, tests, result });
     }
 
     /// Runs one of our own chores as one step.
     fn chore(&mut self, name: &str, chore: impl FnOnce() -> Result<()>) {
         println!("\n── {name}: cargo xtask {name}");
         let (ran, took) = timed(chore);
-        let ended = ran.map_or_else(|error| Ended::Failed(format!("{error:#}")), |()| Ended::Passed);
-        self.steps.push(Step { name: name.to_owned(), group: Group::Checks, took, tally: Tally::default(), ended });
+        let result = ran.map_or_else(|error| StepResult::Failed(format!("{error:#}")), |()| StepResult::Passed);
+        self.steps.push(Step { took, ..Step::untested(name, Group::Checks, result) });
     }
 
     /// Records a step that could not be run.
-    fn note(&mut self, name: &str, group: Group, ended: Ended) {
-        println!("\n── {name}: {ended}");
-        self.steps.push(Step { name: name.to_owned(), group, took: Duration::ZERO, tally: Tally::default(), ended });
+    fn note(&mut self, name: &str, group: Group, result: StepResult) {
+        println!("\n── {name}: {result}");
+        self.steps.push(Step::untested(name, group, result));
     }
 }
 
@@ -182,25 +182,26 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Runs a program, prints its output, and counts the tests it reports. True when it succeeded.
-fn echo(command: &mut Command) -> Result<(Tally, bool)> {
+fn echo(command: &mut Command) -> Result<(TestCounts, bool)> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
     let stdout = child.stdout.take().context("its output was not piped")?;
     let stderr = child.stderr.take().context("its errors were not piped")?;
-    let tally = thread::scope(|scope| {
+    let tests = thread::scope(|scope| {
         let from_stderr = scope.spawn(|| copy_lines(stderr, io::stderr()));
         let from_stdout = copy_lines(stdout, io::stdout());
-        from_stdout + from_stderr.join().unwrap_or_default()
+        [from_stdout, from_stderr.join().unwrap_or_default()].into_iter().sum()
     });
-    Ok((tally, child.wait().context("cannot wait for it")?.success()))
+    Ok((tests, child.wait().context("cannot wait for it")?.success()))
 }
 
-fn copy_lines(from: impl Read, mut to: impl Write) -> Tally {
-    let mut tally = Tally::default();
-    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line);
-        tally += Tally::read(&line);
-        // A closed terminal is no reason to stop checking.
-        let _ = writeln!(to, "{line}");
-    }
-    tally
+fn copy_lines(from: impl Read, mut to: impl Write) -> TestCounts {
+    let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
+    lines
+        .map(|line| {
+            let line = String::from_utf8_lossy(&line);
+            // A closed terminal is no reason to stop checking.
+            let _ = writeln!(to, "{line}");
+            TestCounts::read(&line)
+        })
+        .sum()
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use posthaste_core::{cause, state};
 
-/// Writes every page.
 pub(crate) fn write(root: &Path) -> Result<()> {
     for page in pages() {
         let path = root.join(page.path);

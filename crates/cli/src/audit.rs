@@ -15,18 +15,12 @@ use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::{Checkpoints, Outbox, Signed};
 
 use crate::config::Config;
-use crate::say::{NobodyReads, say};
+use crate::say::{OutputClosed, say};
 use crate::serve;
 use crate::settings::SettingsArgs;
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum AuditCommand {
     /// Read the whole journal and report what was changed, with or without a running server
     Verify(VerifyArgs),
     /// Print the newest checkpoint and the public key; keep them on another machine
@@ -43,7 +37,7 @@ enum Command {
 }
 
 #[derive(clap::Args)]
-struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     #[command(flatten)]
     settings: SettingsArgs,
     /// A file of checkpoints that were kept elsewhere, one a line; can be given several times
@@ -57,14 +51,14 @@ struct VerifyArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let ended = match &args.command {
-        Command::Verify(args) => run_verify(args),
-        Command::Checkpoint { settings, pem: true, .. } => print_key(settings).map(|()| ExitCode::SUCCESS),
-        Command::Checkpoint { settings, sign, .. } => run_checkpoint(settings, *sign).map(|()| ExitCode::SUCCESS),
+pub(crate) fn run(command: &AuditCommand) -> ExitCode {
+    let ended = match command {
+        AuditCommand::Verify(args) => run_verify(args),
+        AuditCommand::Checkpoint { settings, pem: true, .. } => print_key(settings).map(|()| ExitCode::SUCCESS),
+        AuditCommand::Checkpoint { settings, sign, .. } => run_checkpoint(settings, *sign).map(|()| ExitCode::SUCCESS),
     };
     ended.unwrap_or_else(|error| {
-        if error.is::<NobodyReads>() {
+        if error.is::<OutputClosed>() {
             return ExitCode::SUCCESS;
         }
         eprintln!("posthaste: {error:#}");
@@ -82,7 +76,7 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
         public_key: args.public_key.as_deref().map(keep::public_key).transpose()?,
         checkpoints: keep::checkpoints(&args.checkpoint)?,
     };
-    let mut bar = show::Bar::new();
+    let mut bar = show::ProgressBar::new();
     let verified = verify(&folder, &trust, |progress| bar.show(progress));
     bar.clear();
     let verified = verified?;
@@ -90,7 +84,7 @@ fn run_verify(args: &VerifyArgs) -> Result<ExitCode> {
     let code = if verified.report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(1) };
     match printed {
         // The exit code is the same if the reader closes the pipe early.
-        Err(error) if error.is::<NobodyReads>() => Ok(code),
+        Err(error) if error.is::<OutputClosed>() => Ok(code),
         printed => printed.map(|()| code),
     }
 }

@@ -12,7 +12,7 @@ use posthaste_store::sqlite::backup::restore::{Restored, WouldSend, restore};
 use posthaste_store::sqlite::backup::{CopyProgress, back_up};
 use serde_json::{Value, json};
 
-use crate::audit::show::Bar;
+use crate::audit::show::ProgressBar;
 use crate::config::Config;
 use crate::say::say;
 use crate::serve;
@@ -50,7 +50,7 @@ pub(crate) struct RestoreArgs {
 
 pub(crate) fn run_backup(args: &BackupArgs) -> Result<()> {
     let config = args.settings.load()?;
-    let mut bar = Bar::new();
+    let mut bar = ProgressBar::new();
     let made = back_up(&config.data, &args.to, SystemClock::new().now(), |progress| {
         bar.show(shown(progress));
         true
@@ -68,7 +68,7 @@ pub(crate) fn run_restore(args: &RestoreArgs) -> Result<()> {
     let config = args.settings.load()?;
     let ask =
         |needed: &[KeyCheck]| master_key::load(&config.master_key, &config.data, needed).map_err(|why| why.to_string());
-    let mut bar = Bar::new();
+    let mut bar = ProgressBar::new();
     let now = SystemClock::new().now();
     let restored =
         serve::runtime()?.block_on(restore(&args.from, &config.data, &args.erasures, now, ask, |progress| {

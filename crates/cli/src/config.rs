@@ -35,7 +35,6 @@ const RETRY_TOKEN_TTLS: RangeInclusive<Duration> = Duration::from_secs(10)..=Dur
 /// The settings file that is read if it exists and no other is named.
 const FILE: &str = "posthaste.toml";
 
-/// The settings of a server.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
@@ -53,10 +52,8 @@ pub(crate) struct Config {
     pub(crate) retry_token_ttl: Duration,
 }
 
-/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// Text for people.
     Text,
     /// One JSON object a line.
     Json,
@@ -71,7 +68,6 @@ pub(crate) enum RootsFrom {
     File(Roots),
 }
 
-/// The settings given on the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
@@ -96,7 +92,6 @@ impl fmt::Display for BadConfig {
 impl std::error::Error for BadConfig {}
 
 impl Config {
-    /// The settings of this process.
     pub(crate) fn load(flags: &Flags) -> Result<Self, BadConfig> {
         let file = read_file(flags.config.as_deref())?;
         let utf8 = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));

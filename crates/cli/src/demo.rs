@@ -2,41 +2,38 @@
 //! messages, and `kill -9` in the middle. At the end a ledger compares the accepted messages with the results that the
 //! server reports and with the receivers' own counts.
 //!
-//! `plan` has the times of all events and `role` the behaviour of each receiver; both are pure. `play` runs the demo:
-//! the server is a process of its own (`server` starts it, `part` is its code), `receiver` and `producer` are the two
-//! sides of it, and `ledger` compares them. `screen` shows `frame`s meanwhile; `report` and `outage` make the final
+//! `plan` has the times of all events and `behaviour` the answers of each receiver; both are pure. `run` plays the demo:
+//! `server` is a process of its own, `receiver` and `producer` are the two sides of it, and `ledger` compares them. `screen` shows `frame`s meanwhile; `report` and `outage` make the final
 //! output. All traffic stays on this machine, and only the SVG file is left behind.
 
 mod api;
+mod behaviour;
 mod frame;
 mod ledger;
 mod log;
 mod outage;
 mod paint;
-pub(crate) mod part;
 mod plan;
-mod play;
 mod producer;
 mod receiver;
 mod report;
-mod role;
+mod run;
 mod screen;
-mod server;
-mod story;
+pub(crate) mod server;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use posthaste_prove::chart::{self, svg};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::say::say;
 use crate::serve::runtime;
-use crate::simulate::{chart, svg};
 use paint::wrap;
-use plan::Plan;
-use play::Play;
-use report::Report;
+use plan::DemoPlan;
+use report::DemoReport;
+use run::DemoRun;
 use screen::Screen;
 
 /// The default file of the chart.
@@ -73,7 +70,7 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let plan = Plan::new(args.seconds, args.messages)?;
+    let plan = DemoPlan::new(args.seconds, args.messages)?;
     // Checked before the demo begins, since the chart is written at its end.
     if let Some(folder) = args.svg.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty()) {
         ensure!(folder.is_dir(), "cannot write {}: there is no such folder", args.svg_path().display());
@@ -108,10 +105,10 @@ async fn interrupted() -> Result<Interrupted> {
     Ok(Interrupted)
 }
 
-async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
+async fn show(args: &Args, plan: DemoPlan, folder: &Path) -> Result<()> {
     let mut screen = if args.json { Screen::silent() } else { Screen::open()? };
-    let report = Play::begin(plan, folder).await?.run(&mut screen).await?;
-    let picture = &report.compared.picture;
+    let report = DemoRun::begin(plan, folder).await?.run(&mut screen).await?;
+    let picture = &report.outage.picture;
     let drawn = match &args.svg {
         None if args.json => None,
         given => {
@@ -126,7 +123,7 @@ async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
         }
     };
     if args.json {
-        say!("{}", report.json()?)?;
+        say!("{}", serde_json::to_string(&report)?)?;
     } else {
         print_report(&screen, &report, drawn)?;
     }
@@ -136,15 +133,15 @@ async fn show(args: &Args, plan: Plan, folder: &Path) -> Result<()> {
     }
 }
 
-fn print_report(screen: &Screen, report: &Report, drawn: Option<&Path>) -> Result<()> {
-    let (picture, width) = (&report.compared.picture, screen.width().min(chart::WIDTH));
+fn print_report(screen: &Screen, report: &DemoReport, drawn: Option<&Path>) -> Result<()> {
+    let (picture, width) = (&report.outage.picture, screen.width().min(chart::WIDTH));
     screen.tell(&report.ledger(width))?;
     for prose in ["", &picture.title, &picture.subtitle, ""] {
         screen.print(&format!("{}\n", wrap(prose, width).join("\n")))?;
     }
     screen.print(&chart::terminal(picture, width))?;
     screen.print("\n")?;
-    screen.print(&report.words())?;
+    screen.print(&report.summary())?;
     let shown = drawn.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
-    screen.tell(&report::next(shown.as_deref()))
+    screen.tell(&report::next_steps(shown.as_deref()))
 }

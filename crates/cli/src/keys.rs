@@ -16,14 +16,8 @@ use crate::say::say;
 use crate::serve;
 use crate::settings::SettingsArgs;
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum KeysCommand {
     /// Show which master key is needed and the progress of a rotation, with or without a running server
     Status {
         #[command(flatten)]
@@ -39,14 +33,14 @@ enum Command {
     },
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    match &args.command {
-        Command::Status { settings, json } => {
+pub(crate) fn run(command: &KeysCommand) -> Result<()> {
+    match command {
+        KeysCommand::Status { settings, json } => {
             let rotation = status(&settings.load()?.data)?;
             let text = if *json { object(&rotation).to_string() } else { words(&rotation) };
             say!("{text}")
         }
-        Command::Rotate { settings } => serve::runtime()?.block_on(rotate(&settings.load()?)),
+        KeysCommand::Rotate { settings } => serve::runtime()?.block_on(rotate(&settings.load()?)),
     }
 }
 

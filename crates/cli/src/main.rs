@@ -43,21 +43,24 @@ enum Command {
     /// Simulate an outage of a receiver: naive retries compared with Posthaste's
     Simulate(simulate::Args),
     /// Show retry policies
-    Policy(policy::Args),
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Verify the audit trail, and print checkpoints to keep elsewhere
-    Audit(audit::Args),
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Show or rotate the master key
-    Keys(keys::Args),
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Copy the data to a new folder, with or without a running server
     Backup(backup::BackupArgs),
     /// Create a data folder from a backup; it is paused until you resume it
     Restore(backup::RestoreArgs),
     /// A part of `bench`, in a process of its own
-    #[command(hide = true)]
-    BenchPart(bench::part::Args),
+    #[command(subcommand, hide = true)]
+    BenchPart(bench::BenchProcess),
     /// The server of `demo`, in a process of its own
     #[command(hide = true)]
-    DemoPart(demo::part::Args),
+    DemoPart(demo::server::Args),
 }
 
 fn main() -> ExitCode {
@@ -66,18 +69,18 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Policy(args) => policy::run(&args),
+        Command::Policy(command) => policy::run(&command),
         // It has exit codes of its own.
-        Command::Audit(args) => return audit::run(&args),
-        Command::Keys(args) => keys::run(&args),
+        Command::Audit(command) => return audit::run(&command),
+        Command::Keys(command) => keys::run(&command),
         Command::Backup(args) => backup::run_backup(&args),
         Command::Restore(args) => backup::run_restore(&args),
-        Command::BenchPart(args) => bench::part::run(args),
-        Command::DemoPart(args) => demo::part::run(&args),
+        Command::BenchPart(process) => bench::run_process(process),
+        Command::DemoPart(args) => demo::server::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<say::NobodyReads>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<say::OutputClosed>() => ExitCode::SUCCESS,
         Err(error) if error.is::<demo::Interrupted>() => {
             eprintln!("posthaste: {error}");
             ExitCode::from(demo::INTERRUPTED)

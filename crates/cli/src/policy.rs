@@ -11,14 +11,8 @@ use posthaste_server::duration;
 
 use crate::say::say;
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum PolicyCommand {
     /// Show every wait of a policy with its jitter, and the longest outage that the retries outlast
     Preview {
         /// One of the presets
@@ -40,8 +34,8 @@ fn tier(text: &str) -> Result<Tier, String> {
     Tier::parse(text).ok_or_else(|| format!("use 1, 2, 3 or one of {names}"))
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let Command::Preview { name, tier, ttl, json } = &args.command;
+pub(crate) fn run(command: &PolicyCommand) -> Result<()> {
+    let PolicyCommand::Preview { name, tier, ttl, json } = command;
     let policy = Policy::named(name)?;
     let preview = policy.preview(*tier, *ttl);
     if *json {

@@ -7,17 +7,16 @@ use anyhow::{Context, Result};
 
 /// The reader of stdout has closed the pipe. That ends a command without an error.
 #[derive(Debug)]
-pub(crate) struct NobodyReads;
+pub(crate) struct OutputClosed;
 
-impl fmt::Display for NobodyReads {
+impl fmt::Display for OutputClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the output was closed by its reader")
     }
 }
 
-impl std::error::Error for NobodyReads {}
+impl std::error::Error for OutputClosed {}
 
-/// Writes a line.
 pub(crate) fn line(text: fmt::Arguments<'_>) -> Result<()> {
     part(format_args!("{text}\n"))
 }
@@ -26,7 +25,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) -> Result<()> {
 pub(crate) fn part(text: fmt::Arguments<'_>) -> Result<()> {
     let mut out = stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(NobodyReads.into()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
         written => written.context("cannot write the output"),
     }
 }

@@ -20,7 +20,6 @@ pub(crate) struct SettingsArgs {
 }
 
 impl SettingsArgs {
-    /// Reads and parses the settings.
     pub(crate) fn load(&self) -> Result<Config> {
         let Self { config, data, set } = self;
         let flags = Flags { config: config.clone(), data: data.clone(), set: set.clone(), ..Flags::default() };

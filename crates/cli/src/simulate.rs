@@ -1,10 +1,9 @@
 //! `posthaste simulate`: simulates the load of retries on a receiver that was down.
 //!
 //! Runs the production dispatch loop in virtual time, and beside it naive retries that know only their schedule. The
-//! simulation is the testkit's `outage`; [`table`] has the figures, and [`chart`] and [`svg`] draw the same picture.
+//! simulation is the testkit's `outage`; [`table`] has the figures, and [`chart`] draws the
+//! load.
 
-pub(crate) mod chart;
-pub(crate) mod svg;
 mod table;
 
 use std::fs::File;
@@ -18,13 +17,12 @@ use clap::ValueEnum;
 use posthaste_core::dice::Roll;
 use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, told_nearest};
 use posthaste_core::tier::Tier;
+use posthaste_prove::chart::{self, LoadChart, LoadSeries, svg};
 use posthaste_server::duration;
 use posthaste_simulator::outage::naive::{self, Naive};
 use posthaste_simulator::outage::{self, FRESH, OutageOutcome, OutageScenario, Sender};
 
 use crate::say::say;
-use chart::{Picture, Series};
-pub(crate) use table::grouped;
 
 /// The most messages of a simulation: each takes memory in every sender.
 const MESSAGES_MAX: f64 = 500_000.0;
@@ -87,7 +85,6 @@ enum Down {
     Timeout,
 }
 
-/// The outcome of one sender.
 struct Row {
     /// The name on the command line.
     name: String,
@@ -250,20 +247,15 @@ fn row(name: &str, outcome: OutageOutcome) -> Row {
     Row { name, label, outcome }
 }
 
-fn picture(scenario: &OutageScenario, rows: &[Row]) -> Picture {
-    let seconds = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
-    Picture {
-        title: table::title(scenario),
-        subtitle: table::subtitle(scenario),
-        capacity: scenario.capacity,
-        outage: seconds(scenario.outage_begins())..seconds(scenario.recovers()),
-        length: seconds(scenario.recovers() + scenario.watch),
-        series: rows.iter().map(series).collect(),
-    }
-}
-
-fn series(row: &Row) -> Series {
-    Series { name: row.label.clone(), notes: table::notes(&row.outcome), seconds: row.outcome.seconds.clone() }
+fn picture(scenario: &OutageScenario, rows: &[Row]) -> LoadChart {
+    let series = |row: &Row| LoadSeries {
+        name: row.label.clone(),
+        notes: table::notes(&row.outcome),
+        seconds: row.outcome.seconds.clone(),
+    };
+    let (recovers, subtitle) = (scenario.recovers(), table::subtitle(scenario));
+    let (outage, length) = (scenario.outage_begins()..recovers, recovers + scenario.watch);
+    LoadChart::around(outage, length, scenario.capacity, subtitle, rows.iter().map(series).collect())
 }
 
 #[cfg(test)]

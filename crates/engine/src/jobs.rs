@@ -15,8 +15,8 @@ use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_store::{
-    Archive, Chunk, Details, Directory, EndpointSelector, FanOut, DeliveryJob, JobCursor, JobKind, JobQuery, Jobs,
-    MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, ChunkDelivery, StoreError,
+    Archive, Chunk, ChunkDelivery, DeliveryJob, Details, Directory, EndpointSelector, FanOut, JobCursor, JobKind,
+    JobQuery, Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -192,7 +192,12 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         Ok(MatchedEndpoints { endpoints, next })
     }
 
-    fn deliveries(&self, fan_out: &FanOut, message: &Arc<Message>, wanted: &[Arc<ParsedEndpoint>]) -> Vec<ChunkDelivery> {
+    fn deliveries(
+        &self,
+        fan_out: &FanOut,
+        message: &Arc<Message>,
+        wanted: &[Arc<ParsedEndpoint>],
+    ) -> Vec<ChunkDelivery> {
         let fanout = Fanout {
             message: message.id,
             tier: fan_out.tier,

@@ -330,7 +330,7 @@ mod tests {
             Connector::with_dial(Settings::default(), Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(
             Arc::clone(&store),
-            Arc::new(EndpointCache::new(store, TargetRules::default(), Timestamp::default())),
+            Arc::new(ParsedEndpointCache::new(store, TargetRules::default(), Timestamp::default())),
             (Arc::new(connector), results),
             Arc::new(IdKey::generate()),
             SystemClock::new(),

@@ -215,7 +215,11 @@ mod tests {
             let id = TenantId::from_raw(tenant);
             let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
             let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
-            _ = self.store.file(self.session, tenant.document(), None, AuditStamp::at(tenant.at)).await.expect("memory files");
+            _ = self
+                .store
+                .file(self.session, tenant.document(), None, AuditStamp::at(tenant.at))
+                .await
+                .expect("memory files");
             self.override_sync.changed();
         }
 

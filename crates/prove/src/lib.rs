@@ -3,6 +3,7 @@
 //! Every proof ends in lines of one form, `figure NAME VALUE UNIT (bar ≤ BAR) ok|short`, for people and scripts.
 //! A crate lists its proofs in a constant `PROOFS`, and has a binary that passes them to [`command_line::main`].
 
+pub mod chart;
 pub mod command_line;
 
 use std::fmt;
@@ -104,6 +105,30 @@ fn short(value: f64) -> String {
 /// The reason why a proof could not be run, as opposed to missing a bar.
 #[derive(Debug)]
 pub struct CannotRun(pub String);
+
+impl fmt::Display for CannotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Says what was being done when an error came, or what is missing.
+pub trait Context<T> {
+    /// The same result with `what` in front of the error.
+    fn context(self, what: impl fmt::Display) -> Result<T, CannotRun>;
+}
+
+impl<T, E: fmt::Display> Context<T> for Result<T, E> {
+    fn context(self, what: impl fmt::Display) -> Result<T, CannotRun> {
+        self.map_err(|error| CannotRun(format!("{what}: {error}")))
+    }
+}
+
+impl<T> Context<T> for Option<T> {
+    fn context(self, what: impl fmt::Display) -> Result<T, CannotRun> {
+        self.ok_or_else(|| CannotRun(what.to_string()))
+    }
+}
 
 impl<E: std::error::Error> From<E> for CannotRun {
     fn from(error: E) -> Self {

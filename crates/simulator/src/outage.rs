@@ -23,7 +23,7 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{LaneSettings, Limits};
 
 pub use receiver::Down;
-pub use tally::{OutageOutcome, Second};
+pub use tally::OutageOutcome;
 
 /// How long after the recovery messages count as fresh, and the load is averaged.
 pub const FRESH: Duration = Duration::from_secs(30 * 60);

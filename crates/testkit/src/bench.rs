@@ -1,124 +1,200 @@
-//! The proof `bench`: compares the figures of `posthaste bench` on this machine with bars.
+//! Measures throughput, CPU time and latency of a server on this machine, for `posthaste bench` and the proof `bench`.
 //!
-//! The binary measures in processes of its own and prints its figures as one JSON object; this module only judges
-//! them. Figures that depend on the machine are judged as ratios to a baseline from the same rounds on the same
-//! machine: a bare client with the same receiver, a file that is appended to and synced, a server without a backlog.
+//! Producer, server and receiver are processes of their own on loopback, so that the server's CPU time can be measured
+//! alone; the server runs over a real file, every commit synced. Two limits are measured in turn with it, round by
+//! round: the bare limit, a client without queue, store or signature that posts the same bytes over as many connections
+//! to the same receiver; and the disk, a file that is appended to and synced. Other work of the machine slows all of
+//! them alike, so their ratio depends on the server alone.
 //!
-//! With `--against` it checks instead whether a delivery costs more CPU than in another build ([`against`]).
+//! [`against`] compares two builds of the server instead, and [`proof`] compares the figures with bars.
 
 pub mod against;
-pub mod comparison;
+mod certificate;
+mod client;
+mod comparison;
+mod disk;
+mod figures;
+pub mod part;
+mod process;
+pub mod proof;
+mod receiver;
+mod requests;
+mod scenario;
+mod server;
+mod svg;
+mod tables;
+mod tally;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde::Serialize;
 
-use crate::fixtures::posthaste::binary;
-use crate::proofs::idle;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context};
+use disk::SyncedFile;
+use figures::{BenchFigures, ScenarioRounds};
+pub use scenario::BenchScenario;
+use server::{MeasuredServer, RoundLoad};
 
-/// The most CPU time of the bare client, in µs per request: above it the machine is too busy to measure.
+/// The longest warm-up: enough to open every connection and fill every cache. It is no longer than a round.
+const WARM_UP_SECONDS: u64 = 2;
+/// How long the bare client runs in each round.
+const BARE_SECONDS: u64 = 2;
+/// How long the disk is measured in each round.
+const DISK_LASTS: Duration = Duration::from_secs(1);
+/// The journal's follower has caught up within this time after the last delivery.
+const FOLLOWED_WITHIN: Duration = Duration::from_millis(500);
+/// The most CPU time of the bare client for a request. With more, the machine was busy and the limit is not valid.
 const BARE_CPU_US_MAX: f64 = 15.0;
-/// The time that may be added to the disk's own time, where this allows more than the factor does.
-const ADDED_MS: f64 = 3.0;
 
-/// Scenarios with their bars: CPU in µs per delivery, and throughput as a share of the bare client's.
-const COSTS: &[(&str, Option<f64>, f64)] =
-    &[("single", Some(66.0), 0.25), ("batch", Some(44.0), 0.40), ("fan-out", Some(38.0), 0.45), ("https", None, 0.35)];
-
-/// Runs the proof.
-pub fn run(options: &Options) -> Findings {
-    if let Some(other) = &options.against {
-        return against::run(other, options);
-    }
-    let short = ["--scenario", "single", "--scenario", "batch", "--rounds", "1", "--seconds", "4"];
-    let args = if options.quick { &short[..] } else { &[] };
-    let report = measured(&binary()?, args)?;
-    let figures = judged(&report, options);
-    let bare = figures.iter().find(|figure| figure.name == "bare_client_cpu");
-    if !options.quick && bare.is_some_and(|bare| !bare.is_ok()) {
-        let bare = bare.map_or(f64::NAN, |bare| bare.value);
-        let why = format!("the bare client took {bare:.1} µs a request instead of {BARE_CPU_US_MAX}: run it alone");
-        return Err(CannotRun(why));
-    }
-    let caught = CONTROLS.iter().filter(|control| is_caught(&report, control, options)).count();
-    let control = Figure::at_least("control_caught", count(caught), "reports", count(CONTROLS.len()));
-    // The proof `idle` measures CPU and memory of an idle server, and of one with ten million pending deliveries.
-    let idle = if options.quick { Vec::new() } else { idle::run(options)? };
-    // To check that a comparison works, the build is compared with itself.
-    let compared = if options.quick { against::run(&binary()?, options)? } else { Vec::new() };
-    let compared =
-        compared.into_iter().map(|figure| Figure { name: format!("against_itself_{}", figure.name), ..figure });
-    Ok(figures.into_iter().chain([control]).chain(idle).chain(compared).collect())
+/// What is measured, and for how long.
+#[derive(Clone, Debug)]
+pub struct BenchSettings {
+    /// The `posthaste` whose server is measured. Receiver, producer and bare client are processes of it too.
+    pub program: PathBuf,
+    /// The scenarios; empty for the default ones.
+    pub scenarios: Vec<BenchScenario>,
+    /// Rounds of each scenario, in turn with the bare limit.
+    pub rounds: u32,
+    /// How many seconds to produce in each round.
+    pub seconds: u64,
+    /// The most messages in a round.
+    pub messages: u64,
+    /// Bytes of each payload.
+    pub payload: u32,
+    /// Deliveries that are pending during the scenario pending; rounded down to thousands.
+    pub pending: u64,
 }
 
-fn measured(binary: &Path, args: &[&str]) -> Result<Value, CannotRun> {
-    let mut bench = Command::new(binary);
-    bench.args(["bench", "--json"]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-    let output = bench.spawn()?.wait_with_output()?;
-    // The exit status is not checked: it is an error too if deliveries were lost, which the figures show.
-    serde_json::from_slice(&output.stdout)
-        .map_err(|error| CannotRun(format!("the bench ended with {} and printed no figures: {error}", output.status)))
+impl BenchSettings {
+    /// The settings of `posthaste bench` without arguments. They name no program.
+    pub const DEFAULT: Self = Self {
+        program: PathBuf::new(),
+        scenarios: Vec::new(),
+        rounds: 3,
+        seconds: 5,
+        messages: 1_000_000,
+        payload: 600,
+        pending: 1_000_000,
+    };
 }
 
-fn judged(report: &Value, options: &Options) -> Vec<Figure> {
-    let scenarios = report["scenarios"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let of = |name: &str| scenarios.iter().find(|one| one["scenario"] == name);
-    let sum = |name: &str| scenarios.iter().map(|one| number(one, name)).sum::<f64>();
-    let bare = scenarios.iter().filter(|one| one["scenario"] != "https").map(|one| number(one, "bare_client_cpu_us"));
-    let mut figures = vec![
-        Figure::at_least("scenarios", count(scenarios.len()), "scenarios", if options.quick { 2.0 } else { 8.0 }),
-        Figure::at_most("lost", sum("lost"), "deliveries", 0.0),
-        Figure::at_most("duplicates", sum("duplicates"), "deliveries", 0.0),
-        Figure::at_most("bare_client_cpu", bare.fold(0.0, f64::max), "µs", BARE_CPU_US_MAX).by_the_clock(options),
-    ];
-    for (name, cpu_us_max, share_min) in COSTS {
-        let Some(one) = of(name) else { continue };
-        let name = name.replace('-', "_");
-        if let Some(max) = cpu_us_max {
-            let cpu = Figure::at_most(&format!("{name}_cpu"), number(one, "server_cpu_us"), "µs", *max);
-            figures.push(cpu.by_the_clock(options));
+/// The results of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchReport {
+    cores: usize,
+    payload_bytes: u32,
+    scenarios: Vec<BenchFigures>,
+}
+
+impl BenchReport {
+    /// The figures as tables for a terminal.
+    pub fn tables(&self) -> String {
+        tables::tables(self)
+    }
+
+    /// The figures as an SVG document.
+    pub fn svg(&self) -> String {
+        svg::render(self)
+    }
+
+    /// Warns if the machine was too busy to measure the bare limit.
+    ///
+    /// # Errors
+    /// If a delivery was lost or came twice.
+    pub fn check(&self) -> Result<(), CannotRun> {
+        for figures in &self.scenarios {
+            let (name, bare_us) = (figures.scenario.name(), figures.bare_client_cpu_us);
+            check_exact(name, figures.lost, figures.duplicates)?;
+            if bare_us > BARE_CPU_US_MAX {
+                eprintln!("{name}: the bare client took {bare_us:.1} µs a request; the machine does other work");
+            }
         }
-        let share = number(one, "delivered_per_bare");
-        figures.push(Figure::at_least(&format!("{name}_of_bare"), share, "share", *share_min).by_the_clock(options));
+        Ok(())
     }
-    if let Some(half) = of("half-load") {
-        for (percentile, factor) in [("p50", 2.0), ("p99", 4.0)] {
-            let name = format!("{percentile}_ms");
-            let disk = number(&half["disk"], &name);
-            let bar = (disk * factor).max(disk + ADDED_MS);
-            let arrival = number(&half["arrival"], &name);
-            figures.push(Figure::at_most(&format!("half_load_{percentile}"), arrival, "ms", bar).by_the_clock(options));
+}
+
+fn check_exact(scenario: &str, lost: u64, duplicates: u64) -> Result<(), CannotRun> {
+    match (lost, duplicates) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(CannotRun(format!("{scenario}: {duplicates} deliveries arrived twice"))),
+        (_, _) => Err(CannotRun(format!("{scenario}: {lost} accepted deliveries did not arrive"))),
+    }
+}
+
+/// Measures every scenario of the settings, by default all.
+///
+/// # Errors
+/// If a process of the bench cannot be started or fails.
+pub async fn measure_all(settings: &BenchSettings) -> Result<BenchReport, CannotRun> {
+    let all = BenchScenario::ALL.map(|(scenario, ..)| scenario);
+    let chosen = if settings.scenarios.is_empty() { &all[..] } else { &settings.scenarios };
+    let mut scenarios: Vec<BenchFigures> = Vec::new();
+    for scenario in chosen {
+        let single = scenarios.iter().find(|one| one.scenario == BenchScenario::Single);
+        let single = single.map(|one| one.delivered_per_second);
+        scenarios.push(measure(*scenario, settings, single).await.context(scenario.name())?);
+    }
+    Ok(BenchReport { cores: cores(), payload_bytes: settings.payload, scenarios })
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Measures a scenario. `full` is the delivery rate of single messages, if it was measured.
+async fn measure(
+    scenario: BenchScenario,
+    settings: &BenchSettings,
+    full: Option<f64>,
+) -> Result<BenchFigures, CannotRun> {
+    let load = RoundLoad::of(settings);
+    let name = scenario.name();
+    let start = || MeasuredServer::start(&settings.program, &settings.program, scenario.shape());
+    let server = start().await?;
+    let mut empty = None;
+    let pending = (scenario == BenchScenario::Pending).then_some(settings.pending);
+    if let Some(pending) = pending {
+        eprintln!("{name}: {pending} deliveries begin to wait");
+        server.add_pending(pending).await?;
+        empty = Some(warm_up(start().await?, &load).await?);
+    }
+    let mut server = warm_up(server, &load).await?;
+    let rate = match (scenario, full) {
+        (BenchScenario::HalfLoad, Some(full)) => Some(full / 2.0),
+        (BenchScenario::HalfLoad, None) => Some(server.round(&load).await?.delivered_per_second / 2.0),
+        _ => None,
+    };
+    server.reset_counts().await?;
+    let load = RoundLoad { rate, ..load };
+
+    // The bare limit, the disk and a server without pending deliveries are measured in turn with the server.
+    let mut disk = SyncedFile::start(server.folder())?;
+    let (offered_per_second, before) = (rate, server.usage()?);
+    let (rounds, bare, of_empty) = (Vec::new(), Vec::new(), Vec::new());
+    let mut measured = ScenarioRounds { scenario, offered_per_second, pending, rounds, bare, empty: of_empty, before };
+    for number in 1..=settings.rounds {
+        disk.slice(DISK_LASTS)?;
+        let bare = server.bare(&RoundLoad { seconds: BARE_SECONDS, ..load })?;
+        if let Some(empty) = &mut empty {
+            measured.empty.push(empty.round(&load).await?);
         }
+        let round = server.round(&load).await?;
+        let (all, delivered, limit) = (settings.rounds, round.delivered_per_second, bare.per_second());
+        eprintln!("{name}: round {number} of {all}: {delivered:.0} delivered a second, {limit:.0} bare");
+        measured.bare.push(bare);
+        measured.rounds.push(round);
     }
-    if let Some(pending) = of("pending") {
-        let share = number(pending, "delivered_per_empty");
-        figures.push(Figure::at_least("pending_of_empty", share, "share", 0.9).by_the_clock(options));
-    }
-    figures
+    tokio::time::sleep(FOLLOWED_WITHIN).await;
+    BenchFigures::of(&measured, &mut server, disk.syncs()).await
 }
 
-/// The controls: a field of the first scenario, a worse value, and the figure that must then miss its bar.
-const CONTROLS: &[(&str, f64, &str)] = &[
-    ("lost", 1.0, "lost"),
-    ("duplicates", 1.0, "duplicates"),
-    ("server_cpu_us", 1e6, "single_cpu"),
-    ("delivered_per_bare", 0.0, "single_of_bare"),
-];
-
-fn is_caught(report: &Value, (field, worse, figure): &(&str, f64, &str), options: &Options) -> bool {
-    let mut report = report.clone();
-    report["scenarios"][0][field] = (*worse).into();
-    judged(&report, options).iter().any(|judged| judged.name == *figure && !judged.is_ok())
+async fn warm_up(mut server: MeasuredServer, load: &RoundLoad) -> Result<MeasuredServer, CannotRun> {
+    server.round(&RoundLoad { seconds: WARM_UP_SECONDS.min(load.seconds), ..*load }).await?;
+    server.reset_counts().await?;
+    Ok(server)
 }
 
-/// A figure of the report. A missing one is NaN, and never passes.
-fn number(of: &Value, name: &str) -> f64 {
-    of[name].as_f64().unwrap_or(f64::NAN)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a handful")]
-fn count(number: usize) -> f64 {
-    number as f64
+fn per_second(count: u64, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64()
 }

@@ -223,7 +223,7 @@ pub const PROOFS: &[Proof] = &[
     Proof {
         name: "bench",
         shows: "cost and latency of a delivery, beside a bare client, the bare disk and an empty server",
-        run: bench::run,
+        run: bench::proof::run,
     },
     #[cfg(feature = "conformance")]
     Proof {

@@ -17,6 +17,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use posthaste_core::time::Timestamp;
+use posthaste_crypto::signature::{Received, Secret, TOLERANCE, verify};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -41,6 +43,9 @@ impl From<StatusCode> for TimedResponse {
 pub trait Responder: Send + Sync + 'static {
     /// Answers a complete request. The sender of an incomplete one knows that it did not complete.
     fn answer(&self, request: Request<Bytes>) -> TimedResponse;
+
+    /// An answer is sent now, after its delay. One whose connection has closed meanwhile is not sent.
+    fn is_answering(&self, _response: &Response<Full<Bytes>>) {}
 
     /// A connection was reset while the receiver was dead.
     fn was_refused(&self) {}
@@ -187,10 +192,22 @@ async fn answer<R: Responder>(shared: &Shared<R>, request: Request<Incoming>) ->
     if answer.after > Duration::ZERO {
         tokio::time::sleep(answer.after).await;
     }
+    shared.responder.is_answering(&answer.response);
     answer.response
 }
 
+/// Whether a webhook was signed with this secret, recently before `at`.
+pub fn is_signed(secret: &Secret, request: &Request<Bytes>, at: Timestamp) -> bool {
+    let received = Received {
+        id: field(request, "webhook-id"),
+        timestamp: field(request, "webhook-timestamp"),
+        signature: field(request, "webhook-signature"),
+        body: request.body(),
+    };
+    verify(std::slice::from_ref(secret), &received, at.as_millis() / 1_000, TOLERANCE).is_ok()
+}
+
 /// A header of a request, or nothing if it is missing.
-pub(crate) fn field<'a>(request: &'a Request<Bytes>, name: &str) -> &'a str {
+pub fn field<'a>(request: &'a Request<Bytes>, name: &str) -> &'a str {
     request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }

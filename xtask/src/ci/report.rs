@@ -4,27 +4,26 @@
 //! A step over its budget is shown and does not fail: its duration depends on the load of the machine.
 
 use std::fmt;
-use std::ops::{Add, AddAssign};
+use std::iter::Sum;
 use std::time::Duration;
 
 /// The result of all steps.
-pub(super) struct Report {
+pub(super) struct CiReport {
     steps: Vec<Step>,
     skipped_counts_as_failed: bool,
 }
 
-/// The result of one step.
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) group: Group,
     pub(super) took: Duration,
     /// The tests that the step reported; zero for a step that is not a test run.
-    pub(super) tally: Tally,
-    pub(super) ended: Ended,
+    pub(super) tests: TestCounts,
+    pub(super) result: StepResult,
 }
 
 /// How a step ended.
-pub(super) enum Ended {
+pub(super) enum StepResult {
     Passed,
     /// The command to repeat the step, or the error.
     Failed(String),
@@ -32,7 +31,14 @@ pub(super) enum Ended {
     Skipped(String),
 }
 
-impl Report {
+impl Step {
+    /// A step that took no time and reported no tests.
+    pub(super) fn untested(name: &str, group: Group, result: StepResult) -> Self {
+        Self { name: name.to_owned(), group, took: Duration::ZERO, tests: TestCounts::default(), result }
+    }
+}
+
+impl CiReport {
     /// For a build machine: a skipped step counts as failed.
     pub(super) fn strict(steps: Vec<Step>) -> Self {
         Self { steps, skipped_counts_as_failed: true }
@@ -49,17 +55,17 @@ impl Report {
     }
 
     /// The tests of a step; a step that reported none counts as one.
-    fn count(&self, step: &Step) -> Tally {
-        let Tally { passed, failed } = step.tally;
-        match step.ended {
-            Ended::Passed => Tally { passed: passed.max(1), failed },
-            Ended::Failed(_) => Tally { passed, failed: failed.max(1) },
-            Ended::Skipped(_) => Tally { passed: 0, failed: u32::from(self.skipped_counts_as_failed) },
+    fn count(&self, step: &Step) -> TestCounts {
+        let TestCounts { passed, failed } = step.tests;
+        match step.result {
+            StepResult::Passed => TestCounts { passed: passed.max(1), failed },
+            StepResult::Failed(_) => TestCounts { passed, failed: failed.max(1) },
+            StepResult::Skipped(_) => TestCounts { passed: 0, failed: u32::from(self.skipped_counts_as_failed) },
         }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CiReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.steps.iter().map(|step| step.name.len()).max().unwrap_or(0).max("simulation".len());
         writeln!(f, "{:width$}  seconds", "step")?;
@@ -74,19 +80,19 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         for step in &self.steps {
-            match &step.ended {
-                Ended::Passed => {}
-                ended => writeln!(f, "{}: {ended}", step.name)?,
+            match &step.result {
+                StepResult::Passed => {}
+                result => writeln!(f, "{}: {result}", step.name)?,
             }
         }
-        let total = self.steps.iter().map(|step| self.count(step)).fold(Tally::default(), Add::add);
+        let total: TestCounts = self.steps.iter().map(|step| self.count(step)).sum();
         write!(f, "{} passed, {} failed", total.passed, total.failed)?;
-        let skipped = self.steps.iter().filter(|step| matches!(step.ended, Ended::Skipped(_))).count();
+        let skipped = self.steps.iter().filter(|step| matches!(step.result, StepResult::Skipped(_))).count();
         if skipped > 0 && !self.skipped_counts_as_failed { write!(f, ", {skipped} skipped") } else { Ok(()) }
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for StepResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Passed => write!(f, "passed"),
@@ -134,12 +140,12 @@ impl Group {
 
 /// How many tests a program reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Tally {
+pub(super) struct TestCounts {
     pub(super) passed: u32,
     pub(super) failed: u32,
 }
 
-impl Tally {
+impl TestCounts {
     /// Parses the summary line of nextest or of a test binary; every other line gives zero.
     pub(super) fn read(line: &str) -> Self {
         let counts = if line.trim_start().starts_with("Summary [") {
@@ -147,31 +153,26 @@ impl Tally {
         } else {
             line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")).map(|(_, counts)| counts)
         };
-        let mut tally = Self::default();
+        let mut tests = Self::default();
         for part in counts.unwrap_or_default().split([',', ';']) {
             let mut words = part.split_whitespace();
             let count = words.next().and_then(|count| count.parse().ok()).unwrap_or(0);
             match words.next() {
-                Some("passed") => tally.passed += count,
-                Some("failed" | "timed" | "exec") => tally.failed += count,
+                Some("passed") => tests.passed += count,
+                Some("failed" | "timed" | "exec") => tests.failed += count,
                 _ => {}
             }
         }
-        tally
+        tests
     }
 }
 
-impl Add for Tally {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
-    }
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
+impl Sum for TestCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, other| Self {
+            passed: sum.passed + other.passed,
+            failed: sum.failed + other.failed,
+        })
     }
 }
 
@@ -190,37 +191,38 @@ mod tests {
             ("        PASS [   0.005s] 9 passed or so", 0, 0),
         ];
         for (line, passed, failed) in cases {
-            assert_eq!(Tally::read(line), Tally { passed, failed }, "{line}");
+            assert_eq!(TestCounts::read(line), TestCounts { passed, failed }, "{line}");
         }
     }
 
-    fn step(name: &str, ended: Ended) -> Step {
-        Step { name: name.to_owned(), group: Group::Checks, took: Duration::ZERO, tally: Tally::default(), ended }
+    fn step(name: &str, result: StepResult) -> Step {
+        Step::untested(name, Group::Checks, result)
     }
 
-    fn last_line(report: &Report) -> String {
+    fn last_line(report: &CiReport) -> String {
         report.to_string().lines().last().unwrap_or_default().to_owned()
     }
 
     #[test]
     fn a_skipped_step_fails_a_build_machine_and_not_a_laptop() {
-        let steps = || vec![step("format", Ended::Passed), step("openapi", Ended::Skipped("no tool".to_owned()))];
-        let (strict, lenient) = (Report::strict(steps()), Report::lenient(steps()));
+        let steps =
+            || vec![step("format", StepResult::Passed), step("openapi", StepResult::Skipped("no tool".to_owned()))];
+        let (strict, lenient) = (CiReport::strict(steps()), CiReport::lenient(steps()));
         assert_eq!((strict.failed(), last_line(&strict)), (1, "1 passed, 1 failed".to_owned()));
         assert_eq!((lenient.failed(), last_line(&lenient)), (0, "1 passed, 0 failed, 1 skipped".to_owned()));
     }
 
     #[test]
     fn a_test_run_that_failed_without_a_summary_counts_as_one_failure() {
-        let broken = Report::lenient(vec![step("tests", Ended::Failed("cargo test".to_owned()))]);
+        let broken = CiReport::lenient(vec![step("tests", StepResult::Failed("cargo test".to_owned()))]);
         assert_eq!((broken.failed(), last_line(&broken)), (1, "0 passed, 1 failed".to_owned()));
     }
 
     #[test]
     fn a_group_over_its_budget_is_marked() {
         let took = Group::Unit.budget() + Duration::from_secs(1);
-        let slow = Step { group: Group::Unit, took, ..step("tests", Ended::Passed) };
-        let text = Report::lenient(vec![slow]).to_string();
+        let slow = Step { group: Group::Unit, took, ..step("tests", StepResult::Passed) };
+        let text = CiReport::lenient(vec![slow]).to_string();
         let marked: Vec<_> = text.lines().filter(|line| line.ends_with("over")).collect();
         assert_eq!(marked.len(), 1, "{text}");
         assert!(marked[0].starts_with("unit"));

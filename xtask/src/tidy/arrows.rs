@@ -7,101 +7,93 @@
 use super::source::{Complaint, SourceFile};
 
 /// The crates that a crate may depend on, and the external ones that it must not use.
-struct Room {
+struct CrateRules {
     name: &'static str,
     may_know: &'static [&'static str],
     must_not_know: &'static [&'static str],
 }
 
-const ROOMS: &[Room] = &[
-    Room {
+const CRATES: &[CrateRules] = &[
+    CrateRules {
         name: "core",
         may_know: &[],
         must_not_know: &["tokio", "serde", "rand", "fastrand", "getrandom", "chrono", "jiff", "http"],
     },
-    Room { name: "crypto", may_know: &[], must_not_know: &["tokio", "anyhow", "clap"] },
-    Room { name: "store", may_know: &["core", "crypto"], must_not_know: &["http", "hyper", "axum", "anyhow", "clap"] },
-    Room {
+    CrateRules { name: "crypto", may_know: &[], must_not_know: &["tokio", "anyhow", "clap"] },
+    CrateRules {
+        name: "store",
+        may_know: &["core", "crypto"],
+        must_not_know: &["http", "hyper", "axum", "anyhow", "clap"],
+    },
+    CrateRules {
         name: "channels",
         may_know: &["core", "crypto"],
         must_not_know: &["tokio", "hyper", "rusqlite", "anyhow", "clap"],
     },
-    Room {
+    CrateRules {
         name: "engine",
         may_know: &["core", "crypto", "store", "channels"],
         must_not_know: &["axum", "anyhow", "clap", "rusqlite"],
     },
-    Room {
+    CrateRules {
         name: "server",
         may_know: &["core", "crypto", "store", "channels", "engine"],
         must_not_know: &["rusqlite", "anyhow", "clap"],
     },
-    Room { name: "prove", may_know: &[], must_not_know: &["tokio", "anyhow", "clap"] },
-    Room {
+    CrateRules { name: "prove", may_know: &["core"], must_not_know: &["tokio", "anyhow", "clap"] },
+    CrateRules {
         name: "simulator",
         may_know: &["core", "store", "engine", "prove"],
         must_not_know: &["axum", "hyper", "rusqlite", "anyhow", "clap"],
     },
-    Room {
+    CrateRules {
         name: "testkit",
         may_know: &["core", "crypto", "store", "channels", "engine", "prove"],
         must_not_know: &["axum", "anyhow", "clap"],
     },
     // No crate may depend on it: a process that links it gets its VFS as the default.
-    Room {
+    CrateRules {
         name: "disk",
         may_know: &["core", "crypto", "store", "testkit"],
         must_not_know: &["axum", "anyhow", "clap"],
     },
-    Room {
+    CrateRules {
         name: "cli",
-        may_know: &["core", "crypto", "store", "channels", "engine", "server", "simulator", "testkit"],
+        may_know: &["core", "crypto", "store", "channels", "engine", "server", "prove", "simulator", "testkit"],
         must_not_know: &["rusqlite"],
     },
-    Room { name: "xtask", may_know: &["core"], must_not_know: &[] },
+    CrateRules { name: "xtask", may_know: &["core"], must_not_know: &[] },
 ];
 
-/// A manifest names only workspace crates below its own.
+/// A manifest names only workspace crates below its own, and no external crate that its crate must not use; the core's
+/// names none at all.
 pub(super) fn check_arrows(file: &SourceFile) -> Vec<Complaint> {
     let Some(name) = package(file) else { return Vec::new() };
-    let Some(room) = ROOMS.iter().find(|room| room.name == name) else {
+    let Some(rules) = CRATES.iter().find(|rules| rules.name == name) else {
         let what = format!("the crate {name} has no entry in the list of crates");
         return vec![file.complaint(0, what, "add what it may depend on to xtask/src/tidy/arrows.rs")];
     };
-    dependencies(&file.text)
-        .into_iter()
-        .filter_map(|(at, dependency)| Some((at, dependency.strip_prefix("posthaste-")?)))
-        .filter(|(_, other)| !room.may_know.contains(other))
-        .map(|(at, other)| {
-            let what = format!("{name} must not depend on {other}");
-            file.complaint(at, what, "dependencies point downwards only: move shared code into a lower crate")
-        })
-        .collect()
-}
-
-/// A manifest names no external crate that its crate must not use; the core's names none at all.
-pub(super) fn check_foreign_crates(file: &SourceFile) -> Vec<Complaint> {
-    let Some(room) = package(file).and_then(|name| ROOMS.iter().find(|room| room.name == name)) else {
-        return Vec::new();
+    let mut complaints = Vec::new();
+    let mut complain = |at, other, instead| {
+        complaints.push(file.complaint(at, format!("{name} must not depend on {other}"), instead));
     };
-    let mut complaints: Vec<_> = dependencies(&file.text)
-        .into_iter()
-        .filter(|(_, dependency)| room.must_not_know.contains(dependency))
-        .map(|(at, dependency)| {
-            let what = format!("{} must not depend on {dependency}", room.name);
-            file.complaint(at, what, "use it in the crate that is made for it, and pass the result in")
-        })
-        .collect();
-    if room.name == "core" {
-        let own = dependencies(section(&file.text, "[dependencies]"));
+    for (at, dependency) in dependencies(&file.text) {
+        match dependency.strip_prefix("posthaste-") {
+            Some(other) if !rules.may_know.contains(&other) => {
+                complain(at, other, "dependencies point downwards only: move shared code into a lower crate");
+            }
+            None if rules.must_not_know.contains(&dependency) => {
+                complain(at, dependency, "use it in the crate that is made for it, and pass the result in");
+            }
+            _ => {}
+        }
+    }
+    if name == "core" {
         let start = file.text.find("[dependencies]").unwrap_or(0);
-        complaints.extend(own.into_iter().filter(|(_, name)| !room.must_not_know.contains(name)).map(|(at, name)| {
-            file.complaint(
-                start + at,
-                format!("core depends on {name}"),
-                "the core has no dependencies: write it, or pass it in",
-            )
-        }));
+        let own = dependencies(section(&file.text, "[dependencies]"));
+        for (at, other) in own.into_iter().filter(|(_, other)| !rules.must_not_know.contains(other)) {
+            complain(start + at, other, "the core has no dependencies: write it, or pass it in");
+        }
     }
     complaints
 }
@@ -184,17 +176,17 @@ mod tests {
     #[test]
     fn a_forbidden_external_crate_is_reported() {
         let sql = manifest("server", "[dependencies]\nhttp.workspace = true\nrusqlite.workspace = true");
-        check(check_foreign_crates, "crates/server/Cargo.toml", &sql, &[6]);
+        check(check_arrows, "crates/server/Cargo.toml", &sql, &[6]);
         let clock = manifest("core", "[dev-dependencies]\nproptest.workspace = true\ntokio.workspace = true");
-        check(check_foreign_crates, "crates/core/Cargo.toml", &clock, &[6]);
+        check(check_arrows, "crates/core/Cargo.toml", &clock, &[6]);
     }
 
     #[test]
     fn a_dependency_of_the_core_is_reported_unless_it_is_for_tests() {
         let one =
             manifest("core", "[dependencies]\nbytes.workspace = true\n\n[dev-dependencies]\nproptest.workspace = true");
-        check(check_foreign_crates, "crates/core/Cargo.toml", &one, &[5]);
+        check(check_arrows, "crates/core/Cargo.toml", &one, &[5]);
         let none = manifest("core", "[dependencies]\n\n[dev-dependencies]\nproptest.workspace = true");
-        check(check_foreign_crates, "crates/core/Cargo.toml", &none, &[]);
+        check(check_arrows, "crates/core/Cargo.toml", &none, &[]);
     }
 }

@@ -16,13 +16,13 @@ const REDRAW_EVERY: Duration = Duration::from_millis(100);
 const BAR_WIDTH: usize = 30;
 
 /// A progress bar on stderr; nothing if stderr is no terminal.
-pub(crate) struct Bar {
+pub(crate) struct ProgressBar {
     is_terminal: bool,
     drawn: Option<Instant>,
     began: Instant,
 }
 
-impl Bar {
+impl ProgressBar {
     pub(crate) fn new() -> Self {
         Self { is_terminal: stderr().is_terminal(), drawn: None, began: Instant::now() }
     }
@@ -53,7 +53,6 @@ fn bar(progress: AuditProgress, took: Duration) -> String {
     format!("[{:<BAR_WIDTH$}] {done} of {of} rows, {left:.0} s to go", "#".repeat(full))
 }
 
-/// Prints the report as text.
 pub(super) fn words(verified: &Verified, trust: &Trust) -> Result<()> {
     let report = &verified.report;
     for finding in &report.findings {
@@ -124,7 +123,6 @@ fn covered(report: &AuditReport, trust: &Trust) -> String {
     }
 }
 
-/// Prints the report as one JSON object.
 pub(super) fn json(verified: &Verified, trust: &Trust) -> Result<()> {
     let report = &verified.report;
     let findings: Vec<_> =

@@ -68,7 +68,6 @@ impl Layers {
         Self { settings, complaints: Vec::new() }
     }
 
-    /// Adds the layer of a file.
     pub(super) fn file(&mut self, name: &str, text: &str) {
         match text.parse::<Table>() {
             Err(error) => self.complaints.push(format!("{name}: {}", error.to_string().trim_end())),
@@ -118,7 +117,6 @@ impl Layers {
         }
     }
 
-    /// Adds a flag.
     pub(super) fn flag(&mut self, key: &str, flag: &str, given: &str) {
         let value = self.typed(key, given);
         self.put(key, flag, value);
@@ -136,13 +134,11 @@ impl Layers {
         }
     }
 
-    /// Adds a complaint about a setting.
     pub(super) fn blame(&mut self, key: &str, detail: &str) {
         let source = self.settings.get(key).map_or(key, |setting| &setting.source);
         self.complaints.push(format!("{source}: {detail}"));
     }
 
-    /// Adds a complaint.
     pub(super) fn complain(&mut self, complaint: String) {
         self.complaints.push(complaint);
     }
@@ -208,7 +204,6 @@ fn is_service_link(name: &str, value: &str) -> bool {
     whole || named_port || (name == "POSTHASTE_PORT" && value.contains("://"))
 }
 
-/// The environment variable of a key.
 fn variable(key: &str) -> String {
     format!("{PREFIX}{}", key.to_uppercase().replace('.', "__"))
 }

@@ -11,22 +11,21 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 /// The wait before a call that failed is repeated.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 /// The server's address; `None` while no server runs.
-pub(super) type Where = watch::Receiver<Option<SocketAddr>>;
+pub(super) type ServerAddress = watch::Receiver<Option<SocketAddr>>;
 
-/// A client with one connection.
 #[derive(Debug)]
-pub(super) struct Client {
-    server: Where,
+pub(super) struct ReconnectingClient {
+    server: ServerAddress,
     line: Option<ApiConnection>,
     /// Calls that had no answer and were repeated.
     pub(super) repeated: usize,
 }
 
-impl Client {
-    pub(super) fn new(server: Where) -> Self {
+impl ReconnectingClient {
+    pub(super) fn new(server: ServerAddress) -> Self {
         Self { server, line: None, repeated: 0 }
     }
 
@@ -67,7 +66,7 @@ impl Client {
             }
             self.line = None;
             self.repeated += 1;
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_EVERY).await;
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use posthaste_simulator::outage::Second;
+use posthaste_prove::chart::Second;
+use posthaste_prove::chart::{bar, grouped};
 
-use super::paint::{Line, Tone, cut};
-use super::plan::{SCALE, face};
-use super::role::Mood;
-use crate::simulate::chart::bar;
-use crate::simulate::grouped;
+use super::behaviour::ReceiverHealth;
+use super::paint::{StyledLine, Tone, cut};
+use super::plan::{SCALE, minutes_and_seconds};
+use super::report::ReceiverCounts;
 
 /// The width of the column of names, with two spaces before it.
 const NAME: usize = 10;
@@ -25,29 +25,23 @@ const PROGRESS: usize = 30;
 const LINES: usize = 13;
 const EVENTS_MAX: usize = 12;
 
-/// An event of the demo.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
+pub(super) struct DemoEvent {
     pub(super) at: Duration,
     pub(super) tone: Tone,
     pub(super) text: String,
 }
 
-/// The line of a receiver.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) mood: Mood,
+pub(super) struct ReceiverRow {
+    pub(super) counts: ReceiverCounts,
+    pub(super) health: ReceiverHealth,
     pub(super) does: String,
-    pub(super) accepted: usize,
-    pub(super) requests: usize,
-    pub(super) taken: usize,
     pub(super) load: Vec<Second>,
 }
 
-/// The state of the demo to draw.
 #[derive(Debug)]
-pub(super) struct View<'a> {
+pub(super) struct DemoView<'a> {
     pub(super) now: Duration,
     /// The server's process and address, or that it was killed.
     pub(super) server: String,
@@ -56,53 +50,56 @@ pub(super) struct View<'a> {
     pub(super) of: usize,
     /// What `done` counts.
     pub(super) what: &'static str,
-    pub(super) rows: Vec<Row>,
-    pub(super) events: &'a [Event],
+    pub(super) rows: Vec<ReceiverRow>,
+    pub(super) events: &'a [DemoEvent],
 }
 
 /// Draws the state. At most `height - 1` lines, so that the terminal does not scroll.
-pub(super) fn frame(view: &View<'_>, width: usize, height: usize) -> Vec<Line> {
+pub(super) fn frame(view: &DemoView<'_>, width: usize, height: usize) -> Vec<StyledLine> {
     let mut lines = vec![
-        Line::new()
+        StyledLine::new()
             .and(Tone::Strong, "posthaste demo")
             .and(Tone::Slow, format!("   time runs {SCALE} times as fast"))
             .and(Tone::Quiet, ": a second here is a minute"),
-        Line::new(),
+        StyledLine::new(),
         server(view),
         progress(view),
-        Line::new(),
+        StyledLine::new(),
         head(width),
     ];
     lines.extend(view.rows.iter().map(|row| receiver(row, width)));
-    lines.push(Line::new());
+    lines.push(StyledLine::new());
     let events = height.saturating_sub(LINES + 1).min(EVENTS_MAX);
     lines.extend(view.events.iter().skip(view.events.len().saturating_sub(events)).map(event));
     lines.truncate(height.saturating_sub(1).max(1));
     lines
 }
 
-/// The line of an event.
-pub(super) fn event(event: &Event) -> Line {
-    Line::new().and(Tone::Quiet, format!("  {}  ", face(event.at))).and(event.tone, event.text.clone())
+pub(super) fn event(event: &DemoEvent) -> StyledLine {
+    StyledLine::new()
+        .and(Tone::Quiet, format!("  {}  ", minutes_and_seconds(event.at)))
+        .and(event.tone, event.text.clone())
 }
 
 /// The progress of the demo in one line.
-pub(super) fn summary(view: &View<'_>) -> String {
+pub(super) fn summary(view: &DemoView<'_>) -> String {
     let taken: Vec<String> =
-        view.rows.iter().map(|row| format!("{} {}", row.name, grouped(row.taken as u64))).collect();
+        view.rows.iter().map(|row| format!("{} {}", row.counts.name, grouped(row.counts.taken as u64))).collect();
     let (done, of) = (grouped(view.done as u64), grouped(view.of as u64));
     format!("{done} of {of} {}; taken: {}", view.what, taken.join(", "))
 }
 
-fn server(view: &View<'_>) -> Line {
+fn server(view: &DemoView<'_>) -> StyledLine {
     let tone = if view.is_up { Tone::Plain } else { Tone::Bad };
-    Line::new().and(Tone::Strong, format!("  {}", face(view.now))).and(tone, format!("   {}", view.server))
+    StyledLine::new()
+        .and(Tone::Strong, format!("  {}", minutes_and_seconds(view.now)))
+        .and(tone, format!("   {}", view.server))
 }
 
-fn progress(view: &View<'_>) -> Line {
+fn progress(view: &DemoView<'_>) -> StyledLine {
     let filled = (view.done * PROGRESS).checked_div(view.of).unwrap_or(0).min(PROGRESS);
     let words = format!("   {} of {} {}", grouped(view.done as u64), grouped(view.of as u64), view.what);
-    Line::new()
+    StyledLine::new()
         .and(Tone::Good, format!("  {}", "━".repeat(filled)))
         .and(Tone::Quiet, "─".repeat(PROGRESS - filled))
         .and(Tone::Plain, words)
@@ -116,27 +113,26 @@ fn widths(width: usize) -> (usize, usize) {
     (does, if load < LOAD_MIN { 0 } else { load })
 }
 
-fn head(width: usize) -> Line {
+fn head(width: usize) -> StyledLine {
     let (does, load) = widths(width);
     let load = if load > 0 { "  load" } else { "" };
     let text =
         format!("{:NAME$}{:does$}{:>NUMBER$}{:>NUMBER$}{:>NUMBER$}{load}", "", "", "accepted", "requests", "taken");
-    Line::new().and(Tone::Quiet, text)
+    StyledLine::new().and(Tone::Quiet, text)
 }
 
-fn receiver(row: &Row, width: usize) -> Line {
+fn receiver(row: &ReceiverRow, width: usize) -> StyledLine {
     let (does, load) = widths(width);
-    let tone = match row.mood {
-        Mood::Well => Tone::Good,
-        Mood::Slow => Tone::Slow,
-        Mood::Ill => Tone::Bad,
+    let tone = match row.health {
+        ReceiverHealth::Well => Tone::Good,
+        ReceiverHealth::Slow => Tone::Slow,
+        ReceiverHealth::Ill => Tone::Bad,
     };
-    let numbers: String = [row.accepted, row.requests, row.taken]
-        .iter()
-        .map(|number| format!("{:>NUMBER$}", grouped(*number as u64)))
-        .collect();
-    Line::new()
-        .and(Tone::Strong, format!("  {:width$}", row.name, width = NAME - 2))
+    let ReceiverCounts { name, accepted, requests, taken, .. } = row.counts;
+    let numbers: String =
+        [accepted, requests, taken].iter().map(|number| format!("{:>NUMBER$}", grouped(*number as u64))).collect();
+    StyledLine::new()
+        .and(Tone::Strong, format!("  {name:width$}", width = NAME - 2))
         .and(tone, format!("{:does$}", cut(&row.does, does)))
         .and(Tone::Plain, numbers)
         .and(Tone::Quiet, format!("  {}", sparks(&row.load, load)))
@@ -160,17 +156,14 @@ mod tests {
     fn drawn(width: usize, height: usize) -> Vec<String> {
         let mut load = vec![Second { tries: 1, failed: 0 }; 450];
         load.extend(vec![Second::default(); 450]);
-        let row = |name, does: &str| Row {
-            name,
-            mood: Mood::Ill,
+        let row = |name, does: &str| ReceiverRow {
+            counts: ReceiverCounts { name, accepted: 2_400, requests: 31, taken: 1_024, duplicates: 0 },
+            health: ReceiverHealth::Ill,
             does: does.to_owned(),
-            accepted: 2_400,
-            requests: 31,
-            taken: 1_024,
             load: load.clone(),
         };
-        let event = Event { at: Duration::from_secs(61), tone: Tone::Bad, text: "kill -9".to_owned() };
-        let view = View {
+        let event = DemoEvent { at: Duration::from_secs(61), tone: Tone::Bad, text: "kill -9".to_owned() };
+        let view = DemoView {
             now: Duration::from_secs(252),
             server: "server, process 4711".to_owned(),
             is_up: true,

@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::log::Log;
-use super::plan::Who;
-use super::producer::Promise;
+use super::log::RequestLog;
+use super::plan::ReceiverName;
+use super::producer::AcceptedMessage;
 
 /// The result of a message as the server reports it, from all of its deliveries, replays included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum MessageResult {
     Delivered,
     Dead(String),
     Expired,
     Cancelled,
-    /// It has not ended.
     Pending,
 }
 
-impl Word {
+impl MessageResult {
     /// Reads the result from an answer of `GET /v1/messages/{id}`.
     pub(super) fn read(message: &Value) -> Self {
         let deliveries = message["deliveries"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -42,7 +41,7 @@ impl Word {
 
 /// The counts of the demo. The ledger closes if no message is lost or unfinished.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub(super) struct Ledger {
+pub(super) struct DemoLedger {
     /// Messages that were answered `202`.
     pub(super) accepted: usize,
     /// Accepted messages that a receiver took, by its own log.
@@ -51,7 +50,6 @@ pub(super) struct Ledger {
     pub(super) delivered_by_server: usize,
     pub(super) expired: usize,
     pub(super) cancelled: usize,
-    /// Dead messages by cause.
     pub(super) dead: BTreeMap<String, usize>,
     /// Messages that the server reports as delivered and no receiver took.
     pub(super) lost: usize,
@@ -68,30 +66,34 @@ pub(super) struct Ledger {
     pub(super) unheard_of: usize,
 }
 
-impl Ledger {
+impl DemoLedger {
     /// Makes the ledger. A message whose result was not read from the server counts as unfinished.
-    pub(super) fn of<'a>(promised: &[Promise], words: &BTreeMap<String, Word>, log: impl Fn(Who) -> &'a Log) -> Self {
-        let mut ledger = Self { accepted: promised.len(), ..Self::default() };
-        for promise in promised {
-            let word = words.get(&promise.id).unwrap_or(&Word::Pending);
-            let taken = log(promise.who).times_taken(&promise.id) > 0;
+    pub(super) fn of<'a>(
+        accepted: &[AcceptedMessage],
+        results: &BTreeMap<String, MessageResult>,
+        log: impl Fn(ReceiverName) -> &'a RequestLog,
+    ) -> Self {
+        let mut ledger = Self { accepted: accepted.len(), ..Self::default() };
+        for message in accepted {
+            let result = results.get(&message.id).unwrap_or(&MessageResult::Pending);
+            let taken = log(message.who).times_taken(&message.id) > 0;
             ledger.delivered += usize::from(taken);
-            ledger.delivered_by_server += usize::from(*word == Word::Delivered);
-            match word {
+            ledger.delivered_by_server += usize::from(*result == MessageResult::Delivered);
+            match result {
                 _ if taken => {}
-                Word::Delivered => ledger.lost += 1,
-                Word::Pending => ledger.unfinished += 1,
-                Word::Expired => ledger.expired += 1,
-                Word::Cancelled => ledger.cancelled += 1,
-                Word::Dead(cause) => *ledger.dead.entry(cause.clone()).or_default() += 1,
+                MessageResult::Delivered => ledger.lost += 1,
+                MessageResult::Pending => ledger.unfinished += 1,
+                MessageResult::Expired => ledger.expired += 1,
+                MessageResult::Cancelled => ledger.cancelled += 1,
+                MessageResult::Dead(cause) => *ledger.dead.entry(cause.clone()).or_default() += 1,
             }
         }
-        let logs = || Who::ALL.into_iter().map(&log);
-        ledger.duplicates = logs().map(Log::duplicates).sum();
-        ledger.attempts = logs().map(Log::requests).sum();
+        let logs = || ReceiverName::ALL.into_iter().map(&log);
+        ledger.duplicates = logs().map(RequestLog::duplicates).sum();
+        ledger.attempts = logs().map(RequestLog::requests).sum();
         ledger.attempts_per_message = ledger.attempts as f64 / ledger.accepted.max(1) as f64;
         ledger.forged = logs().map(|log| log.forged).sum();
-        ledger.unheard_of = logs().map(Log::taken).sum::<usize>() - ledger.delivered;
+        ledger.unheard_of = logs().map(RequestLog::taken).sum::<usize>() - ledger.delivered;
         ledger
     }
 
@@ -115,46 +117,53 @@ mod tests {
 
     use super::*;
 
-    fn word(states: &[(&str, &str)]) -> Word {
+    fn result(states: &[(&str, &str)]) -> MessageResult {
         let deliveries: Vec<Value> =
             states.iter().map(|(state, cause)| json!({"state": state, "cause": cause})).collect();
-        Word::read(&json!({ "deliveries": deliveries }))
+        MessageResult::read(&json!({ "deliveries": deliveries }))
     }
 
     #[test]
     fn a_message_s_result_counts_its_replays() {
-        assert_eq!(word(&[("delivered", "")]), Word::Delivered);
-        assert_eq!(word(&[("dead", "not_found"), ("delivered", "")]), Word::Delivered);
-        assert_eq!(word(&[("dead", "not_found"), ("dispatching", "")]), Word::Pending);
-        assert_eq!(word(&[("dead", "not_found")]), Word::Dead("not_found".to_owned()));
-        assert_eq!(word(&[("expired", "")]), Word::Expired);
-        assert_eq!(word(&[("retry", "unknown")]), Word::Pending);
-        assert_eq!(word(&[]), Word::Pending, "a message for one endpoint has a delivery");
+        assert_eq!(result(&[("delivered", "")]), MessageResult::Delivered);
+        assert_eq!(result(&[("dead", "not_found"), ("delivered", "")]), MessageResult::Delivered);
+        assert_eq!(result(&[("dead", "not_found"), ("dispatching", "")]), MessageResult::Pending);
+        assert_eq!(result(&[("dead", "not_found")]), MessageResult::Dead("not_found".to_owned()));
+        assert_eq!(result(&[("expired", "")]), MessageResult::Expired);
+        assert_eq!(result(&[("retry", "unknown")]), MessageResult::Pending);
+        assert_eq!(result(&[]), MessageResult::Pending, "a message for one endpoint has a delivery");
     }
 
-    fn promised(ids: &[&str]) -> Vec<Promise> {
-        ids.iter().map(|id| Promise { who: Who::Shop, id: (*id).to_owned(), at: Duration::ZERO }).collect()
+    fn accepted(ids: &[&str]) -> Vec<AcceptedMessage> {
+        ids.iter()
+            .map(|id| AcceptedMessage { who: ReceiverName::Shop, id: (*id).to_owned(), at: Duration::ZERO })
+            .collect()
     }
 
-    fn logs(taken: &[&str]) -> (Log, Log) {
-        let mut shop = Log::default();
+    fn logs(taken: &[&str]) -> (RequestLog, RequestLog) {
+        let mut shop = RequestLog::default();
         for id in taken {
             let entry = shop.arrived(Duration::ZERO);
             shop.answered(entry, id, 204);
         }
-        (shop, Log::default())
+        (shop, RequestLog::default())
     }
 
-    fn compared(taken: &[&str], words: &[(&str, Word)]) -> Ledger {
+    fn compared(taken: &[&str], results: &[(&str, MessageResult)]) -> DemoLedger {
         let (shop, others) = logs(taken);
-        let words = words.iter().map(|(id, word)| ((*id).to_owned(), word.clone())).collect();
-        Ledger::of(&promised(&["a", "b", "c"]), &words, |who| if who == Who::Shop { &shop } else { &others })
+        let results = results.iter().map(|(id, result)| ((*id).to_owned(), result.clone())).collect();
+        DemoLedger::of(
+            &accepted(&["a", "b", "c"]),
+            &results,
+            |who| if who == ReceiverName::Shop { &shop } else { &others },
+        )
     }
 
     #[test]
     fn a_ledger_closes_when_every_message_was_delivered_or_has_ended() {
-        let dead = Word::Dead("endpoint_gone".to_owned());
-        let ledger = compared(&["a", "a"], &[("a", Word::Delivered), ("b", dead), ("c", Word::Expired)]);
+        let dead = MessageResult::Dead("endpoint_gone".to_owned());
+        let ledger =
+            compared(&["a", "a"], &[("a", MessageResult::Delivered), ("b", dead), ("c", MessageResult::Expired)]);
         assert!(ledger.complaints().is_empty(), "{ledger:?}");
         assert_eq!((ledger.delivered, ledger.duplicates, ledger.expired, ledger.attempts), (1, 1, 1, 2));
         assert_eq!(ledger.dead["endpoint_gone"], 1);
@@ -162,14 +171,17 @@ mod tests {
 
     #[test]
     fn a_message_delivered_by_the_server_s_count_alone_is_lost() {
-        let ledger = compared(&["a"], &[("a", Word::Delivered), ("b", Word::Delivered)]);
+        let ledger = compared(&["a"], &[("a", MessageResult::Delivered), ("b", MessageResult::Delivered)]);
         assert_eq!((ledger.lost, ledger.unfinished, ledger.delivered_by_server), (1, 1, 2));
         assert_eq!(ledger.complaints(), ["1 accepted messages are lost", "1 accepted messages have not ended"]);
     }
 
     #[test]
     fn a_message_that_was_never_accepted_is_a_complaint() {
-        let ledger = compared(&["a", "x"], &[("a", Word::Delivered), ("b", Word::Expired), ("c", Word::Expired)]);
+        let ledger = compared(
+            &["a", "x"],
+            &[("a", MessageResult::Delivered), ("b", MessageResult::Expired), ("c", MessageResult::Expired)],
+        );
         assert_eq!(ledger.complaints(), ["1 messages arrived that were not accepted"]);
     }
 }

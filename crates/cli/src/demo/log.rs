@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use posthaste_simulator::outage::Second;
+use posthaste_prove::chart::Second;
 
 /// The requests that a receiver got.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct RequestLog {
     arrivals: Vec<Arrival>,
-    /// How often each message was taken.
     taken: BTreeMap<String, usize>,
     /// Requests without a valid signature. They are refused.
     pub(super) forged: usize,
@@ -24,17 +23,15 @@ struct Arrival {
 
 /// The index of a request in the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry(usize);
+pub(super) struct RequestNumber(usize);
 
-impl Log {
-    /// Records a request.
-    pub(super) fn arrived(&mut self, at: Duration) -> Entry {
+impl RequestLog {
+    pub(super) fn arrived(&mut self, at: Duration) -> RequestNumber {
         self.arrivals.push(Arrival { at, answer: None });
-        Entry(self.arrivals.len() - 1)
+        RequestNumber(self.arrivals.len() - 1)
     }
 
-    /// Records the answer to a request.
-    pub(super) fn answered(&mut self, Entry(index): Entry, message: &str, status: u16) {
+    pub(super) fn answered(&mut self, RequestNumber(index): RequestNumber, message: &str, status: u16) {
         self.arrivals[index].answer = Some(status);
         if is_taken(status) {
             *self.taken.entry(message.to_owned()).or_default() += 1;
@@ -50,7 +47,6 @@ impl Log {
         self.taken.len()
     }
 
-    /// How often a message was taken.
     pub(super) fn times_taken(&self, message: &str) -> usize {
         self.taken.get(message).copied().unwrap_or(0)
     }
@@ -83,7 +79,7 @@ mod tests {
 
     #[test]
     fn repeated_messages_are_duplicates_and_unanswered_requests_have_failed() {
-        let mut log = Log::default();
+        let mut log = RequestLog::default();
         let at = |second: u64| Duration::from_millis(second * 1_000 + 500);
         for (second, message, status) in [(0, "a", 204), (0, "a", 204), (1, "b", 502), (1, "b", 204)] {
             let entry = log.arrived(at(second));

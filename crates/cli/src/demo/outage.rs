@@ -3,21 +3,19 @@
 
 use std::time::Duration;
 
-use posthaste_core::time::human;
+use posthaste_prove::chart::Second;
+use posthaste_prove::chart::{ChartNote, LoadChart, LoadSeries, grouped};
 use posthaste_simulator::outage::naive;
-use posthaste_simulator::outage::{Down, FRESH, OutageOutcome, OutageScenario, Second, Sender};
+use posthaste_simulator::outage::{Down, FRESH, OutageOutcome, OutageScenario, Sender};
 use serde::Serialize;
 
-use super::plan::Plan;
-use crate::simulate::chart::{Note, Picture, Series};
-use crate::simulate::grouped;
+use super::plan::DemoPlan;
 
 /// The window of a peak, in seconds: a single second of the demo is too short for a real machine to keep time.
 const PEAK_SECONDS: usize = 10;
 
-/// The figures of an outage under one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Figures {
+pub(super) struct OutageFigures {
     /// Requests while the receiver was down.
     pub(super) tries_into_outage: u64,
     /// The most requests a second after it, over ten seconds.
@@ -27,38 +25,38 @@ pub(super) struct Figures {
 }
 
 /// The load in this run beside that of naive retries.
-pub(super) struct Compared {
-    pub(super) posthaste: Figures,
-    pub(super) naive: Figures,
-    pub(super) picture: Picture,
+#[derive(Serialize)]
+pub(super) struct LoadComparison {
+    pub(super) posthaste: OutageFigures,
+    /// Simulated.
+    pub(super) naive: OutageFigures,
+    #[serde(skip)]
+    pub(super) picture: LoadChart,
 }
 
 /// Compares the receiver's load with that of naive retries of as many messages.
-pub(super) fn compare(plan: &Plan, seen: Vec<Second>, messages: usize) -> Compared {
+pub(super) fn compare(plan: &DemoPlan, seen: Vec<Second>, messages: usize) -> LoadComparison {
     let load = (messages as f64 / plan.length.as_secs_f64() * 10.0).round() / 10.0;
     let simulated = simulate(plan, load.max(0.1)).seconds;
     let (posthaste, naive) = (figures(plan, &seen), figures(plan, &simulated));
-    let outage = human(plan.outage.end - plan.outage.start);
-    let series =
-        |name: &str, figures: Figures, seconds| Series { name: name.to_owned(), notes: notes(figures), seconds };
-    let picture = Picture {
-        title: format!("The load on a receiver that was down for {outage}"),
-        subtitle: format!(
-            "{load} messages a second for a receiver that takes {}, by its own count. The naive sender is simulated.",
-            plan.capacity
-        ),
-        capacity: plan.capacity,
-        outage: whole(plan.outage.start)..whole(plan.outage.end),
-        length: whole(plan.length),
-        series: vec![
-            series("Posthaste, in this run", posthaste, seen),
-            series(&format!("naive retries, {}", naive::FIXED.does), naive, simulated),
-        ],
+    let series = |name: &str, figures: OutageFigures, seconds| LoadSeries {
+        name: name.to_owned(),
+        notes: notes(figures),
+        seconds,
     };
-    Compared { posthaste, naive, picture }
+    let subtitle = format!(
+        "{load} messages a second for a receiver that takes {}, by its own count. The naive sender is simulated.",
+        plan.capacity
+    );
+    let series = vec![
+        series("Posthaste, in this run", posthaste, seen),
+        series(&format!("naive retries, {}", naive::FIXED.does), naive, simulated),
+    ];
+    let picture = LoadChart::around(plan.outage.clone(), plan.length, plan.capacity, subtitle, series);
+    LoadComparison { posthaste, naive, picture }
 }
 
-fn simulate(plan: &Plan, load: f64) -> OutageOutcome {
+fn simulate(plan: &DemoPlan, load: f64) -> OutageOutcome {
     let scenario = OutageScenario {
         load,
         capacity: plan.capacity,
@@ -72,24 +70,24 @@ fn simulate(plan: &Plan, load: f64) -> OutageOutcome {
     scenario.play(&Sender::bare(naive::FIXED.policy()))
 }
 
-fn figures(plan: &Plan, seconds: &[Second]) -> Figures {
+fn figures(plan: &DemoPlan, seconds: &[Second]) -> OutageFigures {
     let (down, back, end) = (whole(plan.outage.start), whole(plan.outage.end), whole(plan.length));
     let during = seconds.get(down..back.min(seconds.len())).unwrap_or_default();
     let after = seconds.get(back..end.min(seconds.len())).unwrap_or_default();
     let tries = |seconds: &[Second]| seconds.iter().map(|second| u64::from(second.tries)).sum::<u64>();
     let most = after.windows(PEAK_SECONDS).map(tries).max().unwrap_or(0);
-    Figures {
+    OutageFigures {
         tries_into_outage: tries(during),
         peak_10s_per_s: most as f64 / PEAK_SECONDS as f64,
         turned_away: after.iter().map(|second| u64::from(second.failed)).sum(),
     }
 }
 
-fn notes(figures: Figures) -> Vec<Note> {
+fn notes(figures: OutageFigures) -> Vec<ChartNote> {
     vec![
-        Note { figure: grouped(figures.tries_into_outage), of: "tries into the outage" },
-        Note { figure: format!("{:.1}/s", figures.peak_10s_per_s), of: "at the peak after it" },
-        Note { figure: grouped(figures.turned_away), of: "turned away after it" },
+        ChartNote { figure: grouped(figures.tries_into_outage), of: "tries into the outage" },
+        ChartNote { figure: format!("{:.1}/s", figures.peak_10s_per_s), of: "at the peak after it" },
+        ChartNote { figure: grouped(figures.turned_away), of: "turned away after it" },
     ]
 }
 
@@ -103,7 +101,7 @@ mod tests {
 
     #[test]
     fn figures_cover_the_outage_and_the_time_after_it() {
-        let plan = Plan::new(15, 6_000).expect("a plan");
+        let plan = DemoPlan::new(15, 6_000).expect("a plan");
         let mut seconds = vec![Second { tries: 2, failed: 0 }; 900];
         seconds[130] = Second { tries: 7, failed: 7 };
         seconds[500] = Second { tries: 102, failed: 90 };
@@ -114,7 +112,7 @@ mod tests {
 
     #[test]
     fn naive_retries_make_several_requests_for_each_message() {
-        let plan = Plan::new(15, 6_000).expect("a plan");
+        let plan = DemoPlan::new(15, 6_000).expect("a plan");
         let compared = compare(&plan, vec![Second::default(); 900], 2_400);
         let held = 2.7 * 300.0;
         let tries = compared.naive.tries_into_outage as f64;

@@ -26,14 +26,13 @@ impl Tone {
 
 /// A line of coloured pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Line(Vec<(Tone, String)>);
+pub(super) struct StyledLine(Vec<(Tone, String)>);
 
-impl Line {
+impl StyledLine {
     pub(super) fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a piece.
     pub(super) fn and(mut self, tone: Tone, text: impl Into<String>) -> Self {
         self.0.push((tone, text.into()));
         self
@@ -89,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_line_is_never_wider_than_the_terminal() {
-        let line = Line::new().and(Tone::Strong, "posthaste").and(Tone::Plain, " × 60 ").and(Tone::Bad, "is down");
+        let line =
+            StyledLine::new().and(Tone::Strong, "posthaste").and(Tone::Plain, " × 60 ").and(Tone::Bad, "is down");
         for width in 0..40 {
             assert!(line.painted(width, false).chars().count() <= width);
         }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn colours_can_be_left_out() {
-        let line = Line::new().and(Tone::Good, "well").and(Tone::Plain, ".");
+        let line = StyledLine::new().and(Tone::Good, "well").and(Tone::Plain, ".");
         assert_eq!(line.painted(80, true), "\x1b[32mwell\x1b[0m.");
         assert_eq!(line.painted(80, false), "well.");
     }

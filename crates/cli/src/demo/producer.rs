@@ -10,67 +10,67 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::api::{Client, Where};
-use super::plan::{SCALE, Who};
-use super::receiver::Receiver;
-use super::story::Story;
+use super::api::{ReconnectingClient, ServerAddress};
+use super::plan::{DemoClock, ReceiverName, SCALE};
+use super::receiver::DemoReceiver;
 
 /// The number of connections, and so of messages that wait for their commit at once.
 const CONNECTIONS: usize = 16;
 /// The wait after `429` or `503`. Their `Retry-After`, in seconds, is too long for the demo.
-const PATIENCE: Duration = Duration::from_millis(100);
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A message that the server has accepted.
 #[derive(Clone, Debug)]
-pub(super) struct Promise {
-    pub(super) who: Who,
+pub(super) struct AcceptedMessage {
+    pub(super) who: ReceiverName,
     pub(super) id: String,
-    /// When it was accepted.
     pub(super) at: Duration,
 }
 
 /// The state that all connections of the producer share.
 #[derive(Debug)]
-pub(super) struct Desk {
-    story: Arc<Story>,
-    server: Where,
+pub(super) struct ProducerState {
+    clock: Arc<DemoClock>,
+    server: ServerAddress,
     began: Instant,
-    /// The time from one message to the next.
     pause: Duration,
     messages: usize,
-    endpoints: Vec<(Who, String)>,
+    endpoints: Vec<(ReceiverName, String)>,
     next: AtomicUsize,
     /// Whether the endpoint of `legacy` is gone; its messages then go to another.
     gone: AtomicBool,
     repeated: AtomicUsize,
-    promised: Mutex<Vec<Promise>>,
+    accepted: Mutex<Vec<AcceptedMessage>>,
 }
 
-impl Desk {
+impl ProducerState {
     /// Begins to send. Each task ends when all messages are sent.
-    pub(super) fn begin(story: &Arc<Story>, server: Where, cast: &[Receiver]) -> (Arc<Self>, JoinSet<Result<()>>) {
-        let plan = &story.plan;
-        let desk = Arc::new(Self {
-            story: Arc::clone(story),
+    pub(super) fn begin(
+        clock: &Arc<DemoClock>,
+        server: ServerAddress,
+        receivers: &[DemoReceiver],
+    ) -> (Arc<Self>, JoinSet<Result<()>>) {
+        let plan = &clock.plan;
+        let state = Arc::new(Self {
+            clock: Arc::clone(clock),
             server,
             began: Instant::now(),
             pause: (plan.length / SCALE).div_f64(plan.messages as f64),
             messages: plan.messages,
-            endpoints: cast.iter().map(|one| (one.who, one.endpoint.clone())).collect(),
+            endpoints: receivers.iter().map(|one| (one.who, one.endpoint.clone())).collect(),
             next: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             repeated: AtomicUsize::new(0),
-            promised: Mutex::default(),
+            accepted: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            tasks.spawn(produce(Arc::clone(&desk)));
+            tasks.spawn(produce(Arc::clone(&state)));
         }
-        (desk, tasks)
+        (state, tasks)
     }
 
-    pub(super) fn promised(&self) -> MutexGuard<'_, Vec<Promise>> {
-        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn accepted(&self) -> MutexGuard<'_, Vec<AcceptedMessage>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls that had no answer and were repeated with the same idempotency key.
@@ -78,9 +78,9 @@ impl Desk {
         self.repeated.load(Ordering::Relaxed)
     }
 
-    fn recipient(&self, number: usize) -> (Who, &str) {
-        let who = match Who::for_message(number) {
-            Who::Legacy if self.gone.load(Ordering::Relaxed) => Who::Shop,
+    fn recipient(&self, number: usize) -> (ReceiverName, &str) {
+        let who = match ReceiverName::for_message(number) {
+            ReceiverName::Legacy if self.gone.load(Ordering::Relaxed) => ReceiverName::Shop,
             who => who,
         };
         let endpoint = self.endpoints.iter().find(|(known, _)| *known == who);
@@ -88,24 +88,24 @@ impl Desk {
     }
 }
 
-async fn produce(desk: Arc<Desk>) -> Result<()> {
-    let mut client = Client::new(desk.server.clone());
+async fn produce(state: Arc<ProducerState>) -> Result<()> {
+    let mut client = ReconnectingClient::new(state.server.clone());
     loop {
-        let number = desk.next.fetch_add(1, Ordering::Relaxed);
-        if number >= desk.messages {
+        let number = state.next.fetch_add(1, Ordering::Relaxed);
+        if number >= state.messages {
             return Ok(());
         }
         let turn = u32::try_from(number).unwrap_or(u32::MAX);
-        tokio::time::sleep_until(desk.began + desk.pause * turn).await;
-        send(&desk, &mut client, number).await.with_context(|| format!("message {number}"))?;
-        desk.repeated.fetch_add(std::mem::take(&mut client.repeated), Ordering::Relaxed);
+        tokio::time::sleep_until(state.began + state.pause * turn).await;
+        send(&state, &mut client, number).await.with_context(|| format!("message {number}"))?;
+        state.repeated.fetch_add(std::mem::take(&mut client.repeated), Ordering::Relaxed);
     }
 }
 
 /// Sends one message until it is accepted.
-async fn send(desk: &Desk, client: &mut Client, number: usize) -> Result<()> {
+async fn send(state: &ProducerState, client: &mut ReconnectingClient, number: usize) -> Result<()> {
     loop {
-        let (who, endpoint) = desk.recipient(number);
+        let (who, endpoint) = state.recipient(number);
         let body = json!({
             "event_type": format!("{}.demo", who.name()),
             "payload": { "number": number },
@@ -115,11 +115,13 @@ async fn send(desk: &Desk, client: &mut Client, number: usize) -> Result<()> {
         match answer.status {
             StatusCode::ACCEPTED => {
                 let id = answer.text("id").context("the answer has no id")?.to_owned();
-                desk.promised().push(Promise { who, id, at: desk.story.now() });
+                state.accepted().push(AcceptedMessage { who, id, at: state.clock.now() });
                 return Ok(());
             }
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => tokio::time::sleep(PATIENCE).await,
-            status if who == Who::Legacy && status.is_client_error() => desk.gone.store(true, Ordering::Relaxed),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => tokio::time::sleep(RETRY_AFTER).await,
+            status if who == ReceiverName::Legacy && status.is_client_error() => {
+                state.gone.store(true, Ordering::Relaxed);
+            }
             status => bail!("it was answered {status}: {}", answer.body),
         }
     }

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use posthaste_core::time::human;
+use posthaste_prove::chart::grouped;
 use serde::Serialize;
 
-use super::ledger::Ledger;
-use super::outage::{Compared, Figures};
-use super::paint::{Line, Tone, wrap};
-use super::plan::SCALE;
-use crate::simulate::grouped;
+use super::ledger::DemoLedger;
+use super::outage::LoadComparison;
+use super::paint::{StyledLine, Tone, wrap};
 
 /// The column in which the explanation of a figure begins.
 const WORDS_AT: usize = 31;
@@ -18,9 +17,8 @@ const WORDS_AT: usize = 31;
 const WORDS_MIN: usize = 20;
 
 /// The events of a run that are not in the ledger.
-#[derive(Debug, Serialize)]
-pub(super) struct Deeds {
-    /// How often the server was killed.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct RunCounts {
     pub(super) kills: usize,
     /// The time from the kill until the new server answered.
     pub(super) back_after_ms: u64,
@@ -35,8 +33,8 @@ pub(super) struct Deeds {
 }
 
 /// The counts of one receiver, by its own log.
-#[derive(Debug, Serialize)]
-pub(super) struct Counted {
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ReceiverCounts {
     pub(super) name: &'static str,
     pub(super) accepted: usize,
     pub(super) requests: usize,
@@ -44,52 +42,26 @@ pub(super) struct Counted {
     pub(super) duplicates: usize,
 }
 
-/// The results of a run.
-pub(super) struct Report {
-    pub(super) ledger: Ledger,
-    pub(super) deeds: Deeds,
-    pub(super) receivers: Vec<Counted>,
-    pub(super) compared: Compared,
+/// The results of a run; also the JSON object that `--json` prints.
+#[derive(Serialize)]
+pub(super) struct DemoReport {
+    pub(super) scale: u32,
+    /// The length of the run by the machine's clock, with one decimal.
+    pub(super) took_s: f64,
+    #[serde(flatten)]
+    pub(super) ledger: DemoLedger,
+    #[serde(flatten)]
+    pub(super) counts: RunCounts,
+    pub(super) receivers: Vec<ReceiverCounts>,
+    pub(super) outage: LoadComparison,
     /// The TTL of messages for the tarpit.
+    #[serde(skip)]
     pub(super) ttl: Duration,
-    /// The length of the run by the machine's clock.
-    pub(super) took: Duration,
 }
 
-#[derive(Serialize)]
-struct Json<'a> {
-    scale: u32,
-    took_s: f64,
-    #[serde(flatten)]
-    ledger: &'a Ledger,
-    #[serde(flatten)]
-    deeds: &'a Deeds,
-    receivers: &'a [Counted],
-    outage: JsonOutage,
-}
-
-#[derive(Serialize)]
-struct JsonOutage {
-    posthaste: Figures,
-    /// Simulated.
-    naive: Figures,
-}
-
-impl Report {
-    /// The report as one JSON object.
-    pub(super) fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(&Json {
-            scale: SCALE,
-            took_s: (self.took.as_secs_f64() * 10.0).round() / 10.0,
-            ledger: &self.ledger,
-            deeds: &self.deeds,
-            receivers: &self.receivers,
-            outage: JsonOutage { posthaste: self.compared.posthaste, naive: self.compared.naive },
-        })
-    }
-
+impl DemoReport {
     /// The ledger as lines of this width.
-    pub(super) fn ledger(&self, width: usize) -> Vec<Line> {
+    pub(super) fn ledger(&self, width: usize) -> Vec<StyledLine> {
         let ledger = &self.ledger;
         let causes: Vec<String> =
             ledger.dead.iter().map(|(cause, count)| format!("{cause} {}", count_of(*count))).collect();
@@ -109,7 +81,7 @@ impl Report {
         if ledger.cancelled > 0 {
             rows.insert(4, (Tone::Plain, "cancelled", ledger.cancelled, String::new()));
         }
-        let mut lines = vec![Line::new(), Line::new().and(Tone::Strong, "The ledger")];
+        let mut lines = vec![StyledLine::new(), StyledLine::new().and(Tone::Strong, "The ledger")];
         lines.extend(
             rows.iter().flat_map(|(tone, name, count, words)| row(*tone, name, &count_of(*count), words, width)),
         );
@@ -121,13 +93,13 @@ impl Report {
             &requests,
             width,
         ));
-        lines.extend(self.deeds.lines(width));
+        lines.extend(self.counts.lines(width));
         lines
     }
 
     /// The figures of the chart, as text.
-    pub(super) fn words(&self) -> String {
-        let Compared { posthaste, naive, .. } = &self.compared;
+    pub(super) fn summary(&self) -> String {
+        let LoadComparison { posthaste, naive, .. } = &self.outage;
         format!(
             "Requests while billing was down: {} from Posthaste, {} from naive retries.\n\
              Requests a second afterwards, at most: {:.1} and {:.1}; it can take {}.",
@@ -135,13 +107,13 @@ impl Report {
             grouped(naive.tries_into_outage),
             posthaste.peak_10s_per_s,
             naive.peak_10s_per_s,
-            self.compared.picture.capacity
+            self.outage.picture.capacity
         )
     }
 }
 
-impl Deeds {
-    fn lines(&self, width: usize) -> Vec<Line> {
+impl RunCounts {
+    fn lines(&self, width: usize) -> Vec<StyledLine> {
         let killed = format!(
             "with {} accepted messages waiting; back after {:.1} s; {} calls repeated",
             count_of(self.waiting_at_kill),
@@ -158,11 +130,11 @@ impl Deeds {
 }
 
 /// The commands to try after the demo.
-pub(super) fn next(svg: Option<&Path>) -> Vec<Line> {
-    let mut lines = vec![Line::new()];
+pub(super) fn next_steps(svg: Option<&Path>) -> Vec<StyledLine> {
+    let mut lines = vec![StyledLine::new()];
     if let Some(path) = svg {
         let note = format!("The chart was written to {}; everything else was removed", path.display());
-        lines.extend([Line::new().and(Tone::Plain, note), Line::new()]);
+        lines.extend([StyledLine::new().and(Tone::Plain, note), StyledLine::new()]);
     }
     let commands = [
         ("posthaste serve --dev", "a server to try, on this machine"),
@@ -170,9 +142,9 @@ pub(super) fn next(svg: Option<&Path>) -> Vec<Line> {
         ("posthaste simulate", "an outage that you describe, compared with naive retries"),
         ("posthaste bench", "measures this machine"),
     ];
-    lines.push(Line::new().and(Tone::Strong, "Next"));
+    lines.push(StyledLine::new().and(Tone::Strong, "Next"));
     for (command, does) in commands {
-        lines.push(Line::new().and(Tone::Plain, format!("  {command:34}")).and(Tone::Quiet, does));
+        lines.push(StyledLine::new().and(Tone::Plain, format!("  {command:34}")).and(Tone::Quiet, does));
     }
     lines
 }
@@ -182,11 +154,11 @@ fn count_of(count: usize) -> String {
 }
 
 /// A figure with its name and explanation, wrapped to the width.
-fn row(tone: Tone, name: &str, figure: &str, words: &str, width: usize) -> Vec<Line> {
+fn row(tone: Tone, name: &str, figure: &str, words: &str, width: usize) -> Vec<StyledLine> {
     let mut rows = wrap(words, width.saturating_sub(WORDS_AT).max(WORDS_MIN)).into_iter();
-    let first = Line::new()
+    let first = StyledLine::new()
         .and(tone, format!("  {name:19}{figure:>7}"))
         .and(Tone::Quiet, format!("   {}", rows.next().unwrap_or_default()));
-    let more = |words: String| Line::new().and(Tone::Quiet, format!("{:WORDS_AT$}{words}", ""));
+    let more = |words: String| StyledLine::new().and(Tone::Quiet, format!("{:WORDS_AT$}{words}", ""));
     std::iter::once(first).chain(rows.map(more)).collect()
 }

@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::Result;
 
-use super::frame::{View, event, frame, summary};
-use super::paint::{Line, Tone};
-use super::plan::{SCALE, face};
+use super::frame::{DemoView, event, frame, summary};
+use super::paint::{StyledLine, Tone};
+use super::plan::{SCALE, minutes_and_seconds};
 use crate::say::{self, say};
 
 const HIDE_CURSOR: &str = "\x1b[?25l";
@@ -15,9 +15,8 @@ const SHOW_CURSOR: &str = "\x1b[?25h";
 /// The size to assume for a terminal that does not report one.
 const USUAL: (usize, usize) = (80, 24);
 /// Without a terminal, one line of progress is printed for this many pictures.
-const LOOKS_A_LINE: usize = 20;
+const FRAMES_A_LINE: usize = 20;
 
-/// The demo's output.
 #[derive(Debug)]
 pub(super) struct Screen {
     kind: Kind,
@@ -30,10 +29,10 @@ enum Kind {
     Drawn {
         lines: usize,
     },
-    /// No terminal; `events` were printed, and `looks` pictures came.
+    /// No terminal; `events` were printed, and `frames` pictures came.
     Lines {
         events: usize,
-        looks: usize,
+        frames: usize,
     },
     Silent,
 }
@@ -48,16 +47,14 @@ impl Screen {
             return Ok(Self { kind: Kind::Drawn { lines: 0 }, colours: set("NO_COLOR").is_none() });
         }
         say!("posthaste demo: time runs {SCALE} times as fast, a second here is a minute")?;
-        Ok(Self { kind: Kind::Lines { events: 0, looks: 0 }, colours: false })
+        Ok(Self { kind: Kind::Lines { events: 0, frames: 0 }, colours: false })
     }
 
-    /// No output while the demo runs.
     pub(super) fn silent() -> Self {
         Self { kind: Kind::Silent, colours: false }
     }
 
-    /// Shows the state of the demo.
-    pub(super) fn show(&mut self, view: &View<'_>) -> Result<()> {
+    pub(super) fn show(&mut self, view: &DemoView<'_>) -> Result<()> {
         match &mut self.kind {
             Kind::Drawn { lines } => {
                 let (width, height) = size();
@@ -70,14 +67,14 @@ impl Screen {
                 *lines = drawn.len();
                 say::part(format_args!("{text}\x1b[J"))
             }
-            Kind::Lines { events, looks } => {
+            Kind::Lines { events, frames } => {
                 for event in view.events.iter().skip(*events).map(event) {
                     say!("{}", event.painted(usize::MAX, false))?;
                 }
                 *events = view.events.len();
-                *looks += 1;
-                if looks.is_multiple_of(LOOKS_A_LINE) {
-                    say!("  {}  {}", face(view.now), summary(view))?;
+                *frames += 1;
+                if frames.is_multiple_of(FRAMES_A_LINE) {
+                    say!("  {}  {}", minutes_and_seconds(view.now), summary(view))?;
                 }
                 Ok(())
             }
@@ -86,7 +83,7 @@ impl Screen {
     }
 
     /// Prints lines that are not drawn over.
-    pub(super) fn tell(&self, lines: &[Line]) -> Result<()> {
+    pub(super) fn tell(&self, lines: &[StyledLine]) -> Result<()> {
         for line in lines {
             say!("{}", line.painted(usize::MAX, self.colours))?;
         }
@@ -95,7 +92,7 @@ impl Screen {
 
     /// Prints text that is wrapped already.
     pub(super) fn print(&self, text: &str) -> Result<()> {
-        self.tell(&text.lines().map(|line| Line::new().and(Tone::Plain, line)).collect::<Vec<_>>())
+        self.tell(&text.lines().map(|line| StyledLine::new().and(Tone::Plain, line)).collect::<Vec<_>>())
     }
 
     /// The width of the terminal; unlimited without one.

@@ -3,16 +3,11 @@
 use std::time::Duration;
 
 use posthaste_core::time::human;
+use posthaste_prove::chart::{ChartNote, aligned, grouped};
 use posthaste_simulator::outage::{Down, OutageOutcome, OutageScenario};
 use serde::Serialize;
 
 use super::Row;
-use super::chart::Note;
-
-/// The title of the chart.
-pub(super) fn title(scenario: &OutageScenario) -> String {
-    format!("The load on a receiver that was down for {}", human(scenario.outage))
-}
 
 /// The parameters of the simulation, in one line.
 pub(super) fn subtitle(scenario: &OutageScenario) -> String {
@@ -38,15 +33,10 @@ const HEAD: [[&str; 8]; 2] = [
 
 /// The table of figures, one line for each sender.
 pub(super) fn text(rows: &[Row]) -> String {
-    let mut lines: Vec<(&str, [String; 8])> = HEAD.map(|cells| ("", cells.map(str::to_owned))).to_vec();
-    lines.extend(rows.iter().map(|row| (row.label.as_str(), cells(&row.outcome))));
-    let label = rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] =
-        std::array::from_fn(|column| lines.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0));
-    lines.iter().fold(String::new(), |text, (first, cells)| {
-        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
-        text + format!("{first:label$}{cells}").trim_end() + "\n"
-    })
+    let line = |first: &str, cells: [String; 8]| [vec![first.to_owned()], cells.to_vec()].concat();
+    let mut lines = HEAD.map(|cells| line("", cells.map(str::to_owned))).to_vec();
+    lines.extend(rows.iter().map(|row| line(&row.label, cells(&row.outcome))));
+    aligned("", &lines)
 }
 
 fn cells(outcome: &OutageOutcome) -> [String; 8] {
@@ -71,13 +61,12 @@ fn waited(outcome: &OutageOutcome) -> String {
     outcome.fresh_p99.map_or("–".to_owned(), human)
 }
 
-/// The figures beside a sender's chart.
-pub(super) fn notes(outcome: &OutageOutcome) -> Vec<Note> {
+pub(super) fn notes(outcome: &OutageOutcome) -> Vec<ChartNote> {
     vec![
-        Note { figure: grouped(outcome.tries_into_outage), of: "tries into the outage" },
-        Note { figure: format!("{}/s", grouped(u64::from(outcome.peak))), of: "at the peak after it" },
-        Note { figure: grouped(outcome.shed), of: "turned away with 503" },
-        Note { figure: waited(outcome), of: "fresh messages, p99" },
+        ChartNote { figure: grouped(outcome.tries_into_outage), of: "tries into the outage" },
+        ChartNote { figure: format!("{}/s", grouped(u64::from(outcome.peak))), of: "at the peak after it" },
+        ChartNote { figure: grouped(outcome.shed), of: "turned away with 503" },
+        ChartNote { figure: waited(outcome), of: "fresh messages, p99" },
     ]
 }
 
@@ -130,23 +119,10 @@ fn delivered(outcome: &OutageOutcome, scenario: &OutageScenario) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// The results as JSON. Times are in seconds; those that end in `_after_s` count from the recovery. `null` means that
 /// the simulation ended before.
 #[derive(Debug, Serialize)]
-pub(super) struct Json {
+pub(super) struct SimulationJson {
     load_per_s: f64,
     capacity_per_s: f64,
     outage_s: f64,
@@ -183,8 +159,8 @@ struct JsonSender {
 }
 
 /// The figures, and the load that the chart shows.
-pub(super) fn json(scenario: &OutageScenario, rows: &[Row]) -> Json {
-    Json {
+pub(super) fn json(scenario: &OutageScenario, rows: &[Row]) -> SimulationJson {
+    SimulationJson {
         load_per_s: scenario.load,
         capacity_per_s: scenario.capacity,
         outage_s: scenario.outage.as_secs_f64(),
@@ -294,13 +270,5 @@ mod tests {
             "{words}"
         );
         assert!(!words.contains(" with "), "{words}");
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")];
-        for (number, text) in cases {
-            assert_eq!(grouped(number), text);
-        }
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{ended, posthaste};
+use crate::{posthaste, refused};
 
 /// Small enough for a test, with everything that the full one has.
 const SMALL: &str = "demo --seconds 3 --messages 240";
@@ -121,8 +121,7 @@ fn bad_arguments_are_refused_with_a_hint() {
         ("demo-part --folder . --scale 60 --since 0", "is no folder of a demo"),
     ];
     for (line, part) in cases {
-        let (ok, _, complaint) = ended(folder.path(), line);
-        assert!(!ok && complaint.contains(part), "{line}: {complaint}");
+        refused(folder.path(), line, part);
     }
     assert_eq!(entries(folder.path()), [""; 0]);
 }

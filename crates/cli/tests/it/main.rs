@@ -2,6 +2,7 @@
 
 mod audit;
 mod backup;
+mod bench;
 mod demo;
 mod keys;
 mod policy;
@@ -24,6 +25,13 @@ fn ended(folder: &Path, line: &str) -> (bool, String, String) {
     let output = posthaste(folder, line).output().expect("the command starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs a command that must fail with a complaint that contains `expected`; returns the complaint.
+fn refused(folder: &Path, line: &str, expected: &str) -> String {
+    let (ok, _, complaint) = ended(folder, line);
+    assert!(!ok && complaint.contains(expected), "{line}: {complaint}");
+    complaint
 }
 
 /// Starts a server with these arguments; returns it with the first line of its stdout.

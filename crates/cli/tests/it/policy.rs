@@ -1,6 +1,6 @@
 //! `posthaste policy preview`.
 
-use crate::{ended, posthaste};
+use crate::{ended, posthaste, refused};
 
 #[test]
 fn a_preview_is_text_with_a_table_or_json() {
@@ -16,10 +16,8 @@ fn a_preview_is_text_with_a_table_or_json() {
 #[test]
 fn an_unknown_policy_is_refused_with_the_nearest_name() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, _, complaint) = ended(folder.path(), "policy preview webhok");
-    assert!(!ok && complaint.contains("the nearest is webhook"), "{complaint}");
-    let (ok, _, complaint) = ended(folder.path(), "policy preview webhook --tier 4");
-    assert!(!ok && complaint.contains("use 1, 2, 3 or one of"), "{complaint}");
+    refused(folder.path(), "policy preview webhok", "the nearest is webhook");
+    refused(folder.path(), "policy preview webhook --tier 4", "use 1, 2, 3 or one of");
 }
 
 #[test]
@@ -29,8 +27,7 @@ fn a_ttl_has_the_form_and_the_bounds_of_the_api() {
         let (ok, _, complaint) = ended(folder.path(), &format!("policy preview webhook --ttl {good}"));
         assert!(ok, "{good}: {complaint}");
     }
-    let (ok, _, complaint) = ended(folder.path(), "policy preview webhook --ttl 31d");
-    assert!(!ok && complaint.contains("must be at most 30d"), "{complaint}");
+    refused(folder.path(), "policy preview webhook --ttl 31d", "must be at most 30d");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::{ended, serving};
+use crate::{ended, refused, serving};
 
 #[test]
 fn without_dev_a_key_is_needed_and_the_first_one_is_written_to_a_file() {
@@ -59,18 +59,15 @@ fn the_access_log_has_the_request_id_of_the_answer() {
 #[test]
 fn dev_refuses_an_address_that_is_not_loopback() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 0.0.0.0:8400");
-    assert!(!ok && complaint.contains("use 127.0.0.1:8400 instead of 0.0.0.0:8400"), "{complaint}");
+    refused(folder.path(), "serve --dev --listen 0.0.0.0:8400", "use 127.0.0.1:8400 instead of 0.0.0.0:8400");
 }
 
 #[test]
 fn all_faults_of_the_settings_are_reported_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("posthaste.toml"), "lisen = \"x\"\nslots = 0\n").expect("a file");
-    let (ok, _, complaint) = ended(folder.path(), "serve --dev");
-    assert!(!ok && complaint.contains("lisen in posthaste.toml") && complaint.contains("slots in"), "{complaint}");
-    let (ok, _, complaint) = ended(folder.path(), "serve --dev --config missing.toml");
-    assert!(!ok && complaint.contains("cannot read missing.toml"), "{complaint}");
+    assert!(refused(folder.path(), "serve --dev", "lisen in posthaste.toml").contains("slots in"));
+    refused(folder.path(), "serve --dev --config missing.toml", "cannot read missing.toml");
 }
 
 #[test]
@@ -93,7 +90,7 @@ fn a_master_key_readable_by_others_is_refused_with_the_remedy() {
     std::fs::write(&key, "hunter2").expect("a file");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("its permissions");
     std::fs::write(folder.path().join("posthaste.toml"), "master_key_file = \"key\"\n").expect("a file");
-    let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
-    assert!(!ok && complaint.contains("can be read by others (mode 644); run `chmod 600 key`"), "{complaint}");
+    let remedy = "can be read by others (mode 644); run `chmod 600 key`";
+    let complaint = refused(folder.path(), "serve --dev --listen 127.0.0.1:0", remedy);
     assert!(!complaint.contains("hunter2"), "{complaint}");
 }

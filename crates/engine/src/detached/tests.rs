@@ -14,7 +14,7 @@ use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, Pause, PauseScope, ErasureTarget};
+use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope};
 use tempfile::TempDir;
 
 use super::*;

@@ -14,8 +14,8 @@ use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, AuditStamp, DeadLetterFilter, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat, Settled, Settlement,
-    DeliveryRecord, Watchable,
+    Accepted, AuditStamp, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat,
+    Settled, Settlement, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;

@@ -14,7 +14,7 @@ use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::{AcceptOutcome, PromisedMessage, NewMessage, Once};
+use posthaste_engine::accept::{AcceptOutcome, NewMessage, Once, PromisedMessage};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{ExplainedDelivery, Sees};
 use posthaste_store::{
@@ -201,7 +201,7 @@ pub(super) struct AcceptedView<'a> {
     notes: Vec<Cow<'static, str>>,
 }
 
-impl<'a> Accepted<'a> {
+impl<'a> AcceptedView<'a> {
     fn of(promise: &'a PromisedMessage) -> Self {
         Self {
             id: &promise.public_id,

@@ -3,15 +3,9 @@
 
 use std::time::Duration;
 
-use super::{FRESH, OutageScenario};
+use posthaste_prove::chart::Second;
 
-/// The load on the receiver in one second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Second {
-    pub tries: u32,
-    /// Requests that were refused, answered `503` or not answered.
-    pub failed: u32,
-}
+use super::{FRESH, OutageScenario};
 
 /// The results of a run. *Held* messages were created during the outage, *fresh* messages within [`FRESH`] after it.
 /// Only these two kinds count.

@@ -1,194 +1,163 @@
-//! `bench --against`: whether a delivery costs the server more CPU than in another build of it.
+//! Compares the server's CPU time for a delivery with that of another build.
 //!
-//! `posthaste bench --against` measures both builds in pairs, with one producer and one receiver; this module judges
-//! the ratios.
+//! Producer and receiver are the same program for both, so that only the servers differ. Each measurement starts and
+//! warms up a server of its own: effects of its memory layout are random, and average out over many measurements. The
+//! two of a pair follow each other directly, and the order alternates from pair to pair, so that drift cancels out.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Serialize;
 
 use super::comparison::{CpuPair, Quartiles, overall};
-use super::{count, measured, number};
-use crate::fixtures::posthaste::binary;
-use crate::prove::command_line::PAIRS_MIN;
-use crate::prove::{CannotRun, Figure, Findings, Options, QUICK_SLACK};
+use super::scenario::BenchScenario;
+use super::server::{MeasuredServer, RoundLoad};
+use super::{BenchSettings, FOLLOWED_WITHIN, check_exact, tables, warm_up};
+use crate::prove::chart::aligned;
+use crate::prove::{CannotRun, Context};
 
-/// The default bar: a smaller difference is noise, and occurs between two builds of the same source.
-const RATIO_MAX: f64 = 1.03;
-/// The pairs of the quick form and of the control, which only check that the comparison works.
-const QUICK_PAIRS: u64 = 2;
-const QUICK_ARGS: [&str; 6] = ["--scenario", "batch", "--seconds", "1", "--messages", "10000"];
+/// The default scenarios: those with a CPU limit in docs/performance.md.
+const DEFAULT: [BenchScenario; 3] = [BenchScenario::Single, BenchScenario::Batch, BenchScenario::FanOut];
 
-/// Compares the build under test with another `posthaste`.
-pub(super) fn run(against: &Path, options: &Options) -> Findings {
-    let pairs = options.pairs.unwrap_or(if options.quick { QUICK_PAIRS } else { PAIRS_MIN });
-    let scenarios = compared(against, pairs, if options.quick { &QUICK_ARGS } else { &[] })?;
-    let mut figures = judged(&scenarios, pairs, options);
-    figures.push(negative_control()?);
-    Ok(figures)
+/// The results of a comparison.
+#[derive(Debug, Serialize)]
+pub struct ComparisonReport {
+    cores: usize,
+    payload_bytes: u32,
+    against: PathBuf,
+    /// The ratio of this build's CPU time to the other's, over all scenarios.
+    overall: Quartiles,
+    pub(super) scenarios: Vec<ScenarioComparison>,
 }
 
-fn compared(against: &Path, pairs: u64, more: &[&str]) -> Result<Vec<ComparedScenario>, CannotRun> {
-    let (program, pairs) = (against.to_string_lossy(), pairs.to_string());
-    let args = [&["--against", &program, "--pairs", &pairs], more].concat();
-    ComparedScenario::all_in(&measured(&binary()?, &args)?)
+/// The CPU time for a delivery in a scenario, of both servers.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ScenarioComparison {
+    pub(super) scenario: BenchScenario,
+    before_cpu_us: f64,
+    now_cpu_us: f64,
+    pub(super) ratio: Quartiles,
+    pub(super) pairs: Vec<CpuPair>,
+    pub(super) lost: u64,
+    pub(super) duplicates: u64,
 }
 
-/// The control: compares with a server that wastes CPU. The roles are swapped, so that the wasteful server counts as
-/// the new build, and the ratio must be above the bar.
-fn negative_control() -> Result<Figure, CannotRun> {
-    let folder = tempfile::tempdir()?;
-    let slower = slower_program(folder.path(), &binary()?)?;
-    let mut scenarios = compared(&slower, QUICK_PAIRS, &QUICK_ARGS)?;
-    scenarios.iter_mut().for_each(ComparedScenario::swap_roles);
-    let figures = judged(&scenarios, QUICK_PAIRS, &Options::default());
-    let caught = figures.iter().filter(|figure| figure.name == "cpu_ratio" && !figure.is_ok());
-    let caught = caught.inspect(|figure| eprintln!("control, a server that wastes CPU: {figure}")).count();
-    Ok(Figure::at_least("slowdown_caught", count(caught), "comparisons", 1.0))
-}
-
-/// A program that starts the same server with an option that makes it waste CPU.
-fn slower_program(folder: &Path, binary: &Path) -> Result<PathBuf, CannotRun> {
-    let program = folder.join("slower");
-    fs::write(&program, format!("#!/bin/sh\nexec '{}' \"$@\" --burns\n", binary.display()))?;
-    fs::set_permissions(&program, Permissions::from_mode(0o755))?;
-    Ok(program)
-}
-
-/// The measurements of a scenario.
-#[derive(Clone, Debug)]
-struct ComparedScenario {
-    name: String,
-    pairs: Vec<CpuPair>,
-    lost: f64,
-    duplicates: f64,
-}
-
-impl ComparedScenario {
-    fn all_in(report: &Value) -> Result<Vec<Self>, CannotRun> {
-        let scenarios = report["scenarios"].as_array().filter(|scenarios| !scenarios.is_empty());
-        let scenarios = scenarios.ok_or_else(|| CannotRun("the bench has compared no scenario".to_owned()))?;
-        Ok(scenarios.iter().map(Self::read).collect())
+/// Measures every pair of every scenario with the servers of `settings.program` and of `against`.
+///
+/// # Errors
+/// If a scenario has no CPU time to compare, or a process of the bench cannot be started or fails.
+pub async fn compare(settings: &BenchSettings, against: &Path, pairs: u32) -> Result<ComparisonReport, CannotRun> {
+    let now = &settings.program;
+    let chosen = if settings.scenarios.is_empty() { &DEFAULT[..] } else { &settings.scenarios };
+    let has_one_load = |scenario| !matches!(scenario, BenchScenario::Pending | BenchScenario::HalfLoad);
+    if !chosen.iter().copied().all(has_one_load) {
+        return Err(CannotRun("pending and half-load have no CPU to compare: leave them out".to_owned()));
     }
-
-    fn read(of: &Value) -> Self {
-        let pairs = of["pairs"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let pair =
-            |pair: &Value| CpuPair { before_us: number(pair, "before_cpu_us"), now_us: number(pair, "now_cpu_us") };
-        Self {
-            name: of["scenario"].as_str().unwrap_or_default().replace('-', "_"),
-            pairs: pairs.iter().map(pair).collect(),
-            lost: number(of, "lost"),
-            duplicates: number(of, "duplicates"),
+    let mut scenarios: Vec<_> = chosen.iter().map(|scenario| ScenarioComparison::new(*scenario)).collect();
+    for pair in 1..=pairs {
+        for one in &mut scenarios {
+            let (before_us, now_us) = if pair % 2 == 1 {
+                let before = one.measure(against, settings).await?;
+                (before, one.measure(now, settings).await?)
+            } else {
+                let now = one.measure(now, settings).await?;
+                (one.measure(against, settings).await?, now)
+            };
+            let measured = CpuPair { before_us, now_us };
+            let (name, ratio) = (one.scenario.name(), measured.ratio());
+            eprintln!("{name}: pair {pair} of {pairs}: {before_us:.1} µs before, {now_us:.1} µs now, ratio {ratio:.3}");
+            one.add(measured);
         }
     }
+    let overall = overall(&scenarios);
+    Ok(ComparisonReport {
+        cores: super::cores(),
+        payload_bytes: settings.payload,
+        against: against.into(),
+        overall,
+        scenarios,
+    })
+}
 
-    fn swap_roles(&mut self) {
-        for pair in &mut self.pairs {
-            *pair = CpuPair { before_us: pair.now_us, now_us: pair.before_us };
+impl ScenarioComparison {
+    pub(super) fn new(scenario: BenchScenario) -> Self {
+        let (before_cpu_us, now_cpu_us, ratio) = (f64::NAN, f64::NAN, Quartiles::of([]));
+        Self { scenario, before_cpu_us, now_cpu_us, ratio, pairs: Vec::new(), lost: 0, duplicates: 0 }
+    }
+
+    pub(super) fn add(&mut self, pair: CpuPair) {
+        self.pairs.push(pair);
+        self.before_cpu_us = Quartiles::of(self.pairs.iter().map(|pair| pair.before_us)).median;
+        self.now_cpu_us = Quartiles::of(self.pairs.iter().map(|pair| pair.now_us)).median;
+        self.ratio = Quartiles::of(self.pairs.iter().map(|pair| pair.ratio()));
+    }
+
+    /// Starts a server of `posthaste`, warms it, and measures its CPU time for a delivery for one round, in µs.
+    async fn measure(&mut self, posthaste: &Path, settings: &BenchSettings) -> Result<f64, CannotRun> {
+        let measured = self.round(posthaste, settings).await;
+        let (name, posthaste) = (self.scenario.name(), posthaste.display());
+        measured.context(format!(
+            "{name} with the server of {posthaste}, which must be a `posthaste` with the command `bench`"
+        ))
+    }
+
+    async fn round(&mut self, posthaste: &Path, settings: &BenchSettings) -> Result<f64, CannotRun> {
+        let load = RoundLoad::of(settings);
+        let server = MeasuredServer::start(posthaste, &settings.program, self.scenario.shape()).await?;
+        let mut server = warm_up(server, &load).await?;
+        let before = server.cpu()?;
+        server.round(&load).await?;
+        tokio::time::sleep(FOLLOWED_WITHIN).await;
+        let spent = server.cpu()?.saturating_sub(before);
+        let (arrived, expected) = server.arrived().await?;
+        self.lost += expected.saturating_sub(arrived.distinct);
+        self.duplicates += arrived.taken.saturating_sub(arrived.distinct);
+        Ok(spent.as_secs_f64() * 1e6 / arrived.distinct as f64)
+    }
+}
+
+impl AsRef<[CpuPair]> for ScenarioComparison {
+    fn as_ref(&self) -> &[CpuPair] {
+        &self.pairs
+    }
+}
+
+impl ComparisonReport {
+    /// The comparison as a table for a terminal.
+    pub fn table(&self) -> String {
+        let ratio = |of: Quartiles| [of.median, of.lower, of.upper].map(|value| format!("{value:.3}")).into_iter();
+        let heads = ["before", "now", "ratio", "lower quartile", "upper quartile"].map(str::to_owned);
+        let mut rows = vec![tables::row("", heads.into_iter())];
+        for one in &self.scenarios {
+            let cpu = [one.before_cpu_us, one.now_cpu_us].map(|cpu_us| format!("{cpu_us:.1} µs"));
+            rows.push(tables::row(one.scenario.name(), cpu.into_iter().chain(ratio(one.ratio))));
         }
+        rows.push(tables::row("overall", [String::new(), String::new()].into_iter().chain(ratio(self.overall))));
+        format!("server CPU for each delivery, now and in {}\n{}", self.against.display(), aligned("  ", &rows))
     }
-}
 
-fn ratio_max(options: &Options) -> f64 {
-    let max = options.at_most.unwrap_or(RATIO_MAX);
-    if options.quick { max * QUICK_SLACK } else { max }
-}
-
-fn ratio_of(scenarios: &[ComparedScenario]) -> Quartiles {
-    overall(&scenarios.iter().map(|scenario| scenario.pairs.clone()).collect::<Vec<_>>())
-}
-
-/// The figures of a comparison. Only the overall ratio has a bar; quartiles and the ratios of single scenarios are
-/// shown to explain it, and need only exist.
-fn judged(scenarios: &[ComparedScenario], pairs: u64, options: &Options) -> Vec<Figure> {
-    let sum = |part: fn(&ComparedScenario) -> f64| scenarios.iter().map(part).sum::<f64>();
-    let measured = scenarios.iter().map(|scenario| scenario.pairs.len()).min().unwrap_or_default();
-    let ratio = ratio_of(scenarios);
-    let measured_ratio = |name: &str, value| Figure::at_least(name, value, "ratio", 0.0);
-    let mut figures = vec![
-        Figure::at_least("pairs", count(measured), "pairs", count(usize::try_from(pairs).unwrap_or(usize::MAX))),
-        Figure::at_most("lost", sum(|one| one.lost), "deliveries", 0.0),
-        Figure::at_most("duplicates", sum(|one| one.duplicates), "deliveries", 0.0),
-        Figure::at_most("cpu_ratio", ratio.median, "ratio", ratio_max(options)),
-        measured_ratio("cpu_ratio_lower_quartile", ratio.lower),
-        measured_ratio("cpu_ratio_upper_quartile", ratio.upper),
-    ];
-    for scenario in scenarios {
-        let ratio = Quartiles::of(scenario.pairs.iter().map(|pair| pair.ratio()));
-        figures.push(measured_ratio(&format!("{}_cpu_ratio", scenario.name), ratio.median));
+    /// # Errors
+    /// If a delivery was lost or came twice.
+    pub fn check(&self) -> Result<(), CannotRun> {
+        self.scenarios.iter().try_for_each(|one| check_exact(one.scenario.name(), one.lost, one.duplicates))
     }
-    figures
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report(ratio: f64, pairs: usize) -> Value {
-        let pair = serde_json::json!({"before_cpu_us": 40.0, "now_cpu_us": 40.0 * ratio});
-        let scenario = |name: &str| {
-            let pairs = vec![pair.clone(); pairs];
-            serde_json::json!({"scenario": name, "pairs": pairs, "lost": 0, "duplicates": 0})
-        };
-        serde_json::json!({"scenarios": [scenario("single"), scenario("fan-out")]})
-    }
-
-    /// The names of the figures that miss their bars.
-    fn short(report: &Value, options: &Options) -> Vec<String> {
-        let scenarios = ComparedScenario::all_in(report).expect("the report has scenarios");
-        let figures = judged(&scenarios, PAIRS_MIN, options);
-        figures.into_iter().filter(|figure| !figure.is_ok()).map(|figure| figure.name).collect()
-    }
-
     #[test]
-    fn ratio_above_the_bar_falls_short() {
-        let options = Options::default();
-        assert_eq!(short(&report(1.05, 9), &options), ["cpu_ratio"]);
-        assert!(short(&report(1.02, 9), &options).is_empty());
-        assert!(short(&report(0.9, 9), &options).is_empty());
-    }
-
-    #[test]
-    fn bar_of_the_command_line_replaces_the_default() {
-        let at_most = |at_most| Options { at_most: Some(at_most), ..Options::default() };
-        assert!(short(&report(1.05, 9), &at_most(1.06)).is_empty());
-        assert_eq!(short(&report(0.97, 9), &at_most(0.95)), ["cpu_ratio"]);
-    }
-
-    #[test]
-    fn quick_form_has_a_bar_three_times_as_wide() {
-        let quick = Options { quick: true, ..Options::default() };
-        assert!(short(&report(2.0, 9), &quick).is_empty());
-        assert_eq!(short(&report(3.2, 9), &quick), ["cpu_ratio"]);
-    }
-
-    #[test]
-    fn fewer_pairs_than_requested_fall_short() {
-        assert_eq!(short(&report(1.0, 8), &Options::default()), ["pairs"]);
-    }
-
-    #[test]
-    fn pair_without_a_figure_falls_short() {
-        let mut report = report(1.0, 9);
-        report["scenarios"][0]["pairs"][4] = serde_json::json!({});
-        let short = short(&report, &Options::default());
-        assert!(short.contains(&"cpu_ratio".to_owned()) && short.contains(&"single_cpu_ratio".to_owned()), "{short:?}");
-    }
-
-    #[test]
-    fn report_without_scenarios_cannot_be_judged() {
-        assert!(ComparedScenario::all_in(&serde_json::json!({"scenarios": []})).is_err());
-        assert!(ComparedScenario::all_in(&serde_json::json!({})).is_err());
-    }
-
-    #[test]
-    fn swapped_roles_turn_a_saving_into_a_loss() {
-        let mut scenarios = ComparedScenario::all_in(&report(0.8, 9)).expect("the report has scenarios");
-        scenarios.iter_mut().for_each(ComparedScenario::swap_roles);
-        let figures = judged(&scenarios, PAIRS_MIN, &Options::default());
-        assert!(figures.iter().any(|figure| figure.name == "cpu_ratio" && !figure.is_ok()));
+    fn a_comparison_is_a_table_of_medians_and_quartiles() {
+        let mut single = ScenarioComparison::new(BenchScenario::Single);
+        [40.0, 48.0, 44.0].into_iter().for_each(|now_us| single.add(CpuPair { before_us: 40.0, now_us }));
+        let (against, overall) = (PathBuf::from("old/posthaste"), overall(std::slice::from_ref(&single)));
+        let report = ComparisonReport { cores: 2, payload_bytes: 600, against, overall, scenarios: vec![single] };
+        let expected = "\
+server CPU for each delivery, now and in old/posthaste
+            before      now  ratio  lower quartile  upper quartile
+  single   40.0 µs  44.0 µs  1.100           1.050           1.150
+  overall                    1.100           1.050           1.150
+";
+        assert_eq!(report.table(), expected);
     }
 }

@@ -4,36 +4,39 @@
 //! The builds are measured in pairs, one right after the other, and only the ratio within a pair counts, so that a
 //! slowdown of the machine that is longer than a pair affects both.
 
+use serde::Serialize;
+
 /// The CPU time of a delivery in two builds that were measured one after the other, in µs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CpuPair {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct CpuPair {
     /// In the older build.
-    pub before_us: f64,
+    #[serde(rename = "before_cpu_us")]
+    pub(super) before_us: f64,
     /// In the build under test.
-    pub now_us: f64,
+    #[serde(rename = "now_cpu_us")]
+    pub(super) now_us: f64,
 }
 
 impl CpuPair {
     /// New by old; above 1 if a delivery costs more now.
-    pub fn ratio(self) -> f64 {
+    pub(super) fn ratio(self) -> f64 {
         self.now_us / self.before_us
     }
 }
 
 /// The quartiles of a list of values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quartiles {
-    /// The first quartile.
-    pub lower: f64,
-    /// The second quartile.
-    pub median: f64,
-    /// The third quartile.
-    pub upper: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Quartiles {
+    #[serde(rename = "lower_quartile")]
+    pub(super) lower: f64,
+    pub(super) median: f64,
+    #[serde(rename = "upper_quartile")]
+    pub(super) upper: f64,
 }
 
 impl Quartiles {
     /// Computes the quartiles, interpolating between neighbours. They are NaN for an empty list, or if a value is NaN.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         if values.iter().any(|value| value.is_nan()) {
@@ -55,12 +58,11 @@ fn quantile(sorted: &[f64], quarter: usize) -> f64 {
 /// The ratio over all scenarios: for each pair the geometric mean, so that no scenario weighs more because its
 /// deliveries cost more. Scenarios have their pairs in the order in which they were measured; pairs that one of them
 /// lacks are left out.
-pub fn overall(scenarios: &[Vec<CpuPair>]) -> Quartiles {
-    let pairs = scenarios.iter().map(Vec::len).min().unwrap_or_default();
-    #[expect(clippy::cast_precision_loss, reason = "a handful of scenarios")]
+pub(super) fn overall<P: AsRef<[CpuPair]>>(scenarios: &[P]) -> Quartiles {
+    let pairs = scenarios.iter().map(|pairs| pairs.as_ref().len()).min().unwrap_or_default();
     let count = scenarios.len() as f64;
     let mean = |pair: usize| {
-        let logarithms = scenarios.iter().filter_map(|pairs| pairs.get(pair)).map(|pair| pair.ratio().ln());
+        let logarithms = scenarios.iter().filter_map(|pairs| pairs.as_ref().get(pair)).map(|pair| pair.ratio().ln());
         (logarithms.sum::<f64>() / count).exp()
     };
     Quartiles::of((0..pairs).map(mean))
@@ -113,6 +115,6 @@ mod tests {
     fn pairs_that_a_scenario_lacks_are_left_out_of_the_overall_ratio() {
         assert_near(overall(&[pairs(&[1.2; 9]), pairs(&[1.2; 3])]).median, 1.2);
         assert!(overall(&[pairs(&[1.0; 9]), Vec::new()]).median.is_nan());
-        assert!(overall(&[]).median.is_nan());
+        assert!(overall::<Vec<CpuPair>>(&[]).median.is_nan());
     }
 }

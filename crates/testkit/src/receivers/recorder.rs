@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::HeaderMap;
 use hyper::{Request, StatusCode};
-use posthaste_crypto::signature::{Received, Secret, TOLERANCE, verify};
+use posthaste_crypto::signature::Secret;
 use posthaste_engine::clock::{Clock, SystemClock};
 
-use super::{HttpReceiver, Responder, TimedResponse, field};
+use super::{HttpReceiver, Responder, TimedResponse, field, is_signed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
@@ -91,15 +91,8 @@ impl Responder for RequestRecorder {
     fn answer(&self, request: Request<Bytes>) -> TimedResponse {
         let field = |name| field(&request, name);
         let (message, delivery) = (field("webhook-id").to_owned(), field("posthaste-delivery").to_owned());
-        let received = Received {
-            id: &message,
-            timestamp: field("webhook-timestamp"),
-            signature: field("webhook-signature"),
-            body: request.body(),
-        };
         let at = self.clock.now();
-        let secrets = std::slice::from_ref(&self.secret);
-        let is_signed = verify(secrets, &received, at.as_millis() / 1_000, TOLERANCE).is_ok();
+        let is_signed = is_signed(&self.secret, &request, at);
         let mut log = self.log();
         let answered = self.status(log.len() + 1);
         let mut answer = TimedResponse::from(answered);

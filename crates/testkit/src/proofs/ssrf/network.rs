@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use hyper::header::{HeaderMap, HeaderName};
 use hyper::{Request, StatusCode};
-use posthaste_engine::connector::{self, Connector, Dial, ConnectorJob, NoAnswer, Resolve};
+use posthaste_engine::connector::{self, Connector, ConnectorJob, Dial, NoAnswer, Resolve};
 use posthaste_engine::target::Target;
 use tokio::net::TcpStream;
 use tokio::time::Instant;

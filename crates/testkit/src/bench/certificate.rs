@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::prove::{CannotRun, Context};
 
 const KEY: &str = "key.der";
 
@@ -19,46 +18,35 @@ pub(super) fn file(folder: &Path) -> PathBuf {
 }
 
 /// Makes a self-signed certificate and its key in a folder.
-pub(super) fn make(folder: &Path) -> Result<()> {
+pub(super) fn make(folder: &Path) -> Result<(), CannotRun> {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).context("cannot make a certificate")?;
-    std::fs::write(file(folder), pem(made.cert.der()))?;
-    std::fs::write(folder.join(KEY), made.signing_key.serialize_der())?;
-    Ok(())
-}
-
-/// Encodes a certificate as PEM.
-fn pem(certificate: &[u8]) -> String {
-    const LINE: usize = 64;
-    let text = STANDARD.encode(certificate);
-    let lines: Vec<&str> = (0..text.len()).step_by(LINE).map(|at| &text[at..text.len().min(at + LINE)]).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    std::fs::write(file(folder), made.cert.pem())?;
+    Ok(std::fs::write(folder.join(KEY), made.signing_key.serialize_der())?)
 }
 
 /// The TLS settings of a receiver with this folder's certificate.
-pub(super) fn presented(folder: &Path) -> Result<Arc<ServerConfig>> {
+pub(super) fn presented(folder: &Path) -> Result<Arc<ServerConfig>, CannotRun> {
     let certificate = read(&file(folder))?;
     let key = std::fs::read(folder.join(KEY)).context("cannot read the receiver's key")?;
-    let key = PrivatePkcs8KeyDer::from(key).into();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)?;
-    Ok(Arc::new(config))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| {
+            builder.with_no_client_auth().with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(key).into())
+        });
+    config.map(Arc::new).context("the receiver cannot use its certificate")
 }
 
 /// The TLS settings of a bare client that trusts only this certificate.
-pub(super) fn trusted(certificate: &Path) -> Result<Arc<ClientConfig>> {
+pub(super) fn trusted(certificate: &Path) -> Result<Arc<ClientConfig>, CannotRun> {
     let mut roots = RootCertStore::empty();
-    roots.add(read(certificate)?)?;
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
+    roots.add(read(certificate)?).context("the client cannot use the receiver's certificate")?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().context("the client cannot use TLS")?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-fn read(certificate: &Path) -> Result<CertificateDer<'static>> {
-    CertificateDer::from_pem_file(certificate).with_context(|| format!("cannot read {}", certificate.display()))
+fn read(certificate: &Path) -> Result<CertificateDer<'static>, CannotRun> {
+    CertificateDer::from_pem_file(certificate).context(format!("cannot read {}", certificate.display()))
 }
 
 #[cfg(test)]

@@ -9,16 +9,16 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate;
-use super::part::{BARE, DELIVERY};
-use super::tally::Tally;
+use super::requests::{BARE, DELIVERY};
+use super::tally::ArrivalTally;
+use crate::prove::CannotRun;
 
 /// The first byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 22;
@@ -30,30 +30,28 @@ const BUFFER_BYTES: usize = 8 * 1024;
 const TAKEN: &[u8] = b"HTTP/1.1 204 No Content\r\nserver: posthaste-bench\r\n\r\n";
 const REFUSED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nserver: posthaste-bench\r\ncontent-length: 0\r\n\r\n";
 
-#[derive(clap::Args)]
-pub(super) struct Args {
-    /// Use TLS with the certificate and key in this folder
-    #[arg(long)]
-    tls: Option<PathBuf>,
-    /// The share of first attempts to refuse, in percent
-    #[arg(long, default_value_t = 0)]
-    failing_percent: u64,
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReceiverSettings {
+    /// The folder of the certificate and key to use for TLS; `None` takes requests without TLS only.
+    pub(super) tls: Option<PathBuf>,
+    /// The share of first attempts to refuse, in percent.
+    pub(super) failing_percent: u64,
 }
 
 #[derive(Debug, Default)]
 struct Receiver {
     hasher: RandomState,
     failing_percent: u64,
-    deliveries: Mutex<Tally>,
-    bare: Mutex<Tally>,
+    deliveries: Mutex<ArrivalTally>,
+    bare: Mutex<ArrivalTally>,
 }
 
 /// Serves until the process is ended.
-pub(super) async fn serve(args: &Args) -> Result<()> {
+pub(super) async fn serve(settings: &ReceiverSettings) -> Result<(), CannotRun> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let tls = args.tls.as_deref().map(certificate::presented).transpose()?.map(TlsAcceptor::from);
+    let tls = settings.tls.as_deref().map(certificate::presented).transpose()?.map(TlsAcceptor::from);
     println!("listening on http://{}", listener.local_addr()?);
-    let receiver = Arc::new(Receiver { failing_percent: args.failing_percent, ..Receiver::default() });
+    let receiver = Arc::new(Receiver { failing_percent: settings.failing_percent, ..Receiver::default() });
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await?;
@@ -138,7 +136,7 @@ impl Receiver {
             "/count" => json(&lock(&self.deliveries).count(), answer)?,
             "/arrival" => json(&lock(&self.deliveries).arrival(), answer)?,
             "/reset" => {
-                *lock(&self.deliveries) = Tally::default();
+                *lock(&self.deliveries) = ArrivalTally::default();
                 answer.extend_from_slice(TAKEN);
             }
             BARE => {
@@ -172,7 +170,7 @@ fn json(of: &impl Serialize, answer: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+fn lock(tally: &Mutex<ArrivalTally>) -> MutexGuard<'_, ArrivalTally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,13 +1,14 @@
-//! Draws a [`Picture`] as an SVG without scripts, fonts or external files, readable on light and dark backgrounds.
+//! Draws charts as SVG without scripts, fonts or external files, readable on light and dark backgrounds.
 //!
 //! Colours are written twice, in classes and again for the dark scheme, and not as variables, which not every renderer
 //! supports.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use super::chart::{Load, Picture, Series, times};
+use super::{LoadChart, LoadSeries, MeanLoad, times};
 
-const WIDTH: f64 = 960.0;
+/// The width of every document.
+pub const WIDTH: f64 = 960.0;
 /// The left and right edges of the plots; labels are to the left, figures to the right.
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 712.0;
@@ -33,36 +34,81 @@ const STYLE: &str = "
   .quiet { font-size: 12px; fill: #5b6675 } .figure { font-size: 16px; font-weight: 600; fill: #1c2430 }
   .grid { stroke: #e4e8ed } .axis { stroke: #98a2b0 } .outage { fill: #1c2430; fill-opacity: 0.06 }
   .taken { fill: #0f9b83 } .failed { fill: #e5603a } .capacity { stroke: #1c2430; stroke-dasharray: 5 4 }
+  .limit { fill: #e4e8ed } .t0 { fill: #2f6fde } .t1 { fill: #e5603a } .t2 { fill: #8a63d2 } .t3 { fill: #0f9b83 }
+  .t4 { fill: #d9a514 } .t5 { fill: #6b7685 }
   @media (prefers-color-scheme: dark) {
     text, .figure { fill: #e8ecf1 } .paper { fill: #11161d } .quiet { fill: #9aa5b4 } .grid { stroke: #28323e }
     .axis { stroke: #5d6977 } .outage { fill: #e8ecf1; fill-opacity: 0.08 }
-    .taken { fill: #22b89c } .failed { fill: #f27852 } .capacity { stroke: #e8ecf1 }
+    .taken { fill: #22b89c } .failed { fill: #f27852 } .capacity { stroke: #e8ecf1 } .limit { fill: #28323e }
   }
 ";
 
-/// Draws the picture as an SVG document.
-pub(crate) fn render(picture: &Picture) -> String {
+/// An SVG document while it is drawn. Texts are escaped.
+pub struct SvgDrawing(String);
+
+impl SvgDrawing {
+    /// Begins a document with its title and a line below that.
+    pub fn begin(height: f64, title: &str, subtitle: &str) -> Self {
+        let mut svg = Self(format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+             aria-labelledby=\"title\">\n<title id=\"title\">{}</title>\n<style>{STYLE}</style>\n\
+             <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\" rx=\"10\"/>\n",
+            escaped(title)
+        ));
+        svg.text("title", (24.0, 40.0), title);
+        svg.text("quiet", (24.0, 62.0), subtitle);
+        svg
+    }
+
+    pub fn end(self) -> String {
+        self.0 + "</svg>\n"
+    }
+
+    pub fn text(&mut self, class: &str, (x, y): (f64, f64), words: &str) {
+        self.line(format_args!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(words)));
+    }
+
+    /// Draws a label that ends at its point, or is centred on it.
+    fn anchored(&mut self, anchor: &str, (x, y): (f64, f64), words: &str) {
+        let place = format!("x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"");
+        self.line(format_args!("<text class=\"quiet\" {place}>{}</text>", escaped(words)));
+    }
+
+    pub fn rect(&mut self, class: &str, (x, y): (f64, f64), width: f64, height: f64) {
+        let size = format!("width=\"{width:.1}\" height=\"{height:.1}\"");
+        self.line(format_args!("<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" {size}/>"));
+    }
+
+    fn path(&mut self, class: &str, d: impl Display) {
+        self.line(format_args!("<path class=\"{class}\" d=\"{d}\"/>"));
+    }
+
+    fn line(&mut self, tag: impl Display) {
+        let _ = writeln!(self.0, "{tag}");
+    }
+}
+
+fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Draws the load as an SVG document.
+pub fn render(picture: &LoadChart) -> String {
     let scale = Scale::of(picture);
     let height = TOP + picture.series.len() as f64 * (PLOT + GAP) - GAP + BOTTOM;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-labelledby=\"title\">\n<title id=\"title\">{}</title>\n<style>{STYLE}</style>\n\
-         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\" rx=\"10\"/>\n",
-        escaped(&picture.title)
-    );
-    head(&mut svg, picture);
+    let mut svg = SvgDrawing::begin(height, &picture.title, &picture.subtitle);
+    legend(&mut svg, picture);
     for (index, series) in picture.series.iter().enumerate() {
         let top = TOP + index as f64 * (PLOT + GAP);
         panel(&mut svg, &scale, series, top);
     }
     feet(&mut svg, &scale, height - BOTTOM);
-    svg += "</svg>\n";
-    svg
+    svg.end()
 }
 
 /// Maps seconds and rates to coordinates.
 struct Scale<'a> {
-    picture: &'a Picture,
+    picture: &'a LoadChart,
     /// The highest rate that is drawn.
     top: f64,
     /// The rate between two lines of the grid.
@@ -70,7 +116,7 @@ struct Scale<'a> {
 }
 
 impl<'a> Scale<'a> {
-    fn of(picture: &'a Picture) -> Self {
+    fn of(picture: &'a LoadChart) -> Self {
         let loads = picture.series.iter().flat_map(|series| points(picture, series));
         let most = loads.map(|load| load.tries).fold(picture.capacity * 1.5, f64::max).min(picture.capacity * CUT);
         Self { picture, top: most * 1.05, step: round_step(most / 4.0) }
@@ -92,113 +138,86 @@ fn round_step(least: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * decade).find(|step| *step >= least).unwrap_or(least)
 }
 
-fn points(picture: &Picture, series: &Series) -> Vec<Load> {
+fn points(picture: &LoadChart, series: &LoadSeries) -> Vec<MeanLoad> {
     series.loads(picture.length, (picture.length / POINT_SECONDS).clamp(1, POINTS_MAX))
 }
 
-fn head(svg: &mut String, picture: &Picture) {
-    text(svg, "title", (24.0, 40.0), &picture.title);
-    text(svg, "quiet", (24.0, 62.0), &picture.subtitle);
+fn legend(svg: &mut SvgDrawing, picture: &LoadChart) {
     let y = 90.0;
-    swatch(svg, "taken", (24.0, y));
-    text(svg, "quiet", (42.0, y), "taken");
-    swatch(svg, "failed", (92.0, y));
-    text(svg, "quiet", (110.0, y), "refused or turned away");
-    let _ = writeln!(svg, "<path class=\"capacity\" d=\"M262 {0}H288\"/>", y - 4.0);
-    text(svg, "quiet", (296.0, y), &format!("what the receiver can take: {} a second", picture.capacity));
+    for (x, class, words) in [(24.0, "taken", "taken"), (92.0, "failed", "refused or turned away")] {
+        let place = format!("x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" rx=\"2\"", y - 10.0);
+        svg.line(format_args!("<rect class=\"{class}\" {place}/>"));
+        svg.text("quiet", (x + 18.0, y), words);
+    }
+    svg.path("capacity", format_args!("M262 {}H288", y - 4.0));
+    svg.text("quiet", (296.0, y), &format!("what the receiver can take: {} a second", picture.capacity));
 }
 
 /// Draws a sender's plot with its figures.
-fn panel(svg: &mut String, scale: &Scale<'_>, series: &Series, top: f64) {
+fn panel(svg: &mut SvgDrawing, scale: &Scale<'_>, series: &LoadSeries, top: f64) {
     let (picture, bottom) = (scale.picture, top + PLOT);
-    text(svg, "name", (LEFT, top - 9.0), &series.name);
+    svg.text("name", (LEFT, top - 9.0), &series.name);
     let down = (scale.x(picture.outage.start), scale.x(picture.outage.end));
-    let _ = writeln!(
-        svg,
-        "<rect class=\"outage\" x=\"{:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{PLOT}\"/>",
-        down.0,
-        down.1 - down.0
-    );
+    svg.rect("outage", (down.0, top), down.1 - down.0, PLOT);
     let lines = (0..).map(|line| f64::from(line) * scale.step).take_while(|rate| *rate <= scale.top);
     for rate in lines {
         let y = bottom - scale.y(rate);
         let class = if rate > 0.0 { "grid" } else { "axis" };
-        let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
-        anchored(svg, "end", (LEFT - 8.0, y + 4.0), &format!("{rate}"));
+        svg.path(class, format_args!("M{LEFT} {y:.1}H{RIGHT}"));
+        svg.anchored("end", (LEFT - 8.0, y + 4.0), &format!("{rate}"));
     }
     areas(svg, scale, &points(picture, series), bottom);
-    let _ = writeln!(svg, "<path class=\"capacity\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", bottom - scale.y(picture.capacity));
+    svg.path("capacity", format_args!("M{LEFT} {:.1}H{RIGHT}", bottom - scale.y(picture.capacity)));
     for (index, note) in series.notes.iter().enumerate() {
-        let _ = writeln!(
-            svg,
+        svg.line(format_args!(
             "<text class=\"quiet\" x=\"{:.1}\" y=\"{:.1}\"><tspan class=\"figure\">{}</tspan> {}</text>",
             RIGHT + 24.0,
             top + 20.0 + index as f64 * NOTE,
             escaped(&note.figure),
             escaped(note.of)
-        );
+        ));
     }
 }
 
 /// Draws the areas of taken requests, and of failed ones on top.
-fn areas(svg: &mut String, scale: &Scale<'_>, loads: &[Load], bottom: f64) {
+fn areas(svg: &mut SvgDrawing, scale: &Scale<'_>, loads: &[MeanLoad], bottom: f64) {
     // A point is in the middle of its seconds.
     let x = |index: usize| scale.x((2 * index + 1) * scale.picture.length / (2 * loads.len()));
-    let line = |rate: fn(&Load) -> f64| -> Vec<String> {
-        let place = |(index, load): (usize, &Load)| format!("{:.1} {:.1}", x(index), bottom - scale.y(rate(load)));
+    let line = |rate: fn(&MeanLoad) -> f64| -> Vec<String> {
+        let place = |(index, load): (usize, &MeanLoad)| format!("{:.1} {:.1}", x(index), bottom - scale.y(rate(load)));
         loads.iter().enumerate().map(place).collect()
     };
     let (tries, mut taken) = (line(|load| load.tries), line(|load| load.taken));
     let (first, last) = (x(0), x(loads.len().saturating_sub(1)));
-    let _ = writeln!(svg, "<path class=\"taken\" d=\"M{first:.1} {bottom}L{}L{last:.1} {bottom}Z\"/>", taken.join("L"));
+    svg.path("taken", format_args!("M{first:.1} {bottom}L{}L{last:.1} {bottom}Z", taken.join("L")));
     taken.reverse();
-    let _ = writeln!(svg, "<path class=\"failed\" d=\"M{}L{}Z\"/>", tries.join("L"), taken.join("L"));
+    svg.path("failed", format_args!("M{}L{}Z", tries.join("L"), taken.join("L")));
 }
 
 /// Draws the times below the last plot.
-fn feet(svg: &mut String, scale: &Scale<'_>, bottom: f64) {
+fn feet(svg: &mut SvgDrawing, scale: &Scale<'_>, bottom: f64) {
     let outage = &scale.picture.outage;
     let ticks = [(outage.start, "down".to_owned()), (outage.end, "back".to_owned())];
     for (second, label) in ticks.into_iter().chain(times(scale.picture, 5)) {
         let x = scale.x(second);
-        let _ = writeln!(svg, "<path class=\"axis\" d=\"M{x:.1} {bottom}v5\"/>");
-        anchored(svg, "middle", (x, bottom + 20.0), &label);
+        svg.path("axis", format_args!("M{x:.1} {bottom}v5"));
+        svg.anchored("middle", (x, bottom + 20.0), &label);
     }
-    text(svg, "quiet", (LEFT, bottom + 44.0), "requests a second, over the time since the receiver is back");
-}
-
-fn swatch(svg: &mut String, class: &str, (x, y): (f64, f64)) {
-    let _ = writeln!(svg, "<rect class=\"{class}\" x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" rx=\"2\"/>", y - 10.0);
-}
-
-fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
-    let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(words));
-}
-
-/// Draws a label that ends at its point, or is centred on it.
-fn anchored(svg: &mut String, anchor: &str, (x, y): (f64, f64), words: &str) {
-    let words = escaped(words);
-    let _ = writeln!(svg, "<text class=\"quiet\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
-}
-
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    svg.text("quiet", (LEFT, bottom + 44.0), "requests a second, over the time since the receiver is back");
 }
 
 #[cfg(test)]
 mod tests {
-    use posthaste_simulator::outage::Second;
-
-    use super::super::chart::Note;
+    use super::super::{ChartNote, Second};
     use super::*;
 
-    fn picture(tries: u32) -> Picture {
-        let series = |name: &str| Series {
+    fn picture(tries: u32) -> LoadChart {
+        let series = |name: &str| LoadSeries {
             name: name.to_owned(),
-            notes: vec![Note { figure: "1,234".to_owned(), of: "tries" }],
+            notes: vec![ChartNote { figure: "1,234".to_owned(), of: "tries" }],
             seconds: vec![Second { tries, failed: tries / 2 }; 600],
         };
-        Picture {
+        LoadChart {
             title: "a < b & c".to_owned(),
             subtitle: "quietly".to_owned(),
             capacity: 50.0,

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use super::Report;
-use super::figures::Figures;
+use super::BenchReport;
+use super::figures::BenchFigures;
+use crate::prove::chart::aligned;
 
 /// A column: its two lines of heading, and the text of a cell.
-type Column = (&'static str, &'static str, fn(&Figures) -> String);
+type Column = (&'static str, &'static str, fn(&BenchFigures) -> String);
 
 const COLUMNS: &[Column] = &[
     ("accepted", "a second", |of| format!("{:.0}", of.accepted_per_second)),
@@ -22,7 +23,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// The report as text.
-pub(super) fn tables(report: &Report) -> String {
+pub(super) fn tables(report: &BenchReport) -> String {
     let mut text = format!(
         "{} cores for producer, server and receiver; payloads of {} bytes; every commit synced\n",
         report.cores, report.payload_bytes
@@ -32,19 +33,19 @@ pub(super) fn tables(report: &Report) -> String {
         row("", COLUMNS.iter().map(|(_, second, _)| (*second).to_owned())),
     ];
     for figures in &report.scenarios {
-        rows.push(row(&figures.scenario, COLUMNS.iter().map(|(_, _, value)| value(figures))));
+        rows.push(row(figures.scenario.name(), COLUMNS.iter().map(|(_, _, value)| value(figures))));
     }
-    text += &aligned(&rows);
+    text += &aligned("  ", &rows);
     text += "\nCPU, bytes and syncs are for each delivery. Where the server's CPU goes, in µs by its threads:\n";
-    text += &aligned(&threads(report));
+    text += &aligned("  ", &threads(report));
     text += "\nBeside it, in the same rounds:\n";
     for figures in &report.scenarios {
-        let _ = writeln!(text, "  {:16}{}", figures.scenario, beside(figures));
+        let _ = writeln!(text, "  {:16}{}", figures.scenario.name(), beside(figures));
     }
     text
 }
 
-fn threads(report: &Report) -> Vec<Vec<String>> {
+fn threads(report: &BenchReport) -> Vec<Vec<String>> {
     let mut names: Vec<&String> =
         report.scenarios.iter().flat_map(|figures| figures.server_cpu_us_by_thread.keys()).collect();
     names.sort();
@@ -52,12 +53,12 @@ fn threads(report: &Report) -> Vec<Vec<String>> {
     let mut rows = vec![row("", names.iter().map(ToString::to_string))];
     for figures in &report.scenarios {
         let spent = |name: &&String| figures.server_cpu_us_by_thread.get(*name).copied().unwrap_or_default();
-        rows.push(row(&figures.scenario, names.iter().map(|name| format!("{:.1}", spent(name)))));
+        rows.push(row(figures.scenario.name(), names.iter().map(|name| format!("{:.1}", spent(name)))));
     }
     rows
 }
 
-fn beside(figures: &Figures) -> String {
+fn beside(figures: &BenchFigures) -> String {
     let mut text = format!(
         "bare limit {:.0} a second at {:.1} µs a request; disk {:.0} syncs a second, p50 {:.1} ms, p99 {:.1} ms",
         figures.bare_per_second,
@@ -80,33 +81,4 @@ fn beside(figures: &Figures) -> String {
 
 pub(super) fn row(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
-}
-
-/// Aligns names to the left and figures to the right, each column as wide as its longest cell.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = width(column);
-            let _ = if column == 0 { write!(line, "  {cell:width$}") } else { write!(line, "  {cell:>width$}") };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_their_longest_cell() {
-        let rows = [row("", ["head".to_owned()].into_iter()), row("long name", ["1 µs".to_owned()].into_iter())];
-        assert_eq!(aligned(&rows), "             head\n  long name  1 µs\n");
-    }
 }

@@ -1,13 +1,11 @@
-//! Draws the figures as an SVG: the delivery rate beside the bare limit, and the server's CPU time by thread. It has no
-//! scripts, fonts or external files, and is readable on light and dark backgrounds.
+//! Draws the figures as an SVG: the delivery rate beside the bare limit, and the server's CPU time by thread.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
-use super::Report;
-use super::figures::Figures;
+use super::BenchReport;
+use super::figures::BenchFigures;
+use crate::prove::chart::svg::{SvgDrawing, WIDTH};
 
-const WIDTH: f64 = 960.0;
 /// The space at the right edge.
 const MARGIN: f64 = 24.0;
 /// The space above the first row, for the title and one line of the legend.
@@ -24,43 +22,24 @@ const TIMES: (f64, f64) = (560.0, 860.0);
 /// The number of colours, one for each kind of thread; with more threads the colours repeat.
 const COLOURS: usize = 6;
 
-const STYLE: &str = "
-  text { font-family: system-ui, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif; font-size: 13px; fill: #1c2430 }
-  .paper { fill: #ffffff } .title { font-size: 22px; font-weight: 600 } .quiet { font-size: 12px; fill: #5b6675 }
-  .limit { fill: #e4e8ed } .delivered { fill: #0f9b83 }
-  .t0 { fill: #2f6fde } .t1 { fill: #e5603a } .t2 { fill: #8a63d2 } .t3 { fill: #0f9b83 } .t4 { fill: #d9a514 }
-  .t5 { fill: #6b7685 }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #e8ecf1 } .paper { fill: #11161d } .quiet { fill: #9aa5b4 } .limit { fill: #28323e }
-    .delivered { fill: #22b89c }
-  }
-";
-
 /// Draws the report as an SVG document.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &BenchReport) -> String {
     let scale = Scale::of(report);
     let places = scale.places();
     let top = TOP + LINE * places.last().map_or(0.0, |(_, line)| *line);
     let height = top + ROW * report.scenarios.len() as f64 + 24.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-labelledby=\"title\">\n<title id=\"title\">What this machine delivers</title>\n<style>{STYLE}</style>\n\
-         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\" rx=\"10\"/>\n"
-    );
-    text(&mut svg, "title", (24.0, 40.0), "What this machine delivers");
     let of = format!(
         "{} cores for producer, server and receiver, payloads of {} bytes, every commit synced",
         report.cores, report.payload_bytes
     );
-    text(&mut svg, "quiet", (24.0, 62.0), &of);
-    text(&mut svg, "quiet", (RATES.0, 92.0), "delivered a second, within the bare limit");
-    text(&mut svg, "quiet", (TIMES.0, 92.0), "server CPU for each delivery, µs by thread");
+    let mut svg = SvgDrawing::begin(height, "What this machine delivers", &of);
+    svg.text("quiet", (RATES.0, 92.0), "delivered a second, within the bare limit");
+    svg.text("quiet", (TIMES.0, 92.0), "server CPU for each delivery, µs by thread");
     scale.legend(&mut svg, &places);
     for (index, figures) in report.scenarios.iter().enumerate() {
         scale.row(&mut svg, figures, top + ROW * index as f64);
     }
-    svg += "</svg>\n";
-    svg
+    svg.end()
 }
 
 /// Maps rates and times to lengths.
@@ -71,8 +50,8 @@ struct Scale<'a> {
 }
 
 impl<'a> Scale<'a> {
-    fn of(report: &'a Report) -> Self {
-        let most = |value: fn(&Figures) -> f64| report.scenarios.iter().map(value).fold(1.0, f64::max);
+    fn of(report: &'a BenchReport) -> Self {
+        let most = |value: fn(&BenchFigures) -> f64| report.scenarios.iter().map(value).fold(1.0, f64::max);
         let threads: BTreeSet<&str> = report
             .scenarios
             .iter()
@@ -100,30 +79,30 @@ impl<'a> Scale<'a> {
         self.threads.iter().map(place).collect()
     }
 
-    fn legend(&self, svg: &mut String, places: &[(f64, f64)]) {
+    fn legend(&self, svg: &mut SvgDrawing, places: &[(f64, f64)]) {
         for (index, (name, (x, line))) in self.threads.iter().zip(places).enumerate() {
             let y = TOP + LINE * line;
-            bar(svg, &colour(index), (*x, y - 24.0), 10.0, 10.0);
-            text(svg, "quiet", (x + 14.0, y - 15.0), name);
+            svg.rect(&colour(index), (*x, y - 24.0), 10.0, 10.0);
+            svg.text("quiet", (x + 14.0, y - 15.0), name);
         }
     }
 
-    fn row(&self, svg: &mut String, figures: &Figures, y: f64) {
+    fn row(&self, svg: &mut SvgDrawing, figures: &BenchFigures, y: f64) {
         let baseline = y + BAR - 3.0;
-        text(svg, "", (24.0, baseline), &figures.scenario);
+        svg.text("", (24.0, baseline), figures.scenario.name());
         let length = |rate: f64| (RATES.1 - RATES.0) * (rate / self.rate_max).max(0.0);
-        bar(svg, "limit", (RATES.0, y), length(figures.bare_per_second), BAR);
-        bar(svg, "delivered", (RATES.0, y + 3.0), length(figures.delivered_per_second), BAR - 6.0);
+        svg.rect("limit", (RATES.0, y), length(figures.bare_per_second), BAR);
+        svg.rect("taken", (RATES.0, y + 3.0), length(figures.delivered_per_second), BAR - 6.0);
         let rate = format!("{:.0} ({:.2})", figures.delivered_per_second, figures.delivered_per_bare);
-        text(svg, "", (RATES.1 + 10.0, baseline), &rate);
+        svg.text("", (RATES.1 + 10.0, baseline), &rate);
         let mut x = TIMES.0;
         for (index, name) in self.threads.iter().enumerate() {
             let spent = figures.server_cpu_us_by_thread.get(*name).copied().unwrap_or_default();
             let length = (TIMES.1 - TIMES.0) * (spent / self.cpu_max).max(0.0);
-            bar(svg, &colour(index), (x, y), length, BAR);
+            svg.rect(&colour(index), (x, y), length, BAR);
             x += length;
         }
-        text(svg, "", (TIMES.1 + 10.0, baseline), &format!("{:.1} µs", figures.server_cpu_us));
+        svg.text("", (TIMES.1 + 10.0, baseline), &format!("{:.1} µs", figures.server_cpu_us));
     }
 }
 
@@ -134,18 +113,6 @@ fn entry_width(name: &str) -> f64 {
 
 fn colour(index: usize) -> String {
     format!("t{}", index % COLOURS)
-}
-
-fn bar(svg: &mut String, class: &str, (x, y): (f64, f64), width: f64, height: f64) {
-    let _ = writeln!(
-        svg,
-        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
-    );
-}
-
-/// Draws a fixed text, in which nothing needs to be escaped.
-fn text(svg: &mut String, class: &str, (x, y): (f64, f64), words: &str) {
-    let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
 }
 
 #[cfg(test)]

@@ -1,74 +1,101 @@
-//! The load on a receiver over time, as text: one small chart for each sender, all on one scale.
+//! The charts and tables of `demo`, `bench` and `simulate`: the load on a receiver over time, as text and as
+//! [`svg`], and figures in aligned columns.
 //!
-//! A column is the mean of its seconds. Loads far above the receiver's capacity are cut and marked, since they would
-//! flatten the rest; `svg.rs` draws the same [`Picture`] with more room.
+//! A chart of the load is one small chart for each sender, all on one scale. A column is the mean of its seconds. Loads
+//! far above the receiver's capacity are cut and marked, since they would flatten the rest.
+
+pub mod svg;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use posthaste_core::time::human;
-use posthaste_simulator::outage::Second;
+
+/// What reached the receiver in one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Requests, and attempts to connect while it is down.
+    pub tries: u32,
+    /// Those of them that it did not take.
+    pub failed: u32,
+}
 
 /// The data of a chart, for text and SVG.
-pub(crate) struct Picture {
+pub struct LoadChart {
     /// The subject, in one line.
-    pub(crate) title: String,
+    pub title: String,
     /// The parameters of the run, in one line.
-    pub(crate) subtitle: String,
+    pub subtitle: String,
     /// Requests a second the receiver can take.
-    pub(crate) capacity: f64,
+    pub capacity: f64,
     /// The receiver's outage, in seconds from the beginning.
-    pub(crate) outage: Range<usize>,
+    pub outage: Range<usize>,
     /// The number of seconds drawn.
-    pub(crate) length: usize,
+    pub length: usize,
     /// The senders, each of which has a chart of its own.
-    pub(crate) series: Vec<Series>,
+    pub series: Vec<LoadSeries>,
+}
+
+impl LoadChart {
+    /// The load around an outage. Times are counted from the beginning.
+    pub fn around(
+        outage: Range<Duration>,
+        length: Duration,
+        capacity: f64,
+        subtitle: String,
+        series: Vec<LoadSeries>,
+    ) -> Self {
+        let seconds = |time: Duration| usize::try_from(time.as_secs()).unwrap_or(usize::MAX);
+        let title = format!("The load on a receiver that was down for {}", human(outage.end - outage.start));
+        let (outage, length) = (seconds(outage.start)..seconds(outage.end), seconds(length));
+        Self { title, subtitle, capacity, outage, length, series }
+    }
 }
 
 /// The load on the receiver under one sender.
-pub(crate) struct Series {
+pub struct LoadSeries {
     /// The sender's name.
-    pub(crate) name: String,
+    pub name: String,
     /// The sender's figures, the most important first.
-    pub(crate) notes: Vec<Note>,
+    pub notes: Vec<ChartNote>,
     /// The requests that reached the receiver in each second.
-    pub(crate) seconds: Vec<Second>,
+    pub seconds: Vec<Second>,
 }
 
 /// A figure beside a chart.
-pub(crate) struct Note {
+pub struct ChartNote {
     /// The value, such as `376,060`.
-    pub(crate) figure: String,
+    pub figure: String,
     /// The explanation, such as `tries into the outage`.
-    pub(crate) of: &'static str,
+    pub of: &'static str,
 }
 
 /// Requests a second, as the mean over some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Load {
+struct MeanLoad {
     /// All requests.
-    pub(crate) tries: f64,
+    tries: f64,
     /// Requests that the receiver took.
-    pub(crate) taken: f64,
+    taken: f64,
 }
 
-impl Series {
+impl LoadSeries {
     /// The first `length` seconds as `count` means.
-    pub(crate) fn loads(&self, length: usize, count: usize) -> Vec<Load> {
+    fn loads(&self, length: usize, count: usize) -> Vec<MeanLoad> {
         let load = |index: usize| {
             let (from, to) = (index * length / count, (index + 1) * length / count);
             let seconds = self.seconds.get(from..to.max(from + 1).min(self.seconds.len())).unwrap_or_default();
             let mean = |rate: fn(&Second) -> u32| {
                 seconds.iter().map(|second| f64::from(rate(second))).sum::<f64>() / seconds.len().max(1) as f64
             };
-            Load { tries: mean(|second| second.tries), taken: mean(|second| second.tries - second.failed) }
+            MeanLoad { tries: mean(|second| second.tries), taken: mean(|second| second.tries - second.failed) }
         };
         (0..count).map(load).collect()
     }
 }
 
 /// The largest width of a chart, and the width without a terminal.
-pub(crate) const WIDTH: usize = 100;
+pub const WIDTH: usize = 100;
 /// The smallest width of a chart; it wraps in a narrower terminal.
 const WIDTH_MIN: usize = 40;
 /// The column in which the chart begins.
@@ -83,10 +110,11 @@ const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'
 const LEGEND: [&str; 4] = ["█ taken", "░ refused or turned away", "╌ what the receiver can take", "▲ more than fits"];
 
 /// Draws the charts for a terminal of this width.
-pub(crate) fn terminal(picture: &Picture, width: usize) -> String {
+pub fn terminal(picture: &LoadChart, width: usize) -> String {
     let width = width.clamp(WIDTH_MIN, WIDTH);
     let columns = width - MARGIN;
-    let charts: Vec<Vec<Load>> = picture.series.iter().map(|series| series.loads(picture.length, columns)).collect();
+    let charts: Vec<Vec<MeanLoad>> =
+        picture.series.iter().map(|series| series.loads(picture.length, columns)).collect();
     let grid = Grid::of(picture, &charts, columns);
     let mut lines = Vec::new();
     for (series, loads) in picture.series.iter().zip(&charts) {
@@ -134,7 +162,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn of(picture: &Picture, charts: &[Vec<Load>], columns: usize) -> Self {
+    fn of(picture: &LoadChart, charts: &[Vec<MeanLoad>], columns: usize) -> Self {
         let row = picture.capacity / ROWS_TO_CAPACITY as f64;
         let most = charts.iter().flatten().map(|load| load.tries).fold(0.0, f64::max);
         let rows = (ROWS_MIN..ROWS_MAX).find(|rows| most <= *rows as f64 * row).unwrap_or(ROWS_MAX);
@@ -142,7 +170,7 @@ impl Grid {
     }
 
     /// The lines of one chart, from top to base.
-    fn rows(&self, picture: &Picture, loads: &[Load]) -> Vec<String> {
+    fn rows(&self, picture: &LoadChart, loads: &[MeanLoad]) -> Vec<String> {
         let line = |row: usize| {
             let label = match row + 1 {
                 ROWS_TO_CAPACITY => rate(picture.capacity),
@@ -161,7 +189,7 @@ impl Grid {
     }
 
     /// The character for the part of a load that is in this row, counted from 0 at the base.
-    fn cell(&self, load: Load, row: usize) -> char {
+    fn cell(&self, load: MeanLoad, row: usize) -> char {
         let filled = |rate: f64| (rate / self.row - row as f64).clamp(0.0, 1.0);
         if row + 1 == self.rows && load.tries > self.rows as f64 * self.row {
             return '▲';
@@ -185,13 +213,13 @@ fn rate(rate: f64) -> String {
 }
 
 /// A block character filled from below by this share.
-pub(crate) fn bar(filled: f64) -> char {
+pub fn bar(filled: f64) -> char {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 8")]
     let eighths = (filled.clamp(0.0, 1.0) * 8.0).round() as usize;
     EIGHTHS[eighths]
 }
 
-fn times_below(picture: &Picture, columns: usize) -> String {
+fn times_below(picture: &LoadChart, columns: usize) -> String {
     let mut line = vec![' '; MARGIN + columns];
     let mut put = |second: usize, words: &str| {
         let at = MARGIN + (second * columns).div_ceil(picture.length.max(1));
@@ -210,7 +238,7 @@ fn times_below(picture: &Picture, columns: usize) -> String {
 }
 
 /// At most `most` round times after the recovery, as the second and its label.
-pub(crate) fn times(picture: &Picture, most: usize) -> Vec<(usize, String)> {
+fn times(picture: &LoadChart, most: usize) -> Vec<(usize, String)> {
     let after = picture.length.saturating_sub(picture.outage.end);
     let steps = [10, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400];
     let step = steps.into_iter().find(|step| after / step <= most).unwrap_or(28_800);
@@ -218,24 +246,54 @@ pub(crate) fn times(picture: &Picture, most: usize) -> Vec<(usize, String)> {
     (1..=after / step).map(|tick| (picture.outage.end + tick * step, label(tick * step))).collect()
 }
 
+/// Aligns the first column to the left and the others to the right, each as wide as its longest cell. Each line begins
+/// with `indent`.
+pub fn aligned(indent: &str, rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let line = |row: &Vec<String>| {
+        let cell = |(column, cell): (usize, &String)| match column {
+            0 => format!("{cell:width$}", width = width(0)),
+            _ => format!("  {cell:>width$}", width = width(column)),
+        };
+        let cells: String = row.iter().enumerate().map(cell).collect();
+        format!("{indent}{cells}").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// 910 seconds, so that a column is ten of them: the usual load, an outage, this load, the usual load.
-    fn picture(back: Second) -> Picture {
+    fn picture(back: Second) -> LoadChart {
         let usual = Second { tries: 30, failed: 0 };
         let down = Second { tries: 25, failed: 25 };
         let parts = [(100, usual), (200, down), (300, back), (310, usual)];
         let seconds = parts.iter().flat_map(|(count, second)| std::iter::repeat_n(*second, *count)).collect();
-        let notes = vec![Note { figure: "5,000".to_owned(), of: "tries into the outage" }];
-        Picture {
+        let notes = vec![ChartNote { figure: "5,000".to_owned(), of: "tries into the outage" }];
+        LoadChart {
             title: String::new(),
             subtitle: String::new(),
             capacity: 50.0,
             outage: 100..300,
             length: 910,
-            series: vec![Series { name: "a sender".to_owned(), notes, seconds }],
+            series: vec![LoadSeries { name: "a sender".to_owned(), notes, seconds }],
         }
     }
 
@@ -266,7 +324,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal_or_100() {
         for (length, width) in [(31, 100), (910, 80), (5_000, 60), (86_400, 40), (910, usize::MAX)] {
-            let drawn = terminal(&Picture { length, ..picture(Second { tries: 40, failed: 0 }) }, width);
+            let drawn = terminal(&LoadChart { length, ..picture(Second { tries: 40, failed: 0 }) }, width);
             assert!(drawn.lines().all(|line| line.chars().count() <= width.min(100)), "{drawn}");
             assert!(drawn.contains("█ taken") && drawn.contains("▲ more than fits"), "{drawn}");
         }
@@ -279,8 +337,21 @@ mod tests {
 
     #[test]
     fn a_run_shorter_than_the_picture_leaves_it_empty() {
-        let Picture { series, .. } = picture(Second { tries: 40, failed: 0 });
+        let LoadChart { series, .. } = picture(Second { tries: 40, failed: 0 });
         let loads = series[0].loads(1_820, 182);
         assert_eq!((loads[90].tries, loads[91].tries, loads[181].tries), (30.0, 0.0, 0.0));
+    }
+    #[test]
+    fn columns_are_as_wide_as_their_longest_cell() {
+        let rows = [["", "head"], ["long name", "1 µs"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned("  ", &rows), "             head\n  long name  1 µs\n");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")];
+        for (number, text) in cases {
+            assert_eq!(grouped(number), text);
+        }
     }
 }

@@ -71,13 +71,14 @@ impl SourceFile {
     }
 }
 
-/// Folders and files that are not checked. In a second work tree `.git` is a file.
+/// Folders and files of the workspace's own folder that are not checked; a module may have such a name. In a second
+/// work tree `.git` is a file.
 const FOREIGN: &[&str] = &[".git", "target", "posthaste-data"];
 
 /// Every text file of the workspace, sorted by path.
 pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     let mut paths = Vec::new();
-    list(root, &mut paths)?;
+    list(root, FOREIGN, &mut paths)?;
     paths.sort();
     let mut files = Vec::new();
     for path in paths {
@@ -91,17 +92,17 @@ pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-fn list(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+fn list(folder: &Path, foreign: &[&str], paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let entry = entry?;
-        if FOREIGN.iter().any(|name| entry.file_name() == *name) {
+        if foreign.iter().any(|name| entry.file_name() == *name) {
             continue;
         }
         let kind = entry.file_type()?;
         if kind.is_file() {
             paths.push(entry.path());
         } else if kind.is_dir() {
-            list(&entry.path(), paths)?;
+            list(&entry.path(), &[], paths)?;
         }
     }
     Ok(())
@@ -277,6 +278,17 @@ mod tests {
     fn a_file_of_a_tests_folder_is_all_test_code() {
         let file = SourceFile::new(Path::new(""), "crates/core/tests/it/main.rs", "fn a() {}");
         assert!(file.is_test(0));
+    }
+
+    #[test]
+    fn a_module_with_the_name_of_the_build_folder_is_checked() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for folder in ["target", "crates/engine/src/target"] {
+            fs::create_dir_all(root.path().join(folder)).expect("a folder is made");
+            fs::write(root.path().join(folder).join("host.rs"), "fn f() {}").expect("a file is written");
+        }
+        let paths: Vec<String> = read_all(root.path()).expect("files").into_iter().map(|file| file.path).collect();
+        assert_eq!(paths, ["crates/engine/src/target/host.rs"]);
     }
 
     #[test]

@@ -159,7 +159,9 @@ fn exported_types(code: &str) -> Vec<(usize, &str)> {
     let mut at = 0;
     for line in code.split_inclusive('\n') {
         let item = line.trim_start().strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
-            Some(scoped) => scoped.split_once(')').map_or("", |(_, item)| item),
+            // A type with `pub(in …)` stays close to its module, and is not counted.
+            Some(scoped) if !scoped.starts_with("in ") => scoped.split_once(')').map_or("", |(_, item)| item),
+            Some(_) => "",
             None => rest,
         });
         let name = item.and_then(|item| item.strip_prefix(" struct ").or_else(|| item.strip_prefix(" enum ")));

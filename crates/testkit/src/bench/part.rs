@@ -1,4 +1,4 @@
-//! The processes of the bench beside the server: `bench-part peer JSON`, where the JSON is a [`BenchPart`].
+//! The processes of the bench beside the server: `bench-part peer JSON`, where the JSON is a `BenchPart`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

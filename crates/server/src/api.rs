@@ -62,7 +62,7 @@ use posthaste_core::policy::nearest;
 pub type Answer = Result<Response, Problem>;
 
 /// What handlers get of the API.
-pub type ApiState<S, C> = State<Arc<Api<S, C>>>;
+pub type ApiRef<S, C> = State<Arc<Api<S, C>>>;
 
 /// The media type of JSON lines.
 const NDJSON: &str = "application/x-ndjson";

@@ -1,8 +1,8 @@
 //! Reads a JSON object field by field and collects every fault for one answer.
 //!
 //! A body is scanned once; a field's text is parsed only when a handler reads the field, so a payload is never parsed.
-//! A field that no handler has read by the end is unknown: the complaint names the nearest known field. Parsers of
-//! single values are in [`value`](crate::value).
+//! A field that no handler has read by the end is unknown: the complaint names the nearest known field. Handlers
+//! declare their fields with [`body!`](crate::body_fields); parsers of single values are in [`value`](crate::value).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -2,9 +2,10 @@
 //!
 //! Bodies and parameters are documented by the types and tables that write and parse them: answers by their
 //! `Serialize` types, request bodies by [`body!`](crate::body_fields), query parameters by the lists that handlers pass
-//! to the parser. What cannot be derived from those (summaries, scopes, statuses) is in `OPERATIONS` of each handlers'
-//! file in [`api`](crate::api). Tests compare the rest: each route of [`ROUTES`](api::ROUTES) must be documented, and the scope that
-//! a route needs, its parameters and its answers must be those of the document.
+//! to the parser. The schema of `KeyView` is named `Key`. What cannot be derived (summaries, scopes, statuses) is in
+//! `OPERATIONS` of each handlers' file in [`api`]. Tests compare it with the server: each route of
+//! [`ROUTES`](api::ROUTES) must be documented, and the scope that a route needs, its parameters and its answers must be
+//! those of the document.
 
 mod document;
 

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
 use super::list::{ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiState, json, no_parameters, tenants};
+use super::{Answer, Api, ApiRef, json, no_parameters, tenants};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiTime, ApiWord};
@@ -49,7 +49,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<CheckpointView>(200, "The checkpoint.")]),
 ];
 
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
     let list = query.list(&api, Sees::All, &filter);
@@ -173,7 +173,7 @@ impl Filter {
 
 /// `GET /v1/audit/checkpoint`: signs a checkpoint now. A copy kept elsewhere reveals any later change of what precedes
 /// it.
-pub async fn checkpoint<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn checkpoint<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let signed = api.engine.checkpoint().await?.ok_or_else(|| Problem::no_such("checkpoint"))?;
     let key = api.engine.checkpoint_key();

@@ -17,7 +17,7 @@ use super::caller::{Caller, SEND};
 use super::idempotency::{key_of_line, stands_for};
 use super::messages::{AcceptedView, answer};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, ApiState, NDJSON, json_bytes, new_message, quota};
+use super::{Answer, Api, ApiRef, NDJSON, json_bytes, new_message, quota};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns_as};
@@ -79,7 +79,7 @@ struct AcceptedLine {
     idempotency_replayed: Option<bool>,
 }
 
-pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
+pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let body = lines(request).await?;
     let mut read = Vec::new();

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE};
 use super::list::{ListPage, page};
 use super::switch::Reason;
-use super::{Answer, Api, ApiState, PathName, body, json, no_parameters};
+use super::{Answer, Api, ApiRef, PathName, body, json, no_parameters};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
@@ -47,7 +47,7 @@ body! {
 
 /// `GET /v1/breakers`: those that are not closed, breakers of endpoints first. With `Posthaste-Tenant`, those of its
 /// endpoints and those that its endpoints share.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let mut data = Vec::new();
     for breaker in api.engine.breakers().await? {
@@ -94,7 +94,7 @@ async fn origin<S: Store, C: Clock>(
 
 /// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
 pub async fn reset<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<OPERATE>,
     PathName(named): PathName,
     request: Request,

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, READ};
 use super::list::{ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiState};
+use super::{Answer, Api, ApiRef};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::Problem;
 use crate::value::{ApiTime, TierChoice};
@@ -33,7 +33,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[Operation::get("/v1/dead-letters",
     .answers(&[returns::<ListPage<DeadLetterView>>(200, "A page of dead letters.")])];
 
 /// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);

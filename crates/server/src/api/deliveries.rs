@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::caller::{Caller, READ, REPLAY};
 use super::list::{ListPage, ListQuery, page};
 use super::messages::{CONTENT, wants_content};
-use super::{Answer, Api, ApiState, PathName, endpoints, json, no_body, switch};
+use super::{Answer, Api, ApiRef, PathName, endpoints, json, no_body, switch};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiDuration, ApiTime, ApiWord, TierChoice};
@@ -57,7 +57,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ>,
     PathName(public_id): PathName,
     uri: Uri,
@@ -70,7 +70,7 @@ pub async fn show<S: Store, C: Clock>(
     shown(&api, caller.sees(), accepted_at, &view, &excerpts).await
 }
 
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = filter(&api, caller.sees(), &query).await?;
     let list = query.list(&api, caller.sees(), &filter);
@@ -147,7 +147,7 @@ fn state(name: &str) -> Result<Phase, Problem> {
 
 /// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
 pub async fn retry<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<REPLAY>,
     PathName(public_id): PathName,
     request: Request,

@@ -30,7 +30,7 @@ use super::idempotency::{first, first_answer, keyed_body, made, replayed};
 use super::list::{ListPage, ListQuery, page};
 use super::messages::AcceptedView;
 use super::switch::{Reason, check_until};
-use super::{Answer, Api, ApiState, PathName, body, json, messages, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, PathName, body, json, messages, no_body, no_parameters};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
@@ -135,7 +135,7 @@ kinds! {
 struct NoFields {}
 
 /// `POST /v1/endpoints`. The answer shows the signing secret; afterwards only `GET …/secret` does.
-pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<MANAGE>, request: Request) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<MANAGE>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let mut fields = BodyObject::read(&body)?;
@@ -160,7 +160,7 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
 }
 
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ>,
     PathName(named): PathName,
     uri: Uri,
@@ -172,7 +172,7 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PATCH /v1/endpoints/{id}`: a field that is left out keeps its value, `null` sets it back to the default.
 pub async fn change<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(named): PathName,
     request: Request,
@@ -210,7 +210,7 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(named): PathName,
     request: Request,
@@ -235,7 +235,7 @@ struct DeletedEndpointView {
 
 /// `POST /v1/endpoints/{id}/pause`. After the answer nothing is sent there; new deliveries wait.
 pub async fn pause<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(named): PathName,
     request: Request,
@@ -257,7 +257,7 @@ pub async fn pause<S: Store, C: Clock>(
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
 /// disabled or gone endpoint active. Waiting deliveries are sent in their order.
 pub async fn enable<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(named): PathName,
     request: Request,
@@ -294,7 +294,7 @@ struct EndpointPauseChangeView {
 
 /// `POST /v1/endpoints/{id}/test`: sends a real, signed example message.
 pub async fn test<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(named): PathName,
     request: Request,
@@ -318,7 +318,7 @@ pub async fn test<S: Store, C: Clock>(
 
 /// `GET /v1/endpoints/{id}/secret`: the keys that its receiver verifies with. The audit trail records the request.
 pub async fn secret<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<SECRETS>,
     PathName(named): PathName,
     uri: Uri,
@@ -332,7 +332,7 @@ pub async fn secret<S: Store, C: Clock>(
 
 /// `POST /v1/endpoints/{id}/secret/rotate`: a new secret signs, beside the older ones until the overlap is over.
 pub async fn rotate<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<SECRETS>,
     PathName(named): PathName,
     request: Request,
@@ -395,7 +395,7 @@ impl<'a> SecretsView<'a> {
 }
 
 /// `GET /v1/endpoints`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filters = ["uid", "subject", "tags", "status"].map(|name| query.filter(name));
     let list = query.list(&api, caller.sees(), &filters);

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::caller::{Caller, OPERATE, READ};
-use super::{Answer, Api, ApiState, json, json_bytes, no_parameters};
+use super::{Answer, Api, ApiRef, json, json_bytes, no_parameters};
 use crate::openapi::{Operation, returns, returns_as};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiTime, ApiWord};
@@ -70,7 +70,7 @@ pub async fn alive() -> Answer {
 }
 
 /// `GET /readyz`: succeeds while the server accepts messages.
-pub async fn ready<S: Store, C: Clock>(State(api): ApiState<S, C>) -> Answer {
+pub async fn ready<S: Store, C: Clock>(State(api): ApiRef<S, C>) -> Answer {
     if !api.ready.load(Ordering::Relaxed) {
         return Err(Problem::new(Code::ShuttingDown, "the server finishes the requests under way"));
     }
@@ -97,13 +97,13 @@ pub async fn ready<S: Store, C: Clock>(State(api): ApiState<S, C>) -> Answer {
 }
 
 /// `GET /metrics` for operators.
-pub async fn metrics<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn metrics<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     scraped(State(api)).await
 }
 
 /// `GET /metrics` of the metrics listener, without a key.
-async fn scraped<S: Store, C: Clock>(State(api): ApiState<S, C>) -> Answer {
+async fn scraped<S: Store, C: Clock>(State(api): ApiRef<S, C>) -> Answer {
     let seen = api.engine.watch().await.map_err(|ended| Problem::new(Code::ShuttingDown, ended.to_string()))?;
     let mut page = MetricsPage::default();
     seen.tell(&mut page, api.engine.pending().await?);

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE, SECRETS};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiState, PathName, no_body, tenants};
+use super::{Answer, Api, ApiRef, PathName, no_body, tenants};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
@@ -54,7 +54,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 /// `POST /v1/keys`: an operator key.
 pub async fn make_operators<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
@@ -63,7 +63,7 @@ pub async fn make_operators<S: Store, C: Clock>(
 }
 
 pub async fn make_tenants<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<SECRETS>,
     PathName(named): PathName,
     request: Request,
@@ -73,12 +73,12 @@ pub async fn make_tenants<S: Store, C: Clock>(
     make(&api, Some(tenant), maker, request).await
 }
 
-pub async fn list_operators<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list_operators<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     list(&api, None, &uri).await
 }
 
 pub async fn list_tenants<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<SECRETS>,
     PathName(named): PathName,
     uri: Uri,
@@ -87,7 +87,7 @@ pub async fn list_tenants<S: Store, C: Clock>(
 }
 
 pub async fn revoke_operators<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<OPERATE>,
     PathName(id): PathName,
     request: Request,
@@ -97,7 +97,7 @@ pub async fn revoke_operators<S: Store, C: Clock>(
 }
 
 pub async fn revoke_tenants<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<SECRETS>,
     PathName((named, id)): PathName<(String, String)>,
     request: Request,

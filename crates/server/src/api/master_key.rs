@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::caller::{Caller, OPERATE};
-use super::{Answer, ApiState, json, no_body, no_parameters};
+use super::{Answer, ApiRef, json, no_body, no_parameters};
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
 
@@ -24,17 +24,13 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 /// `GET /v1/master-key/rotation`: the progress of the rotation.
-pub async fn show<S: Store, C: Clock>(State(api): ApiState<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn show<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json(StatusCode::OK, &MasterKeyRotationView::of(&api.engine.rotation().await?)))
 }
 
 /// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
-pub async fn begin<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
-    caller: Caller<OPERATE>,
-    request: Request,
-) -> Answer {
+pub async fn begin<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     no_body(request).await?;
     let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
     tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "began to rotate the master key");

@@ -29,7 +29,7 @@ use super::deliveries::{self, WaitingView};
 use super::idempotency::{first, first_answer, keyed_body, replayed};
 use super::list::{ListPage, ListQuery, page};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, ApiState, PathName, json, new_message, no_body, parameters, quota};
+use super::{Answer, Api, ApiRef, PathName, json, new_message, no_body, parameters, quota};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
@@ -59,7 +59,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<CancellationView>(200, "The message is cancelled.")]),
 ];
 
-pub async fn send<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
+pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     let once = key.map(|(key, digest)| Once { key, digest, answer });
@@ -93,7 +93,7 @@ const FILTERS: &[Parameter] = &[
 /// The parameter by which the answer includes what is confidential, if the key has the scope for it.
 pub(super) const CONTENT: &str = "content";
 
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let name = match (query.filter("subject"), query.filter("correlation_id")) {
         (Some(_), Some(_)) => {
@@ -137,7 +137,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
 
 /// `GET /v1/messages/{id}`: the message with its state and its deliveries.
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ>,
     PathName(id): PathName,
     uri: Uri,
@@ -173,7 +173,7 @@ pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) 
 }
 
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<REPLAY>,
     PathName(id): PathName,
     request: Request,

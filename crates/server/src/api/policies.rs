@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ};
 use super::list::{ListPage, page};
-use super::{Answer, ApiState, PathName, body, json, no_body, no_parameters, nothing};
+use super::{Answer, ApiRef, PathName, body, json, no_body, no_parameters, nothing};
 use crate::body_fields::{Body, FieldKind};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
@@ -179,7 +179,7 @@ impl From<PolicyBody> for PolicySpec {
 }
 
 /// `GET /v1/policies`: every policy that an endpoint can name, the presets first.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let owner = owner(&caller);
     let mut stored = api.engine.policies(owner).await?;
@@ -196,7 +196,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
 
 /// `GET /v1/policies/{name}`: a preset, the tenant's policy, or else the operator's of that name.
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ>,
     PathName(name): PathName,
     uri: Uri,
@@ -216,7 +216,7 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PUT /v1/policies/{name}`: creates or replaces it. Pending deliveries use it from their next attempt on.
 pub async fn put<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(name): PathName,
     request: Request,
@@ -233,7 +233,7 @@ pub async fn put<S: Store, C: Clock>(
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE>,
     PathName(name): PathName,
     request: Request,
@@ -277,24 +277,23 @@ fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
     bad.into_iter().map(at).collect()
 }
 
-pub async fn preview<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, request: Request) -> Answer {
+pub async fn preview<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, request: Request) -> Answer {
     let body = body(request).await?;
     let rules = api.engine.rules(owner(&caller)).await?;
     let mut fields = BodyObject::read(&body)?;
     let PreviewBody { policy, tier, ttl } = PreviewBody::read(&mut fields);
-    let written = match policy {
-        Some(PolicyChoice::Named(name)) => {
-            Err(fields.check("policy", Some(name), |name| rules.policy(&name).map_err(|unknown| unknown.to_string())))
-        }
-        Some(PolicyChoice::Written(policy)) => Ok(PolicySpec::from(*policy)),
-        None => Err(None),
+    let (name, written) = match policy {
+        Some(PolicyChoice::Named(name)) => (Some(name), None),
+        Some(PolicyChoice::Written(policy)) => (None, Some(PolicySpec::from(*policy))),
+        None => (None, None),
     };
+    let known = fields.check("policy", name, |name| rules.policy(&name).map_err(|unknown| unknown.to_string()));
     fields.finish()?;
-    let build = |spec| Policy::build(&spec).map(Arc::new);
-    let refused = |bad| Problem::with_complaints(Code::InvalidBody, complaints("/policy", bad));
-    let policy = match written {
-        Ok(spec) => build(spec).map_err(refused)?,
-        Err(known) => known.ok_or_else(no_such)?,
+    let policy = match known {
+        Some(known) => known,
+        None => Policy::build(&written.unwrap_or_default())
+            .map(Arc::new)
+            .map_err(|bad| Problem::with_complaints(Code::InvalidBody, complaints("/policy", bad)))?,
     };
     Ok(json(StatusCode::OK, &PreviewView::of(&policy.preview(tier.unwrap_or_default(), ttl))))
 }

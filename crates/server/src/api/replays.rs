@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use super::caller::{Caller, READ, REPLAY};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, cause, page};
-use super::{Answer, Api, ApiState, PathName, json, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, PathName, json, no_body, no_parameters};
 use crate::body_fields::{Body, FieldKind};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
@@ -141,7 +141,7 @@ impl FieldKind for Selection {
 }
 
 /// `POST /v1/replays`. A dry run answers how many deliveries would be replayed and skipped.
-pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<REPLAY>, request: Request) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<REPLAY>, request: Request) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
     let ReplayRequest { replay, dry_run } = parse(&api, tenant, &body).await?;
@@ -168,7 +168,7 @@ fn answer(made: &MadeReplay) -> FirstAnswer {
 }
 
 /// `GET /v1/replays`. An operator sees those of all tenants, unless it names one.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[])?;
     let list = query.list(&api, caller.sees(), &"replays");
     let after = query.behind(&api, list)?.map(JobId);
@@ -182,7 +182,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
 }
 
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ>,
     PathName(id): PathName,
     uri: Uri,
@@ -200,7 +200,7 @@ async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -
 }
 
 pub async fn pause<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<REPLAY>,
     PathName(id): PathName,
     request: Request,
@@ -209,7 +209,7 @@ pub async fn pause<S: Store, C: Clock>(
 }
 
 pub async fn resume<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<REPLAY>,
     PathName(id): PathName,
     request: Request,
@@ -219,7 +219,7 @@ pub async fn resume<S: Store, C: Clock>(
 
 /// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<REPLAY>,
     PathName(id): PathName,
     request: Request,

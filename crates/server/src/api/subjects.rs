@@ -25,7 +25,7 @@ use super::deliveries::{self, DeliveryView};
 use super::endpoint_fields::{EndpointView, Sight};
 use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
-use super::{Answer, Api, ApiState, NDJSON, endpoints, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, NDJSON, endpoints, no_body, no_parameters};
 use crate::openapi::{Operation, returns, returns_as};
 use crate::problem::{Code, Problem, not_written};
 use crate::request_id::{self, RequestId};
@@ -48,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Subject {
 /// `DELETE /v1/subjects/{s}`: erases the tenant's subject of this name. An unknown subject is recorded as erased too:
 /// an older backup may contain it.
 pub async fn erase<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<PRIVACY>,
     Subject(subject): Subject,
     request: Request,
@@ -60,7 +60,7 @@ pub async fn erase<S: Store, C: Clock>(
 /// `GET /v1/subjects/{s}/export`: all data about a subject, one line for each object, read from the store as the caller
 /// reads the answer. An incomplete export lacks the last line.
 pub async fn export<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<PRIVACY>,
     Subject(subject): Subject,
     uri: Uri,

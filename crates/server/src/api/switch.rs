@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, OPERATE, find_tenant};
 use super::list::{CURSOR, LIMIT, ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiState, body, json};
+use super::{Answer, Api, ApiRef, body, json};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
@@ -93,11 +93,7 @@ kinds! {
 }
 
 /// `POST /v1/pause`. After the answer nothing within the scope is sent.
-pub async fn pause<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
-    caller: Caller<OPERATE>,
-    request: Request,
-) -> Answer {
+pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let body = body(request).await?;
     let mut fields = BodyObject::read(&body)?;
     let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
@@ -114,11 +110,7 @@ pub async fn pause<S: Store, C: Clock>(
     ))
 }
 
-pub async fn resume<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
-    caller: Caller<OPERATE>,
-    request: Request,
-) -> Answer {
+pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let body = body(request).await?;
     let mut fields = BodyObject::read(&body)?;
     let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
@@ -138,7 +130,7 @@ pub async fn resume<S: Store, C: Clock>(
 }
 
 /// `GET /v1/pause`: the pauses, the widest scope first. With `Posthaste-Tenant`, without those of other tenants.
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[])?;
     if query.order == ListOrder::OldestFirst {
         return Err(Problem::new(Code::InvalidParameter, "pauses come the widest first; leave order out"));

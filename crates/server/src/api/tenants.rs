@@ -25,7 +25,7 @@ use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
 use super::erasure::ErasedView;
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiState, PathName, body, erasure, json, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, PathName, body, erasure, json, no_body, no_parameters};
 use crate::body_fields::{Body, ParseValue};
 use crate::duration;
 use crate::object::BodyObject;
@@ -79,7 +79,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 
 const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid");
 
-pub async fn make<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
+pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
     let rules = api.engine.rules(OPERATOR).await?;
     let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, Terms::default())?;
@@ -91,7 +91,7 @@ fn answer(made: &MadeTenant) -> FirstAnswer {
     first_answer(StatusCode::CREATED, &TenantView::of(made.public_id.clone(), &made.tenant))
 }
 
-pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
+pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[UID])?;
     if let Sees::Tenant(named) = caller.asks_for() {
         let one = api.engine.tenant(named).await?;
@@ -111,7 +111,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiState<S, C>, caller: Caller
 }
 
 pub async fn show<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<READ_OWN>,
     PathName(named): PathName,
     uri: Uri,
@@ -123,7 +123,7 @@ pub async fn show<S: Store, C: Clock>(
 
 /// `PATCH /v1/tenants/{t}`: a field that is left out keeps its value.
 pub async fn change<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<MANAGE_OWN>,
     PathName(named): PathName,
     request: Request,
@@ -148,7 +148,7 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
 pub async fn erase<S: Store, C: Clock>(
-    State(api): ApiState<S, C>,
+    State(api): ApiRef<S, C>,
     caller: Caller<OPERATE>,
     PathName(named): PathName,
     request: Request,

@@ -42,7 +42,17 @@ const GROUPS: [Group; 3] = [
     Group {
         package: "posthaste-simulator",
         binary: "prove-simulator",
-        proofs: &["simulation", "determinism", "crash-points", "planted-bugs", "outage"],
+        proofs: &[
+            "schedules",
+            "limits",
+            "breakers",
+            "fairness",
+            "outage",
+            "simulation",
+            "determinism",
+            "crash-points",
+            "planted-bugs",
+        ],
     },
     Group { package: "posthaste-disk", binary: "prove-disk", proofs: &["store-powercut", "store-faults"] },
     Group { package: "posthaste-testkit", binary: "prove", proofs: &[] },
@@ -148,7 +158,7 @@ mod tests {
         let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(packages(&args("thread --quick")), ["posthaste-testkit", "posthaste-cli"]);
         assert_eq!(packages(&args("simulation --seeds 5")), ["posthaste-simulator"]);
-        assert_eq!(packages(&args("limits")), ["posthaste-testkit"]);
+        assert_eq!(packages(&args("purity")), ["posthaste-testkit"]);
         assert_eq!(packages(&args("--list")), ["posthaste-simulator", "posthaste-disk", "posthaste-testkit"]);
     }
 
@@ -160,6 +170,6 @@ mod tests {
                 assert_eq!((binary_of(name), packages(&args)), (group.binary, vec![group.package]));
             }
         }
-        assert_eq!(binary_of("limits"), "prove");
+        assert_eq!(binary_of("purity"), "prove");
     }
 }

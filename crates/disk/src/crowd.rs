@@ -188,8 +188,3 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
-
-/// A count as the value of a figure.
-pub(crate) fn count(n: u64) -> f64 {
-    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
-}

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use posthaste_store::sqlite::Sqlite;
 use posthaste_testkit::master_key;
-use posthaste_testkit::prove::{Figure, Findings, Options};
+use posthaste_testkit::prove::{Figure, Findings, Options, count};
 use tokio::time::{sleep, timeout};
 
-use crate::crowd::{self, CrowdTally, Flaw, bounds, count, judge, new_folder};
+use crate::crowd::{self, CrowdTally, Flaw, bounds, judge, new_folder};
 use crate::disk::{DiskCall, DiskFault, FaultKind, FaultyDisk};
 use crate::load::{StoreHealth, StoreLoad};
 

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_testkit::master_key;
-use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options};
+use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options, count};
 use tokio::time::timeout;
 
-use crate::crowd::{self, CrowdTally, Flaw, bounds, count, judge, new_folder};
+use crate::crowd::{self, CrowdTally, Flaw, bounds, judge, new_folder};
 use crate::disk::FaultyDisk;
 use crate::load::{StoreHealth, StoreLoad};
 

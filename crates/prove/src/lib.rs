@@ -96,6 +96,11 @@ impl fmt::Display for Figure {
     }
 }
 
+/// A count as the value of a figure.
+pub fn count(number: impl TryInto<u32>) -> f64 {
+    number.try_into().map_or(f64::INFINITY, f64::from)
+}
+
 /// A value with up to three decimals, without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");

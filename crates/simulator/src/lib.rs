@@ -3,16 +3,23 @@
 //! A run has a time of faults, after which everything works, and ends when no delivery is pending. [`plan`] draws a
 //! scenario from a seed, [`world`] runs it on an event heap (or [`driven`] through the tokio driver), [`wire`] has the
 //! receivers, [`history`] records what an observer outside sees, and [`oracle`] judges that history alone.
+//!
+//! Beside it are the proofs that run single parts of the core over virtual time.
 
+mod breakers;
+mod contention;
 mod crash_points;
 pub mod driven;
+mod fairness;
 pub mod history;
+mod limits;
 pub mod oracle;
 pub mod outage;
 mod outsider;
 pub mod plan;
 pub mod planted;
 mod producer;
+mod schedules;
 pub mod simulation;
 pub mod wire;
 pub mod world;
@@ -52,6 +59,22 @@ pub fn repeat(seed: u64) -> String {
 }
 
 pub const PROOFS: &[Proof] = &[
+    Proof {
+        name: "schedules",
+        shows: "every jitter by statistics, the presets as documented, contention against known figures",
+        run: schedules::run,
+    },
+    Proof { name: "limits", shows: "no sliding second above its limit, also when the clock jumps", run: limits::run },
+    Proof {
+        name: "breakers",
+        shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
+        run: breakers::run,
+    },
+    Proof {
+        name: "fairness",
+        shows: "equal shares by slot-time, weights, quiet tenants beside noisy ones, no tier starved",
+        run: fairness::run,
+    },
     Proof {
         name: "outage",
         shows: "twenty minutes of outage: the load on the receiver with naive retries, and with Posthaste",

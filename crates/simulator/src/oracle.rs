@@ -1,12 +1,9 @@
 //! Judges the history of a run, promise by promise. It knows the promises but not the engine: it neither calls nor
 //! repeats any of the engine's decisions. Breakers, rate limits and fairness are judged in `breakers.rs`, `rates.rs`
-//! and `turns.rs`; deliveries that must not be sent again in `ends.rs`, collapse keys in `collapse.rs`, erasures in
-//! `erasures.rs`.
+//! and `turns.rs`; deliveries that must not be sent again in `ends.rs`.
 
 mod breakers;
-mod collapse;
 mod ends;
-mod erasures;
 mod rates;
 mod turns;
 

@@ -3,20 +3,16 @@
 pub mod api;
 pub mod audit_tamper;
 pub mod backup;
-pub mod breakers;
-pub mod contention;
 pub mod core_speed;
 #[cfg(feature = "conformance")]
 pub mod erasure;
 pub mod failing_disk;
-pub mod fairness;
 pub mod fan_out_lookup;
 pub mod idempotency;
 pub mod idle;
 pub mod isolation;
 pub mod keyed;
 pub mod kill9;
-pub mod limits;
 pub mod mass_ends;
 pub mod noisy_neighbour;
 pub mod outage_sockets;
@@ -27,7 +23,6 @@ pub mod restart;
 #[cfg(feature = "conformance")]
 pub mod retry_tokens;
 pub mod rotation;
-pub mod schedules;
 pub mod sealed;
 pub mod signatures;
 #[cfg(feature = "conformance")]
@@ -85,22 +80,6 @@ pub const PROOFS: &[Proof] = &[
         name: "purity",
         shows: "the core builds without clock, dice, async or serde, and without `unsafe`",
         run: purity::run,
-    },
-    Proof {
-        name: "schedules",
-        shows: "every jitter by statistics, the presets as documented, contention against known figures",
-        run: schedules::run,
-    },
-    Proof { name: "limits", shows: "no sliding second above its limit, also when the clock jumps", run: limits::run },
-    Proof {
-        name: "breakers",
-        shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
-        run: breakers::run,
-    },
-    Proof {
-        name: "fairness",
-        shows: "equal shares by slot-time, weights, quiet tenants beside noisy ones, no tier starved",
-        run: fairness::run,
     },
     Proof {
         name: "core-speed",

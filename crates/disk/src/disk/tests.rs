@@ -17,6 +17,7 @@ use posthaste_store::{
     Session, Settled, Settlement, StoreError,
 };
 use posthaste_testkit::master_key;
+use tempfile::TempDir;
 
 use super::FaultyDisk;
 
@@ -26,6 +27,15 @@ const RESERVE: u64 = 1 << 20;
 /// The log is not restarted in these tests: reusing its space would make room on a full disk.
 fn bounds(reserve_bytes: u64) -> Bounds {
     Bounds { reserve_bytes, again_after: Duration::from_millis(2), ..Bounds::default() }
+}
+
+/// A fresh store on a disk of its own.
+async fn opened(seed: u64, reserve_bytes: u64) -> (TempDir, FaultyDisk, Sqlite, Session) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let disk = FaultyDisk::of(folder.path(), seed).expect("the folder is there");
+    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(reserve_bytes)).expect("a fresh folder opens");
+    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    (folder, disk, store, session)
 }
 
 fn message(session: Session, n: u64) -> Accepted {
@@ -72,6 +82,23 @@ async fn fill(store: &Sqlite, session: Session) -> Vec<Accepted> {
     }
 }
 
+/// Settles a delivery on a disk without any room. `free` runs once the settle was tried several times, and makes room.
+async fn settle_on_a_full_disk(store: &Sqlite, session: Session, disk: &FaultyDisk, free: impl Future<Output = ()>) {
+    let accepted = message(session, 0);
+    store.accept(session, vec![accepted.clone()]).await.expect("there is room");
+    store.arrivals().await;
+    disk.set_room(0);
+    let free = async {
+        while disk.struck() < 4 {
+            tokio::task::yield_now().await;
+        }
+        free.await;
+    };
+    let both = async { tokio::join!(store.settle(session, vec![delivered(session, &accepted)]), free) };
+    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
+    assert_eq!(settled.expect("there is room again"), [Settled::Done]);
+}
+
 /// Retries a message until the store accepts it.
 async fn accept_again(store: &Sqlite, session: Session, n: u64) {
     let resumed = async {
@@ -99,10 +126,7 @@ fn first_start_on_a_full_disk_is_refused_and_leaves_no_damage() {
 
 #[tokio::test]
 async fn accepted_deliveries_are_settled_from_the_reserve_on_a_full_disk() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = FaultyDisk::of(folder.path(), 2).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(RESERVE)).expect("a fresh folder opens");
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (folder, disk, store, session) = opened(2, RESERVE).await;
     disk.set_room(5 << 20);
     let accepted = fill(&store, session).await;
     // How many fit depends on how much of them is in the log and in the database at the same time.
@@ -119,35 +143,19 @@ async fn accepted_deliveries_are_settled_from_the_reserve_on_a_full_disk() {
 
 #[tokio::test]
 async fn settle_without_any_room_waits_until_there_is_room() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = FaultyDisk::of(folder.path(), 3).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
-    store.accept(session, vec![message(session, 0)]).await.expect("there is room");
-    store.arrivals().await;
-    disk.set_room(0);
-    let settle = store.settle(session, vec![delivered(session, &message(session, 0))]);
+    let (_folder, disk, store, session) = opened(3, 0).await;
     let free = async {
-        // The settle is tried more than once; accepts are refused meanwhile.
-        while disk.struck() < 4 {
-            tokio::task::yield_now().await;
-        }
         let refused = store.accept(session, vec![message(session, 1)]).await;
         assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
         disk.heal();
     };
-    let both = async { tokio::join!(settle, free) };
-    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
-    assert_eq!(settled.expect("there is room again"), [Settled::Done]);
+    settle_on_a_full_disk(&store, session, &disk, free).await;
     accept_again(&store, session, 2).await;
 }
 
 #[tokio::test]
 async fn store_on_a_failing_disk_answers_stopped_and_keeps_the_reason() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = FaultyDisk::of(folder.path(), 4).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (_folder, disk, store, session) = opened(4, 0).await;
     disk.fail(super::DiskFault { call: super::DiskCall::Sync, kind: super::FaultKind::Broken, at: 1, times: 1 });
     for n in 0..3 {
         let refused = store.accept(session, vec![message(session, n)]).await;
@@ -159,30 +167,17 @@ async fn store_on_a_failing_disk_answers_stopped_and_keeps_the_reason() {
 
 #[tokio::test]
 async fn document_filed_without_any_room_is_refused_and_not_stored_later() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let disk = FaultyDisk::of(folder.path(), 5).expect("the folder is there");
-    let store = Sqlite::open_bounded(folder.path(), master_key(), bounds(0)).expect("a fresh folder opens");
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
-    store.accept(session, vec![message(session, 0)]).await.expect("there is room");
-    store.arrivals().await;
-    disk.set_room(0);
-    let settle = store.settle(session, vec![delivered(session, &message(session, 0))]);
+    let (_folder, disk, store, session) = opened(5, 0).await;
     let (tenant, id) = (TenantId::from_raw(9), Key::from_raw(5));
     let document = Document { kind: DocumentKind::Policy, id, tenant, name: None, at: NOW, body: "{}".into() };
     let free = async {
-        // There is no room for the settle either.
-        while disk.struck() < 4 {
-            tokio::task::yield_now().await;
-        }
         for _ in 0..10 {
             let refused = store.file(session, document.clone(), None, AuditStamp::at(NOW)).await;
             assert!(matches!(refused, Err(StoreError::Full)), "{refused:?}");
         }
         disk.heal();
     };
-    let both = async { tokio::join!(settle, free) };
-    let (settled, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the settle is tried again");
-    assert_eq!(settled.expect("there is room again"), [Settled::Done]);
+    settle_on_a_full_disk(&store, session, &disk, free).await;
     assert_eq!(store.document(DocumentKind::Policy, id).await.expect("the store can be read"), None, "it was refused");
     assert_eq!(
         store.file(session, document, None, AuditStamp::at(NOW)).await.expect("there is room again"),

@@ -1,10 +1,12 @@
 //! Deliveries that must not be sent any more: to names that do not exist (B3), to endpoints that are gone (B4), and
-//! after a receipt (A3); and no attempt before the previous one is recorded (A2).
+//! after a receipt (A3); nor when a newer message with the same collapse key superseded a waiting one (A5, A6), or its
+//! subject was erased (L5). An erasure's answer has the number of messages in flight, which may still arrive. And no
+//! attempt leaves before the previous one is recorded (A2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Facts, Violation, violation};
-use crate::history::{Ms, SentRequest, What};
+use crate::history::{ApiCall, Ms, SentMessage, SentRequest, What};
 
 /// The most attempts in a row that may fail because the name does not exist.
 const NAMELESS_MOST: usize = 5;
@@ -82,5 +84,83 @@ impl<'a> Facts<'a> {
 
     fn crash_from(&self, at: Ms) -> Option<Ms> {
         self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= at)
+    }
+
+    pub(super) fn superseded_stay_unsent(&self, found: &mut Vec<Violation>) {
+        for request in &self.history.requests {
+            let sent = self.sent.get(&request.delivery).map(|(sent, _)| *sent);
+            let Some(sent) = sent.filter(|sent| sent.collapse.is_some()) else { continue };
+            let replaced = self.replacements(sent, request.lane).filter_map(|newer| newer.acked_at).min();
+            if let Some(since) = replaced.filter(|since| request.left_at > *since) {
+                let seen = format!("delivery {} left {} ms after", request.delivery, request.left_at - since);
+                found.push(violation("nothing is sent after its replacement was acknowledged", seen));
+            }
+        }
+    }
+
+    /// Whether another message may have superseded this one's delivery to the lane.
+    pub(super) fn may_be_superseded(&self, sent: &SentMessage, lane: u64) -> bool {
+        self.under_its_key(sent, lane).any(|other| other.acked_at.is_none_or(|acked| acked >= sent.called_at))
+    }
+
+    /// Messages to the lane with the same key that were certainly sent later.
+    fn replacements(&self, sent: &SentMessage, lane: u64) -> impl Iterator<Item = &'a SentMessage> {
+        let acked = sent.acked_at.unwrap_or(Ms::MAX);
+        self.under_its_key(sent, lane).filter(move |other| acked < other.called_at)
+    }
+
+    /// Every message to the lane with the same key; the message itself too if it names the lane twice.
+    fn under_its_key(&self, sent: &SentMessage, lane: u64) -> impl Iterator<Item = &'a SentMessage> {
+        let (collapse, message) = (sent.collapse, sent.message);
+        self.history.sent.iter().filter(move |other| {
+            let named = other.deliveries.iter().filter(|new| new.lane == lane).count();
+            collapse.is_some() && other.collapse == collapse && named > usize::from(other.message == message)
+        })
+    }
+
+    pub(super) fn erased_stay_unsent(&self, found: &mut Vec<Violation>) {
+        for asked in &self.history.asked {
+            let Some(since) = asked.answered_at.filter(|_| matches!(asked.what, What::Erase(_))) else { continue };
+            for request in self.requests_about(asked).filter(|request| request.left_at > since) {
+                let seen = format!("delivery {} left {} ms after", request.delivery, request.left_at - since);
+                found.push(violation("nothing is sent about an erased subject", seen));
+            }
+            let born = self.history.crashes.iter().map(|crash| crash.at).filter(|crash| *crash <= since).max();
+            let in_flight = |it: &&SentRequest| {
+                Some(it.left_at) > born && it.left_at < since && it.answered_at.is_some_and(|answered| answered > since)
+            };
+            let messages = self.requests_about(asked).filter(in_flight).filter_map(|it| self.sent.get(&it.delivery));
+            let messages: BTreeSet<u64> = messages.map(|(sent, _)| sent.message).collect();
+            let reported = self.history.in_flight.get(&asked.called_at).copied().unwrap_or(0);
+            if messages.len() as u64 > reported {
+                let seen = format!("{} were in flight at {since}, {reported} were reported", messages.len());
+                found.push(violation("an erasure reports what may still arrive", seen));
+            }
+        }
+    }
+
+    /// Requests for messages about an erasure's subject that were certainly stored when it was called.
+    fn requests_about(&self, asked: &'a ApiCall) -> impl Iterator<Item = &'a SentRequest> {
+        self.history.requests.iter().filter(move |request| {
+            let sent = self.sent.get(&request.delivery).map(|(sent, _)| *sent);
+            sent.is_some_and(|sent| is_of(asked, sent) && sent.acked_at.is_some_and(|acked| acked < asked.called_at))
+        })
+    }
+
+    pub(super) fn may_be_erased(&self, sent: &SentMessage) -> bool {
+        self.history.asked.iter().any(|asked| {
+            let crash = self.history.crashes.iter().map(|crash| crash.at).find(|crash| *crash >= asked.called_at);
+            // An erasure without an answer may have taken effect at any time until the next crash.
+            let until = asked.answered_at.or(crash).unwrap_or(Ms::MAX);
+            is_of(asked, sent) && sent.called_at <= until
+        })
+    }
+}
+
+fn is_of(asked: &ApiCall, sent: &SentMessage) -> bool {
+    match asked.what {
+        What::Erase(None) => true,
+        What::Erase(subject) => sent.subject == subject,
+        _ => false,
     }
 }

@@ -14,7 +14,7 @@ use hyper::Method;
 
 use crate::fixtures::caller::ApiAnswer;
 use crate::fixtures::posthaste::{self, Launch};
-use crate::prove::{Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options, count};
 use cases::{ApiCase, CASES};
 use routes::{ApiWorld, DocumentedRoute};
 
@@ -47,7 +47,6 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
         }
     }
     let control = trial.control(&mut world).await?;
-    let count = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     Ok(vec![
         Figure::at_least("routes", count(routes.len()), "routes", 25.0),
         Figure::at_most("routes_without_a_case", count(untried), "routes", 0.0),

@@ -22,7 +22,7 @@ use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
 use crate::fixtures::part;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use world::AuditWorld;
 
 const FULL: u64 = 2_000;
@@ -171,9 +171,4 @@ async fn during_erasures(world: &AuditWorld) -> Result<Vec<(AuditReport, String)
         reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, stopped")));
     }
     Ok(reports)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-fn count(number: u64) -> f64 {
-    number as f64
 }

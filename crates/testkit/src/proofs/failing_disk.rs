@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
-use crate::fixtures::served::{ServerUnderLoad, count, folder, runtime};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::fixtures::served::{ServerUnderLoad, folder, runtime};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use crate::receivers::counter::Manners;
 use shim::{Shim, ShimmedDisk};
 

@@ -21,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::fixtures::posthaste;
 use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::{count, runtime};
+use crate::fixtures::served::runtime;
 use crate::fixtures::statistics::quantile;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 use crowd::{Address, Crowd};
 

@@ -20,7 +20,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
 use crate::fixtures::part::ChildProcess;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use twins::TwinAnswer;
 
 /// Rows read from the store at a time.
@@ -182,8 +182,4 @@ fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
         store.close().await;
         Ok(found)
     })
-}
-
-fn count(found: usize) -> f64 {
-    found as f64
 }

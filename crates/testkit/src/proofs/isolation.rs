@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::fixtures::caller::{ApiAnswer, ApiConnection};
 use crate::fixtures::posthaste::{self, Launch};
 use crate::proofs::api::routes::{self, DocumentedRoute};
-use crate::prove::{Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options, count};
 
 /// All scopes that a tenant's key can have.
 const SCOPES: &str = r#"{"scopes": ["send", "read", "manage", "replay", "secrets", "privacy"]}"#;
@@ -60,7 +60,6 @@ async fn prove(binary: &Path) -> io::Result<Vec<Figure>> {
     let known = ours.call(&mut line, own.clone(), &path(&ours.ids["endpoints"]), "").await?;
     let never = ours.call(&mut line, own, &path(&never("ep_", 26)), "").await?;
     let caught = usize::from(difference(&known, &never).is_some());
-    let count = |count: usize| u32::try_from(count).map_or(f64::INFINITY, f64::from);
     Ok(vec![
         Figure::at_least("routes", count(tally.routes), "routes", 12.0),
         Figure::at_most("routes_without_a_case", count(tally.untried), "routes", 0.0),

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::delivery::{Delivery, Verdict};
+use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, Key, MessageId, TenantId};
+use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
@@ -25,13 +25,13 @@ use posthaste_engine::master_key::{self, MasterKeySource};
 use posthaste_engine::rotation::rotate_now;
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_store::{Accepted, Archive, Message, NewDelivery, Outbox, PauseScope, Session, StoreError};
+use posthaste_store::{Accepted, Archive, Message, Outbox, PauseScope, Session, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::seeder::{SeededTarget, put_endpoints};
+use crate::fixtures::seeder::{SeededTarget, put_endpoints, with_delivery};
 use crate::proofs::store_kill9::record::{self, TokenRecord};
 use crate::prove::CannotRun;
 
@@ -125,7 +125,7 @@ async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
     loop {
         tokio::select! {
             biased;
-            Some(ended) = tasks.join_next() => return ended.map_err(|error| CannotRun(error.to_string()))?,
+            Some(ended) = tasks.join_next() => return ended?,
             Some(line) = commands.recv() => match line.split_once(' ').unwrap_or((&line, "")) {
                 ("load", _) => for producer in 0..PRODUCERS {
                     let producers = Arc::clone(&producers);
@@ -139,15 +139,15 @@ async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
                     let (data, to, now) = (data.clone(), PathBuf::from(to), clock.now());
                     tasks.spawn(async move {
                         let copying = tokio::task::spawn_blocking(move || back_up(&data, &to, now, |_| true));
-                        let made = copying.await.map_err(|error| CannotRun(error.to_string()))?;
-                        made.map_err(|why| CannotRun(why.to_string()))?;
+                        let made = copying.await?;
+                        made?;
                         say(BACKED_UP)?;
                         std::future::pending().await
                     });
                 }
                 ("release", _) => {
                     let released = producers.handle.ask(Command::Resume(PauseScope::All, None)).await;
-                    released.map_err(|why| CannotRun(why.to_string()))?;
+                    released?;
                     say(RELEASED)?;
                 }
                 _ => return Err(CannotRun(format!("unknown command {line:?}"))),
@@ -167,7 +167,7 @@ async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: K
         let report = |now: &posthaste_store::Rotation| {
             let _ = say(&format!("step {} {}", now.older.len(), now.left));
         };
-        rotate_now(store, session, clock, keeper.clone(), report).await.map_err(|why| CannotRun(why.to_string()))?;
+        rotate_now(store, session, clock, keeper.clone(), report).await?;
         say(ROTATED)?;
     }
 }
@@ -227,17 +227,9 @@ impl Producers {
     fn delivered(&self, token: u64) -> Accepted {
         let lane = Arc::clone(&self.lanes[usize::try_from(token % LANES).unwrap_or(0)]);
         let message = self.message(token, lane.tenant);
-        let (id, now) = (message.id, message.at);
-        let delivery = Delivery::queued(
-            DeliveryId(id.0.plus(1)),
-            id,
-            SeededTarget::of(lane.lane).id(),
-            lane.lane,
-            Tier::Promotional,
-            now,
-        );
-        let place = RowIndex::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
-        Accepted::new(message, vec![NewDelivery::new(delivery, place, lane)])
+        let is_spilling = self.handle.is_spilling(lane.lane, Tier::Promotional);
+        let place = RowIndex::for_new(Order::Fifo, is_spilling, message.at, message.at);
+        with_delivery(message, lane, place)
     }
 
     fn message(&self, token: u64, tenant: TenantId) -> Message {

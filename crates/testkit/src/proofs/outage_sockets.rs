@@ -10,15 +10,16 @@
 //! The negative control is a sender that retries every message each second. It must miss the same bars.
 
 mod drawing;
-mod naive;
 mod receiver;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::fixtures::caller::{ApiConnection, call};
@@ -26,6 +27,9 @@ use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use drawing::Drawing;
 use receiver::{MortalReceiver, OutageLog};
+
+/// The pause of the negative control between two attempts.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The timing of a run.
 struct Plan {
@@ -100,7 +104,7 @@ pub fn run(options: &Options) -> Findings {
     runtime.block_on(async {
         // At the same time: the control takes no longer than the proof, and little CPU time.
         let (figures, control) = tokio::join!(prove(&binary, &plan, options), control());
-        let mut figures = figures.map_err(|error| CannotRun(error.to_string()))?;
+        let mut figures = figures?;
         figures.push(control?);
         Ok(figures)
     })
@@ -110,11 +114,29 @@ pub fn run(options: &Options) -> Findings {
 async fn control() -> Result<Figure, CannotRun> {
     let (plan, receiver) = (Plan::CONTROL, MortalReceiver::listen(OutageLog::new()).await?);
     let began = Instant::now();
-    tokio::join!(naive::send(&plan, receiver.address, began), outage(&plan, &receiver, began));
+    tokio::join!(send_naively(&plan, receiver.address, began), outage(&plan, &receiver, began));
     let bars = plan.bars(receiver.responder());
     bars.iter().for_each(|bar| eprintln!("control, a sender without a breaker: {bar}"));
     let caught = bars.iter().filter(|bar| !bar.is_ok()).count();
     Ok(Figure::at_least("negative_controls_caught", caught as f64, "bars", bars.len() as f64))
+}
+
+/// A sender without any protection of the receiver. It retries each message every second until the receiver accepts it.
+async fn send_naively(plan: &Plan, to: SocketAddr, began: Instant) {
+    let mut next = began;
+    let mut messages = JoinSet::new();
+    while next < began + plan.length() {
+        tokio::time::sleep_until(next).await;
+        messages.spawn(deliver(to));
+        next += plan.pause();
+    }
+    while messages.join_next().await.is_some() {}
+}
+
+async fn deliver(to: SocketAddr) {
+    while !call(to, Method::POST, "/hook", "{}").await.is_ok_and(|answer| answer.status == StatusCode::OK) {
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 async fn prove(binary: &Path, plan: &Plan, options: &Options) -> io::Result<Vec<Figure>> {

@@ -18,8 +18,8 @@ use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::ledger::{ProducerLoad, Producers, PromiseLedger};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
 use crate::fixtures::rss;
-use crate::fixtures::served::{count, folder, runtime};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::fixtures::served::{folder, runtime};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use crate::receivers::counter::{Counter, Manners};
 
 /// How long the overload lasts.

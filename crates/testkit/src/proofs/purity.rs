@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 
 /// Runs the proof. There is no shorter form.
 pub fn run(_: &Options) -> Findings {
@@ -143,10 +143,6 @@ fn output(command: &mut Command) -> Result<Output, CannotRun> {
 
 fn cannot(path: &Path, error: &std::io::Error) -> CannotRun {
     CannotRun(format!("{}: {error}", path.display()))
-}
-
-fn count(n: usize) -> f64 {
-    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::fixtures::caller::{ApiAnswer, ApiConnection};
 use crate::fixtures::posthaste::{Launch, Posthaste, binary};
-use crate::prove::{Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options, count};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
 
 /// The least number of canaries: with fewer, the API has lost a field, or the proof does not fill it.
@@ -349,9 +349,4 @@ impl Responder for Refusal {
         self.requested.notify_one();
         answer
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of canaries is far below 2^52")]
-fn count(number: usize) -> f64 {
-    number as f64
 }

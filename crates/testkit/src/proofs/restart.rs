@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
 use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::{ServedResult, ServerUnderLoad, count, folder, runtime};
-use crate::prove::{Figure, Findings, Options};
+use crate::fixtures::served::{ServedResult, ServerUnderLoad, folder, runtime};
+use crate::prove::{Figure, Findings, Options, count};
 use crate::receivers::counter::Manners;
 
 const PRODUCERS: usize = 16;

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::fixtures::part::ChildProcess;
 use crate::fixtures::seeder;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use check::Books;
 use node::SLOTS;
 
@@ -174,9 +174,4 @@ fn is_ready(node: &mut ChildProcess) -> Result<(), CannotRun> {
     let mut line = String::new();
     node.says()?.read_line(&mut line)?;
     if line.trim() == node::READY { Ok(()) } else { Err(CannotRun(format!("the node printed {line:?} and ended"))) }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
-fn count(number: usize) -> f64 {
-    number as f64
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::fixtures::caller::{ApiAnswer, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
-use crate::prove::{Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options, count};
 use crate::receivers::recorder::{Behaviour, RecordedRequest, Recorder};
 
 /// How often the server is killed in each way.
@@ -236,9 +236,4 @@ fn lost(promised: &[String], arrivals: &[RecordedRequest]) -> usize {
 
 async fn send(server: SocketAddr, number: usize) -> io::Result<ApiAnswer> {
     call(server, Method::POST, "/v1/messages", &format!("{{\"payload\":{{\"number\":{number}}}}}")).await
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of messages is far below 2^52")]
-fn count(number: usize) -> f64 {
-    number as f64
 }

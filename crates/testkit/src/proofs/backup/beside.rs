@@ -90,7 +90,7 @@ impl Producer<'_> {
             tokio::select! {
                 biased;
                 made = &mut backup => {
-                    let made = made.map_err(|error| CannotRun(error.to_string()))?;
+                    let made = made?;
                     made.map_err(|why| CannotRun(format!("there is no backup to measure: {why}")))?;
                     break;
                 }

@@ -232,7 +232,7 @@ impl ErasureWorld {
             let theirs = self.people.0.iter().filter(|person| person.tenant == tenant);
             let ids = theirs.step_by(3).map(|person| DeliveryId(person.first[2].0.plus(1))).collect();
             let replay = AskedReplay { tenant, what: ReplayWhat::Listed(ids), per_second: None, reason: None };
-            node.engine.replay(&replay, None).await.map_err(|error| CannotRun(error.to_string()))?;
+            node.engine.replay(&replay, None).await?;
         }
         wait("arrivals of the replay", || arrived(&self.receivers.refuses) > count).await?;
         letters(&node.store, 2 * count + 1).await?;
@@ -256,7 +256,7 @@ impl ErasureWorld {
                 let read = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?]);
                 let mut row: [Vec<u8>; 3] = message.query_row([id], read).map_err(cannot)?;
                 row[2].drain(..ALIKE);
-                let key = seal::key_of(&row[0]).map_err(|error| CannotRun(error.to_string()))?;
+                let key = seal::key_of(&row[0])?;
                 keys.insert(key.0);
                 values.extend(row);
             }
@@ -268,7 +268,7 @@ impl ErasureWorld {
         let theirs = |sql: &str| -> Result<Vec<Vec<u8>>, CannotRun> {
             let mut found = Vec::new();
             for (_, sealed) in column(sql)? {
-                let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
+                let key = seal::key_of(&sealed)?;
                 found.extend(keys.contains(&key.0).then_some(sealed));
             }
             Ok(found)
@@ -306,13 +306,13 @@ impl ErasureWorld {
                 }
             });
             for (person, answer) in join_all(each).await {
-                let answer = answer.map_err(|error| CannotRun(error.to_string()))?;
+                let answer = answer?;
                 in_flight += answer.in_flight;
                 answers.push((person, clock.now()));
             }
         }
         let answer = node.engine.erase(TENANTS[1], ErasureTarget::Tenant, None).await;
-        in_flight += answer.map_err(|error| CannotRun(error.to_string()))?.in_flight;
+        in_flight += answer?.in_flight;
         let tenants = erased.iter().filter(|person| person.tenant == TENANTS[1]);
         answers.extend(tenants.map(|person| (*person, clock.now())));
         let until = Instant::now() + PATIENCE;
@@ -330,7 +330,7 @@ impl ErasureWorld {
         stop.cancel();
         let mut accepted = Vec::new();
         while let Some(more) = beside.join_next().await {
-            accepted.extend(more.map_err(|error| CannotRun(error.to_string()))??);
+            accepted.extend(more??);
         }
         let sent: u64 = answers.iter().map(|(person, at)| self.receivers.after(person, *at)).sum();
         let mut others_missing = 0;
@@ -362,7 +362,7 @@ fn found_by(conn: &Connection, keys: &std::collections::BTreeSet<u32>) -> Result
     let rows: Vec<(Vec<u8>, [Vec<u8>; 2])> = sql.query_map([], read).and_then(Iterator::collect).map_err(cannot)?;
     let mut found = Vec::new();
     for (sealed, hashes) in rows {
-        let key = seal::key_of(&sealed).map_err(|error| CannotRun(error.to_string()))?;
+        let key = seal::key_of(&sealed)?;
         if keys.contains(&key.0) {
             found.extend(hashes);
         }
@@ -417,7 +417,7 @@ impl Node {
     async fn stop(&mut self) -> Result<(), CannotRun> {
         self.stop.cancel();
         while let Some(ended) = self.task.join_next().await {
-            ended.map_err(|error| CannotRun(error.to_string()))??;
+            ended??;
         }
         self.store.close().await;
         Ok(())
@@ -466,7 +466,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         once: Some(Once { key, digest: random::bytes(), answer }),
         pending_max: None,
     };
-    match engine.accept(new).await.map_err(|error| CannotRun(error.to_string()))? {
+    match engine.accept(new).await? {
         AcceptOutcome::Promised(promise) => Ok(promise.message),
         AcceptOutcome::Replayed(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
     }

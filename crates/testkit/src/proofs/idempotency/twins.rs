@@ -6,20 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::id::{Key, MessageId};
 use posthaste_core::scheduler::RowIndex;
-use posthaste_core::tier::Tier;
 use posthaste_crypto::{LookupKey, digest};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{
-    Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Outbox, Session, StoreError,
-};
+use posthaste_store::{Acceptance, Accepted, FirstAnswer, Idempotency, KeyHash, Message, Outbox, Session, StoreError};
 use tokio::task::JoinSet;
 
 use crate::fixtures::part;
-use crate::fixtures::seeder::SeededTarget;
+use crate::fixtures::seeder::{SeededTarget, with_delivery};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -91,7 +87,7 @@ impl Caller {
             under_way.spawn(async move { (key, request, caller.call(key, request, number).await) });
         }
         while let Some(ended) = under_way.join_next().await {
-            let (key, request, answer) = ended.map_err(|error| CannotRun(error.to_string()))?;
+            let (key, request, answer) = ended?;
             print(key, request, &answer?)?;
         }
         Ok(())
@@ -115,14 +111,6 @@ impl Caller {
         let id = MessageId(Key::new(self.session.writer, number));
         let lane = Arc::new(SeededTarget(key % 16).endpoint().lane_settings());
         let now = self.clock.now();
-        let delivery = Delivery::queued(
-            DeliveryId(id.0.plus(1)),
-            id,
-            SeededTarget::of(lane.lane).id(),
-            lane.lane,
-            Tier::Promotional,
-            now,
-        );
         let (name, body) = (key.to_string(), Bytes::from(key.to_string()));
         let once = Idempotency {
             tenant: lane.tenant,
@@ -132,9 +120,8 @@ impl Caller {
             at: now,
         };
         let message = Message::new(id, lane.tenant, now, body);
-        let new = NewDelivery::new(delivery, RowIndex::Ready, lane);
         let idempotency = Some(once).filter(|_| self.with == TwinKeys::Kept);
-        Accepted { idempotency, ..Accepted::new(message, vec![new]) }
+        Accepted { idempotency, ..with_delivery(message, lane, RowIndex::Ready) }
     }
 }
 

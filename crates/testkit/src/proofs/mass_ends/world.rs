@@ -180,7 +180,7 @@ impl MassEndsWorld {
             });
         }
         while let Some(ended) = accepts.join_next().await {
-            ended.map_err(|error| CannotRun(error.to_string()))??;
+            ended??;
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl MassEndsWorld {
     pub(super) async fn stop(mut self) -> Result<(), CannotRun> {
         self.stop.cancel();
         while let Some(ended) = self.running.join_next().await {
-            ended.map_err(|error| CannotRun(error.to_string()))??;
+            ended??;
         }
         self.store.close().await;
         Ok(())

@@ -203,7 +203,7 @@ impl Run {
         }
         stop.cancel();
         while let Some(ended) = running.join_next().await {
-            ended.map_err(|error| CannotRun(error.to_string()))??;
+            ended??;
         }
         drop(listening);
         let run = results();

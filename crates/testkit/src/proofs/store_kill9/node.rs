@@ -12,15 +12,15 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use posthaste_core::cause::Cause;
-use posthaste_core::delivery::{Delivery, Verdict};
+use posthaste_core::delivery::Verdict;
 use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, Key, MessageId};
+use posthaste_core::id::{Key, MessageId};
 use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
 use posthaste_store::sqlite::Sqlite;
-use posthaste_store::{Accepted, Message, NewDelivery, Outbox, Session, StoreError};
+use posthaste_store::{Accepted, Message, Outbox, Session, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -30,7 +30,7 @@ use super::producer::{acknowledgement, tokens};
 use super::record::{self, TokenRecord};
 use crate::fixtures::loopback::{Loopback, taken};
 use crate::fixtures::part;
-use crate::fixtures::seeder::{SeededTarget, put_endpoints};
+use crate::fixtures::seeder::{SeededTarget, put_endpoints, with_delivery};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -185,20 +185,10 @@ impl Door {
         let id = MessageId(Key::new(self.session.writer, 2 * number));
         let lane = Arc::clone(&self.lanes[usize::try_from(number % LANES).expect("below the number of lanes")]);
         let now = self.clock.now();
-        let delivery = Delivery::queued(
-            DeliveryId(id.0.plus(1)),
-            id,
-            SeededTarget::of(lane.lane).id(),
-            lane.lane,
-            Tier::Promotional,
-            now,
-        );
         let place = RowIndex::for_new(Order::Fifo, self.handle.is_spilling(lane.lane, Tier::Promotional), now, now);
         let mut body = token.to_be_bytes().to_vec();
         body.resize(BODY_BYTES, b'x');
         let message = Message::new(id, lane.tenant, now, body);
-        let deliveries = vec![NewDelivery::new(delivery, place, lane)];
-        let accepted = Accepted::new(message, deliveries);
-        (acknowledgement(token, id.raw()), accepted)
+        (acknowledgement(token, id.raw()), with_delivery(message, lane, place))
     }
 }

@@ -11,7 +11,7 @@ use super::plain::{Plain, PlainRule};
 use super::scheduler::CoreScheduler;
 use super::world::{BEGIN, FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, SLOTS, jain, millis, seconds};
-use crate::prove::{Figure, Options};
+use posthaste_prove::{Figure, Options};
 
 const TENANTS: u64 = 10;
 /// Destinations of a tenant: with the four attempts in flight that each begins with, they can use half of the slots.

@@ -293,7 +293,7 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proofs::fairness::plain::{Plain, PlainRule};
+    use crate::fairness::plain::{Plain, PlainRule};
 
     const SECOND: Duration = Duration::from_secs(1);
 

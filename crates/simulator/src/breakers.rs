@@ -14,7 +14,7 @@ use posthaste_core::flow::breaker::BreakerRule;
 
 use self::model::Slip;
 use self::sequences::Reached;
-use crate::prove::{Figure, Findings, Options};
+use posthaste_prove::{Figure, Findings, Options};
 
 /// The sequences within which a wrong model must differ.
 const CONTROL_SEQUENCES: u64 = 20_000;
@@ -22,7 +22,7 @@ const CONTROL_SEQUENCES: u64 = 20_000;
 const PRINTED_MAX: usize = 10;
 
 /// Runs the sequences, the controls and both receivers.
-pub fn run(options: &Options) -> Findings {
+pub(crate) fn run(options: &Options) -> Findings {
     let sequences = options.seeds.unwrap_or(if options.quick { 50_000 } else { 1_000_000 });
     let first = options.first.unwrap_or(1);
     let mut figures = sequence_figures(first, sequences);

@@ -10,7 +10,7 @@ use super::plain::{Plain, PlainRule};
 use super::scheduler::{CoreScheduler, FairScheduler};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, in_millis, millis, seconds};
-use crate::prove::{Figure, Options};
+use posthaste_prove::{Figure, Options};
 
 /// Few slots, so that ten minutes are not millions of attempts.
 const SLOTS: u32 = 60;

@@ -14,7 +14,7 @@ use super::plain::{Plain, PlainRule};
 use super::scheduler::{CoreScheduler, FairScheduler};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play, quantile};
 use super::{Part, SLOTS, in_millis, millis, seconds};
-use crate::prove::{Figure, Options};
+use posthaste_prove::{Figure, Options};
 
 const QUIET: u64 = 9;
 const NOISY: u64 = 10;

@@ -9,7 +9,7 @@ mod wrong;
 use posthaste_core::Timestamp;
 use posthaste_core::flow::bucket::{Bucket, Rate};
 
-use crate::prove::{Figure, Findings, Options};
+use posthaste_prove::{Figure, Findings, Options};
 
 const ABOVE_BAR_PERCENT: f64 = 1.0;
 const REACHED_BAR: f64 = 0.98;
@@ -20,7 +20,7 @@ const SECOND: i64 = 1_000;
 const HOUR: i64 = 3_600 * SECOND;
 
 /// Measures the bucket and then the wrong limiters.
-pub fn run(options: &Options) -> Findings {
+pub(crate) fn run(options: &Options) -> Findings {
     let sends = if options.quick { 100_000 } else { 1_000_000 };
     let found = Measured::of(ours, sends);
     eprintln!("limits: {} sends at {} limits", found.sends, LIMITS.len());
@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> Findings {
 }
 
 /// The largest number of sends in any half-open second, given their milliseconds.
-pub fn most_in_a_second(times: &[i64]) -> usize {
+fn most_in_a_second(times: &[i64]) -> usize {
     let mut times = times.to_vec();
     times.sort_unstable();
     let mut first = 0;

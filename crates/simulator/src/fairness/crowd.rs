@@ -8,7 +8,7 @@ use super::plain::{Plain, PlainRule};
 use super::scheduler::{CoreScheduler, FairScheduler};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, SLOTS, in_millis, jain, millis, seconds};
-use crate::prove::{Figure, Options};
+use posthaste_prove::{Figure, Options};
 
 const SMALL: u64 = 10_000;
 const SMALL_TAKES: Duration = millis(50);

@@ -2,14 +2,14 @@
 //!
 //! It has three parts, each in a file of its own: every jitter distributes its waits as its formula says, by statistics
 //! (`spread.rs`); the presets wait as documented, to the microsecond (`written.rs`); and the jitters reproduce known
-//! figures of contending clients ([`crate::proofs::contention`]). Formulas and documented waits are written here again,
+//! figures of contending clients ([`crate::contention`]). Formulas and documented waits are written here again,
 //! independently of the core.
 
 mod spread;
 mod written;
 
-use crate::proofs::contention::{self, Average, Contender, REFERENCE};
-use crate::prove::{Figure, Findings, Options};
+use crate::contention::{self, Average, Contender, REFERENCE};
+use posthaste_prove::{Figure, Findings, Options};
 
 /// How far a measured mean or deviation may be from its formula. With this many draws chance alone stays below half of
 /// it.
@@ -17,7 +17,7 @@ const STATISTICS_BAR_PERCENT: f64 = 1.0;
 const CLIENTS: usize = 100;
 
 /// Runs all three parts.
-pub fn run(options: &Options) -> Findings {
+pub(crate) fn run(options: &Options) -> Findings {
     let (draws, runs) = if options.quick { (200_000, 40) } else { (500_000, 200) };
     let mut figures = spread_figures(draws);
     figures.extend(written_figures());

@@ -17,7 +17,7 @@ mod world;
 
 use std::time::Duration;
 
-use crate::prove::{Figure, Findings, Options};
+use posthaste_prove::{Figure, Findings, Options};
 
 /// A quarter of the default, so that a few tenants contend for them.
 const SLOTS: u32 = 256;
@@ -31,7 +31,7 @@ struct Part {
 }
 
 /// Runs all parts in parallel.
-pub fn run(options: &Options) -> Findings {
+pub(crate) fn run(options: &Options) -> Findings {
     let parts = [shares::run, neighbours::run, tiers::run, crowd::run];
     let parts: Vec<Part> = std::thread::scope(|scope| {
         let running = parts.map(|part| scope.spawn(move || part(options)));

@@ -8,7 +8,7 @@
 //! by the engine's `dispatch`.
 //!
 //! The path of a delivery: it is admitted (`window.rs`), gets its turn (`turn.rs`) unless its lane is blocked
-//! (`blocked_by.rs`), is sent (`flight.rs`), and its outcome is recorded (`record.rs`). The state is divided into parts
+//! (`blocked_by.rs`), is sent and recorded (`flight.rs`). The state is divided into parts
 //! that own it and do not know each other; the methods of [`Scheduler`] connect them.
 
 mod answer;
@@ -18,19 +18,16 @@ mod breakers;
 mod destination;
 mod drain;
 mod ends;
-mod explain;
-mod figures;
 mod flight;
 mod id_timeline;
 mod lane;
 mod lanes;
 mod pauses;
 mod ready;
-mod record;
-mod settings_versions;
 mod shared;
 mod timer;
 mod turn;
+mod views;
 mod window;
 
 use std::sync::Arc;
@@ -39,15 +36,13 @@ use std::time::Duration;
 pub use backlog::{Evicted, PageWanted};
 pub use breakers::{BreakerOf, BreakerShown, Recovery, Reset, SoftBreaker};
 pub use drain::IdRange;
-pub use explain::Explained;
-pub use figures::{BreakerScope, SchedulerFigures};
-pub use flight::AttemptStart;
 use flight::Flight;
+pub use flight::{AfterRecord, AttemptStart, DeliveryChange};
 pub use lane::{LaneSettings, OnDead, Order, Special};
 pub use pauses::PausedBy;
-pub use record::{AfterRecord, DeliveryChange};
 pub use shared::SharedSettings;
 pub use turn::{TenantSettings, WEIGHTS};
+pub use views::{BreakerScope, Explained, SchedulerFigures};
 pub use window::Admission;
 
 use crate::delivery::{self, Circumstances, Verdict, VerdictScope};
@@ -62,7 +57,7 @@ use crate::time::Timestamp;
 use backlog::Backlog;
 use ends::CutsInForce;
 use lanes::Lanes;
-use pauses::Pauses;
+use pauses::WidePauses;
 use shared::SharedGates;
 use timer::{Timer, Timers};
 use turn::{Room, Speed, TakenTurn, Turns};
@@ -153,7 +148,7 @@ pub struct Scheduler {
     /// The rows that are not in memory.
     backlog: Backlog,
     turns: Turns,
-    pauses: Pauses,
+    pauses: WidePauses,
     /// The gates that several lanes share.
     shared: SharedGates,
     cuts: CutsInForce,

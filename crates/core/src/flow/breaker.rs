@@ -24,7 +24,7 @@ use crate::dice::Roll;
 use crate::id::EndpointId;
 use crate::time::{Timestamp, millis_up};
 
-use window::{AnswerKind, Window};
+use window::{AnswerKind, AnswerWindow};
 
 pub use signal::Signal;
 pub use window::{ENDPOINTS_MAX, WINDOW};
@@ -206,7 +206,7 @@ pub struct Soft {
 
 #[derive(Clone, Debug)]
 pub struct Breaker {
-    window: Window,
+    window: AnswerWindow,
     /// When it opened; while it is closed, when it closed.
     since: Timestamp,
     /// The end of the hold while it is open; [`Timestamp::MAX`] for a hold without an end.
@@ -234,7 +234,7 @@ impl Breaker {
     /// A closed breaker that has counted nothing.
     pub fn new() -> Self {
         Self {
-            window: Window::default(),
+            window: AnswerWindow::default(),
             since: Timestamp::default(),
             until: Timestamp::MAX,
             generation: Pass::FIRST.generation,
@@ -468,7 +468,7 @@ impl Breaker {
 
     fn close(&mut self, now: Timestamp) {
         // Answers from before the recovery no longer count.
-        self.window = Window::default();
+        self.window = AnswerWindow::default();
         self.since = now;
         self.enter(State::Closed { failed_in_a_row: 0 });
     }

@@ -184,7 +184,7 @@ impl Scheduler {
 
     /// Makes a waiting delivery due now, at its owner's request. Gates and holds of its lane still apply; a wait that
     /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
-    pub fn hurry(&mut self, now: Timestamp, id: DeliveryId) {
+    pub fn retry_now(&mut self, now: Timestamp, id: DeliveryId) {
         let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
         let due_now = match item.delivery.state {
             State::Queued { due } if due > now => State::Queued { due: now },

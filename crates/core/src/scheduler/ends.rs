@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::flight::DeliveryChange;
 use super::lane::Lane;
-use super::record::DeliveryChange;
 use super::window::Item;
 use super::{RowIndex, Scheduler, Stage};
 use crate::cause::Cause;

@@ -24,13 +24,13 @@ pub enum PausedBy {
 
 /// The pauses of more than one lane.
 #[derive(Debug, Default)]
-pub(super) struct Pauses {
+pub(super) struct WidePauses {
     all: Option<Hold>,
     tenants: IdMap<TenantId, Hold>,
     origins: IdMap<OriginId, Hold>,
 }
 
-impl Pauses {
+impl WidePauses {
     /// The widest pause that holds a lane with these settings.
     pub(super) fn holding(&self, settings: Option<&LaneSettings>, now: Timestamp) -> Option<(PausedBy, Hold)> {
         let in_force = |hold: &Hold| hold.holds(now);

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::record::DeliveryChange;
+use super::flight::DeliveryChange;
 use super::window::Item;
 use super::{Scheduler, Stage};
 use crate::delivery::{self, Circumstances};

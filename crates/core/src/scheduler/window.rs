@@ -5,9 +5,8 @@
 
 use std::ops::Index;
 
-use super::flight::Flight;
+use super::flight::{DeliveryChange, Flight};
 use super::lane::Lane;
-use super::record::DeliveryChange;
 use super::timer::Timer;
 use super::{Limits, RowIndex, Scheduler, Stage};
 use crate::delivery::{Decision, Delivery};

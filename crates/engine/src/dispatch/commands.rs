@@ -186,7 +186,7 @@ impl Dispatch {
             }
             Command::Hurry(delivery) => {
                 let answer = if self.scheduler.knows(delivery) {
-                    self.scheduler.hurry(now, delivery);
+                    self.scheduler.retry_now(now, delivery);
                     CommandReply::Done
                 } else if self.hurried.contains(&delivery) {
                     CommandReply::Done
@@ -306,7 +306,7 @@ impl Dispatch {
                 self.take_in(now, row, as_of);
             }
             if is_hurried {
-                self.scheduler.hurry(now, id);
+                self.scheduler.retry_now(now, id);
             }
             return;
         }

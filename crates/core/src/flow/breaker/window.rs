@@ -27,7 +27,7 @@ pub(super) enum AnswerKind {
 type Bucket = [u16; 3];
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct AnswerWindow {
     /// The second of the newest bucket.
     newest: i64,
     sums: [u32; 3],
@@ -56,7 +56,7 @@ impl WindowCounts {
     }
 }
 
-impl Window {
+impl AnswerWindow {
     pub(super) fn count(&mut self, now: Timestamp, what: AnswerKind, endpoint: EndpointId) {
         self.advance(now);
         let slot = slot(self.newest);

@@ -246,6 +246,17 @@ fn is_valid(rows: &[JournalRow]) -> bool {
     })
 }
 
+/// A journal must stay readable for ever. The digest was recorded when the encoding was defined.
+#[test]
+fn encoding_of_every_kind_never_changes() {
+    let mut bytes = Vec::new();
+    every_kind().iter().for_each(|entry| entry.pack(&mut bytes));
+    assert_eq!(
+        posthaste_crypto::hex::write(&posthaste_crypto::digest::sha256(&[&bytes])),
+        "a3ea47fe04a7c662ad9d293ddd17f765d3c5cac994ab5b7849018550b903d6b2"
+    );
+}
+
 #[test]
 fn every_kind_of_entry_survives_a_round_trip() {
     let entries = every_kind();

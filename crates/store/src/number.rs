@@ -87,7 +87,10 @@ pub(crate) fn stored_expiry(number: i64, at: Option<i64>) -> Result<Expiry, Stor
 
 /// Makes the functions that write and read an enum as a number. Each number stands next to its variant, once.
 macro_rules! numbered {
-    ($($(#[$doc:meta])* ($write:ident, $read:ident): $type:ident, $what:literal: $($variant:ident $(($of:path))? = $number:literal),+;)+) => {$(
+    ($(
+        $(#[$doc:meta])*
+        ($write:ident, $read:ident): $type:ident, $what:literal: $($variant:ident $(($of:path))? = $number:literal),+;
+    )+) => {$(
         $(#[$doc])*
         pub(crate) fn $write(value: $type) -> u8 {
             match value {

@@ -258,7 +258,10 @@ impl MemoryState {
     }
 
     fn finds_outcome(&self, row: &JournalRow) -> bool {
-        let is_kept = |entry: JournalEntry| matches!(entry, JournalEntry::Ended { delivery, .. } if self.ended.contains_key(&delivery));
+        let is_kept = |entry: JournalEntry| match entry {
+            JournalEntry::Ended { delivery, .. } => self.ended.contains_key(&delivery),
+            _ => false,
+        };
         row.entries().flatten().any(is_kept)
     }
 

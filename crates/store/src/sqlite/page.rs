@@ -199,7 +199,7 @@ fn rows(
     sql: &str,
     params: impl Params,
 ) -> Result<Vec<PendingRow>, StoreError> {
-    read_all(conn, "read pending deliveries", sql, params, |row| Ok(read_row(conn, check, row)?))
+    read_all(conn, "read pending deliveries", sql, params, |row| read_row(conn, check, row))
 }
 
 /// Reads one row. `check` is `None` for rows that are not sent, only shown or ended.

@@ -150,7 +150,8 @@ pub(super) fn at(ms: i64) -> Timestamp {
 pub(super) fn step() -> impl Strategy<Value = HistoryStep> {
     let pick = 0_usize..1_000;
     prop_oneof![
-        8 => (prop::collection::vec(draft(), 0..5), call()).prop_map(|(drafts, call)| HistoryStep::Accept(drafts, call)),
+        8 => (prop::collection::vec(draft(), 0..5), call())
+            .prop_map(|(drafts, call)| HistoryStep::Accept(drafts, call)),
         8 => prop::collection::vec(outcome(), 1..6).prop_map(HistoryStep::Settle),
         2 => prop::collection::vec(pick.clone(), 1..4).prop_map(HistoryStep::Spill),
         2 => (any::<bool>(), pick.clone(), cause(), prop::collection::vec(pick.clone(), 0..3))
@@ -160,7 +161,8 @@ pub(super) fn step() -> impl Strategy<Value = HistoryStep> {
             .prop_map(|(lane, of, under_way)| HistoryStep::SweepCut { lane, of, under_way }),
         1 => (prop::option::of(pick.clone()), 0_i64..50, prop::collection::vec(pick, 0..2))
             .prop_map(|(after, now, under_way)| HistoryStep::Roll { after, now, under_way }),
-        1 => (0_u8..4, 0..LANES, prop::option::of(0_i64..50)).prop_map(|(kind, of, until)| HistoryStep::Pause { kind, of, until }),
+        1 => (0_u8..4, 0..LANES, prop::option::of(0_i64..50))
+            .prop_map(|(kind, of, until)| HistoryStep::Pause { kind, of, until }),
         1 => (0_u8..4, 0..LANES).prop_map(|(kind, of)| HistoryStep::Resume { kind, of }),
         1 => prop::collection::vec(breaker(), 0..4).prop_map(HistoryStep::Remember),
         1 => (0..LANES, 0_usize..3, order(), call())

@@ -342,7 +342,7 @@ impl Dispatch {
             StoreReply::Uncut => {}
             StoreReply::Remembered => self.stored_breakers.written(),
             StoreReply::Paused(ticket) | StoreReply::Reset(ticket) => {
-                effects.push(Effect::Answer(ticket, CommandReply::Done))
+                effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
             StoreReply::Resumed(scope, pause, ticket) => {
                 self.pauses.resume(&mut self.scheduler, now, scope, pause);

@@ -10,13 +10,13 @@ use posthaste_core::cause::Cause;
 use posthaste_core::id::{Key, LaneId};
 use posthaste_store::{Erasure, ErasureStep, Erasures, PauseScope, Session, StoreError};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::dispatch::driver::{DispatchHandle, EngineStopped};
 use crate::dispatch::{Command, CommandReply, EndLane};
-use crate::rest::rest;
+use crate::rest::{rest, wait};
 
 /// The most erasures that take turns; later ones wait until one of these is done.
 const TURNS_MAX: u32 = 64;
@@ -65,8 +65,8 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
     /// Runs until `stop`, or until the store or the loop has stopped. A step that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let wait = match self.round(&stop).await {
-                Ok(Some(wait)) => wait,
+            let look_within = match self.round(&stop).await {
+                Ok(Some(soonest)) => soonest,
                 Ok(None) => LOOK_EVERY,
                 Err(Stopped::Loop | Stopped::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
                 Err(Stopped::Store(error)) => {
@@ -74,12 +74,7 @@ impl<S: Erasures, C: Clock> Eraser<S, C> {
                     LOOK_EVERY
                 }
             };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.wakes.new.notified() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
+            wait(timeout(look_within, self.wakes.new.notified()), &stop).await;
         }
     }
 

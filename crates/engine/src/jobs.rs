@@ -19,7 +19,7 @@ use posthaste_store::{
     JobQuery, Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
 };
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -27,7 +27,7 @@ use crate::dispatch::driver::DispatchHandle;
 use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
 use crate::field;
 use crate::ids::{KeySequence, public_id};
-use crate::rest::rest;
+use crate::rest::{rest, wait};
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
 const CHUNK: u32 = 500;
@@ -68,20 +68,15 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut turns = Turns::default();
         while !stop.is_cancelled() {
-            let wait = match self.round(&mut turns, &stop).await {
-                Ok(wait) => wait,
+            let look_within = match self.round(&mut turns, &stop).await {
+                Ok(look_within) => look_within,
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read jobs; retrying in a second");
                     LOOK_EVERY
                 }
             };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
+            wait(timeout(look_within, self.wake.notified()), &stop).await;
         }
     }
 

@@ -9,10 +9,15 @@ const REST_MAX: Duration = Duration::from_secs(30);
 
 /// Pauses for this time, at most 30 s, or until `stop`.
 pub(crate) async fn rest(time: Duration, stop: &CancellationToken) {
+    wait(tokio::time::sleep(time.min(REST_MAX)), stop).await;
+}
+
+/// Waits for an event, or until `stop`.
+pub(crate) async fn wait(event: impl Future, stop: &CancellationToken) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        () = tokio::time::sleep(time.min(REST_MAX)) => {}
+        _ = event => {}
     }
 }
 

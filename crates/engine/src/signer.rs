@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::rest::wait;
 
 /// How often a checkpoint may be due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,11 +45,7 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
                 Err(StoreError::Stopped | StoreError::Fenced { .. }) => return,
                 Err(error) => tracing::warn!(%error, "journal checkpoint failed; retrying"),
             }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
+            wait(tokio::time::sleep(LOOK_EVERY), &stop).await;
         }
     }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::dispatch::driver::DispatchHandle;
 use crate::dispatch::{Command, CommandReply};
-use crate::rest::rest;
+use crate::rest::{rest, wait};
 use crate::tenants::Tenant;
 
 /// The time between two runs.
@@ -65,11 +65,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
                 Err(error) => tracing::warn!(%error, "store upkeep failed; retrying in a minute"),
             }
             runs += 1;
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
+            wait(tokio::time::sleep(LOOK_EVERY), &stop).await;
         }
     }
 

@@ -1,6 +1,5 @@
 //! Interleavings of events and store calls that once went wrong, step by step over a store in memory.
 
-use futures_util::FutureExt;
 use posthaste_core::cause::Class;
 use posthaste_core::flow::breaker::{OpenReason, Soft};
 use posthaste_core::hold::{Hold, Why};
@@ -11,7 +10,6 @@ use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
 
 use rig::DispatchRig;
 
-use super::call::perform;
 use super::*;
 
 mod collapse;

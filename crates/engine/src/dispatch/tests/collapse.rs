@@ -56,12 +56,11 @@ fn recorded_retry_of_a_superseded_delivery_is_not_made() {
     rig.step(1, arrived);
     let old = old(&rig);
     rig.step(2, finished(old, Cause::Unavailable));
-    let call = rig.calls.pop_front().expect("the settle is under way");
-    let reply = perform(&rig.store, rig.session, call).now_or_never().expect("memory answers at once");
+    let reply = rig.perform_first();
     // The settle has taken effect; its answer comes after the replacement.
     let replaced = rig.accept_under(KEY, 100, &fifo(7));
     rig.step(3, replaced);
-    rig.step(4, Event::Replied(reply.expect("this session owns the store")));
+    rig.step(4, Event::Replied(reply));
     rig.every_call(4);
     check(&mut rig, old, &[old]);
 }
@@ -76,11 +75,10 @@ fn older_page_does_not_bring_back_a_superseded_delivery() {
     rig.step(2, arrived);
     rig.ask(3, 2, Command::Resume(PauseScope::All, None));
     rig.first_call(3);
-    let page = rig.calls.pop_front().expect("the head of the queue is asked for");
-    let page = perform(&rig.store, rig.session, page).now_or_never().expect("memory answers at once");
+    let page = rig.perform_first();
     let replaced = rig.accept_under(KEY, 100, &strict);
     rig.step(4, replaced);
-    rig.step(5, Event::Replied(page.expect("this session owns the store")));
+    rig.step(5, Event::Replied(page));
     rig.every_call(5);
     let old = old(&rig);
     check(&mut rig, old, &[]);

@@ -89,11 +89,16 @@ impl DispatchRig {
         self.step(ms, Event::Command(Ticket(ticket), command));
     }
 
-    /// Carries out the oldest call and returns its answer to the loop.
-    pub(super) fn first_call(&mut self, ms: i64) {
+    /// Carries out the oldest call; its answer is still on the way to the loop.
+    pub(super) fn perform_first(&mut self) -> StoreReply {
         let call = self.calls.pop_front().expect("a call is under way");
         let reply = perform(&self.store, self.session, call).now_or_never().expect("memory answers at once");
-        let reply = reply.expect("this session owns the store");
+        reply.expect("this session owns the store")
+    }
+
+    /// Carries out the oldest call and returns its answer to the loop.
+    pub(super) fn first_call(&mut self, ms: i64) {
+        let reply = self.perform_first();
         self.step(ms, Event::Replied(reply));
     }
 

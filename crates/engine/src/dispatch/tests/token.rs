@@ -6,9 +6,7 @@ use super::*;
 
 /// Answers the first page with all of its rows rejected, as if another program had written them.
 fn forge(rig: &mut DispatchRig, ms: i64) {
-    let call = rig.calls.pop_front().expect("a page is read");
-    let reply = perform(&rig.store, rig.session, call).now_or_never().expect("memory answers at once");
-    let StoreReply::Paged(query, as_of, mut page) = reply.expect("this session owns the store") else {
+    let StoreReply::Paged(query, as_of, mut page) = rig.perform_first() else {
         panic!("the first call reads a page");
     };
     page.rows.iter_mut().for_each(|row| row.token = Token::Rejected);

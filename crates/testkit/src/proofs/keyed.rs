@@ -13,13 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::delivery::Verdict;
-use posthaste_core::dice::Roll;
 use posthaste_core::id::{Key, MessageId, TenantId};
 use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::Command;
-use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
+use posthaste_engine::dispatch::driver::DispatchHandle;
 use posthaste_engine::master_key::keeper::Keeper;
 use posthaste_engine::master_key::{self, MasterKeySource};
 use posthaste_engine::rotation::rotate_now;
@@ -98,9 +97,7 @@ async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
     put_endpoints(&store, session, 0..LANES).await?;
     let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
     let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
-    let mut dice = fastrand::Rng::with_seed(session.id);
-    let dice = Box::new(move || Roll(dice.u64(..)));
-    let (driver, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), transport, clock.clone(), dice);
+    let (driver, handle) = transport.drive(Limits::default(), start, clock.clone(), session.id);
     let ledger = |number| OpenOptions::new().append(true).create(true).open(record::ledger(folder, number));
     let producers = Arc::new(Producers {
         store: Arc::clone(&store),

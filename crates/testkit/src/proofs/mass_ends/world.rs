@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use posthaste_core::dice::Roll;
 use posthaste_core::id::{LaneId, TenantId};
 use posthaste_core::scheduler::{IdRange, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
+use posthaste_engine::dispatch::driver::DispatchHandle;
 use posthaste_engine::dispatch::{Command, CommandReply};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
@@ -94,10 +93,7 @@ impl MassEndsWorld {
             taken()
         };
         let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
-        let mut dice = fastrand::Rng::with_seed(1);
-        let dice = Box::new(move || Roll(dice.u64(..)));
-        let (driver, handle) =
-            Driver::new(Limits::default(), start, Arc::clone(&store), transport, SystemClock::new(), dice);
+        let (driver, handle) = transport.drive(Limits::default(), start, SystemClock::new(), 1);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         running.spawn(driver.run(stop.clone()));
         let mint = Arc::new(MessageMint::new(session, OTHERS, RowIndex::Ready));

@@ -1,4 +1,4 @@
-//! The program `forger`: an attacker who has the database file but not the key, and writes rows as the store would.
+//! The attacker of the proof `retry-tokens`, who has the database file but not the key, and writes rows as the store would.
 //!
 //! It knows the schema, which is public. It uses no key, and no function of the store.
 

@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::delivery::Expiry;
-use posthaste_core::dice::Roll;
 use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::{Limits, RowIndex};
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::dispatch::driver::Driver;
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 use tokio::task::JoinSet;
@@ -170,10 +168,7 @@ impl Run {
             taken()
         };
         let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
-        let mut dice = fastrand::Rng::with_seed(1);
-        let dice = Box::new(move || Roll(dice.u64(..)));
-        let (driver, _handle) =
-            Driver::new(Limits::default(), start, Arc::clone(&store), transport, SystemClock::new(), dice);
+        let (driver, _handle) = transport.drive(Limits::default(), start, SystemClock::new(), 1);
         let errors = Errors::default();
         let listening = tracing::subscriber::set_default(errors.clone());
         let stop = CancellationToken::new();

@@ -52,10 +52,11 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
     let ended: Vec<SeededTarget> =
         (0..LANES).step_by(usize::try_from(ONE_IN).expect("a small number")).map(SeededTarget).collect();
     store.catch_up().await?;
-    let idle = rss::now()?;
-    rss::forget_peak()?;
+    let me = std::process::id();
+    let idle = rss::of(me)?;
+    rss::forget_peak_of(me)?;
     let report = |what: &str| -> Result<(), CannotRun> {
-        eprintln!("memory: {what}, {} MiB above the idle store so far", rss::peak()?.saturating_sub(idle) >> 10);
+        eprintln!("memory: {what}, {} MiB above the idle store so far", rss::peak_of(me)?.saturating_sub(idle) >> 10);
         Ok(())
     };
     let swept = sweep(&store, session, &ended).await?;
@@ -73,7 +74,7 @@ async fn grown(folder: &Path) -> Result<u64, CannotRun> {
         }
     }
     report(&format!("{lives} replayed, {purged} purged"))?;
-    let peak = rss::peak()?;
+    let peak = rss::peak_of(me)?;
     store.close().await;
     Ok(peak.saturating_sub(idle))
 }

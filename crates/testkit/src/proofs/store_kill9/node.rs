@@ -13,12 +13,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Verdict;
-use posthaste_core::dice::Roll;
 use posthaste_core::id::{Key, MessageId};
 use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
 use posthaste_core::tier::Tier;
 use posthaste_engine::clock::{Clock, SystemClock};
-use posthaste_engine::dispatch::driver::{DispatchHandle, Driver};
+use posthaste_engine::dispatch::driver::DispatchHandle;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Accepted, Message, Outbox, Session, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -83,10 +82,8 @@ async fn serve(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {
     put_endpoints(&store, session, 0..LANES).await?;
     let arrivals = OpenOptions::new().append(true).create(true).open(record::arrivals(folder))?;
     let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receiver(arrivals)));
-    let mut dice = fastrand::Rng::with_seed(session.id);
-    let dice = Box::new(move || Roll(dice.u64(..)));
     let limits = Limits { slots: SLOTS, ..Limits::default() };
-    let (driver, handle) = Driver::new(limits, start, Arc::clone(&store), transport, clock.clone(), dice);
+    let (driver, handle) = transport.drive(limits, start, clock.clone(), session.id);
     let lanes = (0..LANES).map(|n| Arc::new(SeededTarget(n).endpoint().lane_settings())).collect();
     let door = Arc::new(Door { store, session, handle, clock, lanes, promise, next: AtomicU64::new(1) });
 

@@ -236,7 +236,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
 }
 
 #[tokio::test]
-async fn acts_end_before_the_engine_and_none_begins_after_it() {
+async fn detached_tasks_end_before_the_engine_and_none_begins_after_it() {
     let (tasks, runner) = DetachedTasks::new();
     let (tasks, stop) = (Arc::new(tasks), CancellationToken::new());
     let (finish, finished) = oneshot::channel();

@@ -61,7 +61,7 @@ pub struct NewMessage {
     /// It replaces the deliveries that wait for the same endpoint under the same key.
     pub collapse_key: Option<String>,
     /// The producer's idempotency key, if any.
-    pub once: Option<Once<PromisedMessage>>,
+    pub once: Option<IdempotencyRequest<PromisedMessage>>,
     /// The quota of pending deliveries of its tenant; at this many the message is refused.
     pub pending_max: Option<u64>,
 }
@@ -97,7 +97,7 @@ pub enum EndpointRef {
 
 /// The idempotency of a request: by it a repeated request is recognised, and answered like the first.
 #[derive(Clone, Debug)]
-pub struct Once<P> {
+pub struct IdempotencyRequest<P> {
     pub key: String,
     /// SHA-256 of the request's bytes: the same key with another request is refused.
     pub digest: Digest,
@@ -296,7 +296,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// What is stored of a request that creates something, so that it can be answered again.
     #[expect(clippy::needless_pass_by_value, reason = "each request makes one record")]
-    pub(crate) fn known_by<P>(&self, tenant: TenantId, once: Once<P>, made: &P, at: Timestamp) -> Idempotency {
+    pub(crate) fn known_by<P>(
+        &self,
+        tenant: TenantId,
+        once: IdempotencyRequest<P>,
+        made: &P,
+        at: Timestamp,
+    ) -> Idempotency {
         let hash = self.lookup.hash("idempotency key", tenant.raw(), once.key.as_bytes());
         Idempotency { tenant, key: KeyHash::of(hash), digest: once.digest, answer: (once.answer)(made), at }
     }

@@ -18,7 +18,7 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{ApiKeyRef, AuditStamp, Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::accept::Once;
+use crate::accept::IdempotencyRequest;
 use crate::clock::Clock;
 use crate::engine::{Engine, NotDone};
 use crate::tenants::{Made, NotFiled};
@@ -208,7 +208,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn make_key(
         &self,
         new: NewKey,
-        once: Option<Once<MadeKey>>,
+        once: Option<IdempotencyRequest<MadeKey>>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeKey>, NotFiled> {
         let class = if new.tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
@@ -220,7 +220,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         key: ApiKey,
         new: NewKey,
-        once: Option<Once<MadeKey>>,
+        once: Option<IdempotencyRequest<MadeKey>>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeKey>, NotFiled> {
         let scopes = new.scopes.unwrap_or_else(|| key.class().scopes());

@@ -23,13 +23,13 @@ use posthaste_store::{
     Store, StoreError, WebhookTarget,
 };
 
-use crate::accept::{AcceptOutcome, EndpointRef, NewMessage, NotAccepted, Once, PromisedMessage};
+use crate::accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, NotAccepted, PromisedMessage};
 use crate::clock::Clock;
 use crate::connector::BadIdentity;
 use crate::dispatch::driver::EngineStopped;
 use crate::dispatch::{Command, CommandReply, EndLane, LanePaused};
 use crate::endpoint_cache::{self, ParsedEndpoint};
-use crate::engine::{Engine, NotDone, Sees};
+use crate::engine::{Engine, NotDone, Visibility};
 use crate::target::{Refusal, Target};
 use crate::tenants::Made;
 use crate::zone::{self, UnknownZone};
@@ -111,7 +111,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         &self,
         new: Endpoint,
         signing: NewSigning,
-        once: Option<Once<MadeEndpoint>>,
+        once: Option<IdempotencyRequest<MadeEndpoint>>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeEndpoint>, NotMade> {
         let secret = match &signing.secret {
@@ -169,7 +169,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         self: &Arc<Self>,
         endpoint: &Endpoint,
         overlap: Duration,
-        once: Option<Once<Endpoint>>,
+        once: Option<IdempotencyRequest<Endpoint>>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<Endpoint>, NotMade> {
         let now = self.clock.now();
@@ -289,7 +289,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn test_endpoint(
         &self,
         endpoint: &Endpoint,
-        once: Option<Once<PromisedMessage>>,
+        once: Option<IdempotencyRequest<PromisedMessage>>,
     ) -> Result<AcceptOutcome, NotAccepted> {
         let example = NewMessage {
             event_type: Some(EXAMPLE_EVENT.to_owned()),
@@ -302,29 +302,37 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The id of the endpoint that a caller names by its public id, or by its uid for a tenant's caller. Whether the
     /// caller may see it is not checked.
-    pub async fn endpoint_named(&self, visibility: Sees, named: &str) -> Result<Option<EndpointId>, StoreError> {
+    pub async fn endpoint_named(&self, visibility: Visibility, named: &str) -> Result<Option<EndpointId>, StoreError> {
         match (self.opened(IdKind::Endpoint, named), visibility) {
             (Some((key, _)), _) => Ok(Some(EndpointId(key))),
-            (None, Sees::Tenant(tenant)) => self.store.endpoint_named(tenant, named.to_owned()).await,
-            (None, Sees::All) => Ok(None),
+            (None, Visibility::Tenant(tenant)) => self.store.endpoint_named(tenant, named.to_owned()).await,
+            (None, Visibility::All) => Ok(None),
         }
     }
 
     /// An endpoint that the caller may see and that was not deleted.
-    pub async fn endpoint(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
+    pub async fn endpoint(
+        &self,
+        visibility: Visibility,
+        id: EndpointId,
+    ) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
         let known = self.endpoint_cache.load(id).await?.filter(|known| visibility.sees(known.endpoint.tenant));
         Ok(known.filter(|known| known.endpoint.status != EndpointStatus::Deleted))
     }
 
     /// An endpoint that the caller may see, also if it was deleted: its deliveries can still be read.
-    pub async fn endpoint_once(&self, visibility: Sees, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+    pub async fn endpoint_once(
+        &self,
+        visibility: Visibility,
+        id: EndpointId,
+    ) -> Result<Option<Arc<Endpoint>>, StoreError> {
         Ok(self.store.endpoint(id).await?.filter(|endpoint| visibility.sees(endpoint.tenant)))
     }
 
     /// A page of the endpoints that the caller may see.
     pub async fn endpoints(
         &self,
-        visibility: Sees,
+        visibility: Visibility,
         order: ListOrder,
         after: Option<EndpointId>,
         limit: u32,

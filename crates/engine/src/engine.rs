@@ -32,7 +32,7 @@ use crate::endpoint_cache::ParsedEndpointCache;
 use crate::eraser::Wakes;
 use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
-use crate::outbox::Ruled;
+use crate::outbox::StoreWithRules;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
@@ -118,14 +118,14 @@ pub enum NotDone {
 
 /// Which tenants' objects a caller may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sees {
+pub enum Visibility {
     /// All tenants': the caller is an operator.
     All,
     /// This tenant's alone.
     Tenant(TenantId),
 }
 
-impl Sees {
+impl Visibility {
     /// Whether the caller may see this tenant's objects.
     pub fn sees(self, tenant: TenantId) -> bool {
         self == Self::All || self == Self::Tenant(tenant)
@@ -177,7 +177,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             clock.clone(),
             attempt_timeout,
         );
-        let ruled = Ruled { store: Arc::clone(&store), endpoint_cache: Arc::clone(&endpoint_cache) };
+        let ruled = StoreWithRules { store: Arc::clone(&store), endpoint_cache: Arc::clone(&endpoint_cache) };
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let limits = Limits { origin, ..settings.limits };
@@ -257,7 +257,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A delivery with its state, its attempts and the reason why it waits.
-    pub async fn delivery(&self, visibility: Sees, id: DeliveryId) -> Result<Option<ExplainedDelivery>, NotDone> {
+    pub async fn delivery(&self, visibility: Visibility, id: DeliveryId) -> Result<Option<ExplainedDelivery>, NotDone> {
         let Some(shown) = self.store.delivery(id, self.clock.now()).await? else { return Ok(None) };
         // The store keeps endpoints that were deleted, so this finds their deliveries too.
         let endpoint = self.store.endpoint(shown.delivery.endpoint).await?;
@@ -270,7 +270,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// A message and its first 1,000 deliveries, by id.
     pub async fn message(
         &self,
-        visibility: Sees,
+        visibility: Visibility,
         id: MessageId,
     ) -> Result<Option<(Arc<Message>, Vec<ExplainedDelivery>)>, NotDone> {
         let Some(message) = self.store.message(id).await?.filter(|message| visibility.sees(message.tenant)) else {
@@ -284,7 +284,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// Whether a message exists and the caller may see it.
-    pub async fn has_message(&self, visibility: Sees, id: MessageId) -> Result<bool, StoreError> {
+    pub async fn has_message(&self, visibility: Visibility, id: MessageId) -> Result<bool, StoreError> {
         Ok(self.store.message(id).await?.is_some_and(|message| visibility.sees(message.tenant)))
     }
 
@@ -316,7 +316,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// no such delivery. A delivery that has ended is returned unchanged.
     pub async fn retry(
         self: &Arc<Self>,
-        visibility: Sees,
+        visibility: Visibility,
         id: DeliveryId,
         by: Option<ApiKeyRef>,
     ) -> Result<Option<ExplainedDelivery>, NotDone> {
@@ -341,7 +341,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// how many are in flight and may still arrive; `None` when the caller sees no such message.
     pub async fn cancel(
         &self,
-        visibility: Sees,
+        visibility: Visibility,
         id: MessageId,
         by: Option<ApiKeyRef>,
     ) -> Result<Option<(u64, u64)>, NotDone> {

@@ -9,7 +9,7 @@ use posthaste_crypto::public_id::{IdKind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPERATOR, Store, StoreError};
 
 use crate::clock::Clock;
-use crate::engine::{Engine, ExplainedDelivery, NotDone, Sees};
+use crate::engine::{Engine, ExplainedDelivery, NotDone, Visibility};
 
 /// Identifies a list: the visible tenant and a hash of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub struct ListId(u32);
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// The id of a list with these filters, for a caller with this visibility.
-    pub fn list_id(&self, visibility: Sees, filters: &str) -> ListId {
+    pub fn list_id(&self, visibility: Visibility, filters: &str) -> ListId {
         let tenant = match visibility {
-            Sees::All => OPERATOR,
-            Sees::Tenant(tenant) => tenant,
+            Visibility::All => OPERATOR,
+            Visibility::Tenant(tenant) => tenant,
         };
         let hash = self.lookup.hash("list", tenant.raw(), filters.as_bytes());
         ListId(u32::from_be_bytes([0, hash[0], hash[1], hash[2]]))

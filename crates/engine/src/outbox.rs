@@ -16,12 +16,12 @@ use crate::endpoint_cache::ParsedEndpointCache;
 
 /// A store whose lane settings include the rules of their tenants.
 #[derive(Debug)]
-pub(crate) struct Ruled<S> {
+pub(crate) struct StoreWithRules<S> {
     pub(crate) store: Arc<S>,
     pub(crate) endpoint_cache: Arc<ParsedEndpointCache<S>>,
 }
 
-impl<S: Outbox + Directory + Register> Outbox for Ruled<S> {
+impl<S: Outbox + Directory + Register> Outbox for StoreWithRules<S> {
     async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
         // One read for all lanes; the look-ups below then find their endpoints in the store's memory.
         let mut found = self.store.lanes(lanes).await?;

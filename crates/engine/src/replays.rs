@@ -7,9 +7,9 @@ use posthaste_store::{
     JobKind, JobQuery, JobState, ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
-use crate::accept::Once;
+use crate::accept::IdempotencyRequest;
 use crate::clock::Clock;
-use crate::engine::{Engine, Sees};
+use crate::engine::{Engine, Visibility};
 use crate::jobs::{Meant, meant};
 use crate::tenants::Made;
 
@@ -89,14 +89,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// A page of the replays that the caller may see, after this one.
     pub async fn replays(
         &self,
-        visibility: Sees,
+        visibility: Visibility,
         order: ListOrder,
         after: Option<JobId>,
         limit: u32,
     ) -> Result<Vec<DeliveryJob>, StoreError> {
         let query = match visibility {
-            Sees::All => JobQuery::EveryReplay(order),
-            Sees::Tenant(tenant) => JobQuery::Replays(tenant, order),
+            Visibility::All => JobQuery::EveryReplay(order),
+            Visibility::Tenant(tenant) => JobQuery::Replays(tenant, order),
         };
         self.store.jobs(query, after, limit).await
     }
@@ -113,7 +113,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             let shown = self.store.delivery(*id, self.clock.now()).await?;
             let endpoint = shown.map(|shown| shown.delivery.endpoint);
             owned.push(match endpoint {
-                Some(endpoint) => self.endpoint(Sees::Tenant(tenant), endpoint).await?.is_some(),
+                Some(endpoint) => self.endpoint(Visibility::Tenant(tenant), endpoint).await?.is_some(),
                 None => false,
             });
         }
@@ -184,7 +184,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn replay_once(
         &self,
         request: &AskedReplay,
-        once: Once<MadeReplay>,
+        once: IdempotencyRequest<MadeReplay>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeReplay>, NotReplayed> {
         // The answer is stored with the key, before the store could count for the job: so it is counted here.
@@ -215,20 +215,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
             JobKind::ReplayListed | JobKind::FanOut(_) => None,
         };
         let known = match id {
-            Some(id) => self.endpoint_once(Sees::Tenant(job.tenant), id).await?,
+            Some(id) => self.endpoint_once(Visibility::Tenant(job.tenant), id).await?,
             None => None,
         };
         Ok(known.map(|known| self.public_id(IdKind::Endpoint, known.id.0, known.at)))
     }
 
-    pub async fn job(&self, visibility: Sees, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
+    pub async fn job(&self, visibility: Visibility, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
         Ok(self.store.job(id).await?.filter(|job| visibility.sees(job.tenant)))
     }
 
     /// Pauses, resumes or cancels a job that the caller may see; `false` when there is none, or it has ended.
     pub async fn change_job(
         &self,
-        visibility: Sees,
+        visibility: Visibility,
         id: JobId,
         next: JobState,
         by: Option<ApiKeyRef>,

@@ -18,7 +18,7 @@ use posthaste_core::time::Timestamp;
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 
 use crate::policies::{POLICIES_MAX, StoredPolicy};
-use crate::tenants::{Hours, Tenant, Terms};
+use crate::tenants::{Hours, Tenant, TenantTerms};
 use crate::zone;
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct OffPeakRule {
 }
 
 impl OffPeakRule {
-    fn of(terms: &Terms, since: Timestamp) -> Option<Self> {
+    fn of(terms: &TenantTerms, since: Timestamp) -> Option<Self> {
         let hours = terms.off_peak?;
         Some(Self { hours, offsets: offsets_of(terms.time_zone.as_deref(), since), since })
     }

@@ -20,7 +20,7 @@ use posthaste_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::accept::Once;
+use crate::accept::IdempotencyRequest;
 use crate::clock::Clock;
 use crate::dispatch::Command;
 use crate::dispatch::driver::{DispatchHandle, EngineStopped};
@@ -34,12 +34,12 @@ pub struct Tenant {
     pub id: TenantId,
     pub at: Timestamp,
     pub uid: Option<String>,
-    pub terms: Terms,
+    pub terms: TenantTerms,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Terms {
+pub struct TenantTerms {
     /// Its share of the slots: a tenant of weight 2 gets twice the slot-time of one of weight 1.
     pub weight: f64,
     /// The rate at which its messages are accepted; `None` for no limit.
@@ -59,7 +59,7 @@ pub struct Terms {
     pub history_kept: Option<Duration>,
 }
 
-impl Terms {
+impl TenantTerms {
     pub(crate) fn retention(&self) -> RetentionOverride {
         RetentionOverride { payload: self.payload_kept, history: self.history_kept }
     }
@@ -74,7 +74,7 @@ pub struct Hours {
     pub to: u16,
 }
 
-impl Default for Terms {
+impl Default for TenantTerms {
     fn default() -> Self {
         Self {
             weight: 1.0,
@@ -269,8 +269,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn make_tenant(
         self: &Arc<Self>,
         uid: Option<String>,
-        terms: Terms,
-        once: Option<Once<MadeTenant>>,
+        terms: TenantTerms,
+        once: Option<IdempotencyRequest<MadeTenant>>,
         by: Option<ApiKeyRef>,
     ) -> Result<Made<MadeTenant>, NotFiled> {
         let (id, at) = (TenantId(self.mint(1)), self.clock.now());
@@ -331,7 +331,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if let Some(known) = self.tenant_named(DEFAULT_TENANT).await? {
             return Ok(known);
         }
-        match self.make_tenant(Some(DEFAULT_TENANT.to_owned()), Terms::default(), None, None).await {
+        match self.make_tenant(Some(DEFAULT_TENANT.to_owned()), TenantTerms::default(), None, None).await {
             Ok(Made::Now(made)) => Ok(Arc::new(made.tenant)),
             // Another request has made it meanwhile.
             Ok(Made::Before(_)) | Err(NotFiled::NameTaken) => {

@@ -172,7 +172,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::dispatch::driver::{Driver, Transport};
     use crate::dispatch::{Finished, SendAttempt};
-    use crate::tenants::Terms;
+    use crate::tenants::TenantTerms;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -209,7 +209,7 @@ mod tests {
 
         async fn put_tenant(&self, tenant: u64, days: Option<u32>) {
             let id = TenantId::from_raw(tenant);
-            let terms = Terms { payload_kept: days.map(|days| days * DAY), ..Terms::default() };
+            let terms = TenantTerms { payload_kept: days.map(|days| days * DAY), ..TenantTerms::default() };
             let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
             _ = self
                 .store

@@ -45,7 +45,7 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::EndpointId;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{Engine, Sees};
+use posthaste_engine::engine::{Engine, Visibility};
 use posthaste_store::Store;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -105,24 +105,24 @@ impl<S: Store, C: Clock> Api<S, C> {
     }
 
     /// Finds a live endpoint by its id or uid, among those that `visibility` covers.
-    async fn endpoint_named(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
         let id = self.endpoint_once_named(visibility, named).await?;
         self.engine.endpoint(visibility, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
     /// Like [`Api::endpoint_named`], but also finds a deleted endpoint, whose deliveries can still be read.
-    async fn endpoint_once_named(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_once_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
         let id = self.endpoint_meant(visibility, named).await?;
         let known = self.engine.endpoint_once(visibility, id).await?;
         known.map(|known| known.id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
     /// Resolves an endpoint's id or uid. A uid is unique within a tenant only, so it needs one.
-    async fn endpoint_meant(&self, visibility: Sees, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_meant(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
         let meant = self.engine.endpoint_named(visibility, named).await?;
         meant.ok_or_else(|| match visibility {
-            Sees::Tenant(_) => Problem::no_such("endpoint"),
-            Sees::All => Problem::new(
+            Visibility::Tenant(_) => Problem::no_such("endpoint"),
+            Visibility::All => Problem::new(
                 Code::TenantRequired,
                 "that is not the id of an endpoint; if it is a uid, name its tenant in the header Posthaste-Tenant",
             ),

@@ -22,10 +22,10 @@ use crate::accept::NewMessage;
 use crate::access::{MadeKey, NewKey};
 use crate::clock::SystemClock;
 use crate::endpoints::NewSigning;
-use crate::engine::{Sees, Settings};
+use crate::engine::{Settings, Visibility};
 use crate::harness::{NoResolver, Running, made, new_endpoint, promised, settings};
 use crate::master_key::{self, MasterKeySource};
-use crate::tenants::{Tenant, Terms};
+use crate::tenants::{Tenant, TenantTerms};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -55,7 +55,7 @@ impl Things {
     /// Makes the objects, and loads them into memory.
     async fn make(running: &Running<Sqlite>) -> Self {
         let engine = &running.engine;
-        let terms = Terms { policy: None, ..Terms::default() };
+        let terms = TenantTerms { policy: None, ..TenantTerms::default() };
         let tenant = made(engine.make_tenant(None, terms, None, None).await.expect("a tenant")).tenant;
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
         let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
@@ -111,7 +111,7 @@ impl Things {
     async fn until_not_held(&self, engine: &Arc<DiskEngine>) {
         let held = async {
             loop {
-                let view = engine.delivery(Sees::All, self.delivery).await.expect("the store reads");
+                let view = engine.delivery(Visibility::All, self.delivery).await.expect("the store reads");
                 match view.and_then(|view| view.explained) {
                     Some(Explained::Waits(hold)) if hold.why == Why::EndpointDisabled => {}
                     _ => return,
@@ -138,7 +138,7 @@ const VERBS: [(&str, Verb); 9] = [
     }),
     ("change a tenant", |engine, things| {
         Box::pin(async move {
-            let terms = Terms { weight: 3.0, payload_kept: Some(2 * DAY), ..Terms::default() };
+            let terms = TenantTerms { weight: 3.0, payload_kept: Some(2 * DAY), ..TenantTerms::default() };
             let changed = Tenant { terms, ..things.tenant.clone() };
             engine.change_tenant(&things.tenant, &changed, None).await.expect("it is changed");
         })

@@ -20,13 +20,13 @@ use crate::receiver::OK;
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
     /// Answers requests by a list: the n-th request of all gets the n-th answer, and later ones the last answer.
-    Serve(Terms),
+    Serve(TenantTerms),
     /// Writes the first frames, reads until this many requests have come, writes the second frames, and waits.
     Raw(Vec<u8>, usize, Vec<u8>),
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct TenantTerms {
     pub(crate) streams_max: Option<u32>,
     pub(crate) window: Option<u32>,
     /// Sends `GOAWAY` after this many requests of a connection.
@@ -50,7 +50,7 @@ pub(crate) enum Reply {
 }
 
 pub(crate) fn serve(answers: &[Reply]) -> Manner {
-    Manner::Serve(Terms { answers: answers.to_vec(), ..Terms::default() })
+    Manner::Serve(TenantTerms { answers: answers.to_vec(), ..TenantTerms::default() })
 }
 
 /// Listens on loopback; its tasks end with it.
@@ -123,7 +123,11 @@ async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     }
 }
 
-async fn serve_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, terms: Terms, seen: Arc<Seen>) {
+async fn serve_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    terms: TenantTerms,
+    seen: Arc<Seen>,
+) {
     let mut builder = h2::server::Builder::new();
     if let Some(max) = terms.streams_max {
         builder.max_concurrent_streams(max);

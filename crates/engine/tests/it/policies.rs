@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::policy::{JitterSpec, PolicySpec};
 use posthaste_engine::policies::NotPut;
-use posthaste_engine::tenants::{Tenant, Terms};
+use posthaste_engine::tenants::{Tenant, TenantTerms};
 use posthaste_store::{MemoryStore, OPERATOR};
 
 use crate::running::Running;
@@ -47,7 +47,8 @@ async fn waits_follow_a_stored_policy_its_changes_and_a_restart() {
 async fn endpoints_without_a_policy_follow_their_tenants_also_for_pending_deliveries() {
     let store = Arc::new(MemoryStore::default());
     let first = Running::start(&store).await;
-    let [slow, quick] = ["slow", "quick"].map(|name| Terms { policy: Some(name.to_owned()), ..Terms::default() });
+    let [slow, quick] =
+        ["slow", "quick"].map(|name| TenantTerms { policy: Some(name.to_owned()), ..TenantTerms::default() });
     for (name, seconds) in [("slow", 100), ("quick", 20), ("own", 60)] {
         first.engine.put_policy(OPERATOR, name, every(seconds), None).await.expect("a policy");
     }

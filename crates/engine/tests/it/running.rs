@@ -10,8 +10,8 @@ use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_engine::accept::NewMessage;
 use posthaste_engine::endpoints::{NewSigning, NotMade};
-use posthaste_engine::engine::Sees;
-use posthaste_engine::tenants::{Tenant, Terms};
+use posthaste_engine::engine::Visibility;
+use posthaste_engine::tenants::{Tenant, TenantTerms};
 use posthaste_store::{Endpoint, MemoryStore};
 
 pub(crate) use crate::harness::Running;
@@ -24,10 +24,10 @@ impl Running<MemoryStore> {
     }
 
     pub(crate) async fn tenant(&self, uid: &str) -> TenantId {
-        self.tenant_on(uid, Terms::default()).await.id
+        self.tenant_on(uid, TenantTerms::default()).await.id
     }
 
-    pub(crate) async fn tenant_on(&self, uid: &str, terms: Terms) -> Tenant {
+    pub(crate) async fn tenant_on(&self, uid: &str, terms: TenantTerms) -> Tenant {
         made(self.engine.make_tenant(Some(uid.to_owned()), terms, None, None).await.expect("a tenant")).tenant
     }
 
@@ -61,7 +61,8 @@ impl Running<MemoryStore> {
     /// Advances the clock until this many attempts were made; returns the wait after the last of them, in seconds.
     pub(crate) async fn wait_after(&self, delivery: DeliveryId, attempts: usize) -> u64 {
         for _ in 0..100_000 {
-            let view = self.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
+            let view =
+                self.engine.delivery(Visibility::All, delivery).await.expect("memory reads").expect("it is there");
             let (made, state) = (&view.shown.attempts, view.shown.delivery.state);
             if made.len() >= attempts
                 && let Some(due) = state.due()

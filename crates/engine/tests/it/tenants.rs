@@ -10,8 +10,8 @@ use posthaste_core::scheduler::Explained;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::accept::{NewMessage, NotAccepted};
-use posthaste_engine::engine::Sees;
-use posthaste_engine::tenants::{Hours, Tenant, Terms};
+use posthaste_engine::engine::Visibility;
+use posthaste_engine::tenants::{Hours, Tenant, TenantTerms};
 use posthaste_store::MemoryStore;
 
 use crate::harness::{Running, promised};
@@ -24,7 +24,7 @@ fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
 
 /// Why a delivery waits and for how many hours; `None` once an attempt was made.
 async fn waits(running: &Running<MemoryStore>, delivery: DeliveryId) -> Option<(Why, u64)> {
-    let view = running.engine.delivery(Sees::All, delivery).await.expect("memory reads").expect("it is there");
+    let view = running.engine.delivery(Visibility::All, delivery).await.expect("memory reads").expect("it is there");
     let Some(Explained::Waits(hold)) = view.explained.filter(|_| view.shown.attempts.is_empty()) else { return None };
     let hours = hold.until?.since(running.engine.now()).as_secs().div_ceil(3_600);
     Some((hold.why, hours))
@@ -37,7 +37,7 @@ async fn engagement_messages_wait_for_the_window_in_the_tenants_or_endpoints_tim
     let now = running.engine.now();
     // Nine hours east of UTC it opens in two hours.
     let off_peak = Some(Hours { from: minute(now, 9, 2), to: minute(now, 9, 3) });
-    let terms = Terms { off_peak, time_zone: Some("Asia/Tokyo".to_owned()), ..Terms::default() };
+    let terms = TenantTerms { off_peak, time_zone: Some("Asia/Tokyo".to_owned()), ..TenantTerms::default() };
     let ann = running.tenant_on("ann", terms.clone()).await;
     running.endpoint(ann.id, "webhook").await.expect("an endpoint");
     let campaign = running.send_as(ann.id, Tier::Engagement).await;
@@ -52,7 +52,7 @@ async fn engagement_messages_wait_for_the_window_in_the_tenants_or_endpoints_tim
     running.wait_after(inside, 1).await;
     assert_eq!(running.engine.now().since(now).as_secs(), 0, "eleven hours east it is open");
     // A window that is removed holds nothing any more.
-    let lifted = Tenant { terms: Terms { off_peak: None, ..ann.terms.clone() }, ..ann.clone() };
+    let lifted = Tenant { terms: TenantTerms { off_peak: None, ..ann.terms.clone() }, ..ann.clone() };
     running.engine.change_tenant(&ann, &lifted, None).await.expect("it is changed");
     running.wait_after(campaign, 1).await;
     assert!(running.engine.now().since(now) < Duration::from_secs(60));
@@ -78,14 +78,14 @@ async fn send_below(running: &Running<MemoryStore>, tenant: &Tenant, count: usiz
 async fn tenant_at_its_pending_limit_has_room_again_once_some_ended() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
-    let tenant = running.tenant_on("acme", Terms { pending_max: Some(3), ..Terms::default() }).await;
+    let tenant = running.tenant_on("acme", TenantTerms { pending_max: Some(3), ..TenantTerms::default() }).await;
     let (taken, refused_at) = send_below(&running, &tenant, 10).await;
     assert_eq!((taken.len(), refused_at), (10, None), "no endpoint wants them, so none is pending");
     running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
     let (taken, refused_at) = send_below(&running, &tenant, 5).await;
     assert_eq!((taken.len(), refused_at), (3, Some(3)));
     assert_eq!(send_below(&running, &tenant, 1).await, (Vec::new(), Some(3)));
-    running.engine.cancel(Sees::All, taken[0], None).await.expect("it is cancelled");
+    running.engine.cancel(Visibility::All, taken[0], None).await.expect("it is cancelled");
     // The room is free once the cut is swept.
     for _ in 0..6_000 {
         tokio::time::advance(Duration::from_millis(200)).await;
@@ -102,7 +102,7 @@ async fn tenant_at_its_pending_limit_has_room_again_once_some_ended() {
 async fn messages_on_their_way_to_the_store_count_as_pending() {
     let store = Arc::new(MemoryStore::default());
     let running = Running::start(&store).await;
-    let tenant = running.tenant_on("acme", Terms { pending_max: Some(2), ..Terms::default() }).await;
+    let tenant = running.tenant_on("acme", TenantTerms { pending_max: Some(2), ..TenantTerms::default() }).await;
     running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
     let all = futures_util::future::join_all((0..8).map(|_| send_below(&running, &tenant, 1))).await;
     assert_eq!(all.iter().map(|(taken, _)| taken.len()).sum::<usize>(), 2, "{all:?}");

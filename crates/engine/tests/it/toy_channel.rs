@@ -20,8 +20,8 @@ use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::channels;
 use posthaste_engine::connector::System;
 use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{ExplainedDelivery, Sees, Settings};
-use posthaste_engine::tenants::Terms;
+use posthaste_engine::engine::{ExplainedDelivery, Settings, Visibility};
+use posthaste_engine::tenants::TenantTerms;
 use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
 
 use crate::harness::{Running, made, new_endpoint, promised, settings};
@@ -83,7 +83,7 @@ impl World {
         let mut settings = Settings { channels: with_toy, ..settings() };
         settings.connector.rules = loopback_allowed();
         let running = Running::over(&Arc::default(), settings, Arc::new(System)).await;
-        let tenant = running.engine.make_tenant(None, Terms::default(), None, None).await.expect("a tenant");
+        let tenant = running.engine.make_tenant(None, TenantTerms::default(), None, None).await.expect("a tenant");
         Self { running, tenant: made(tenant).tenant.id }
     }
 
@@ -111,7 +111,7 @@ impl World {
                 let view = self
                     .running
                     .engine
-                    .delivery(Sees::All, delivery)
+                    .delivery(Visibility::All, delivery)
                     .await
                     .expect("memory reads")
                     .expect("it is there");
@@ -209,8 +209,13 @@ async fn verdict_that_prunes_ends_the_endpoint() {
     world.until_tried(first).await;
     let gone = async {
         loop {
-            let known =
-                world.running.engine.endpoint(Sees::All, toy.id).await.expect("memory reads").expect("it is there");
+            let known = world
+                .running
+                .engine
+                .endpoint(Visibility::All, toy.id)
+                .await
+                .expect("memory reads")
+                .expect("it is there");
             if known.endpoint.status == EndpointStatus::Gone {
                 return;
             }

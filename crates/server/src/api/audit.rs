@@ -11,7 +11,7 @@ use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::trail::TrailRange;
 use posthaste_store::journal::{EntryKind, JournalEntry};
 use posthaste_store::{JournalRow, Store};
@@ -52,7 +52,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
-    let list = query.list(&api, Sees::All, &filter);
+    let list = query.list(&api, Visibility::All, &filter);
     let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
     let after = query.cursor.as_ref().map(open).transpose()?;
     // Where the page begins: a row, and how many of its entries earlier pages have passed.
@@ -126,7 +126,7 @@ impl Filter {
     }
 
     /// Limits the filter to the tenant of `Posthaste-Tenant`, if that is sent.
-    fn within(self, visibility: Sees) -> Result<Self, Problem> {
+    fn within(self, visibility: Visibility) -> Result<Self, Problem> {
         match (self.tenant, visibility.tenant()) {
             (Some(filtered), Some(named)) if filtered != named => {
                 let detail =
@@ -164,7 +164,7 @@ impl Filter {
         }
         let is_included = match (self.tenant, about.tenant, about.message) {
             (None, ..) => true,
-            (Some(wanted), None, Some(message)) => api.engine.has_message(Sees::Tenant(wanted), message).await?,
+            (Some(wanted), None, Some(message)) => api.engine.has_message(Visibility::Tenant(wanted), message).await?,
             (Some(wanted), owner, _) => owner == Some(wanted),
         };
         Ok(is_included.then_some(about))
@@ -265,6 +265,6 @@ impl AuditEntryView {
 
 /// The public id of an endpoint, also of a deleted one.
 async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
-    let known = api.engine.endpoint_once(Sees::All, endpoint).await?;
+    let known = api.engine.endpoint_once(Visibility::All, endpoint).await?;
     Ok(known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)))
 }

@@ -6,7 +6,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use posthaste_engine::accept::{AcceptOutcome, NewMessage, NotAccepted, Once};
+use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, NotAccepted};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::{Allowance, Tenant};
 use posthaste_store::Store;
@@ -132,7 +132,7 @@ fn message<S: Store, C: Clock>(
     }
     let mut fields = BodyObject::read(line)?;
     let LineBody { message, idempotency_key } = LineBody::read(&mut fields);
-    let once = idempotency_key.map(|key| Once { key, digest: stands_for(tenant.id, PATH, line), answer });
+    let once = idempotency_key.map(|key| IdempotencyRequest { key, digest: stands_for(tenant.id, PATH, line), answer });
     let new = NewMessage { once, ..new_message::parse(api, tenant, message, fields)? };
     Ok((new, quota::take(api, tenant)?))
 }

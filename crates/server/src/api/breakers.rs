@@ -9,7 +9,7 @@ use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Reset};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_store::{EndpointStatus, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -74,8 +74,8 @@ async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec
     })
 }
 
-fn is_visible(visibility: Sees, lanes: &[(LaneId, TenantId)]) -> bool {
-    visibility == Sees::All || lanes.iter().any(|(_, owner)| visibility.sees(*owner))
+fn is_visible(visibility: Visibility, lanes: &[(LaneId, TenantId)]) -> bool {
+    visibility == Visibility::All || lanes.iter().any(|(_, owner)| visibility.sees(*owner))
 }
 
 /// The scheme, host and port of a breaker of an endpoint or an origin.
@@ -88,7 +88,7 @@ async fn origin<S: Store, C: Clock>(
         return Ok(None);
     };
     let Some(endpoint) = api.engine.endpoint_of_lane(*lane).await? else { return Ok(None) };
-    let known = api.engine.endpoint(Sees::All, endpoint.id).await?;
+    let known = api.engine.endpoint(Visibility::All, endpoint.id).await?;
     Ok(known.and_then(|known| Some(known.target.as_ref()?.origin().to_string())))
 }
 
@@ -121,7 +121,7 @@ pub async fn reset<S: Store, C: Clock>(
 /// The breaker of an endpoint named by its id or uid; `None` for an id of any other breaker.
 async fn meant<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     named: &str,
 ) -> Result<Option<BreakerOf>, Problem> {
     if ["origin_", "region_", "credential_", "lane_"].iter().any(|prefix| named.starts_with(prefix))

@@ -12,7 +12,7 @@ use posthaste_crypto::api_key::{ApiKeyScope, Denied, KeyClass};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::access::{Grant, KnownKey, NotAdmitted};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::tenants::Tenant;
 use posthaste_store::{ApiKeyRef, Store};
 
@@ -69,8 +69,8 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     /// What the request covers on an operator route: the key's own tenant; for an operator the tenant in
     /// `Posthaste-Tenant`, or all tenants without that header. The default tenant of a request without a key does not
     /// count as named.
-    pub(crate) fn asks_for(&self) -> Sees {
-        if self.is_named || !self.is_operator() { self.sees() } else { Sees::All }
+    pub(crate) fn asks_for(&self) -> Visibility {
+        if self.is_named || !self.is_operator() { self.sees() } else { Visibility::All }
     }
 
     /// The id of the request's tenant; fails as [`Caller::tenant`] does.
@@ -79,8 +79,8 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     }
 
     /// What the caller may read: its tenant's data, or all data for an operator that named no tenant.
-    pub(crate) fn sees(&self) -> Sees {
-        self.tenant.as_ref().map_or(Sees::All, |tenant| Sees::Tenant(tenant.id))
+    pub(crate) fn sees(&self) -> Visibility {
+        self.tenant.as_ref().map_or(Visibility::All, |tenant| Visibility::Tenant(tenant.id))
     }
 
     /// Checks that the key has another scope too.

@@ -6,7 +6,7 @@ use http::Uri;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -53,7 +53,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 /// The filter of a list.
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     query: &ListQuery,
 ) -> Result<DeadLetterFilter, Problem> {
     let endpoint = match query.filter("endpoint") {
@@ -96,7 +96,7 @@ impl DeadLetterView {
         letter: &DeadLetter,
         accepted_at: Timestamp,
     ) -> Result<Self, Problem> {
-        let endpoint = api.engine.endpoint_once(Sees::Tenant(letter.tenant), letter.endpoint).await?;
+        let endpoint = api.engine.endpoint_once(Visibility::Tenant(letter.tenant), letter.endpoint).await?;
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         Ok(Self {
             tenant: api.engine.tenant_public_id(letter.tenant).await?,

@@ -13,7 +13,7 @@ use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, Visibility};
 use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, Store, StoreError};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -104,7 +104,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 /// The filter of a list.
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     query: &ListQuery,
 ) -> Result<HistoryFilter, Problem> {
     let message =
@@ -123,8 +123,8 @@ async fn filter<S: Store, C: Clock>(
             HistoryOf::Message(message)
         }
         (None, None) => match visibility {
-            Sees::All => HistoryOf::AllTenants,
-            Sees::Tenant(tenant) => HistoryOf::Tenant(tenant),
+            Visibility::All => HistoryOf::AllTenants,
+            Visibility::Tenant(tenant) => HistoryOf::Tenant(tenant),
         },
     };
     Ok(HistoryFilter {
@@ -153,7 +153,7 @@ pub async fn retry<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let visibility = Sees::Tenant(caller.tenant_id()?);
+    let visibility = Visibility::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
     let view = api.engine.retry(visibility, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
@@ -176,7 +176,7 @@ fn ended(state: Life) -> Problem {
 /// The answer that shows a delivery with its attempts. One whose endpoint is unknown is answered as not found.
 async fn shown<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     accepted_at: Timestamp,
     view: &ExplainedDelivery,
     excerpts: &[(u16, Bytes)],
@@ -191,7 +191,7 @@ async fn shown<S: Store, C: Clock>(
 /// A delivery with its attempts. Its endpoint is `None` if it no longer exists.
 pub(super) async fn whole<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     accepted_at: Timestamp,
     view: &ExplainedDelivery,
     excerpts: &[(u16, Bytes)],

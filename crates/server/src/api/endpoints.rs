@@ -8,11 +8,11 @@ use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::scheduler::OnDead;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::{AcceptOutcome, NotAccepted, Once};
+use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NotAccepted};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NewSigning, NotMade};
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{
     DeadLetterFilter, Endpoint, EndpointTarget, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store,
@@ -147,7 +147,7 @@ pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<M
     let signing =
         signing.map_or_else(NewSigning::default, |SigningBody { scheme, secret }| NewSigning { scheme, secret });
     fields.finish()?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer });
     Ok(made(api.engine.make_endpoint(endpoint, signing, once, caller.by()).await?, answer))
 }
 
@@ -302,8 +302,8 @@ pub async fn test<S: Store, C: Clock>(
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     BodyObject::read_optional(&body)?.finish()?;
-    let endpoint = find(&api, Sees::Tenant(tenant.id), &named).await?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer: messages::answer });
+    let endpoint = find(&api, Visibility::Tenant(tenant.id), &named).await?;
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
         Ok(AcceptOutcome::Promised(promise)) => Ok(first(messages::answer(&promise))),
         Ok(AcceptOutcome::Replayed(first)) => Ok(replayed(first)),
@@ -340,10 +340,10 @@ pub async fn rotate<S: Store, C: Clock>(
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
     let RotationBody { overlap } = BodyObject::parse(&body)?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer: rotated });
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer: rotated });
     let mut tries = 0;
     loop {
-        let endpoint = find(&api, Sees::Tenant(tenant), &named).await?;
+        let endpoint = find(&api, Visibility::Tenant(tenant), &named).await?;
         tries += 1;
         match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone(), caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
@@ -442,7 +442,11 @@ fn matches(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Opt
 }
 
 /// Finds a live endpoint by its id or uid, among those that `visibility` covers.
-async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, named: &str) -> Result<Arc<Endpoint>, Problem> {
+async fn find<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    visibility: Visibility,
+    named: &str,
+) -> Result<Arc<Endpoint>, Problem> {
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_meant(visibility, named).await?;
     let known = api.engine.endpoint(visibility, id).await?.ok_or_else(unknown)?;

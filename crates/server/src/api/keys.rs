@@ -7,10 +7,10 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::{ApiKeyScope, ApiKeyScopes, KeyClass};
 use posthaste_crypto::digest::{self, Digest};
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::Once;
+use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -135,7 +135,7 @@ impl Maker {
 async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, maker: Maker, request: Request) -> Answer {
     let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
     let new = granted(parse(&body, tenant, api.engine.now())?, maker.grant)?;
-    let once = key.map(|(key, digest)| Once { key, digest: maker.own(&digest), answer });
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest: maker.own(&digest), answer });
     Ok(made(api.engine.make_key(new, once, maker.by).await?, |made| {
         tracing::info!(key = made.public_id, "made an API key");
         answer(made)
@@ -150,7 +150,7 @@ fn answer(made: &MadeKey) -> FirstAnswer {
 
 async fn list<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, uri: &Uri) -> Answer {
     let query = ListQuery::of(uri, &[])?;
-    let list = query.list(api, tenant.map_or(Sees::All, Sees::Tenant), &"keys");
+    let list = query.list(api, tenant.map_or(Visibility::All, Visibility::Tenant), &"keys");
     let after = query.behind(api, list)?;
     let mut found = api.engine.keys(tenant, query.order, after, query.limit + 1).await?;
     let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id));

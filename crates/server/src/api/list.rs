@@ -12,7 +12,7 @@ use posthaste_core::policy::nearest;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::lists::ListId;
 use posthaste_store::{ListOrder, Store};
 use schemars::JsonSchema;
@@ -102,7 +102,7 @@ impl ListQuery {
     pub(super) fn list<S: Store, C: Clock>(
         &self,
         api: &Api<S, C>,
-        visibility: Sees,
+        visibility: Visibility,
         filters: &impl fmt::Debug,
     ) -> ListId {
         api.engine.list_id(visibility, &format!("{filters:?} {:?}", self.order))

@@ -14,9 +14,9 @@ use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::{AcceptOutcome, NewMessage, Once, PromisedMessage};
+use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, Visibility};
 use posthaste_store::{
     DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError,
 };
@@ -62,7 +62,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<SEND>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer });
     let mut fields = BodyObject::read(&body)?;
     let new = NewMessageBody::read(&mut fields);
     let new = NewMessage { once, ..new_message::parse(&api, tenant, new, fields)? };
@@ -182,7 +182,8 @@ pub async fn cancel<S: Store, C: Clock>(
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
-    let (ended, in_flight) = api.engine.cancel(Sees::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
+    let (ended, in_flight) =
+        api.engine.cancel(Visibility::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &CancellationView { ended, in_flight }))
 }
 
@@ -402,7 +403,7 @@ struct MessageDeliveryView {
 impl MessageDeliveryView {
     async fn of<S: Store, C: Clock>(
         api: &Api<S, C>,
-        visibility: Sees,
+        visibility: Visibility,
         message: &Message,
         view: &ExplainedDelivery,
     ) -> Result<Self, Problem> {

@@ -10,9 +10,9 @@ use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::Once;
+use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
 use posthaste_store::{
     BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
@@ -154,7 +154,7 @@ pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
-    Ok(made(api.engine.replay_once(&replay, Once { key, digest, answer }, caller.by()).await?, |made| {
+    Ok(made(api.engine.replay_once(&replay, IdempotencyRequest { key, digest, answer }, caller.by()).await?, |made| {
         tracing::info!(replay = made.public_id, "began a replay");
         answer(made)
     }))
@@ -192,7 +192,7 @@ pub async fn show<S: Store, C: Clock>(
     Ok(json(StatusCode::OK, &ReplayView::of(&api, &job).await?))
 }
 
-async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, id: &str) -> Result<DeliveryJob, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, id: &str) -> Result<DeliveryJob, Problem> {
     let unknown = || Problem::no_such("replay");
     let (key, _) = api.engine.opened(IdKind::Replay, id).ok_or_else(unknown)?;
     let job = api.engine.job(visibility, JobId(key)).await?;
@@ -236,7 +236,7 @@ async fn change<S: Store, C: Clock>(
     next: JobState,
 ) -> Answer {
     no_body(request).await?;
-    let visibility = Sees::Tenant(caller.tenant_id()?);
+    let visibility = Visibility::Tenant(caller.tenant_id()?);
     let before = find(api, visibility, id).await?;
     api.engine.change_job(visibility, before.id, next, caller.by()).await?;
     let job = find(api, visibility, id).await?;
@@ -524,7 +524,7 @@ async fn endpoint<S: Store, C: Clock>(
     named: Option<String>,
 ) -> Result<Option<EndpointId>, Problem> {
     let Some(named) = named else { return Ok(None) };
-    match api.endpoint_named(Sees::Tenant(tenant), &named).await {
+    match api.endpoint_named(Visibility::Tenant(tenant), &named).await {
         Ok(endpoint) => Ok(Some(endpoint)),
         Err(problem) if problem.code() == Code::NotFound => {
             fields.complain(name, "is not the id or uid of an endpoint".to_owned());

@@ -13,7 +13,7 @@ use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, NotDone, Sees};
+use posthaste_engine::engine::{ExplainedDelivery, NotDone, Visibility};
 use posthaste_engine::export::{Export, Exported};
 use posthaste_engine::field;
 use posthaste_store::{ErasureTarget, Store};
@@ -73,7 +73,7 @@ pub async fn export<S: Store, C: Clock>(
     })?;
     let stream = ExportStream {
         api,
-        visibility: Sees::Tenant(tenant),
+        visibility: Visibility::Tenant(tenant),
         sight: caller.sight(),
         export,
         request: request_id::current(),
@@ -97,7 +97,7 @@ pub async fn export<S: Store, C: Clock>(
 /// An export in progress.
 struct ExportStream<S, C> {
     api: Arc<Api<S, C>>,
-    visibility: Sees,
+    visibility: Visibility,
     sight: Sight,
     export: Export,
     /// Kept for the log: the body is written after the handler has returned.

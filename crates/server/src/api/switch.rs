@@ -6,7 +6,7 @@ use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -142,7 +142,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
     let limit = query.limit as usize;
     let from = usize::try_from(passed).unwrap_or(usize::MAX);
     // One more than a page reads: it shows whether there is a next page.
-    let most = if visibility == Sees::All { limit } else { LOOKED_MAX };
+    let most = if visibility == Visibility::All { limit } else { LOOKED_MAX };
     let pauses = api.engine.pauses(from, most + 1).await?;
     let (mut data, mut more) = (Vec::new(), pauses.len() > most);
     for pause in pauses.iter().take(most) {
@@ -160,13 +160,17 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
 }
 
 /// Whether a pause can hold deliveries of the tenants in `visibility`.
-async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Sees, scope: PauseScope) -> Result<bool, Problem> {
+async fn is_visible<S: Store, C: Clock>(
+    api: &Api<S, C>,
+    visibility: Visibility,
+    scope: PauseScope,
+) -> Result<bool, Problem> {
     Ok(match scope {
         PauseScope::All | PauseScope::Origin(_) => true,
         PauseScope::Tenant(tenant) => visibility.sees(tenant),
         PauseScope::Lane(lane) => {
             let endpoint = api.engine.endpoint_of_lane(lane).await?;
-            visibility == Sees::All || endpoint.is_some_and(|endpoint| visibility.sees(endpoint.tenant))
+            visibility == Visibility::All || endpoint.is_some_and(|endpoint| visibility.sees(endpoint.tenant))
         }
     })
 }
@@ -275,7 +279,7 @@ struct PauseTarget {
 /// that tenant.
 async fn find_target<S: Store, C: Clock>(
     api: &Api<S, C>,
-    visibility: Sees,
+    visibility: Visibility,
     TargetBody { scope, id }: TargetBody,
     mut fields: BodyObject<'_>,
 ) -> Result<PauseTarget, Problem> {
@@ -305,7 +309,7 @@ async fn find_target<S: Store, C: Clock>(
         }
         (Some(Scope::All) | None, _) => {}
     }
-    if visibility != Sees::All && matches!(scope, Some(Scope::All | Scope::Origin)) {
+    if visibility != Visibility::All && matches!(scope, Some(Scope::All | Scope::Origin)) {
         let detail = "concerns all tenants, but Posthaste-Tenant names one; leave that header out, or send \
                       {\"scope\": \"tenant\", \"id\": …}";
         fields.complain("scope", detail.to_owned());

@@ -10,11 +10,11 @@ use posthaste_core::id::TenantId;
 use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::accept::Once;
+use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Sees;
+use posthaste_engine::engine::Visibility;
 use posthaste_engine::rules::Rules;
-use posthaste_engine::tenants::{Hours, MadeTenant, NotFiled, Quota, Tenant, Terms, WEIGHTS};
+use posthaste_engine::tenants::{Hours, MadeTenant, NotFiled, Quota, Tenant, TenantTerms, WEIGHTS};
 use posthaste_engine::zone;
 use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention, Store};
 use schemars::JsonSchema;
@@ -82,8 +82,8 @@ const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid
 pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
     let (body, key) = keyed_body(OPERATOR, request).await?;
     let rules = api.engine.rules(OPERATOR).await?;
-    let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, Terms::default())?;
-    let once = key.map(|(key, digest)| Once { key, digest, answer });
+    let (uid, terms) = parse(&body, &rules, api.engine.retention(), None, TenantTerms::default())?;
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer });
     Ok(made(api.engine.make_tenant(uid, terms, once, caller.by()).await?, answer))
 }
 
@@ -93,7 +93,7 @@ fn answer(made: &MadeTenant) -> FirstAnswer {
 
 pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, &[UID])?;
-    if let Sees::Tenant(named) = caller.asks_for() {
+    if let Visibility::Tenant(named) = caller.asks_for() {
         let one = api.engine.tenant(named).await?;
         let one = one.filter(|one| query.filter("uid").is_none_or(|uid| one.uid.as_deref() == Some(uid)));
         return Ok(page(&uri, one.iter().map(|one| shown(&api, one)).collect(), None));
@@ -103,7 +103,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
         let shown = found.map(|tenant| shown(&api, &tenant));
         return Ok(page(&uri, shown.into_iter().collect(), None));
     }
-    let list = query.list(&api, Sees::All, &"tenants");
+    let list = query.list(&api, Visibility::All, &"tenants");
     let after = query.behind(&api, list)?.map(TenantId);
     let mut found = api.engine.tenants(query.order, after, query.limit + 1).await?;
     let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id.0));
@@ -230,7 +230,7 @@ struct OffPeakView {
 
 impl TenantView {
     fn of(id: String, tenant: &Tenant) -> Self {
-        let Terms { weight, quota, pending_max, policy, time_zone, off_peak, region, payload_kept, history_kept } =
+        let TenantTerms { weight, quota, pending_max, policy, time_zone, off_peak, region, payload_kept, history_kept } =
             tenant.terms.clone();
         let quota = (quota.is_some() || pending_max.is_some()).then_some(QuotaView {
             per_second: quota.map(|quota| quota.per_second),
@@ -315,8 +315,8 @@ fn parse(
     rules: &Rules,
     default_retention: Retention,
     uid: Option<String>,
-    mut terms: Terms,
-) -> Result<(Option<String>, Terms), Problem> {
+    mut terms: TenantTerms,
+) -> Result<(Option<String>, TenantTerms), Problem> {
     let mut fields = BodyObject::read_optional(body)?;
     let body = TenantBody::read(&mut fields);
     terms.weight = body.weight.unwrap_or(terms.weight);

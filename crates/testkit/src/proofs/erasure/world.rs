@@ -19,7 +19,7 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
-use posthaste_engine::accept::{AcceptOutcome, EndpointRef, NewMessage, Once, PromisedMessage};
+use posthaste_engine::accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, System};
 use posthaste_engine::engine::{Engine, Settings};
@@ -463,7 +463,7 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         },
         compact: None,
         collapse_key: None,
-        once: Some(Once { key, digest: random::bytes(), answer }),
+        once: Some(IdempotencyRequest { key, digest: random::bytes(), answer }),
         pending_max: None,
     };
     match engine.accept(new).await? {

@@ -27,7 +27,6 @@ mod retention_overrides;
 mod session;
 mod settle;
 mod sweep;
-mod ttl;
 
 use std::pin::Pin;
 
@@ -176,10 +175,9 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         breaker:
             stored_breakers_are_known_at_the_start
             stored_breakers_replace_the_earlier_set;
-        ttl:
-            a_delivery_past_its_ttl_reads_as_expired_at_once
-            delivery_awaiting_its_receipt_does_not_expire;
         sweep:
+            a_delivery_past_its_ttl_reads_as_expired_at_once
+            delivery_awaiting_its_receipt_does_not_expire
             rows_of_a_lane_are_swept_in_any_place
             rows_of_a_message_are_swept_by_its_key
             deliveries_in_flight_are_not_swept

@@ -70,6 +70,7 @@ pub enum JournalEntry {
         /// The attempt that led to it, if one did.
         attempt: Option<AttemptRecord>,
     },
+    /// A message was cancelled, or all pending deliveries of an endpoint were ended.
     Cut {
         /// The message or lane whose deliveries it ends.
         scope: CutScope,

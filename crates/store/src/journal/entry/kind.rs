@@ -3,11 +3,11 @@
 use super::JournalEntry;
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal,)+) => {
-        /// A kind of [`JournalEntry`].
+    ($($kind:ident = $name:literal,)+) => {
+        /// A kind of [`JournalEntry`]: each is explained at the entry's variant of the same name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum EntryKind {
-            $($(#[$doc])* $kind,)+
+            $($kind,)+
         }
 
         impl EntryKind {
@@ -36,41 +36,27 @@ macro_rules! kinds {
 
 kinds! {
     Opened = "opened",
-    /// A message became durable.
     Accepted = "accepted",
-    /// An attempt did not end its delivery.
     Attempted = "attempted",
-    /// An attempt whose delivery had already ended or changed.
     Late = "late",
     Ended = "ended",
-    /// A message was cancelled, or all pending deliveries of an endpoint were ended.
     Cut = "cut",
-    /// All deliveries that a cut covers are swept.
     Uncut = "uncut",
     Paused = "paused",
     Resumed = "resumed",
-    /// A caller asked for a delivery to be retried now.
     Hurried = "hurried",
     Reset = "breaker_reset",
-    /// An endpoint was made, changed or deleted.
     Endpoint = "endpoint",
-    /// An endpoint's secrets were shown or rotated.
     Secret = "secret",
     Spread = "spread",
-    /// A job began, changed or ended.
     Job = "job",
     Purged = "purged",
-    /// Retention deleted expired rows.
     Retained = "retained",
-    /// A tenant's retention override changed.
     Agreed = "agreed",
-    /// A tenant, an API key or a policy was made, changed or removed.
     Document = "document",
     Erased = "erased",
     ErasureDone = "erasure_done",
-    /// A caller exported the data held about a subject.
     Exported = "exported",
     RotationBegun = "rotation_begun",
-    /// A rotation of the master key ended: no older key is needed.
     RotationEnded = "rotation_ended",
 }

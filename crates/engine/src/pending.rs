@@ -159,7 +159,7 @@ fn pending(tallies: &[HourlyCount]) -> u64 {
         match tally.counted {
             CountedEvent::Deliveries => pending += count,
             CountedEvent::Delivered | CountedEvent::Dead | CountedEvent::Expired | CountedEvent::Cancelled => {
-                pending -= count
+                pending -= count;
             }
             CountedEvent::Messages | CountedEvent::Attempts => {}
         }

@@ -200,7 +200,7 @@ impl Dispatch {
                 effects.push(Effect::Answer(ticket, answer));
             }
             Command::Breakers => {
-                effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now))))
+                effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now))));
             }
             Command::LanesThrough(gate) => {
                 effects.push(Effect::Answer(ticket, CommandReply::LanesThrough(self.scheduler.lanes_through(gate))));
@@ -226,7 +226,7 @@ impl Dispatch {
             }
             Command::Watch => effects.push(Effect::Answer(ticket, CommandReply::Watched(Box::new(self.watched(now))))),
             Command::UnderWay => {
-                effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way())))
+                effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way())));
             }
         }
     }

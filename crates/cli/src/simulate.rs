@@ -1,8 +1,7 @@
 //! `posthaste simulate`: simulates the load of retries on a receiver that was down.
 //!
 //! Runs the production dispatch loop in virtual time, and beside it naive retries that know only their schedule. The
-//! simulation is the testkit's `outage`; [`table`] has the figures, and [`chart`] draws the
-//! load.
+//! simulation is the simulator's `outage`; [`table`] has the figures, and [`chart`] draws the load.
 
 mod table;
 

@@ -1,6 +1,6 @@
 //! A delivery, and the decision that follows each attempt. [`settle`] is the only place that turns the outcome of
 //! an attempt into a [`Decision`]: the next state and its due time, which other deliveries must wait, whether a
-//! strict lane stops, and how the endpoint's status changes. The queue, the dispatch loop and the stores apply it.
+//! strict lane stops, and how the endpoint's status changes. The scheduler, the dispatch loop and the stores apply it.
 //!
 //! Invariants: a due time is never before `now`; an attempt is counted unless it failed by our own
 //! fault; a delivery without a TTL never expires.

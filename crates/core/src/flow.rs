@@ -1,6 +1,6 @@
 //! Flow control for one destination: token buckets, circuit breakers, concurrency limits, the
 //! retry budget and the pace of a recovery. Each is a small value with its own arithmetic; the
-//! queue keeps them beside its lanes and checks them before every send.
+//! scheduler keeps them beside its lanes and checks them before every send.
 
 pub mod breaker;
 pub mod bucket;

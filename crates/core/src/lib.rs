@@ -4,7 +4,7 @@
 //! result. It reads no clock, generates no random numbers, opens no file or socket, and knows neither SQL nor
 //! HTTP types. The simulator can therefore run the production engine from a seed.
 //!
-//! Read [`delivery`] first ([`delivery::settle`] decides what follows an attempt), then [`queue`], the scheduler
+//! Read [`delivery`] first ([`delivery::settle`] decides what follows an attempt), then [`scheduler`]
 //! (`admit`, `next`, `settle`, `wake_at`, `explain`).
 
 pub mod cause;

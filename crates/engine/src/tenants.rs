@@ -107,7 +107,7 @@ pub struct Allowance {
     pub whole_in: Duration,
 }
 
-/// The least and the greatest weight of a tenant: the queue counts in thousandths.
+/// The least and the greatest weight of a tenant: the scheduler counts in thousandths.
 pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1_000.0;
 
 impl Tenant {

@@ -5,7 +5,7 @@
 //! The caller checks [`Breaker::lets_through`] first, calls [`Breaker::start`] when a request is sent,
 //! and returns the generation of its pass with [`Breaker::answered`], or with [`Breaker::put_back`]
 //! if the request was not sent after all. `signal.rs` maps an outcome to a signal; the sliding window is
-//! `window.rs`. The queue decides which breakers apply to a lane.
+//! `window.rs`. The scheduler decides which breakers apply to a lane.
 //!
 //! Invariants: a success never opens it; only a half-open breaker closes by itself; the answer
 //! to a request from before the last transition changes nothing; a hold is never above

@@ -196,7 +196,7 @@ proptest! {
 
 // --- single rules ---
 
-/// A queue that knows one lane.
+/// A scheduler that knows one lane.
 fn queue(order: Order) -> Scheduler {
     with_limits(order, Limits::default())
 }

@@ -1,6 +1,6 @@
 //! An HTTP receiver on a real socket that records every arrival: the message, the life of its sender, and the time.
 //! Proofs compare the arrivals with the messages that were acknowledged to producers
-//! ([`PromiseLedger`](crate::fixtures::ledger::Ledger)).
+//! ([`PromiseLedger`](crate::fixtures::ledger::PromiseLedger)).
 //!
 //! A *life* of the sender ends with its process. A message that arrives twice was in flight at the end of a life, or
 //! the sender has lost its outcome.

@@ -31,7 +31,7 @@ pub(super) fn exchange(queue: &mut Scheduler, now: Timestamp, verdict: &Verdict,
     sent
 }
 
-/// A queue whose lane's breaker has just opened, with this many more deliveries waiting.
+/// A scheduler whose lane's breaker has just opened, with this many more deliveries waiting.
 fn broken(waiting: u64) -> Scheduler {
     let mut queue = queue(Order::Fifo);
     for id in 1..=10 + waiting {

@@ -1,7 +1,7 @@
-//! A slow and simple model of the queue: a list of rows that is searched from end to end.
+//! A slow and simple model of the scheduler: a list of rows that is searched from end to end.
 //!
 //! It drives a [`Scheduler`] as its owner does (rows in a store, pages, records) and checks after every
-//! step that the queue's actions were allowed and that it left no work undone. Where the contract
+//! step that the scheduler's actions were allowed and that it left no work undone. Where the contract
 //! leaves a choice, such as which lane is next, any allowed choice is accepted.
 
 mod invariants;
@@ -32,7 +32,7 @@ enum At {
 
 struct LaneModel {
     settings: Arc<LaneSettings>,
-    /// Since when the queue has the settings.
+    /// Since when the scheduler has the settings.
     known: Option<Timestamp>,
     paused: Option<Hold>,
     /// Every hold that the receiver ever asked for.
@@ -138,7 +138,7 @@ impl SchedulerModel {
 
     /// Admits a row, or leaves it behind the window.
     fn admit(&mut self, at: usize) {
-        // An earlier row may have found no room, and the queue drops an idle lane at once.
+        // An earlier row may have found no room, and the scheduler drops an idle lane at once.
         self.notice_dropped(index(self.rows[at].durable.lane));
         let row = &self.rows[at];
         let (id, lane, tier) = (row.durable.id, row.durable.lane, row.durable.tier);
@@ -471,7 +471,7 @@ impl SchedulerModel {
 
     // --- look-ups ---
 
-    /// Whether the queue has to act on a row at `now`.
+    /// Whether the scheduler has to act on a row at `now`.
     fn has_work(&self, row: &Row, now: Timestamp) -> bool {
         let lane = index(row.delivery.lane);
         if row.at != At::Waits {

@@ -35,7 +35,7 @@ fn a_search_that_frees_too_little_room_is_not_repeated_within_a_second() {
     let (mut queue, other) = nearly_full();
     assert_eq!(queue.evict(NOW), []);
     assert_eq!(queue.wake_at(), Some(NOW + seconds(1)), "a timer repeats the search");
-    // A hold that is set past the queue's methods, so that it does not trigger a search.
+    // A hold that is set past the scheduler's methods, so that it does not trigger a search.
     let index = queue.lanes.ensure(other);
     queue.lanes[index].holds_mut().paused = Some(Hold { why: Why::Paused, until: None });
     assert_eq!(queue.evict(NOW + Duration::from_millis(999)), []);

@@ -290,8 +290,8 @@ fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential
     }
 }
 
-/// A queue with this many lanes, each with a host of its own, of this many tenants in turn, and this many messages in
-/// each lane. Those of lane 3 have the ids from 300 on.
+/// A scheduler with this many lanes, each with a host of its own, of this many tenants in turn, and this many messages
+/// in each lane. Those of lane 3 have the ids from 300 on.
 fn with_tenants(lanes: u64, tenants: u64, messages: u64) -> Scheduler {
     let mut queue = Scheduler::new(Limits::default());
     for number in 1..=lanes {

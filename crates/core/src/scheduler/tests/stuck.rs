@@ -10,8 +10,8 @@ use crate::id::{CredentialId, OriginId};
 const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
 const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
 
-/// Wakes the queue whenever it asks for it, and settles every attempt with this verdict. Returns the deliveries sent,
-/// and how often the queue was woken.
+/// Wakes the scheduler whenever it asks for it, and settles every attempt with this verdict. Returns the deliveries
+/// sent, and how often the scheduler was woken.
 fn run(queue: &mut Scheduler, from: Timestamp, end: Timestamp, verdict: &Verdict) -> (Vec<u64>, usize) {
     let (mut sent, mut wakes, mut now) = (Vec::new(), 0, from);
     loop {

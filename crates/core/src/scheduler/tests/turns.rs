@@ -1,4 +1,4 @@
-//! Tests of fair scheduling through the queue's interface: slow destinations, and the lowest tier's slots.
+//! Tests of fair scheduling through the scheduler's interface: slow destinations, and the lowest tier's slots.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ fn send_all(queue: &mut Scheduler, now: Timestamp) -> Vec<u64> {
 /// When the lanes of [`with_slow`] are known to be slow.
 const KNOWN: Timestamp = Timestamp::from_millis(1_002_000);
 
-/// A queue of ten slots with this many lanes, each of a tenant of its own, whose first attempt took two seconds;
+/// A scheduler of ten slots with this many lanes, each of a tenant of its own, whose first attempt took two seconds;
 /// `waiting` more deliveries wait in each.
 fn with_slow(lanes: u64, waiting: u64) -> Scheduler {
     let mut queue = Scheduler::new(Limits { slots: 10, ..Limits::default() });

@@ -1,4 +1,4 @@
-//! The checks of the model: every result of the queue must be allowed for its rows, and after every step no
+//! The checks of the model: every result of the scheduler must be allowed for its rows, and after every step no
 //! work may be left undone.
 
 use super::*;
@@ -160,7 +160,7 @@ impl SchedulerModel {
         (0..LANES).for_each(|lane| self.notice_dropped(lane));
     }
 
-    /// Notes that the queue has dropped a lane, which it may do only while the lane is idle.
+    /// Notes that the scheduler has dropped a lane, which it may do only while the lane is idle.
     pub(super) fn notice_dropped(&mut self, lane: usize) {
         if self.lanes[lane].known.is_some() && !self.queue.knows_lane(lane_id(lane)) {
             self.check_idle(lane);
@@ -250,7 +250,7 @@ impl SchedulerModel {
         }
     }
 
-    /// Lets every delivery end, and checks that the queue keeps nothing in memory.
+    /// Lets every delivery end, and checks that the scheduler keeps nothing in memory.
     pub(in crate::scheduler::tests) fn wind_down(&mut self) {
         self.resume(Whom::All);
         (0..TENANTS).for_each(|tenant| self.resume(Whom::Tenant(tenant)));

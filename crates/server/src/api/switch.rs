@@ -101,9 +101,9 @@ pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<
     let target = find_target(&api, caller.asks_for(), target, fields).await?;
     let pause = Pause { origin: target.origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
     api.engine.pause(pause.clone()).await?;
-    tracing::info!(scope = word(pause.scope), id = target.id, "paused deliveries");
     let Pause { scope, until, reason, .. } = pause;
     let (until, audit_id) = (until.map(ApiTime), audit_id(scope));
+    tracing::info!(scope = word(scope), id = audit_id.as_ref().or(target.id.as_ref()), "paused deliveries");
     Ok(json(
         StatusCode::OK,
         &PauseChangeView { scope: word(scope), id: target.id, audit_id, paused: true, until, reason },
@@ -121,8 +121,8 @@ pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller
         let detail = format!("{what} is not paused; GET /v1/pause shows what is");
         return Err(Problem::new(Code::NotPaused, detail));
     }
-    tracing::info!(scope = scope_word, id, "resumed deliveries");
     let audit_id = audit_id(scope);
+    tracing::info!(scope = scope_word, id = audit_id.as_ref().or(id.as_ref()), "resumed deliveries");
     Ok(json(
         StatusCode::OK,
         &PauseChangeView { scope: scope_word, id, audit_id, paused: false, until: None, reason: None },
@@ -254,7 +254,7 @@ impl PauseView {
     }
 }
 
-/// The id of an origin in the audit trail, which is that of its breaker. The trail has no hosts.
+/// The id of an origin in the audit trail and the log, which is that of its breaker. Neither has hosts.
 fn audit_id(scope: PauseScope) -> Option<String> {
     match scope {
         PauseScope::Origin(origin) => Some(super::breakers::origin_id(origin)),

@@ -232,11 +232,16 @@ impl World {
         }
     }
 
-    /// Waits for an attempt, then pauses the endpoint.
+    /// Waits for an attempt, then pauses the endpoint, and for a moment an origin.
     async fn is_tried(&mut self, endpoint: &str) -> io::Result<()> {
         tokio::time::timeout(ENDS_WITHIN, self.failing.responder().requested.notified()).await?;
         let pause = format!("/v1/endpoints/{endpoint}/pause");
         self.call(Method::POST, &pause, &[], "").await?.expect(StatusCode::OK)?;
+        let host = self.canaries.plant("a paused origin's host");
+        let origin = format!(r#"{{"scope":"origin","id":"https://{host}.example"}}"#);
+        for path in ["/v1/pause", "/v1/resume"] {
+            self.operate(Method::POST, path, &origin).await?.expect(StatusCode::OK)?;
+        }
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::background::BackgroundTasks;
+use crate::background;
 use crate::channels::{self, ChannelRegistry};
 use crate::clock::Clock;
 use crate::connector::{self, Connector, Resolve, Roots};
@@ -29,7 +29,7 @@ use crate::detached::DetachedTasks;
 use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
 use crate::dispatch::{Command, CommandReply};
 use crate::endpoint_cache::ParsedEndpointCache;
-use crate::eraser::Wakes;
+use crate::erase::ErasureWakes;
 use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
 use crate::outbox::StoreWithRules;
@@ -98,14 +98,14 @@ pub struct Engine<S, C> {
     pub(crate) ids: Arc<IdKey>,
     pub(crate) mint: KeySequence,
     pub(crate) detached: DetachedTasks,
-    pub(crate) new_job: Arc<Notify>,
-    pub(crate) erasures: Arc<Wakes>,
-    pub(crate) rotator: Arc<Rotator>,
+    pub(crate) new_job: Notify,
+    pub(crate) erasures: ErasureWakes,
+    pub(crate) rotator: Rotator,
     pub(crate) connector: Arc<Connector>,
     pub(crate) watch: Watch,
     /// How long things are kept for tenants without times of their own.
     pub(crate) retention: Retention,
-    pub(crate) override_sync: Arc<OverrideSync>,
+    pub(crate) override_sync: OverrideSync,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -196,29 +196,30 @@ impl<S: Store, C: Clock> Engine<S, C> {
             ids,
             mint: KeySequence::of(session.writer),
             detached,
-            new_job: Arc::default(),
-            erasures: Arc::default(),
-            rotator: Arc::new(Rotator::new(settings.master_key)),
+            new_job: Notify::new(),
+            erasures: ErasureWakes::default(),
+            rotator: Rotator::new(settings.master_key),
             connector: Arc::clone(&connector),
             watch: Watch::default(),
             retention: settings.retention,
-            override_sync: Arc::default(),
+            override_sync: OverrideSync::default(),
         };
-        let background = BackgroundTasks::of(&engine, runner);
+        let engine = Arc::new(engine);
+        let (stop_background, loop_ended) = (stop.child_token(), CancellationToken::new());
+        let background = background::run(Arc::clone(&engine), runner, stop_background.clone(), loop_ended.clone());
         let run = async move {
             // The background tasks end with the loop, also when an error ends it.
-            let (stop_background, loop_ended) = (stop.child_token(), CancellationToken::new());
             let dispatch = async {
                 let ended = driver.run(stop).await;
                 stop_background.cancel();
                 loop_ended.cancel();
                 ended
             };
-            let (ended, ()) = tokio::join!(dispatch, background.run(stop_background.clone(), loop_ended.clone()));
+            let (ended, ()) = tokio::join!(dispatch, background);
             connector.close().await;
             ended
         };
-        Ok((Arc::new(engine), run))
+        Ok((engine, run))
     }
 
     /// Mints `count` consecutive keys and returns the first.

@@ -13,20 +13,18 @@ use posthaste_core::fanout::Fanout;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::scheduler::RowIndex;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::{IdKey, IdKind};
+use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
-    Archive, Chunk, ChunkDelivery, DeliveryJob, Details, Directory, EndpointSelector, FanOut, JobCursor, JobKind,
-    JobQuery, Jobs, MatchedEndpoints, Message, NewDelivery, Register, Replayable, Session, Skip, Skips, StoreError,
+    Chunk, ChunkDelivery, DeliveryJob, Details, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,
+    MatchedEndpoints, Message, NewDelivery, Register, Replayable, Skip, Skips, Store, StoreError,
 };
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::dispatch::driver::DispatchHandle;
 use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
+use crate::engine::Engine;
 use crate::field;
-use crate::ids::{KeySequence, public_id};
 use crate::rest::{rest, wait};
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
@@ -43,16 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FAILED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct JobRunner<S, C> {
-    pub(crate) store: Arc<S>,
-    pub(crate) session: Session,
-    pub(crate) endpoint_cache: Arc<ParsedEndpointCache<S>>,
-    pub(crate) ids: Arc<IdKey>,
-    pub(crate) handle: DispatchHandle,
-    pub(crate) clock: C,
-    pub(crate) mint: KeySequence,
-    pub(crate) wake: Arc<Notify>,
-}
+pub(crate) struct JobRunner<S, C>(pub(crate) Arc<Engine<S, C>>);
 
 #[derive(Debug, Default)]
 struct Turns {
@@ -63,7 +52,7 @@ struct Turns {
     replay: Option<JobId>,
 }
 
-impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
+impl<S: Store, C: Clock> JobRunner<S, C> {
     /// Runs until `stop`, or until the store has stopped. A chunk that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut turns = Turns::default();
@@ -76,7 +65,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
                     LOOK_EVERY
                 }
             };
-            wait(timeout(look_within, self.wake.notified()), &stop).await;
+            wait(timeout(look_within, self.0.new_job.notified()), &stop).await;
         }
     }
 
@@ -86,12 +75,12 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     async fn round(&self, turns: &mut Turns, stop: &CancellationToken) -> Result<Duration, StoreError> {
         let now = Instant::now();
         turns.next.retain(|_, next| *next > now);
-        let fan_outs = self.store.jobs(JobQuery::FanOuts, turns.fan_out, PAGE).await?;
+        let fan_outs = self.0.store.jobs(JobQuery::FanOuts, turns.fan_out, PAGE).await?;
         turns.fan_out = behind(&fan_outs);
         for job in &fan_outs {
             self.turn(job, turns, stop).await?;
         }
-        let running = self.store.jobs(JobQuery::Running, turns.replay, PAGE).await?;
+        let running = self.0.store.jobs(JobQuery::Running, turns.replay, PAGE).await?;
         turns.replay = behind(&running);
         for job in running.iter().filter(|job| !matches!(job.kind, JobKind::FanOut(_))) {
             if self.turn(job, turns, stop).await? {
@@ -122,7 +111,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Ok(made) => paced(made, job.per_second).max(yielded),
             Err(error @ (StoreError::Stopped | StoreError::Fenced { .. })) => return Err(error),
             Err(error) => {
-                let id = |kind| public_id(&self.ids, kind, job.id.0, job.at);
+                let id = |kind| self.0.public_id(kind, job.id.0, job.at);
                 match &job.kind {
                     JobKind::FanOut(_) => tracing::warn!(
                         { field::MESSAGE } = id(IdKind::Message),
@@ -160,7 +149,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
                 message.as_ref().map_or((None, None), |of| (of.event_type.as_deref(), of.details.as_deref()));
             to.takes_messages() && wants(to, event_type, details)
         };
-        let wanted = self.endpoint_cache.made_ready(job.tenant, walked).await?;
+        let wanted = self.0.endpoint_cache.made_ready(job.tenant, walked).await?;
         let wanted: Vec<Arc<ParsedEndpoint>> = wanted.into_iter().filter(wants).collect();
         let deliveries = match message {
             Some(message) => self.deliveries(fan_out, &message, &wanted),
@@ -169,7 +158,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let made = deliveries.len() as u64;
         let skipped = if deliveries.is_empty() { wanted.len() as u64 } else { 0 };
         let skipped = Skips::of(without, skipped);
-        let chunk = Chunk { job: job.id, at: self.clock.now(), from: job.cursor, to, deliveries, skipped, last };
+        let chunk = Chunk { job: job.id, at: self.0.clock.now(), from: job.cursor, to, deliveries, skipped, last };
         self.spread(chunk, stop).await?;
         Ok(made)
     }
@@ -180,9 +169,9 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         let after = (job.cursor != JobCursor::START).then(|| EndpointId::from_raw(job.cursor.number));
         let audience = message.and_then(|message| message.details.as_ref()).map(|details| &details.audience);
         if let Some(selector) = audience.and_then(|to| EndpointSelector::new(&to.subjects, &to.tags)) {
-            return self.store.endpoints_matching(job.tenant, selector, after, CHUNK).await;
+            return self.0.store.endpoints_matching(job.tenant, selector, after, CHUNK).await;
         }
-        let endpoints = self.store.endpoints_after(job.tenant, after, CHUNK).await?;
+        let endpoints = self.0.store.endpoints_after(job.tenant, after, CHUNK).await?;
         let next = endpoints.last().map(|last| last.id).filter(|_| endpoints.len() == CHUNK as usize);
         Ok(MatchedEndpoints { endpoints, next })
     }
@@ -202,8 +191,8 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             ack_within: None,
             has_compact: message.compact.is_some(),
         };
-        let first = self.mint.keys(wanted.len() as u64);
-        let now = self.clock.now();
+        let first = self.0.mint(wanted.len() as u64);
+        let now = self.0.clock.now();
         let each = wanted.iter().zip(0..).map(|(to, n)| {
             let delivery = Delivery { id: DeliveryId(first.plus(n)), ..fanout.delivery(n, &to.candidate()) };
             let new = self.new_delivery(delivery, to, now, fanout.born());
@@ -213,7 +202,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     }
 
     fn new_delivery(&self, delivery: Delivery, to: &ParsedEndpoint, now: Timestamp, due: Timestamp) -> NewDelivery {
-        let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
+        let spilling = self.0.handle.is_spilling(to.lane.lane, delivery.tier);
         let place = RowIndex::for_new(to.lane.order, spilling, now, due);
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
@@ -221,10 +210,10 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// Makes the next chunk of a replay: as much of a page as its payloads have room for.
     async fn replay(&self, job: &DeliveryJob, stop: &CancellationToken) -> Result<u64, StoreError> {
         let limit = job.per_second.map_or(CHUNK, |pace| pace.clamp(1, CHUNK));
-        let Some(page) = self.store.replay_page(job.id, limit).await? else { return Ok(0) };
+        let Some(page) = self.0.store.replay_page(job.id, limit).await? else { return Ok(0) };
         let mut chunk = Chunk {
             job: job.id,
-            at: self.clock.now(),
+            at: self.0.clock.now(),
             from: job.cursor,
             to: page.next,
             deliveries: Vec::new(),
@@ -250,7 +239,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
 
     /// The delivery to make of a selected item: without attempts, and with the TTL that it had or would have had.
     async fn next_life(&self, job: &DeliveryJob, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
-        let to = match meant(&self.endpoint_cache, job.tenant, &job.kind, &found).await? {
+        let to = match meant(&self.0.endpoint_cache, job.tenant, &job.kind, &found).await? {
             Meant::For(to) => to,
             Meant::Skip(why) => return Ok(Next::Skip(why)),
             Meant::Not => return Ok(Next::NotMeant),
@@ -264,8 +253,8 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
             Ok(message) => message,
             Err(without) => return Ok(Next::Skip(without)),
         };
-        let now = self.clock.now();
-        let id = DeliveryId(self.mint.keys(1));
+        let now = self.0.clock.now();
+        let id = DeliveryId(self.0.mint(1));
         let compact = if message.compact.is_some() { Compact::Spare } else { Compact::None };
         let (delivery, replays) = match found {
             Replayable::Ended(ended) => {
@@ -297,10 +286,10 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
     /// A message, or `None` with the reason to skip its deliveries. A message that was altered in the file is
     /// quarantined, as is a row that Posthaste did not write.
     async fn payload(&self, id: MessageId) -> Result<(Option<Arc<Message>>, Skip), StoreError> {
-        match self.store.message(id).await {
+        match self.0.store.message(id).await {
             Err(error @ StoreError::Altered { .. }) => {
-                let at = self.store.accepted_at(vec![id]).await?.pop().flatten();
-                let message = at.map(|at| public_id(&self.ids, IdKind::Message, id.0, at));
+                let at = self.0.store.accepted_at(vec![id]).await?.pop().flatten();
+                let message = at.map(|at| self.0.public_id(IdKind::Message, id.0, at));
                 tracing::error!({ field::MESSAGE } = message, %error, "stored message was altered; it is not sent");
                 Ok((None, Skip::Quarantined))
             }
@@ -331,7 +320,7 @@ impl<S: Jobs + Directory + Register + Archive, C: Clock> JobRunner<S, C> {
         tokio::select! {
             biased;
             // Stale: the job was paused or cancelled meanwhile, and the next round sees that.
-            spread = self.store.spread(self.session, chunk) => spread.map(drop),
+            spread = self.0.store.spread(self.0.session, chunk) => spread.map(drop),
             () = stop.cancelled() => Ok(()),
         }
     }

@@ -19,7 +19,6 @@ pub mod endpoint_cache;
 pub mod endpoints;
 pub mod engine;
 pub mod erase;
-mod eraser;
 pub mod export;
 pub mod field;
 mod ids;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_crypto::checkpoint::PublicKey;
-use posthaste_store::{Checkpoints, Session, Signed, Store, StoreError};
+use posthaste_store::{Signed, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -22,13 +22,9 @@ const GROWN: u64 = 1_000;
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(crate) struct Signer<S, C> {
-    pub(crate) store: Arc<S>,
-    pub(crate) session: Session,
-    pub(crate) clock: C,
-}
+pub(crate) struct Signer<S, C>(pub(crate) Arc<Engine<S, C>>);
 
-impl<S: Checkpoints, C: Clock> Signer<S, C> {
+impl<S: Store, C: Clock> Signer<S, C> {
     /// Runs until `stop`, or until the store has stopped. Rows of earlier sessions are signed first.
     pub(crate) async fn run(&self, stop: CancellationToken) {
         let looks = u32::try_from(SIGN_EVERY.as_secs() / LOOK_EVERY.as_secs()).unwrap_or(1);
@@ -62,7 +58,7 @@ impl<S: Checkpoints, C: Clock> Signer<S, C> {
     }
 
     async fn sign(&self, grown: u64) -> Result<(), StoreError> {
-        if let Some(signed) = self.store.sign(self.session, grown, self.clock.now()).await? {
+        if let Some(signed) = self.0.store.sign(self.0.session, grown, self.0.clock.now()).await? {
             tracing::debug!(row = signed.row, "journal checkpoint signed");
         }
         Ok(())
@@ -84,31 +80,21 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_store::{AuditStamp, MemoryStore, Outbox, PauseScope};
+    use posthaste_store::{Checkpoints, MemoryStore, Outbox, PauseScope};
 
     use super::*;
+    use crate::background::idle_engine;
     use crate::clock::SystemClock;
 
-    struct World {
-        store: Arc<MemoryStore>,
-        signer: Signer<MemoryStore, SystemClock>,
+    async fn signer() -> Signer<MemoryStore, SystemClock> {
+        Signer(idle_engine(Arc::default()).await)
     }
 
-    impl World {
-        fn new() -> Self {
-            let store = Arc::new(MemoryStore::default());
-            let clock = SystemClock::new();
-            let session = store.lock().open(clock.now()).session;
-            let signer = Signer { store: Arc::clone(&store), session, clock };
-            Self { store, signer }
-        }
-
+    impl Signer<MemoryStore, SystemClock> {
         async fn grow(&self, rows: u64) {
             for _ in 0..rows {
-                let resumed = self
-                    .store
-                    .resume(self.signer.session, PauseScope::All, AuditStamp::at(self.signer.clock.now()))
-                    .await;
+                let Engine { store, session, .. } = &*self.0;
+                let resumed = store.resume(*session, PauseScope::All, self.0.done_by(None)).await;
                 resumed.expect("memory takes it");
             }
         }
@@ -121,36 +107,36 @@ mod tests {
                 _ = tokio::time::timeout(ran, std::future::pending::<()>()).await;
                 stop.cancel();
             };
-            tokio::join!(self.signer.run(stop.clone()), ends);
-            let signed = self.store.checkpoints(0, 100).await.expect("memory reads");
+            tokio::join!(self.run(stop.clone()), ends);
+            let signed = self.0.store.checkpoints(0, 100).await.expect("memory reads");
             signed.iter().map(|signed| signed.row).collect()
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn growing_journal_is_signed_every_minute_and_a_quiet_one_once() {
-        let world = World::new();
-        let quiet = world.signed_after(Duration::from_secs(300), async {}).await;
+        let signer = signer().await;
+        let quiet = signer.signed_after(Duration::from_secs(300), async {}).await;
         assert_eq!(quiet, [1]);
-        world.grow(5).await;
-        assert_eq!(world.signed_after(Duration::from_secs(50), world.grow(5)).await, [1, 6], "at the start");
-        assert_eq!(world.signed_after(Duration::from_secs(61), async {}).await, [1, 6, 11]);
+        signer.grow(5).await;
+        assert_eq!(signer.signed_after(Duration::from_secs(50), signer.grow(5)).await, [1, 6], "at the start");
+        assert_eq!(signer.signed_after(Duration::from_secs(61), async {}).await, [1, 6, 11]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_thousand_rows_do_not_wait_for_the_minute() {
-        let world = World::new();
-        let signed = world.signed_after(Duration::from_secs(3), world.grow(GROWN)).await;
+        let signer = signer().await;
+        let signed = signer.signed_after(Duration::from_secs(3), signer.grow(GROWN)).await;
         assert_eq!(signed, [1, 1 + GROWN]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn finish_signs_the_end_of_the_journal() {
-        let world = World::new();
-        let signed = world.signed_after(Duration::from_secs(3), world.grow(3)).await;
+        let signer = signer().await;
+        let signed = signer.signed_after(Duration::from_secs(3), signer.grow(3)).await;
         assert_eq!(signed, [1]);
-        world.signer.finish().await;
-        let signed = world.store.checkpoints(1, 100).await.expect("memory reads");
+        signer.finish().await;
+        let signed = signer.0.store.checkpoints(1, 100).await.expect("memory reads");
         assert_eq!(signed.iter().map(|signed| signed.row).collect::<Vec<_>>(), [4]);
     }
 }

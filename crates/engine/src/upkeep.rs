@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_store::{
-    DocumentKind, ListOrder, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session,
-    Store, StoreError,
+    DocumentKind, ListOrder, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Store, StoreError,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::dispatch::driver::DispatchHandle;
 use crate::dispatch::{Command, CommandReply};
+use crate::engine::Engine;
 use crate::rest::{rest, wait};
 use crate::tenants::Tenant;
 
@@ -30,14 +29,7 @@ const YIELD: u32 = 9;
 const TENANTS_PAGE: u32 = 500;
 
 #[derive(Debug)]
-pub(crate) struct Upkeep<S, C> {
-    pub(crate) store: Arc<S>,
-    pub(crate) session: Session,
-    pub(crate) handle: DispatchHandle,
-    pub(crate) retention: Retention,
-    pub(crate) clock: C,
-    pub(crate) override_sync: Arc<OverrideSync>,
-}
+pub(crate) struct Upkeep<S, C>(pub(crate) Arc<Engine<S, C>>);
 
 /// Whether the store has the tenants' retention times as their documents have them. At the start that is not known.
 #[derive(Debug, Default)]
@@ -73,7 +65,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
     async fn once(&self, looks_at_kept: bool, stop: &CancellationToken) -> Result<(), StoreError> {
         while !stop.is_cancelled() {
             let begun = Instant::now();
-            if !self.store.sweep_dead_letters(self.session).await?.more {
+            if !self.0.store.sweep_dead_letters(self.0.session).await?.more {
                 break;
             }
             rest(begun.elapsed() * YIELD, stop).await;
@@ -90,9 +82,9 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
                 step = next.next_phase();
                 continue;
             };
-            let now = self.clock.now();
-            let retained = self.store.retain(self.session, self.retention, now, next, under_way).await?;
-            if !retained.given_up.is_empty() && self.handle.ask(Command::GivenUp(retained.given_up)).await.is_err() {
+            let now = self.0.clock.now();
+            let retained = self.0.store.retain(self.0.session, self.0.retention, now, next, under_way).await?;
+            if !retained.given_up.is_empty() && self.0.handle.ask(Command::GivenUp(retained.given_up)).await.is_err() {
                 return Ok(());
             }
             let goes_on = retained.next.is_some_and(|step| step.phase == next.phase && step.kept == next.kept);
@@ -110,7 +102,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
         if phase != RetentionPhase::Pending {
             return Some(Vec::new());
         }
-        match self.handle.ask(Command::UnderWay).await {
+        match self.0.handle.ask(Command::UnderWay).await {
             Ok(CommandReply::UnderWay(under_way)) => Some(under_way),
             Ok(_) | Err(_) => None,
         }
@@ -118,13 +110,13 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
 
     /// Passes the tenants' own retention times to the store, if they may have changed.
     async fn set_retention_overrides(&self) -> Result<(), StoreError> {
-        if !self.override_sync.is_sent.swap(true, Ordering::AcqRel) {
-            let exist = self.pass_on_overrides().await.inspect_err(|_| self.override_sync.changed())?;
-            self.override_sync.exist.store(exist, Ordering::Release);
+        if !self.0.override_sync.is_sent.swap(true, Ordering::AcqRel) {
+            let exist = self.pass_on_overrides().await.inspect_err(|_| self.0.override_sync.changed())?;
+            self.0.override_sync.exist.store(exist, Ordering::Release);
         }
         // An audit accepts deletions by a tenant's own times only where a signature over these times came first.
-        if self.override_sync.exist.load(Ordering::Acquire) {
-            self.store.sign_now(self.session, self.clock.now()).await?;
+        if self.0.override_sync.exist.load(Ordering::Acquire) {
+            self.0.store.sign_now(self.0.session, self.0.clock.now()).await?;
         }
         Ok(())
     }
@@ -135,7 +127,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
         loop {
             let from = after.map(|tenant: TenantId| tenant.0);
             let order = ListOrder::OldestFirst;
-            let page = self.store.documents(DocumentKind::Tenant, None, order, from, TENANTS_PAGE).await?;
+            let page = self.0.store.documents(DocumentKind::Tenant, None, order, from, TENANTS_PAGE).await?;
             let upto = page.last().map(|last| last.tenant).filter(|_| page.len() == TENANTS_PAGE as usize);
             let mut own = Vec::new();
             for document in page {
@@ -144,8 +136,9 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             }
             own.retain(|(_, own)| *own != RetentionOverride::default());
             exist |= !own.is_empty();
-            self.store
-                .set_retention_overrides(self.session, RetentionOverrides { after, upto, own }, self.clock.now())
+            self.0
+                .store
+                .set_retention_overrides(self.0.session, RetentionOverrides { after, upto, own }, self.0.clock.now())
                 .await?;
             if upto.is_none() {
                 return Ok(exist);
@@ -158,10 +151,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use posthaste_core::dice::Roll;
     use posthaste_core::id::{Key, MessageId, TenantId};
-    use posthaste_core::scheduler::Limits;
-    use posthaste_core::time::Timestamp;
     use posthaste_store::journal::JournalEntry;
     use posthaste_store::{
         Accepted, Archive, AuditStamp, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register,
@@ -169,54 +159,37 @@ mod tests {
     use posthaste_store::{Pause, PauseScope};
 
     use super::*;
+    use crate::background::idle_engine;
     use crate::clock::SystemClock;
-    use crate::dispatch::driver::{Driver, Transport};
-    use crate::dispatch::{Finished, SendAttempt};
     use crate::tenants::TenantTerms;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-    struct Nowhere;
-
-    impl Transport for Nowhere {
-        fn send(&mut self, _: SendAttempt, _: Timestamp) {}
-
-        async fn finished(&mut self) -> Vec<Finished> {
-            std::future::pending().await
-        }
-    }
-
-    fn upkeep() -> Upkeep<MemoryStore, SystemClock> {
-        let store = Arc::new(MemoryStore::default());
-        let clock = SystemClock::new();
-        let start = store.lock().open(clock.now());
-        let session = start.session;
-        let dice = Box::new(|| Roll(1));
-        let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, clock.clone(), dice);
-        let (retention, override_sync) = (Retention::default(), Arc::default());
-        Upkeep { store, session, handle, retention, clock, override_sync }
+    async fn upkeep() -> Upkeep<MemoryStore, SystemClock> {
+        Upkeep(idle_engine(Arc::default()).await)
     }
 
     impl Upkeep<MemoryStore, SystemClock> {
         /// Stores a message that a tenant sent this many days ago.
         async fn accept(&self, tenant: u64, n: u64, days: u32) -> MessageId {
-            let id = MessageId(Key::new(self.session.writer, n));
-            let message = Message::new(id, TenantId::from_raw(tenant), self.clock.now() - days * DAY, Bytes::new());
+            let id = MessageId(Key::new(self.0.session.writer, n));
+            let message = Message::new(id, TenantId::from_raw(tenant), self.0.clock.now() - days * DAY, Bytes::new());
             let accepted = vec![Accepted::new(message, Vec::new())];
-            _ = self.store.accept(self.session, accepted).await.expect("memory accepts");
+            _ = self.0.store.accept(self.0.session, accepted).await.expect("memory accepts");
             id
         }
 
         async fn put_tenant(&self, tenant: u64, days: Option<u32>) {
             let id = TenantId::from_raw(tenant);
             let terms = TenantTerms { payload_kept: days.map(|days| days * DAY), ..TenantTerms::default() };
-            let tenant = Tenant { id, at: self.clock.now(), uid: None, terms };
+            let tenant = Tenant { id, at: self.0.clock.now(), uid: None, terms };
             _ = self
+                .0
                 .store
-                .file(self.session, tenant.document(), None, AuditStamp::at(tenant.at))
+                .file(self.0.session, tenant.document(), None, AuditStamp::at(tenant.at))
                 .await
                 .expect("memory files");
-            self.override_sync.changed();
+            self.0.override_sync.changed();
         }
 
         /// Runs the upkeep once; whether each of these messages is left.
@@ -224,7 +197,7 @@ mod tests {
             self.once(true, &CancellationToken::new()).await.expect("the upkeep of a store in memory succeeds");
             let mut left = Vec::new();
             for id in messages {
-                left.push(self.store.message(*id).await.expect("memory reads").is_some());
+                left.push(self.0.store.message(*id).await.expect("memory reads").is_some());
             }
             left
         }
@@ -232,29 +205,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn expired_messages_are_deleted_and_others_stay() {
-        let upkeep = upkeep();
+        let upkeep = upkeep().await;
         let messages = [upkeep.accept(1, 1, 8).await, upkeep.accept(1, 2, 6).await];
         assert_eq!(upkeep.left(&messages).await, [false, true]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn operator_changes_stay_in_the_journal_of_a_server_without_messages() {
-        let upkeep = upkeep();
-        let (session, pause) = (upkeep.session, Pause::new(PauseScope::All, None));
+        let upkeep = upkeep().await;
+        let (session, pause) = (upkeep.0.session, Pause::new(PauseScope::All, None));
         upkeep.put_tenant(1, None).await;
-        upkeep.store.pause(session, pause, upkeep.clock.now()).await.expect("memory pauses");
-        let act = AuditStamp::at(upkeep.clock.now());
-        upkeep.store.resume(session, PauseScope::All, act).await.expect("memory resumes");
+        upkeep.0.store.pause(session, pause, upkeep.0.clock.now()).await.expect("memory pauses");
+        let act = AuditStamp::at(upkeep.0.clock.now());
+        upkeep.0.store.resume(session, PauseScope::All, act).await.expect("memory resumes");
         upkeep.left(&[]).await;
-        let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
+        let rows = upkeep.0.store.journal(0, 100).await.expect("memory reads");
         assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        let ago = |row: &JournalRow| upkeep.clock.now().since(row.at);
+        let ago = |row: &JournalRow| upkeep.0.clock.now().since(row.at);
         assert!(rows.iter().all(|row| ago(row) < DAY), "{rows:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn tenant_retention_applies_from_the_next_run_on() {
-        let upkeep = upkeep();
+        let upkeep = upkeep().await;
         // More than fit in one page.
         for tenant in 10..u64::from(TENANTS_PAGE) + 20 {
             upkeep.put_tenant(tenant, None).await;
@@ -270,18 +243,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tenant_retention_is_signed_before_it_is_applied() {
-        let upkeep = upkeep();
+        let upkeep = upkeep().await;
         upkeep.put_tenant(2, Some(2)).await;
         upkeep.accept(2, 1, 3).await;
         upkeep.left(&[]).await;
-        let rows = upkeep.store.journal(0, 100).await.expect("memory reads");
+        let rows = upkeep.0.store.journal(0, 100).await.expect("memory reads");
         let row = |is: fn(&JournalEntry) -> bool| {
             let has = |row: &&JournalRow| row.entries().flatten().any(|entry| is(&entry));
             rows.iter().find(has).expect("the journal has it").number
         };
         let agreed = row(|entry| matches!(entry, JournalEntry::Agreed { .. }));
         let gone = row(|entry| matches!(entry, JournalEntry::Retained { .. }));
-        let signed = upkeep.store.checkpoints(0, 10).await.expect("memory reads");
+        let signed = upkeep.0.store.checkpoints(0, 10).await.expect("memory reads");
         assert!(signed.iter().any(|signed| (agreed..gone).contains(&signed.row)), "{signed:?}");
     }
 }

@@ -6,44 +6,29 @@ use std::path::Path;
 use std::task::Poll;
 
 use posthaste_core::cause::Cause;
-use posthaste_core::dice::Roll;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{Key, LaneId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, Limits};
+use posthaste_core::scheduler::DeliveryChange;
 use posthaste_core::state::State;
 use posthaste_core::tier::Tier;
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, AuditStamp, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Missing, NewReplay, Outbox, ReplayWhat,
-    Settled, Settlement, Watchable,
+    Accepted, Archive, AuditStamp, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Jobs, Missing, NewReplay,
+    Outbox, ReplayWhat, Settled, Settlement, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::background::idle_engine;
 use crate::clock::SystemClock;
-use crate::dispatch::driver::{Driver, Transport};
-use crate::dispatch::{Finished, SendAttempt};
 use crate::master_key::{self, MasterKeySource};
-use crate::target::TargetRules;
 
 const TENANT: TenantId = TenantId::from_raw(3);
 
-struct Nowhere;
-
-impl Transport for Nowhere {
-    fn send(&mut self, _: SendAttempt, _: Timestamp) {}
-
-    async fn finished(&mut self) -> Vec<Finished> {
-        std::future::pending().await
-    }
-}
-
 struct Process {
     store: Arc<Sqlite>,
-    session: Session,
-    handle: DispatchHandle,
-    mint: KeySequence,
+    engine: Arc<Engine<Sqlite, SystemClock>>,
 }
 
 impl Process {
@@ -53,28 +38,11 @@ impl Process {
         };
         let store = Sqlite::open_asking(folder.path(), Bounds::default(), ask);
         let store = Arc::new(store.expect("the folder opens"));
-        let start = store.open(SystemClock::new().now()).await.expect("a session begins");
-        let session = start.session;
-        let dice = Box::new(|| Roll(1));
-        let (_, handle) = Driver::new(Limits::default(), start, Arc::clone(&store), Nowhere, SystemClock::new(), dice);
-        Self { mint: KeySequence::of(session.writer), store, session, handle }
+        Self { engine: idle_engine(Arc::clone(&store)).await, store }
     }
 
     fn jobs(&self) -> JobRunner<Sqlite, SystemClock> {
-        JobRunner {
-            store: Arc::clone(&self.store),
-            session: self.session,
-            endpoint_cache: Arc::new(ParsedEndpointCache::new(
-                Arc::clone(&self.store),
-                TargetRules::default(),
-                Timestamp::default(),
-            )),
-            handle: self.handle.clone(),
-            ids: Arc::new(IdKey::generate()),
-            clock: SystemClock::new(),
-            mint: self.mint.clone(),
-            wake: Arc::new(Notify::new()),
-        }
+        JobRunner(Arc::clone(&self.engine))
     }
 
     /// Runs jobs for this many polls, or until this job is done.
@@ -121,7 +89,7 @@ impl Process {
     }
 
     fn endpoint(&self, tenant: TenantId) -> Endpoint {
-        let id = EndpointId(self.mint.keys(2));
+        let id = EndpointId(self.engine.mint(2));
         Endpoint::new(id, lane_of(id), tenant, Timestamp::from_millis(0), "https://example.com/")
     }
 
@@ -129,14 +97,14 @@ impl Process {
         let id = endpoint.id;
         _ = self
             .store
-            .put_endpoint(self.session, endpoint, None, AuditStamp::at(SystemClock::new().now()))
+            .put_endpoint(self.engine.session, endpoint, None, AuditStamp::at(SystemClock::new().now()))
             .await
             .expect("an endpoint is put");
         id
     }
 
     fn message(&self) -> Message {
-        let id = MessageId(self.mint.keys(1));
+        let id = MessageId(self.engine.mint(1));
         Message {
             event_type: Some("a.b".to_owned()),
             correlation_id: Some(id.to_string()),
@@ -154,18 +122,18 @@ impl Process {
         let message = Arc::new(message);
         let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
         let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
-        _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
+        _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");
         JobId(message.id.0)
     }
 
     async fn accept_for(&self, endpoint: EndpointId, message: Message) -> Delivery {
         let lane = lane_of(endpoint);
-        let id = DeliveryId(self.mint.keys(1));
+        let id = DeliveryId(self.engine.mint(1));
         let delivery = Delivery::queued(id, message.id, endpoint, lane, Tier::Promotional, Timestamp::from_millis(0));
         let settings = posthaste_core::scheduler::LaneSettings::new(lane, TENANT, Arc::default());
         let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
         let accepted = Accepted::new(message, vec![new]);
-        _ = self.store.accept(self.session, vec![accepted]).await.expect("it is accepted");
+        _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");
         delivery
     }
 
@@ -265,12 +233,12 @@ async fn replay_delivers_each_dead_letter_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
     process.put_endpoint(&[]).await;
-    let endpoint = EndpointId(Key::new(process.session.writer, 1));
+    let endpoint = EndpointId(Key::new(process.engine.session.writer, 1));
     let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, endpoint))).await;
-    let id = JobId(process.mint.keys(1));
+    let id = JobId(process.engine.mint(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
+    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -295,16 +263,20 @@ async fn replay_of_missing_messages_delivers_each_once_across_crashes() {
     let accept = async |event_type: &str| {
         let message = Message { event_type: Some(event_type.to_owned()), ..process.message() };
         let id = message.id;
-        _ = process.store.accept(process.session, vec![Accepted::new(message, Vec::new())]).await.expect("accepted");
+        _ = process
+            .store
+            .accept(process.engine.session, vec![Accepted::new(message, Vec::new())])
+            .await
+            .expect("accepted");
         id
     };
     let wanted = futures_util::future::join_all((0..600).map(|_| accept("a.b"))).await;
     let others = futures_util::future::join_all((0..100).map(|_| accept("c.d"))).await;
     let endpoint = process.put_endpoint(&["a.*"]).await;
-    let id = JobId(process.mint.keys(1));
+    let id = JobId(process.engine.mint(1));
     let what = ReplayWhat::Missing(Missing { endpoint, since: None, until: None });
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
+    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -330,10 +302,10 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     let own = process.put_endpoint_of(TENANT, &[]).await;
     let others = process.put_endpoint_of(OTHERS, &[]).await;
     let ended = give_up(&process, own).await;
-    let id = JobId(process.mint.keys(1));
+    let id = JobId(process.engine.mint(1));
     let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
     let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
+    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
     let job = process.job(id).await;
     let jobs = process.jobs();
     let next_life = async |job: &DeliveryJob, endpoint: EndpointId| {
@@ -401,11 +373,11 @@ async fn fan_out_does_not_wait_for_replays_and_every_replay_has_its_turn() {
     let mut replays = Vec::new();
     for each in old.chunks(3) {
         let what = ReplayWhat::Listed(each.iter().map(|delivery| delivery.id).collect());
-        let id = JobId(process.mint.keys(1));
+        let id = JobId(process.engine.mint(1));
         // At this rate no replay ends within the test.
         let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
         let replay = NewReplay { per_second: Some(1), ..replay };
-        process.store.start_replay(process.session, replay, None).await.expect("a replay begins");
+        process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
         replays.push(id);
     }
     let (jobs, stop, mut turns) = (process.jobs(), CancellationToken::new(), Turns::default());
@@ -463,8 +435,8 @@ async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
         pauses_lane: false,
         endpoint_change: None,
     };
-    let settlement = Settlement { record, epoch: process.session.epoch, attempt: None, excerpt: None };
-    let settled = process.store.settle(process.session, vec![settlement]).await.expect("it settles");
+    let settlement = Settlement { record, epoch: process.engine.session.epoch, attempt: None, excerpt: None };
+    let settled = process.store.settle(process.engine.session, vec![settlement]).await.expect("it settles");
     assert_eq!(settled, [Settled::Done]);
     delivery
 }

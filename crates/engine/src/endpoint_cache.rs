@@ -162,11 +162,25 @@ impl<S: Directory + Register> ParsedEndpointCache<S> {
     }
 
     /// The lane settings of an endpoint, without parsing the rest of it.
-    pub(crate) async fn lane(&self, lane: LaneId) -> Result<Option<Arc<LaneSettings>>, StoreError> {
+    async fn lane(&self, lane: LaneId) -> Result<Option<Arc<LaneSettings>>, StoreError> {
         let Some(endpoint) = self.store.endpoint_of_lane(lane).await? else { return Ok(None) };
         let rules = self.rules.of(endpoint.tenant).await?;
         let known = self.last_seen(endpoint.id).filter(|known| known.is_of(&endpoint, &rules));
         Ok(Some(known.map_or_else(|| Arc::new(rules.lane(&endpoint)), |known| Arc::clone(&known.lane))))
+    }
+
+    /// Lane settings that were just read from the store, with the rules of their tenants. The look-ups find their
+    /// endpoints in the store's memory.
+    pub(crate) async fn with_rules(
+        &self,
+        mut found: Vec<Arc<LaneSettings>>,
+    ) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        for settings in &mut found {
+            if let Some(ruled) = self.lane(settings.lane).await? {
+                *settings = ruled;
+            }
+        }
+        Ok(found)
     }
 
     /// The tenant's endpoints that take messages; `None` when the tenant has more than [`ENDPOINTS_LISTED_MAX`].

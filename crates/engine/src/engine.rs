@@ -32,7 +32,6 @@ use crate::endpoint_cache::ParsedEndpointCache;
 use crate::erase::ErasureWakes;
 use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
-use crate::outbox::StoreWithRules;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
@@ -177,11 +176,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
             clock.clone(),
             attempt_timeout,
         );
-        let ruled = StoreWithRules { store: Arc::clone(&store), endpoint_cache: Arc::clone(&endpoint_cache) };
         let mut dice = fastrand::Rng::with_seed(settings.seed);
         let dice = Box::new(move || Roll(dice.u64(..)));
         let limits = Limits { origin, ..settings.limits };
-        let (driver, handle) = Driver::new(limits, start, Arc::new(ruled), sender, clock.clone(), dice);
+        let (mut driver, handle) = Driver::new(limits, start, Arc::clone(&store), sender, clock.clone(), dice);
+        let rules = Arc::clone(&endpoint_cache);
+        driver.lane_rules = Some(Box::new(move |found| {
+            let rules = Arc::clone(&rules);
+            Box::pin(async move { rules.with_rules(found).await })
+        }));
         let (detached, runner) = DetachedTasks::new();
         let engine = Self {
             store,

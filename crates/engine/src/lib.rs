@@ -27,7 +27,6 @@ pub mod lists;
 pub mod master_key;
 pub mod metrics;
 pub mod operator_key;
-mod outbox;
 mod pending;
 pub mod policies;
 pub mod replays;

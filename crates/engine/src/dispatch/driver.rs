@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use posthaste_core::dice::Roll;
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::id_map::IdSet;
-use posthaste_core::scheduler::Limits;
+use posthaste_core::scheduler::{LaneSettings, Limits};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
 use posthaste_store::{ArrivedDelivery, Outbox, Session, SessionStart, StoreError};
@@ -72,11 +73,17 @@ impl DispatchHandle {
     }
 }
 
+/// Adds the rules of their tenants to lane settings that were read from the store.
+pub(crate) type LaneRules =
+    Box<dyn Fn(Vec<Arc<LaneSettings>>) -> BoxFuture<'static, Result<Vec<Arc<LaneSettings>>, StoreError>> + Send + Sync>;
+
 /// The dispatch loop with everything it needs to run.
 pub struct Driver<S, T, C> {
     dispatch: Dispatch,
     start: Option<SessionStart>,
     store: Arc<S>,
+    /// `None` where tenants have no rules.
+    pub(crate) lane_rules: Option<LaneRules>,
     transport: T,
     clock: C,
     dice: Dice,
@@ -105,6 +112,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
             dispatch,
             start: Some(start),
             store,
+            lane_rules: None,
             transport,
             clock,
             dice,
@@ -122,7 +130,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     /// An error means that the store has stopped or belongs to another session: nothing more may
     /// be sent.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), StoreError> {
-        let store = Arc::clone(&self.store);
+        let (store, lane_rules) = (Arc::clone(&self.store), self.lane_rules.take());
         let session = self.start.as_ref().expect("a driver runs once").session;
         let mut calls = FuturesUnordered::new();
         let mut effects = Vec::new();
@@ -145,7 +153,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
             for effect in effects.drain(..) {
                 match effect {
                     Effect::Send(send) => self.transport.send(send, self.clock.now()),
-                    Effect::Store(call) => calls.push(called(&store, session, call)),
+                    Effect::Store(call) => calls.push(called(&store, lane_rules.as_ref(), session, call)),
                     Effect::Answer(ticket, answer) => self.answer(ticket, answer),
                 }
             }
@@ -238,9 +246,21 @@ fn arrived(arrivals: Vec<ArrivedDelivery>) -> Result<Event, StoreError> {
 
 /// Makes a call. A read that fails is repeated later, and so is a sweep, which begins with a read. A
 /// write that fails ends the loop, since it is not known whether it was stored.
-async fn called<S: Outbox>(store: &Arc<S>, session: Session, call: StoreCall) -> Result<StoreReply, StoreError> {
+async fn called<S: Outbox>(
+    store: &Arc<S>,
+    lane_rules: Option<&LaneRules>,
+    session: Session,
+    call: StoreCall,
+) -> Result<StoreReply, StoreError> {
     let again = matches!(call, StoreCall::Page(..) | StoreCall::Lanes(_) | StoreCall::Sweep(..)).then(|| call.clone());
-    match (perform(store.as_ref(), session, call).await, again) {
+    let mut reply = perform(store.as_ref(), session, call).await;
+    if let (Ok(StoreReply::Lanes(_, found)), Some(add_rules)) = (&mut reply, lane_rules) {
+        match add_rules(std::mem::take(found)).await {
+            Ok(ruled) => *found = ruled,
+            Err(error) => reply = Err(error),
+        }
+    }
+    match (reply, again) {
         (Err(error @ StoreError::Database { .. }), Some(call)) => {
             tracing::warn!(%error, "store read failed; retrying in a second");
             Ok(StoreReply::Failed(call))

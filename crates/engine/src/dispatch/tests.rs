@@ -49,8 +49,7 @@ const EVERYTHING: Pause = Pause::new(PauseScope::All, None);
 #[test]
 fn a_resume_under_way_does_not_undo_a_later_pause() {
     let mut rig = DispatchRig::new();
-    rig.ask(1, 1, Command::Pause(EVERYTHING));
-    rig.every_call(1);
+    rig.ask_and_wait(1, 1, Command::Pause(EVERYTHING));
     rig.ask(2, 2, Command::Resume(PauseScope::All, None));
     rig.ask(3, 3, Command::Pause(EVERYTHING));
     rig.every_call(4);
@@ -62,8 +61,7 @@ fn a_resume_under_way_does_not_undo_a_later_pause() {
 #[test]
 fn delivery_ended_by_retention_is_not_sent_when_its_pause_ends() {
     let mut rig = DispatchRig::new();
-    rig.ask(1, 1, Command::Pause(EVERYTHING));
-    rig.every_call(1);
+    rig.ask_and_wait(1, 1, Command::Pause(EVERYTHING));
     rig.send(1, &fifo(7));
     let (retention, start) = (Retention::default(), RetentionStep::START);
     let later = at(2) + retention.history;
@@ -84,8 +82,7 @@ fn a_resume_under_way_does_not_undo_a_strict_lane_s_hold() {
     rig.send(10, &lane);
     rig.every_call(1);
     let scope = PauseScope::Lane(lane.lane);
-    rig.ask(2, 1, Command::Pause(Pause::new(scope, None)));
-    rig.every_call(2);
+    rig.ask_and_wait(2, 1, Command::Pause(Pause::new(scope, None)));
     rig.ask(3, 2, Command::Resume(scope, None));
     let head = rig.sent[0];
     rig.step(4, finished(head, Cause::NotFound));
@@ -225,8 +222,7 @@ fn arrival_after_its_row_was_swept_is_not_sent_once_the_cut_is_deleted() {
     rig.ask(1, 1, end_lane(lane.lane));
     rig.every_call(2);
     let scope = PauseScope::Lane(lane.lane);
-    rig.ask(3, 2, Command::Pause(Pause::new(scope, None)));
-    rig.every_call(3);
+    rig.ask_and_wait(3, 2, Command::Pause(Pause::new(scope, None)));
     rig.step(4, late);
     for minute in 10..20 {
         rig.step(minute * 60_000, Event::Woke);
@@ -251,7 +247,7 @@ fn arrivals_at_a_gone_endpoint_are_not_sent() {
     rig.every_call(6);
     assert_eq!(rig.sent.len(), 1, "a message that was accepted before the 410 was known");
     for seq in [10, 20] {
-        let id = DeliveryId(rig.message(seq).0.plus(1));
+        let id = rig.delivery(seq);
         assert!(matches!(rig.state(id, 7), State::Dead { cause: Cause::EndpointGone, .. }), "message {seq}");
     }
 }
@@ -304,8 +300,8 @@ fn fault_of_this_server_spends_no_attempt_and_writes_nothing() {
 #[test]
 fn receipt_is_recorded_when_its_delivery_settles_while_its_row_is_read() {
     let mut before = DispatchRig::new();
-    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
-    let id = DeliveryId(before.message(1).0.plus(1));
+    before.accept_as(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)), None);
+    let id = before.delivery(1);
     let mut rig = before.restart_unread(10);
     rig.ask(11, 1, Command::Receipt(id));
     let read = rig.calls.pop_back().expect("the row is read for the receipt");

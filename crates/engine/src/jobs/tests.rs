@@ -126,6 +126,13 @@ impl Process {
         JobId(message.id.0)
     }
 
+    async fn start_replay(&self, what: ReplayWhat, per_second: Option<u32>) -> JobId {
+        let id = JobId(self.engine.mint(1));
+        let replay = NewReplay { per_second, ..NewReplay::new(id, TENANT, SystemClock::new().now(), what) };
+        self.store.start_replay(self.engine.session, replay, None).await.expect("a replay begins");
+        id
+    }
+
     async fn accept_for(&self, endpoint: EndpointId, message: Message) -> Delivery {
         let lane = lane_of(endpoint);
         let id = DeliveryId(self.engine.mint(1));
@@ -235,10 +242,7 @@ async fn replay_delivers_each_dead_letter_once_across_crashes() {
     process.put_endpoint(&[]).await;
     let endpoint = EndpointId(Key::new(process.engine.session.writer, 1));
     let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, endpoint))).await;
-    let id = JobId(process.engine.mint(1));
-    let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
-    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
+    let id = process.start_replay(ReplayWhat::Found(DeadLetterFilter::of(TENANT)), None).await;
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -273,10 +277,7 @@ async fn replay_of_missing_messages_delivers_each_once_across_crashes() {
     let wanted = futures_util::future::join_all((0..600).map(|_| accept("a.b"))).await;
     let others = futures_util::future::join_all((0..100).map(|_| accept("c.d"))).await;
     let endpoint = process.put_endpoint(&["a.*"]).await;
-    let id = JobId(process.engine.mint(1));
-    let what = ReplayWhat::Missing(Missing { endpoint, since: None, until: None });
-    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
+    let id = process.start_replay(ReplayWhat::Missing(Missing { endpoint, since: None, until: None }), None).await;
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -302,10 +303,7 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     let own = process.put_endpoint_of(TENANT, &[]).await;
     let others = process.put_endpoint_of(OTHERS, &[]).await;
     let ended = give_up(&process, own).await;
-    let id = JobId(process.engine.mint(1));
-    let what = ReplayWhat::Found(DeadLetterFilter::of(TENANT));
-    let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-    process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
+    let id = process.start_replay(ReplayWhat::Found(DeadLetterFilter::of(TENANT)), None).await;
     let job = process.job(id).await;
     let jobs = process.jobs();
     let next_life = async |job: &DeliveryJob, endpoint: EndpointId| {
@@ -373,12 +371,8 @@ async fn fan_out_does_not_wait_for_replays_and_every_replay_has_its_turn() {
     let mut replays = Vec::new();
     for each in old.chunks(3) {
         let what = ReplayWhat::Listed(each.iter().map(|delivery| delivery.id).collect());
-        let id = JobId(process.engine.mint(1));
         // At this rate no replay ends within the test.
-        let replay = NewReplay::new(id, TENANT, SystemClock::new().now(), what);
-        let replay = NewReplay { per_second: Some(1), ..replay };
-        process.store.start_replay(process.engine.session, replay, None).await.expect("a replay begins");
-        replays.push(id);
+        replays.push(process.start_replay(what, Some(1)).await);
     }
     let (jobs, stop, mut turns) = (process.jobs(), CancellationToken::new(), Turns::default());
     for _ in 0..REPLAYS {

@@ -112,35 +112,30 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
     assert_eq!(bench.connector.connections(), 0);
 }
 
-#[tokio::test]
-async fn idle_connections_above_the_limit_are_closed() {
-    let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
-    let mut bench = Bench::new(Settings { idle_connections_max: 0, ..settings() });
-    bench.answer(&receiver.url()).await;
-    bench.until_no_connection().await;
-    bench.answer(&receiver.url()).await;
-    assert_eq!(receiver.connections(), 2);
-}
-
-#[tokio::test]
-async fn an_idle_connection_ends_after_its_time() {
-    let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
-    let mut bench = Bench::new(Settings { idle_timeout: Duration::from_millis(20), ..settings() });
-    bench.answer(&receiver.url()).await;
-    bench.until_no_connection().await;
-    bench.answer(&receiver.url()).await;
-    assert_eq!(receiver.connections(), 2);
-}
-
-#[tokio::test]
-async fn idle_connection_closed_by_its_receiver_is_replaced_silently() {
-    let close_after_one = vec![Step::Read, write(OK)];
-    let receiver = Receiver::start(vec![close_after_one, vec![Step::Serve]]).await;
-    let mut bench = Bench::new(settings());
+/// Checks that a connection ends after an attempt, and that the next attempt opens another.
+async fn check_reconnects(settings: Settings, scripts: Vec<Vec<Step>>) {
+    let receiver = Receiver::start(scripts).await;
+    let mut bench = Bench::new(settings);
     bench.answer(&receiver.url()).await;
     bench.until_no_connection().await;
     assert_eq!(bench.answer(&receiver.url()).await.status, 200);
     assert_eq!(receiver.connections(), 2);
+}
+
+#[tokio::test]
+async fn idle_connections_above_the_limit_are_closed() {
+    check_reconnects(Settings { idle_connections_max: 0, ..settings() }, vec![vec![Step::Serve]]).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_ends_after_its_time() {
+    let settings = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
+    check_reconnects(settings, vec![vec![Step::Serve]]).await;
+}
+
+#[tokio::test]
+async fn idle_connection_closed_by_its_receiver_is_replaced_silently() {
+    check_reconnects(settings(), vec![vec![Step::Read, write(OK)], vec![Step::Serve]]).await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::sync::Semaphore;
 
 use crate::multiplexer::{
-    Manner, Multiplexer, Reply, TenantTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
+    Manner, Multiplexer, Reply, ServeTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
 };
 use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
 use crate::tls::Authority;
@@ -123,7 +123,7 @@ async fn receiver_without_http_2_gets_http_1() {
 #[tokio::test]
 async fn neither_the_receiver_s_limit_of_streams_nor_ours_is_exceeded() {
     for (theirs, ours) in [(Some(2), 128), (None, 3)] {
-        let terms = TenantTerms { streams_max: theirs, answers: vec![Reply::Ok], ..TenantTerms::default() };
+        let terms = ServeTerms { streams_max: theirs, answers: vec![Reply::Ok], ..ServeTerms::default() };
         let limits = Settings { streams_per_connection_max: ours, connections_per_origin_max: 4, ..settings() };
         let (receiver, mut bench) = start(limits, vec![Manner::Serve(terms)]).await;
         assert!(many(&mut bench, 100).await.iter().all(|outcome| outcome == "200"));
@@ -135,7 +135,7 @@ async fn neither_the_receiver_s_limit_of_streams_nor_ours_is_exceeded() {
 
 #[tokio::test]
 async fn receiver_that_allows_no_stream_times_out_without_a_byte_of_the_message() {
-    let terms = TenantTerms { streams_max: Some(0), answers: vec![Reply::Ok], ..TenantTerms::default() };
+    let terms = ServeTerms { streams_max: Some(0), answers: vec![Reply::Ok], ..ServeTerms::default() };
     check(Manner::Serve(terms), "connect_timeout attempt_timeout").await;
 }
 
@@ -229,7 +229,7 @@ async fn stream_that_never_ends_times_out_and_affects_no_other() {
 
 #[tokio::test]
 async fn receiver_with_an_empty_window_times_out_at_the_deadline() {
-    let terms = TenantTerms { window: Some(0), answers: vec![Reply::Ok], ..TenantTerms::default() };
+    let terms = ServeTerms { window: Some(0), answers: vec![Reply::Ok], ..ServeTerms::default() };
     check(Manner::Serve(terms), "unknown attempt_timeout").await;
 }
 
@@ -340,7 +340,7 @@ async fn every_job_ends_exactly_once_while_receivers_go_away_and_break_streams()
     let resets = [Reason::REFUSED_STREAM, Reason::INTERNAL_ERROR, Reason::CANCEL].map(Reply::Reset);
     let mut answers: Vec<Reply> = (0..40).flat_map(|_| vec![Reply::Ok; 12]).collect();
     resets.iter().enumerate().for_each(|(index, reset)| answers[100 * (index + 1)] = reset.clone());
-    let terms = TenantTerms { requests_max: Some(7), streams_max: Some(5), answers, ..TenantTerms::default() };
+    let terms = ServeTerms { requests_max: Some(7), streams_max: Some(5), answers, ..ServeTerms::default() };
     let limits = Settings { connections_per_origin_max: 8, idle_connections_max: 4, ..settings() };
     let (receiver, mut bench) = start(limits, vec![Manner::Serve(terms)]).await;
     let mut ended = vec![0; 600];

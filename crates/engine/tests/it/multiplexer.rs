@@ -20,13 +20,13 @@ use crate::receiver::OK;
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
     /// Answers requests by a list: the n-th request of all gets the n-th answer, and later ones the last answer.
-    Serve(TenantTerms),
+    Serve(ServeTerms),
     /// Writes the first frames, reads until this many requests have come, writes the second frames, and waits.
     Raw(Vec<u8>, usize, Vec<u8>),
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TenantTerms {
+pub(crate) struct ServeTerms {
     pub(crate) streams_max: Option<u32>,
     pub(crate) window: Option<u32>,
     /// Sends `GOAWAY` after this many requests of a connection.
@@ -50,7 +50,7 @@ pub(crate) enum Reply {
 }
 
 pub(crate) fn serve(answers: &[Reply]) -> Manner {
-    Manner::Serve(TenantTerms { answers: answers.to_vec(), ..TenantTerms::default() })
+    Manner::Serve(ServeTerms { answers: answers.to_vec(), ..ServeTerms::default() })
 }
 
 /// Listens on loopback; its tasks end with it.
@@ -125,7 +125,7 @@ async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
 
 async fn serve_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    terms: TenantTerms,
+    terms: ServeTerms,
     seen: Arc<Seen>,
 ) {
     let mut builder = h2::server::Builder::new();

@@ -73,8 +73,7 @@ async fn endpoints_without_a_policy_follow_their_tenants_also_for_pending_delive
 
 #[tokio::test(start_paused = true)]
 async fn a_tenants_policy_hides_the_operators_until_it_is_deleted() {
-    let store = Arc::new(MemoryStore::default());
-    let running = Running::start(&store).await;
+    let running = Running::start(&Arc::default()).await;
     let (ann, bob) = (running.tenant("ann").await, running.tenant("bob").await);
     running.engine.put_policy(OPERATOR, "house", every(40), None).await.expect("a policy");
     running.engine.put_policy(ann, "house", every(70), None).await.expect("a policy");
@@ -94,8 +93,7 @@ async fn a_tenants_policy_hides_the_operators_until_it_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn policy_in_use_is_not_deleted() {
-    let store = Arc::new(MemoryStore::default());
-    let running = Running::start(&store).await;
+    let running = Running::start(&Arc::default()).await;
     let (ann, bob) = (running.tenant("ann").await, running.tenant("bob").await);
     running.engine.put_policy(OPERATOR, "house", every(40), None).await.expect("a policy");
     running.engine.put_policy(ann, "own", every(40), None).await.expect("a policy");

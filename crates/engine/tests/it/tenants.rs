@@ -32,8 +32,7 @@ async fn waits(running: &Running<MemoryStore>, delivery: DeliveryId) -> Option<(
 
 #[tokio::test(start_paused = true)]
 async fn engagement_messages_wait_for_the_window_in_the_tenants_or_endpoints_time_zone() {
-    let store = Arc::new(MemoryStore::default());
-    let running = Running::start(&store).await;
+    let running = Running::start(&Arc::default()).await;
     let now = running.engine.now();
     // Nine hours east of UTC it opens in two hours.
     let off_peak = Some(Hours { from: minute(now, 9, 2), to: minute(now, 9, 3) });
@@ -76,8 +75,7 @@ async fn send_below(running: &Running<MemoryStore>, tenant: &Tenant, count: usiz
 
 #[tokio::test(start_paused = true)]
 async fn tenant_at_its_pending_limit_has_room_again_once_some_ended() {
-    let store = Arc::new(MemoryStore::default());
-    let running = Running::start(&store).await;
+    let running = Running::start(&Arc::default()).await;
     let tenant = running.tenant_on("acme", TenantTerms { pending_max: Some(3), ..TenantTerms::default() }).await;
     let (taken, refused_at) = send_below(&running, &tenant, 10).await;
     assert_eq!((taken.len(), refused_at), (10, None), "no endpoint wants them, so none is pending");
@@ -100,8 +98,7 @@ async fn tenant_at_its_pending_limit_has_room_again_once_some_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn messages_on_their_way_to_the_store_count_as_pending() {
-    let store = Arc::new(MemoryStore::default());
-    let running = Running::start(&store).await;
+    let running = Running::start(&Arc::default()).await;
     let tenant = running.tenant_on("acme", TenantTerms { pending_max: Some(2), ..TenantTerms::default() }).await;
     running.endpoint(tenant.id, "webhook").await.expect("an endpoint");
     let all = futures_util::future::join_all((0..8).map(|_| send_below(&running, &tenant, 1))).await;

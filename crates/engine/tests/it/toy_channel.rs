@@ -129,6 +129,15 @@ impl World {
     }
 }
 
+/// A world whose receiver of toy messages has answered the first of them with this text.
+async fn world_told(words: &str) -> (World, Receiver, Endpoint, ExplainedDelivery) {
+    let (world, receiver) = (World::start().await, receiver_saying(words).await);
+    let toy = world.endpoint(&receiver, &[TOY]).await;
+    let first = world.send(&toy).await;
+    let tried = world.until_tried(first).await;
+    (world, receiver, toy, tried)
+}
+
 /// A receiver that answers the first request with this text and all others with 200.
 async fn receiver_saying(words: &str) -> Receiver {
     let answer = format!("HTTP/1.1 429 No\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{words}", words.len());
@@ -163,11 +172,8 @@ async fn toy_channel_and_webhooks_deliver_side_by_side() {
 
 #[tokio::test]
 async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
-    let world = World::start().await;
-    let receiver = receiver_saying("you alone").await;
-    let toy = world.endpoint(&receiver, &[TOY]).await;
-    let first = world.send(&toy).await;
-    assert!(wait_of(&world.until_tried(first).await) >= ASKED);
+    let (world, _receiver, toy, tried) = world_told("you alone").await;
+    assert!(wait_of(&tried) >= ASKED);
     let second = world.send(&toy).await;
     world.until(second, is_delivered).await;
     world.running.stop().await;
@@ -177,11 +183,7 @@ async fn retry_after_of_endpoint_scope_delays_its_delivery_alone() {
 #[tokio::test]
 async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
     for words in ["all of you", "all with your key"] {
-        let world = World::start().await;
-        let receiver = receiver_saying(words).await;
-        let toy = world.endpoint(&receiver, &[TOY]).await;
-        let first = world.send(&toy).await;
-        world.until_tried(first).await;
+        let (world, receiver, toy, _) = world_told(words).await;
         let second = world.send(&toy).await;
         let held = |view: &ExplainedDelivery| matches!(view.explained, Some(Explained::Waits(hold)) if hold.why == Why::RetryAfter);
         world.until(second, held).await;
@@ -192,21 +194,14 @@ async fn retry_after_of_lane_or_credential_scope_holds_the_lane() {
 
 #[tokio::test]
 async fn least_wait_of_the_channel_delays_the_retry() {
-    let world = World::start().await;
-    let receiver = receiver_saying("much later").await;
-    let toy = world.endpoint(&receiver, &[TOY]).await;
-    let first = world.send(&toy).await;
-    assert!(wait_of(&world.until_tried(first).await) >= Duration::from_secs(900));
+    let (world, _receiver, _, tried) = world_told("much later").await;
+    assert!(wait_of(&tried) >= Duration::from_secs(900));
     world.running.stop().await;
 }
 
 #[tokio::test]
 async fn verdict_that_prunes_ends_the_endpoint() {
-    let world = World::start().await;
-    let receiver = receiver_saying("never again").await;
-    let toy = world.endpoint(&receiver, &[TOY]).await;
-    let first = world.send(&toy).await;
-    world.until_tried(first).await;
+    let (world, _receiver, toy, _) = world_told("never again").await;
     let gone = async {
         loop {
             let known = world

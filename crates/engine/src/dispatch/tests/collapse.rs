@@ -7,7 +7,7 @@ const KEY: Option<CollapseKey> = Some(CollapseKey(9));
 /// Checks that the old delivery has ended as superseded, and that its replacement was sent once.
 fn check(rig: &mut DispatchRig, old: DeliveryId, sends: &[DeliveryId]) {
     rig.sleep_until(200_000_000);
-    let new = DeliveryId(rig.message(100).0.plus(1));
+    let new = rig.delivery(100);
     let sent: Vec<DeliveryId> = sends.iter().copied().chain([new]).collect();
     assert_eq!(rig.sent, sent);
     let ended = State::Cancelled { at: at(0), cause: Cause::Superseded };
@@ -15,22 +15,14 @@ fn check(rig: &mut DispatchRig, old: DeliveryId, sends: &[DeliveryId]) {
     assert_eq!(rig.dispatch.refused_moves(), 0);
 }
 
-fn old(rig: &DispatchRig) -> DeliveryId {
-    DeliveryId(rig.message(1).0.plus(1))
-}
-
 #[test]
 fn waiting_delivery_in_the_window_is_superseded() {
     let mut rig = DispatchRig::new();
-    rig.ask(1, 1, Command::Pause(EVERYTHING));
-    rig.every_call(1);
-    let arrived = rig.accept_under(KEY, 1, &fifo(7));
-    rig.step(2, arrived);
-    let replaced = rig.accept_under(KEY, 100, &fifo(7));
-    rig.step(3, replaced);
-    rig.ask(4, 2, Command::Resume(PauseScope::All, None));
-    rig.every_call(4);
-    let old = old(&rig);
+    rig.ask_and_wait(1, 1, Command::Pause(EVERYTHING));
+    rig.send_under(2, KEY, 1, &fifo(7));
+    rig.send_under(3, KEY, 100, &fifo(7));
+    rig.ask_and_wait(4, 2, Command::Resume(PauseScope::All, None));
+    let old = rig.delivery(1);
     check(&mut rig, old, &[]);
 }
 
@@ -38,11 +30,9 @@ fn waiting_delivery_in_the_window_is_superseded() {
 fn superseded_delivery_in_flight_is_not_retried() {
     for cause in [Cause::Unavailable, Cause::Ok, Cause::StoreUnavailable] {
         let mut rig = DispatchRig::new();
-        let arrived = rig.accept_under(KEY, 1, &fifo(7));
-        rig.step(1, arrived);
-        let replaced = rig.accept_under(KEY, 100, &fifo(7));
-        rig.step(2, replaced);
-        let old = old(&rig);
+        rig.send_under(1, KEY, 1, &fifo(7));
+        rig.send_under(2, KEY, 100, &fifo(7));
+        let old = rig.delivery(1);
         rig.step(3, finished(old, cause));
         rig.every_call(3);
         check(&mut rig, old, &[old]);
@@ -52,14 +42,12 @@ fn superseded_delivery_in_flight_is_not_retried() {
 #[test]
 fn recorded_retry_of_a_superseded_delivery_is_not_made() {
     let mut rig = DispatchRig::new();
-    let arrived = rig.accept_under(KEY, 1, &fifo(7));
-    rig.step(1, arrived);
-    let old = old(&rig);
+    rig.send_under(1, KEY, 1, &fifo(7));
+    let old = rig.delivery(1);
     rig.step(2, finished(old, Cause::Unavailable));
     let reply = rig.perform_first();
     // The settle has taken effect; its answer comes after the replacement.
-    let replaced = rig.accept_under(KEY, 100, &fifo(7));
-    rig.step(3, replaced);
+    rig.send_under(3, KEY, 100, &fifo(7));
     rig.step(4, Event::Replied(reply));
     rig.every_call(4);
     check(&mut rig, old, &[old]);
@@ -69,17 +57,14 @@ fn recorded_retry_of_a_superseded_delivery_is_not_made() {
 fn older_page_does_not_bring_back_a_superseded_delivery() {
     let mut rig = DispatchRig::new();
     let strict = lane(Order::Strict, OnDead::Skip);
-    rig.ask(1, 1, Command::Pause(EVERYTHING));
-    rig.every_call(1);
-    let arrived = rig.accept_under(KEY, 1, &strict);
-    rig.step(2, arrived);
+    rig.ask_and_wait(1, 1, Command::Pause(EVERYTHING));
+    rig.send_under(2, KEY, 1, &strict);
     rig.ask(3, 2, Command::Resume(PauseScope::All, None));
     rig.first_call(3);
     let page = rig.perform_first();
-    let replaced = rig.accept_under(KEY, 100, &strict);
-    rig.step(4, replaced);
+    rig.send_under(4, KEY, 100, &strict);
     rig.step(5, Event::Replied(page));
     rig.every_call(5);
-    let old = old(&rig);
+    let old = rig.delivery(1);
     check(&mut rig, old, &[]);
 }

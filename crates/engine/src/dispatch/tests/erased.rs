@@ -11,8 +11,7 @@ fn erased_payloads_leave_memory_and_late_arrivals_are_read_first() {
     let (arrives, others, late) = (rig.accept(1, &lane), rig.accept(3, &other), rig.accept(5, &lane));
     rig.step(1, arrives);
     rig.step(1, others);
-    let id = |seq: u64| DeliveryId(rig.message(seq).0.plus(1));
-    let (first, theirs, second, third) = (id(1), id(3), id(5), id(7));
+    let [first, theirs, second, third] = [1, 3, 5, 7].map(|seq| rig.delivery(seq));
     assert!(rig.dispatch.inline_payloads.contains_key(&first));
     rig.ask(2, 2, Command::Erased(lane.tenant, None));
     let in_flight = vec![rig.message(1), rig.message(3)];
@@ -30,7 +29,7 @@ fn erased_payloads_leave_memory_and_late_arrivals_are_read_first() {
 fn attempt_without_a_payload_is_cancelled_as_erased_and_not_counted() {
     let mut rig = DispatchRig::new();
     let arrives = rig.accept(1, &lane(Order::Fifo, OnDead::Skip));
-    let id = DeliveryId(rig.message(1).0.plus(1));
+    let id = rig.delivery(1);
     rig.step(1, arrives);
     assert_eq!(rig.sent, [id]);
     rig.ask(2, 1, Command::Erased(TenantId::from_raw(77), None));

@@ -102,6 +102,12 @@ impl DispatchRig {
         self.step(ms, Event::Replied(reply));
     }
 
+    /// The loop answers a command once all its calls are carried out.
+    pub(super) fn ask_and_wait(&mut self, ms: i64, ticket: u64, command: Command) {
+        self.ask(ms, ticket, command);
+        self.every_call(ms);
+    }
+
     pub(super) fn every_call(&mut self, ms: i64) {
         while !self.calls.is_empty() {
             self.first_call(ms);
@@ -112,25 +118,17 @@ impl DispatchRig {
         MessageId(Key::new(self.session.writer, seq))
     }
 
+    /// The delivery of the message with this number.
+    pub(super) fn delivery(&self, seq: u64) -> DeliveryId {
+        DeliveryId(self.message(seq).0.plus(1))
+    }
+
     /// Makes a message durable; its arrival is still on the way.
     pub(super) fn accept(&mut self, seq: u64, lane: &Arc<LaneSettings>) -> Event {
-        self.accept_and_wait(seq, lane, None)
+        self.accept_as(seq, lane, None, None)
     }
 
-    /// Makes a message durable whose delivery waits this long for a receipt, if at all.
-    pub(super) fn accept_and_wait(
-        &mut self,
-        seq: u64,
-        lane: &Arc<LaneSettings>,
-        ack_within: Option<Duration>,
-    ) -> Event {
-        self.accept_as(seq, lane, ack_within, None)
-    }
-
-    pub(super) fn accept_under(&mut self, collapse: Option<CollapseKey>, seq: u64, lane: &Arc<LaneSettings>) -> Event {
-        self.accept_as(seq, lane, None, collapse)
-    }
-
+    /// The same for a delivery that waits this long for a receipt, if at all, and has this collapse key.
     pub(super) fn accept_as(
         &mut self,
         seq: u64,
@@ -165,6 +163,11 @@ impl DispatchRig {
 
     pub(super) fn send_at(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
         let arrived = self.accept(seq, lane);
+        self.step(ms, arrived);
+    }
+
+    pub(super) fn send_under(&mut self, ms: i64, collapse: Option<CollapseKey>, seq: u64, lane: &Arc<LaneSettings>) {
+        let arrived = self.accept_as(seq, lane, None, collapse);
         self.step(ms, arrived);
     }
 

@@ -16,8 +16,8 @@ fn forge(rig: &mut DispatchRig, ms: i64) {
 #[test]
 fn forged_row_ends_as_dead_and_is_never_sent() {
     let mut before = DispatchRig::new();
-    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), None);
-    let id = DeliveryId(before.message(1).0.plus(1));
+    before.accept_as(1, &lane(Order::Fifo, OnDead::Skip), None, None);
+    let id = before.delivery(1);
     let mut rig = before.restart_unread(10);
     forge(&mut rig, 11);
     rig.every_call(12);
@@ -30,8 +30,8 @@ fn forged_row_ends_as_dead_and_is_never_sent() {
 #[test]
 fn receipt_for_a_forged_row_is_answered_with_nothing() {
     let mut before = DispatchRig::new();
-    before.accept_and_wait(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)));
-    let id = DeliveryId(before.message(1).0.plus(1));
+    before.accept_as(1, &lane(Order::Fifo, OnDead::Skip), Some(Duration::from_secs(300)), None);
+    let id = before.delivery(1);
     let mut rig = before.restart(5);
     rig.step(6, finished(id, Cause::Ok));
     rig.every_call(7);

@@ -102,7 +102,7 @@ impl DispatchRig {
         self.step(ms, Event::Replied(reply));
     }
 
-    /// The loop answers a command once all its calls are carried out.
+    /// Sends a command, and carries out every call that waits.
     pub(super) fn ask_and_wait(&mut self, ms: i64, ticket: u64, command: Command) {
         self.ask(ms, ticket, command);
         self.every_call(ms);

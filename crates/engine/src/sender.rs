@@ -243,7 +243,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use posthaste_core::id::{Key, LaneId, MessageId, TenantId};
     use posthaste_crypto::signature::Secret;
-    use posthaste_store::{AuditStamp, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
+    use posthaste_store::{AuditStamp, Directory, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
     use tokio::net::TcpStream;
 
     use super::*;
@@ -300,8 +300,8 @@ mod tests {
         let store = Arc::new(MemoryStore::default());
         let session = store.lock().open(Timestamp::default()).session;
         _ = store
-            .lock()
             .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, AuditStamp::at(Timestamp::default()))
+            .await
             .expect("this session owns the store");
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(
@@ -324,7 +324,8 @@ mod tests {
         let session = store.lock().open(Timestamp::default()).session;
         if let Some(status) = endpoint {
             let put = Endpoint { status, ..self::endpoint() };
-            _ = store.lock().put_endpoint(session, put, None, AuditStamp::at(Timestamp::default())).expect("it is put");
+            let act = AuditStamp::at(Timestamp::default());
+            _ = store.put_endpoint(session, put, None, act).await.expect("it is put");
         }
         let (connector, results) =
             Connector::with_dial(Settings::default(), Arc::new(System), Arc::new(Silence), Roots::none());

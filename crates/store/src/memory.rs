@@ -1,7 +1,7 @@
 //! The simplest implementation of the contract: maps in memory, one call after the other.
 //!
-//! [`MemoryState`] is synchronous, so that the simulator decides when a call takes effect and when its result arrives;
-//! [`MemoryStore`] wraps it as a [`crate::Store`].
+//! [`MemoryStore`] implements the traits of a [`crate::Store`]. What the simulator calls is a method of [`MemoryState`],
+//! which is synchronous, so that the simulator decides when a call takes effect and when its result arrives.
 
 mod collapse;
 mod dead_letter;
@@ -291,12 +291,6 @@ impl MemoryState {
         Ok(())
     }
 
-    pub fn note_retry_now(&mut self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
-        self.guard(session)?;
-        self.note([JournalEntry::hurried(delivery, act)]);
-        Ok(())
-    }
-
     pub fn remember(&mut self, session: Session, breakers: &[SoftBreaker]) -> Result<(), StoreError> {
         self.guard(session)?;
         self.breakers = breakers.iter().map(|breaker| (breaker.of, breaker.soft)).collect();
@@ -310,14 +304,6 @@ impl MemoryState {
     /// Creates or changes a lane without an endpoint, for tests that need no URL.
     pub fn put_lane(&mut self, settings: Arc<LaneSettings>) {
         self.lanes.insert(settings.lane, settings);
-    }
-
-    pub fn excerpts(&self, id: DeliveryId) -> Vec<(u16, Bytes)> {
-        let message = self.ended.get(&id).or_else(|| self.pending.get(&id).map(|row| &row.delivery));
-        if message.is_none_or(|delivery| self.erasures.has(delivery.message)) {
-            return Vec::new();
-        }
-        self.excerpts.range((id, 0)..=(id, u16::MAX)).map(|((_, number), bytes)| (*number, bytes.clone())).collect()
     }
 
     pub fn delivery(&self, id: DeliveryId, now: Timestamp) -> Option<DeliveryRecord> {

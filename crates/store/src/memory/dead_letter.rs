@@ -7,13 +7,13 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, MessageId, TenantId};
 use posthaste_core::state::State;
 
-use super::MemoryState;
-use crate::StoreError;
+use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
 use crate::row::{
     AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
     DeadLetterFilter, DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
 };
+use crate::{DeadLetters, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct LetterTables {
@@ -85,6 +85,61 @@ impl LetterTables {
     }
 }
 
+impl DeadLetters for MemoryStore {
+    async fn dead_letters(
+        &self,
+        filter: DeadLetterFilter,
+        order: ListOrder,
+        after: Option<DeadLetterCursor>,
+        limit: u32,
+    ) -> Result<DeadLetterPage, StoreError> {
+        Ok(self.lock().dead_letters(&filter, order, after, limit))
+    }
+
+    async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<BoundedCount, StoreError> {
+        let memory = self.lock();
+        let page = memory.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
+        let count = page.letters.len() as u64;
+        Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
+    }
+
+    async fn purge_dead_letters(
+        &self,
+        session: Session,
+        tenant: TenantId,
+        filter: DeadLetterFilter,
+        act: AuditStamp,
+    ) -> Result<BoundedCount, StoreError> {
+        self.lock().purge_dead_letters(session, tenant, &filter, act)
+    }
+
+    async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let Some((&id, purge)) = memory.dead.purges.first_key_value() else { return Ok(Swept::default()) };
+        let purge = purge.clone();
+        let mut covered = Vec::new();
+        let mut next = None;
+        for (looked, letter) in (1..).zip(memory.dead.walk(&purge.filter, ListOrder::OldestFirst, purge.swept)) {
+            if purge.covers(letter) {
+                covered.push(letter.number);
+            }
+            if covered.len() == DEAD_LETTERS_SWEPT_MAX || looked == DEAD_LETTERS_LOOKED_MAX {
+                next = Some(letter.cursor());
+                break;
+            }
+        }
+        for number in &covered {
+            memory.dead.remove(*number);
+        }
+        match next {
+            Some(_) => _ = memory.dead.purges.insert(id, Purge { swept: next, ..purge }),
+            None => _ = memory.dead.purges.remove(&id),
+        }
+        Ok(Swept { removed: covered.len() as u64, more: !memory.dead.purges.is_empty() })
+    }
+}
+
 impl MemoryState {
     /// Files a delivery that has just ended, if it is dead.
     pub(super) fn file(&mut self, delivery: &Delivery) {
@@ -131,12 +186,6 @@ impl MemoryState {
         page
     }
 
-    pub fn count_dead_letters(&self, filter: &DeadLetterFilter) -> BoundedCount {
-        let page = self.dead_letters(filter, ListOrder::OldestFirst, None, u32::MAX);
-        let count = page.letters.len() as u64;
-        if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) }
-    }
-
     pub fn purge_dead_letters(
         &mut self,
         session: Session,
@@ -162,30 +211,5 @@ impl MemoryState {
         self.dead.purges.insert(id, Purge { filter, upto: self.dead.last, swept: None });
         self.note([JournalEntry::Purged { tenant, upto: self.dead.last, at, by }]);
         Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
-    }
-
-    pub fn sweep_dead_letters(&mut self, session: Session) -> Result<Swept, StoreError> {
-        self.guard(session)?;
-        let Some((&id, purge)) = self.dead.purges.first_key_value() else { return Ok(Swept::default()) };
-        let purge = purge.clone();
-        let mut covered = Vec::new();
-        let mut next = None;
-        for (looked, letter) in (1..).zip(self.dead.walk(&purge.filter, ListOrder::OldestFirst, purge.swept)) {
-            if purge.covers(letter) {
-                covered.push(letter.number);
-            }
-            if covered.len() == DEAD_LETTERS_SWEPT_MAX || looked == DEAD_LETTERS_LOOKED_MAX {
-                next = Some(letter.cursor());
-                break;
-            }
-        }
-        for number in &covered {
-            self.dead.remove(*number);
-        }
-        match next {
-            Some(_) => _ = self.dead.purges.insert(id, Purge { swept: next, ..purge }),
-            None => _ = self.dead.purges.remove(&id),
-        }
-        Ok(Swept { removed: covered.len() as u64, more: !self.dead.purges.is_empty() })
     }
 }

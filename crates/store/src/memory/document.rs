@@ -4,67 +4,69 @@ use std::collections::BTreeMap;
 
 use posthaste_core::id::{Key, TenantId};
 
-use super::MemoryState;
-use crate::StoreError;
+use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
 use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::{Register, StoreError};
 
 pub(super) type Documents = BTreeMap<(DocumentKind, Key), Document>;
 
-impl MemoryState {
-    pub fn file_document(
-        &mut self,
+impl Register for MemoryStore {
+    async fn file(
+        &self,
         session: Session,
         document: Document,
         once: Option<Idempotency>,
         act: AuditStamp,
     ) -> Result<Filed, StoreError> {
-        self.guard(session)?;
-        if let Some(filed) = self.known(once.as_ref()).map(Filed::from) {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        if let Some(filed) = memory.known(once.as_ref()).map(Filed::from) {
             return Ok(filed);
         }
         let name = document.name.as_deref();
-        let other = name.and_then(|name| self.document_named(document.kind, document.tenant, name));
+        let other = name.and_then(|name| memory.document_named(document.kind, document.tenant, name));
         if other.is_some_and(|other| other.id != document.id) {
             return Ok(Filed::NameTaken);
         }
-        self.remember_call(once, None);
-        let is_there = self.documents.contains_key(&(document.kind, document.id));
+        memory.remember_call(once, None);
+        let is_there = memory.documents.contains_key(&(document.kind, document.id));
         let deed = if is_there { ChangeKind::Changed } else { ChangeKind::Made };
-        self.note([JournalEntry::document(&document, deed, act)]);
-        self.documents.insert((document.kind, document.id), document);
+        memory.note([JournalEntry::document(&document, deed, act)]);
+        memory.documents.insert((document.kind, document.id), document);
         Ok(Filed::Done)
     }
 
-    pub fn unfile(
-        &mut self,
-        session: Session,
-        kind: DocumentKind,
-        id: Key,
-        act: AuditStamp,
-    ) -> Result<bool, StoreError> {
-        self.guard(session)?;
-        let Some(removed) = self.documents.remove(&(kind, id)) else { return Ok(false) };
-        self.note([JournalEntry::document(&removed, ChangeKind::Removed, act)]);
+    async fn unfile(&self, session: Session, kind: DocumentKind, id: Key, act: AuditStamp) -> Result<bool, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let Some(removed) = memory.documents.remove(&(kind, id)) else { return Ok(false) };
+        memory.note([JournalEntry::document(&removed, ChangeKind::Removed, act)]);
         Ok(true)
     }
 
-    pub fn document_named(&self, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<&Document> {
-        let namespace = kind.namespace(tenant);
-        let same = |one: &&Document| {
-            one.kind == kind && kind.namespace(one.tenant) == namespace && one.name.as_deref() == Some(name)
-        };
-        self.documents.values().find(same)
+    async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
+        Ok(self.lock().documents.get(&(kind, id)).cloned())
     }
 
-    pub fn documents(
+    async fn document_named(
+        &self,
+        kind: DocumentKind,
+        tenant: TenantId,
+        name: String,
+    ) -> Result<Option<Document>, StoreError> {
+        Ok(self.lock().document_named(kind, tenant, &name).cloned())
+    }
+
+    async fn documents(
         &self,
         kind: DocumentKind,
         tenant: Option<TenantId>,
         order: ListOrder,
         after: Option<Key>,
         limit: u32,
-    ) -> Vec<Document> {
+    ) -> Result<Vec<Document>, StoreError> {
+        let memory = self.lock();
         let is_behind = |id: Key| match (order, after) {
             (_, None) => true,
             (ListOrder::OldestFirst, Some(after)) => id > after,
@@ -72,10 +74,20 @@ impl MemoryState {
         };
         let is_wanted =
             |one: &&Document| one.kind == kind && tenant.is_none_or(|tenant| tenant == one.tenant) && is_behind(one.id);
-        let wanted = self.documents.values().filter(is_wanted).cloned();
-        match order {
+        let wanted = memory.documents.values().filter(is_wanted).cloned();
+        Ok(match order {
             ListOrder::OldestFirst => wanted.take(limit as usize).collect(),
             ListOrder::NewestFirst => wanted.rev().take(limit as usize).collect(),
-        }
+        })
+    }
+}
+
+impl MemoryState {
+    pub fn document_named(&self, kind: DocumentKind, tenant: TenantId, name: &str) -> Option<&Document> {
+        let namespace = kind.namespace(tenant);
+        let same = |one: &&Document| {
+            one.kind == kind && kind.namespace(one.tenant) == namespace && one.name.as_deref() == Some(name)
+        };
+        self.documents.values().find(same)
     }
 }

@@ -5,48 +5,125 @@ use std::sync::Arc;
 use posthaste_core::id::{EndpointId, LaneId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::MemoryState;
-use crate::StoreError;
+use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
 use crate::row::{
     AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
     MatchedEndpoints, SecretAct, Session,
 };
+use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
-impl MemoryState {
-    pub fn put_endpoint(
-        &mut self,
+impl Directory for MemoryStore {
+    async fn put_endpoint(
+        &self,
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
         act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
-        self.put_noted(session, endpoint, once, act, None)
+        let memory = &mut *self.lock();
+        memory.put_noted(session, endpoint, once, act, None)
     }
 
-    pub fn rotate_secret(
-        &mut self,
+    async fn endpoint(&self, id: EndpointId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoints.get(&id).cloned())
+    }
+
+    async fn rotate_secret(
+        &self,
         session: Session,
         endpoint: Endpoint,
         once: Option<Idempotency>,
         act: AuditStamp,
     ) -> Result<EndpointPut, StoreError> {
+        let memory = &mut *self.lock();
         let note = JournalEntry::secret(endpoint.id, endpoint.tenant, SecretAct::Rotated, act);
-        self.put_noted(session, endpoint, once, act, Some(note))
+        memory.put_noted(session, endpoint, once, act, Some(note))
     }
 
-    pub fn note_secret_shown(
-        &mut self,
+    async fn note_secret_shown(
+        &self,
         session: Session,
         endpoint: EndpointId,
         tenant: TenantId,
         act: AuditStamp,
     ) -> Result<(), StoreError> {
-        self.guard(session)?;
-        self.note([JournalEntry::secret(endpoint, tenant, SecretAct::Shown, act)]);
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        memory.note([JournalEntry::secret(endpoint, tenant, SecretAct::Shown, act)]);
         Ok(())
     }
 
+    async fn list_endpoints(
+        &self,
+        tenant: Option<TenantId>,
+        order: ListOrder,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        let memory = self.lock();
+        let is_among = |endpoint: &&Arc<Endpoint>| {
+            tenant.is_none_or(|tenant| endpoint.tenant == tenant) && endpoint.status != EndpointStatus::Deleted
+        };
+        let all = memory.endpoints.values().filter(is_among).cloned();
+        let limit = limit as usize;
+        Ok(match order {
+            ListOrder::OldestFirst => all.filter(|one| after.is_none_or(|after| one.id > after)).take(limit).collect(),
+            ListOrder::NewestFirst => {
+                all.rev().filter(|one| after.is_none_or(|after| one.id < after)).take(limit).collect()
+            }
+        })
+    }
+
+    async fn endpoint_of_lane(&self, lane: LaneId) -> Result<Option<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoints.values().find(|endpoint| endpoint.lane == lane).cloned())
+    }
+
+    async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
+        Ok(self.lock().endpoint_named(tenant, &uid))
+    }
+
+    async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
+        Ok(Arc::new(self.lock().endpoints_after(tenant, None, ENDPOINTS_LISTED_MAX + 1)))
+    }
+
+    async fn endpoints_matching(
+        &self,
+        tenant: TenantId,
+        selector: EndpointSelector,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<MatchedEndpoints, StoreError> {
+        let limit = limit as usize;
+        let memory = self.lock();
+        let counted = match selector.subjects() {
+            [] => selector.clone(),
+            subjects => EndpointSelector::new(subjects, &[]).unwrap_or_else(|| selector.clone()),
+        };
+        let theirs = memory.endpoints_after(tenant, after, usize::MAX).into_iter();
+        let mut endpoints: Vec<Arc<Endpoint>> =
+            theirs.filter(|endpoint| counted.matches(endpoint)).take(limit + 1).collect();
+        let next = if endpoints.len() > limit {
+            endpoints.truncate(limit);
+            endpoints.last().map(|endpoint| endpoint.id).or(after)
+        } else {
+            None
+        };
+        endpoints.retain(|endpoint| selector.matches(endpoint));
+        Ok(MatchedEndpoints { endpoints, next })
+    }
+
+    async fn endpoints_after(
+        &self,
+        tenant: TenantId,
+        after: Option<EndpointId>,
+        limit: u32,
+    ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
+        Ok(self.lock().endpoints_after(tenant, after, limit as usize))
+    }
+}
+
+impl MemoryState {
     fn put_noted(
         &mut self,
         session: Session,
@@ -78,33 +155,9 @@ impl MemoryState {
         Ok(EndpointPut::Done)
     }
 
-    pub fn endpoint_of_lane(&self, lane: LaneId) -> Option<Arc<Endpoint>> {
-        self.endpoints.values().find(|endpoint| endpoint.lane == lane).cloned()
-    }
-
     pub fn endpoint_named(&self, tenant: TenantId, uid: &str) -> Option<EndpointId> {
         let mut theirs = self.endpoints.values().filter(|endpoint| endpoint.tenant == tenant);
         theirs.find(|endpoint| endpoint.uid.as_deref() == Some(uid)).map(|endpoint| endpoint.id)
-    }
-
-    pub fn list_endpoints(
-        &self,
-        tenant: Option<TenantId>,
-        order: ListOrder,
-        after: Option<EndpointId>,
-        limit: u32,
-    ) -> Vec<Arc<Endpoint>> {
-        let is_among = |endpoint: &&Arc<Endpoint>| {
-            tenant.is_none_or(|tenant| endpoint.tenant == tenant) && endpoint.status != EndpointStatus::Deleted
-        };
-        let all = self.endpoints.values().filter(is_among).cloned();
-        let limit = limit as usize;
-        match order {
-            ListOrder::OldestFirst => all.filter(|one| after.is_none_or(|after| one.id > after)).take(limit).collect(),
-            ListOrder::NewestFirst => {
-                all.rev().filter(|one| after.is_none_or(|after| one.id < after)).take(limit).collect()
-            }
-        }
     }
 
     pub fn endpoints_after(&self, tenant: TenantId, after: Option<EndpointId>, limit: usize) -> Vec<Arc<Endpoint>> {
@@ -115,30 +168,6 @@ impl MemoryState {
             .take(limit)
             .cloned()
             .collect()
-    }
-
-    pub fn endpoints_matching(
-        &self,
-        tenant: TenantId,
-        selector: &EndpointSelector,
-        after: Option<EndpointId>,
-        limit: usize,
-    ) -> MatchedEndpoints {
-        let counted = match selector.subjects() {
-            [] => selector.clone(),
-            subjects => EndpointSelector::new(subjects, &[]).unwrap_or_else(|| selector.clone()),
-        };
-        let theirs = self.endpoints_after(tenant, after, usize::MAX).into_iter();
-        let mut endpoints: Vec<Arc<Endpoint>> =
-            theirs.filter(|endpoint| counted.matches(endpoint)).take(limit + 1).collect();
-        let next = if endpoints.len() > limit {
-            endpoints.truncate(limit);
-            endpoints.last().map(|endpoint| endpoint.id).or(after)
-        } else {
-            None
-        };
-        endpoints.retain(|endpoint| selector.matches(endpoint));
-        MatchedEndpoints { endpoints, next }
     }
 
     /// Disables an endpoint at its receiver's request, if it is active. Returns the journal entry.

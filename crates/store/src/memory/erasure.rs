@@ -11,14 +11,14 @@ use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantI
 use posthaste_core::state::State;
 use posthaste_core::time::Timestamp;
 
-use super::MemoryState;
 use super::journal::subject_mark;
-use crate::StoreError;
+use super::{MemoryState, MemoryStore};
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
 use crate::row::{
     AuditStamp, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Message,
     PauseScope, Session,
 };
+use crate::{Erasures, StoreError};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -47,87 +47,43 @@ impl ErasureTables {
     }
 }
 
-impl MemoryState {
-    pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
-        self.guard(session)?;
-        let is_theirs = |message: &Message| {
-            message.tenant == erase.tenant
-                && match &erase.whom {
-                    ErasureTarget::Subject(subject) => message.subject.as_ref() == Some(subject),
-                    ErasureTarget::Tenant => true,
-                }
-        };
-        let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
-        let whom = match &erase.whom {
-            ErasureTarget::Subject(subject) => ErasedTarget::Subject(self.mark_of(erase.tenant, subject)),
-            ErasureTarget::Tenant => ErasedTarget::Tenant,
-        };
-        self.note([JournalEntry::Erased { tenant: erase.tenant, whom, at: erase.at, by: erase.by }]);
-        let erasure = Erasure {
-            number: self.erasures.all.len() as u64 + 1,
-            tenant: erase.tenant,
-            is_tenant: erase.whom == ErasureTarget::Tenant,
-            row: self.happened.len() as u64,
-            at: erase.at,
-            messages: 0,
-            deliveries: 0,
-            done: None,
-        };
-        let messages: BTreeSet<MessageId> = erased.iter().map(|message| message.id).collect();
-        for id in &messages {
-            self.messages.remove(id);
-            self.erasures.messages.insert(*id, erase.at);
-        }
-        let (endpoints, lanes): (Vec<EndpointId>, Vec<LaneId>) = self.remove_endpoints(erase).into_iter().unzip();
-        let keys = messages.iter().map(|id| id.0).chain(endpoints.iter().map(|id| id.0)).collect();
-        self.forget_keys_of(&keys, erase.tenant, erasure.is_tenant);
-        self.erasures.all.insert(erasure.number, Erasing { erasure, lanes, messages });
-        Ok(erasure)
+impl Erasures for MemoryStore {
+    async fn erase(&self, session: Session, erase: Erase) -> Result<Erasure, StoreError> {
+        self.lock().erase(session, &erase)
     }
 
-    pub fn note_export(&mut self, session: Session, asked: &ExportRequest) -> Result<(), StoreError> {
-        self.guard(session)?;
-        let ExportRequest { tenant, at, by, .. } = *asked;
-        self.note([JournalEntry::Exported { tenant, subject: self.mark_of(tenant, &asked.subject), at, by }]);
+    async fn erase_step(
+        &self,
+        session: Session,
+        number: u64,
+        now: Timestamp,
+        under_way: Vec<DeliveryId>,
+    ) -> Result<Option<ErasureStep>, StoreError> {
+        self.lock().erase_step(session, number, now, &under_way)
+    }
+
+    async fn erasure(&self, number: u64) -> Result<Option<Erasure>, StoreError> {
+        Ok(self.lock().erasures.all.get(&number).map(|erasing| erasing.erasure))
+    }
+
+    async fn unfinished_erasures(&self, limit: u32) -> Result<Vec<Erasure>, StoreError> {
+        Ok(self.lock().unfinished_erasures(limit))
+    }
+
+    async fn note_export(&self, session: Session, asked: ExportRequest) -> Result<(), StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let ExportRequest { tenant, at, by, .. } = *&asked;
+        memory.note([JournalEntry::Exported { tenant, subject: memory.mark_of(tenant, &asked.subject), at, by }]);
         Ok(())
     }
 
-    /// The hidden name of a subject, if a message or endpoint has it.
-    fn mark_of(&self, tenant: TenantId, subject: &str) -> Option<Hidden> {
-        let of_messages = self.messages.values().map(|message| (message.tenant, message.subject.as_deref()));
-        let of_endpoints = self.endpoints.values().map(|endpoint| (endpoint.tenant, endpoint.subject.as_deref()));
-        let is_known = of_messages.chain(of_endpoints).any(|of| of == (tenant, Some(subject)));
-        is_known.then(|| subject_mark(tenant, subject))
+    async fn count_erased(&self, messages: Vec<MessageId>) -> Result<u64, StoreError> {
+        Ok(self.lock().count_erased(&messages))
     }
+}
 
-    fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
-        let is_theirs = |endpoint: &&Arc<Endpoint>| {
-            endpoint.tenant == erase.tenant
-                && match &erase.whom {
-                    ErasureTarget::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
-                    ErasureTarget::Tenant => true,
-                }
-        };
-        if erase.whom == ErasureTarget::Tenant {
-            self.documents.retain(|_, document| document.tenant != erase.tenant);
-        }
-        let theirs = self.endpoints.values().filter(is_theirs);
-        let gone: Vec<(EndpointId, LaneId)> = theirs.map(|endpoint| (endpoint.id, endpoint.lane)).collect();
-        for (id, lane) in &gone {
-            if erase.whom == ErasureTarget::Tenant {
-                self.endpoints.remove(id);
-                self.lanes.remove(lane);
-            } else {
-                // A tombstone stays: deliveries of other subjects' messages get their tenant from the endpoint.
-                self.turn_endpoint(*id, EndpointStatus::Deleted, AuditStamp::at(erase.at));
-                let cut = Cut::new(CutScope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
-                self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
-            }
-            self.pauses.remove(&PauseScope::Lane(*lane));
-        }
-        gone
-    }
-
+impl MemoryState {
     pub fn erase_step(
         &mut self,
         session: Session,
@@ -166,6 +122,79 @@ impl MemoryState {
         Ok(Some(ErasureStep { erasure, lanes, waits: erasure.done.is_none() }))
     }
 
+    pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
+        self.guard(session)?;
+        let is_theirs = |message: &Message| {
+            message.tenant == erase.tenant
+                && match &erase.whom {
+                    ErasureTarget::Subject(subject) => message.subject.as_ref() == Some(subject),
+                    ErasureTarget::Tenant => true,
+                }
+        };
+        let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
+        let whom = match &erase.whom {
+            ErasureTarget::Subject(subject) => ErasedTarget::Subject(self.mark_of(erase.tenant, subject)),
+            ErasureTarget::Tenant => ErasedTarget::Tenant,
+        };
+        self.note([JournalEntry::Erased { tenant: erase.tenant, whom, at: erase.at, by: erase.by }]);
+        let erasure = Erasure {
+            number: self.erasures.all.len() as u64 + 1,
+            tenant: erase.tenant,
+            is_tenant: erase.whom == ErasureTarget::Tenant,
+            row: self.happened.len() as u64,
+            at: erase.at,
+            messages: 0,
+            deliveries: 0,
+            done: None,
+        };
+        let messages: BTreeSet<MessageId> = erased.iter().map(|message| message.id).collect();
+        for id in &messages {
+            self.messages.remove(id);
+            self.erasures.messages.insert(*id, erase.at);
+        }
+        let (endpoints, lanes): (Vec<EndpointId>, Vec<LaneId>) = self.remove_endpoints(erase).into_iter().unzip();
+        let keys = messages.iter().map(|id| id.0).chain(endpoints.iter().map(|id| id.0)).collect();
+        self.forget_keys_of(&keys, erase.tenant, erasure.is_tenant);
+        self.erasures.all.insert(erasure.number, Erasing { erasure, lanes, messages });
+        Ok(erasure)
+    }
+
+    /// The hidden name of a subject, if a message or endpoint has it.
+    fn mark_of(&self, tenant: TenantId, subject: &str) -> Option<Hidden> {
+        let of_messages = self.messages.values().map(|message| (message.tenant, message.subject.as_deref()));
+        let of_endpoints = self.endpoints.values().map(|endpoint| (endpoint.tenant, endpoint.subject.as_deref()));
+        let is_known = of_messages.chain(of_endpoints).any(|of| of == (tenant, Some(subject)));
+        is_known.then(|| subject_mark(tenant, subject))
+    }
+
+    fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
+        let is_theirs = |endpoint: &&Arc<Endpoint>| {
+            endpoint.tenant == erase.tenant
+                && match &erase.whom {
+                    ErasureTarget::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
+                    ErasureTarget::Tenant => true,
+                }
+        };
+        if erase.whom == ErasureTarget::Tenant {
+            self.documents.retain(|_, document| document.tenant != erase.tenant);
+        }
+        let theirs = self.endpoints.values().filter(is_theirs);
+        let gone: Vec<(EndpointId, LaneId)> = theirs.map(|endpoint| (endpoint.id, endpoint.lane)).collect();
+        for (id, lane) in &gone {
+            if erase.whom == ErasureTarget::Tenant {
+                self.endpoints.remove(id);
+                self.lanes.remove(lane);
+            } else {
+                // A tombstone stays: deliveries of other subjects' messages get their tenant from the endpoint.
+                self.turn_endpoint(*id, EndpointStatus::Deleted, AuditStamp::at(erase.at));
+                let cut = Cut::new(CutScope::Lane(*lane), Key::MAX, Cause::Erased, erase.at);
+                self.cuts.entry(cut.scope).and_modify(|made| made.merge(cut.clone())).or_insert(cut);
+            }
+            self.pauses.remove(&PauseScope::Lane(*lane));
+        }
+        gone
+    }
+
     /// Removes the rest of an erased message; `false` if one of its deliveries is in flight.
     fn erase_message(&mut self, id: MessageId, erasure: &mut Erasure, under_way: &[DeliveryId]) -> bool {
         let theirs = |delivery: &&Delivery| delivery.message == id;
@@ -191,10 +220,6 @@ impl MemoryState {
         self.let_message_go(id);
         erasure.messages += 1;
         true
-    }
-
-    pub fn erasure(&self, number: u64) -> Option<Erasure> {
-        self.erasures.all.get(&number).map(|erasing| erasing.erasure)
     }
 
     pub fn unfinished_erasures(&self, limit: u32) -> Vec<Erasure> {

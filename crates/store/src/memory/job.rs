@@ -1,7 +1,7 @@
 //! Jobs in memory: each chunk's deliveries and the cursor after it are applied together.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Missed;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posthaste_core::cut::CutScope;
@@ -9,14 +9,14 @@ use posthaste_core::delivery::Delivery;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
 use posthaste_core::time::Timestamp;
 
-use super::MemoryState;
+use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
 use crate::row::{
-    ApiKeyRef, ArrivedDelivery, AuditStamp, Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, DeliveryRecord, FanOut,
-    Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, ListedMessage, Lives, MadeBy, Message, Missing,
-    NewReplay, PendingRow, ReplayCandidate, ReplayItem, ReplayPage, ReplayWhat, Replayable, Session, Skip, Token,
+    ApiKeyRef, ArrivedDelivery, AuditStamp, Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, Idempotency,
+    JobCursor, JobKind, JobQuery, JobState, ListOrder, ListedMessage, Lives, MadeBy, Message, Missing, NewReplay,
+    PendingRow, ReplayCandidate, ReplayItem, ReplayPage, ReplayWhat, Replayable, Session, Skip, Token,
 };
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::{Jobs, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct JobTables {
@@ -116,6 +116,83 @@ impl JobTables {
     }
 }
 
+impl Jobs for MemoryStore {
+    async fn start_replay(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        by: Option<ApiKeyRef>,
+    ) -> Result<DeliveryJob, StoreError> {
+        self.lock().start_replay(session, &replay, by)
+    }
+
+    async fn start_replay_once(
+        &self,
+        session: Session,
+        replay: NewReplay,
+        once: Idempotency,
+        by: Option<ApiKeyRef>,
+    ) -> Result<Begun, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        if let Some(before) = memory.known(Some(&once)) {
+            return Ok(before.into());
+        }
+        memory.has_room(&replay)?;
+        memory.remember_call(Some(once), None);
+        memory.start_replay(session, &replay, by).map(|job| Begun::Now(Box::new(job)))
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
+        Ok(self.lock().jobs.jobs.get(&id).cloned())
+    }
+
+    async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<DeliveryJob>, StoreError> {
+        Ok(self.lock().jobs(query, after, limit))
+    }
+
+    async fn change_job(
+        &self,
+        session: Session,
+        id: JobId,
+        next: JobState,
+        act: AuditStamp,
+    ) -> Result<bool, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let Some(job) = memory.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else {
+            return Ok(false);
+        };
+        job.state = next;
+        let entry = JournalEntry::job(job, next, act);
+        memory.note([entry]);
+        Ok(true)
+    }
+
+    async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
+        let memory = self.lock();
+        // A replay that is done no longer has its list.
+        let listed = memory.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
+        Ok(memory.jobs.jobs.get(&id).and_then(|job| memory.page_of(job, listed, limit)))
+    }
+
+    async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
+        self.lock().would_replay(&replay, from, limit)
+    }
+
+    async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
+        let mut memory = self.lock();
+        let (chunked, arrivals) = memory.spread(session, chunk)?;
+        self.arrive(arrivals);
+        Ok(chunked)
+    }
+
+    async fn lives(&self, ids: Vec<DeliveryId>) -> Result<Vec<Lives>, StoreError> {
+        let memory = self.lock();
+        Ok(ids.into_iter().map(|id| memory.lives(id)).collect())
+    }
+}
+
 impl MemoryState {
     pub fn start_replay(
         &mut self,
@@ -144,26 +221,6 @@ impl MemoryState {
         replay.has_room(self.jobs(JobQuery::ReplaysOf(replay.tenant), None, u32::MAX).len())
     }
 
-    pub fn start_replay_once(
-        &mut self,
-        session: Session,
-        replay: &NewReplay,
-        once: Idempotency,
-        by: Option<ApiKeyRef>,
-    ) -> Result<Begun, StoreError> {
-        self.guard(session)?;
-        if let Some(before) = self.known(Some(&once)) {
-            return Ok(before.into());
-        }
-        self.has_room(replay)?;
-        self.remember_call(Some(once), None);
-        self.start_replay(session, replay, by).map(|job| Begun::Now(Box::new(job)))
-    }
-
-    pub fn job(&self, id: JobId) -> Option<DeliveryJob> {
-        self.jobs.jobs.get(&id).cloned()
-    }
-
     pub fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Vec<DeliveryJob> {
         let matches_query = |job: &&DeliveryJob| match query {
             JobQuery::Running => job.state == JobState::Running,
@@ -186,27 +243,6 @@ impl MemoryState {
         };
         let found = self.jobs.jobs.values().filter(behind).filter(matches_query).cloned();
         if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
-    }
-
-    pub fn change_job(
-        &mut self,
-        session: Session,
-        id: JobId,
-        next: JobState,
-        act: AuditStamp,
-    ) -> Result<bool, StoreError> {
-        self.guard(session)?;
-        let Some(job) = self.jobs.jobs.get_mut(&id).filter(|job| job.state.may_become(next)) else { return Ok(false) };
-        job.state = next;
-        let entry = JournalEntry::job(job, next, act);
-        self.note([entry]);
-        Ok(true)
-    }
-
-    pub fn replay_page(&self, id: JobId, limit: u32) -> Option<ReplayPage> {
-        // A replay that is done no longer has its list.
-        let listed = self.jobs.listed.get(&id).map_or(&[][..], Vec::as_slice);
-        self.page_of(self.jobs.jobs.get(&id)?, listed, limit)
     }
 
     pub fn would_replay(&self, replay: &NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
@@ -371,27 +407,5 @@ impl MemoryState {
             next: self.jobs.lives.get(&id).copied(),
             made: known.map(|(_, by)| made(by)),
         }
-    }
-
-    pub fn deliveries(
-        &self,
-        message: MessageId,
-        after: Option<DeliveryId>,
-        now: Timestamp,
-        limit: u32,
-    ) -> Vec<DeliveryRecord> {
-        let inline = (DeliveryId(message.0.plus(1)), DELIVERIES_MAX);
-        let chunks = self.jobs.chunks.iter().filter(|((of, _), _)| *of == message);
-        let chunks = chunks.map(|((_, first), count)| (*first, *count));
-        std::iter::once(inline)
-            .chain(chunks)
-            .flat_map(|(first, count)| (0..count).map(move |n| DeliveryId(first.0.plus(n))))
-            .collect::<BTreeSet<DeliveryId>>()
-            .into_iter()
-            .filter(|id| after.is_none_or(|after| *id > after))
-            .filter_map(|id| self.delivery(id, now))
-            .filter(|shown| shown.delivery.message == message)
-            .take(limit as usize)
-            .collect()
     }
 }

@@ -1,12 +1,12 @@
 //! Master key rotation of a store in memory. Nothing is sealed, so a rotation consists of its first and last step.
 
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::master::MasterKeyId;
+use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
-use super::MemoryState;
+use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
 use crate::row::{ApiKeyRef, Session};
-use crate::{Rotation, StoreError};
+use crate::{MasterKeys, Rotation, StoreError};
 
 /// The numbers of the current, the older and the offered key.
 #[derive(Debug, Default)]
@@ -16,24 +16,31 @@ pub(super) struct MasterNumbers {
     offered: Option<(MasterKeyId, Option<ApiKeyRef>)>,
 }
 
-impl MemoryState {
-    pub fn offer(&mut self, newer: MasterKeyId, by: Option<ApiKeyRef>) {
-        self.masters.offered = Some((newer, by));
+impl MasterKeys for MemoryStore {
+    fn offer(&self, newer: MasterKey, by: Option<ApiKeyRef>) {
+        self.lock().masters.offered = Some((newer.id(), by));
     }
 
-    pub fn rotate(&mut self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {
-        self.guard(session)?;
-        let to = MasterKeyId::from_raw(self.masters.newest);
-        if self.masters.older.take().is_some() {
-            self.note([JournalEntry::RotationEnded { to, rewrapped: 0, at }]);
-        } else if let Some((to, by)) = self.masters.offered.take() {
-            self.masters.older = Some(self.masters.newest);
-            self.masters.newest = to.raw();
-            self.note([JournalEntry::RotationBegun { to, at, by }]);
+    async fn rotate(&self, session: Session, at: Timestamp) -> Result<Rotation, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let to = MasterKeyId::from_raw(memory.masters.newest);
+        if memory.masters.older.take().is_some() {
+            memory.note([JournalEntry::RotationEnded { to, rewrapped: 0, at }]);
+        } else if let Some((to, by)) = memory.masters.offered.take() {
+            memory.masters.older = Some(memory.masters.newest);
+            memory.masters.newest = to.raw();
+            memory.note([JournalEntry::RotationBegun { to, at, by }]);
         }
-        Ok(self.rotation())
+        Ok(memory.rotation())
     }
 
+    async fn rotation(&self) -> Result<Rotation, StoreError> {
+        Ok(self.lock().rotation())
+    }
+}
+
+impl MemoryState {
     pub fn rotation(&self) -> Rotation {
         Rotation {
             newest: MasterKeyId::from_raw(self.masters.newest),

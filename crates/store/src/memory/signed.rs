@@ -6,9 +6,9 @@ use posthaste_core::time::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, CheckpointKey, PublicKey};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 
-use super::MemoryState;
+use super::MemoryStore;
 use crate::row::Session;
-use crate::{Signed, StoreError};
+use crate::{Checkpoints, Signed, StoreError};
 
 /// The store id in checkpoints. All stores in memory share it.
 const STORE: [u8; 16] = [0; 16];
@@ -31,31 +31,34 @@ impl Lines {
     }
 }
 
-impl MemoryState {
-    pub fn public_key(&mut self) -> PublicKey {
-        self.signed.key().public()
+impl Checkpoints for MemoryStore {
+    fn public_key(&self) -> PublicKey {
+        let memory = &mut *self.lock();
+        memory.signed.key().public()
     }
 
-    pub fn sign(&mut self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
-        self.guard(session)?;
-        let before = self.signed.lines.last_key_value().map_or(0, |(row, _)| *row);
-        let row = self.happened.len() as u64;
+    async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let before = memory.signed.lines.last_key_value().map_or(0, |(row, _)| *row);
+        let row = memory.happened.len() as u64;
         if row < before.saturating_add(grown.max(1)) {
             return Ok(None);
         }
-        let Some(last) = self.journal(row - 1, 1).pop() else { return Ok(None) };
+        let Some(last) = memory.journal(row - 1, 1).pop() else { return Ok(None) };
         let checkpoint = Checkpoint { store: STORE, row, chain: last.hash(), at_ms: at.as_millis() };
-        let line = self.signed.key().sign(&checkpoint);
-        self.signed.lines.insert(row, line.clone());
+        let line = memory.signed.key().sign(&checkpoint);
+        memory.signed.lines.insert(row, line.clone());
         Ok(Some(Signed { row, line }))
     }
 
-    pub fn last_checkpoint(&self) -> Option<Signed> {
-        self.signed.lines.last_key_value().map(|(row, line)| Signed { row: *row, line: line.clone() })
+    async fn last_checkpoint(&self) -> Result<Option<Signed>, StoreError> {
+        Ok(self.lock().signed.lines.last_key_value().map(|(row, line)| Signed { row: *row, line: line.clone() }))
     }
 
-    pub fn checkpoints(&self, after: u64, limit: u32) -> Vec<Signed> {
-        let behind = self.signed.lines.range(after.saturating_add(1)..);
-        behind.take(limit as usize).map(|(row, line)| Signed { row: *row, line: line.clone() }).collect()
+    async fn checkpoints(&self, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
+        let memory = self.lock();
+        let behind = memory.signed.lines.range(after.saturating_add(1)..);
+        Ok(behind.take(limit as usize).map(|(row, line)| Signed { row: *row, line: line.clone() }).collect())
     }
 }

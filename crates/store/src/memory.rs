@@ -3,7 +3,6 @@
 //! [`MemoryStore`] implements the traits of a [`crate::Store`]. What the simulator calls is a method of [`MemoryState`],
 //! which is synchronous, so that the simulator decides when a call takes effect and when its result arrives.
 
-mod collapse;
 mod dead_letter;
 mod derived;
 mod document;
@@ -34,6 +33,7 @@ use posthaste_core::time::Timestamp;
 
 use crate::StoreError;
 use crate::journal::JournalEntry;
+use crate::row::collapse::{CollapseKey, superseded};
 use crate::row::{
     Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AttemptRecord, AuditStamp, DeliveryRecord, Endpoint, Message,
     Pause, PauseScope, PendingPage, PendingRow, Query, RetentionOverride, Session, SessionStart, Settled, Settlement,
@@ -63,7 +63,8 @@ pub struct MemoryState {
     dead: LetterTables,
     /// The journal: the entries of each call.
     happened: Vec<Vec<JournalEntry>>,
-    collapsing: collapse::Collapsing,
+    /// Deliveries by lane and collapse key. Deliveries that have ended are removed when their key is used again.
+    collapsing: BTreeSet<(LaneId, CollapseKey, DeliveryId)>,
     jobs: job::JobTables,
     documents: document::Documents,
     gone: retention::DeletedData,
@@ -136,6 +137,27 @@ impl MemoryState {
         }
         self.note(happened);
         Ok((acceptances, arrivals))
+    }
+
+    /// Ends the deliveries that wait under this key and returns them. Deliveries that a cut covers are left to the
+    /// sweep.
+    fn supersede(&mut self, lane: LaneId, key: CollapseKey, at: Timestamp) -> Vec<Delivery> {
+        let all = (lane, key, DeliveryId::from_raw(0))..=(lane, key, DeliveryId::from_raw(u64::MAX));
+        let known: Vec<DeliveryId> = self.collapsing.range(all).map(|(.., id)| *id).collect();
+        let mut ended = Vec::new();
+        for id in known {
+            let cut = |row: &PendingRow| self.cuts.values().any(|cut| cut.covers(&row.delivery));
+            if self.pending.get(&id).is_some_and(cut) {
+                continue;
+            }
+            self.collapsing.remove(&(lane, key, id));
+            if let Some(mut row) = self.remove(id) {
+                row.delivery.state = superseded(&row.delivery, at);
+                ended.push(row.delivery.clone());
+                self.ended.insert(id, row.delivery);
+            }
+        }
+        ended
     }
 
     pub fn settle(&mut self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {

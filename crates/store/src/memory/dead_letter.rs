@@ -108,9 +108,27 @@ impl DeadLetters for MemoryStore {
         session: Session,
         tenant: TenantId,
         filter: DeadLetterFilter,
-        act: AuditStamp,
+        AuditStamp { at, by }: AuditStamp,
     ) -> Result<BoundedCount, StoreError> {
-        self.lock().purge_dead_letters(session, tenant, &filter, act)
+        let memory = &mut *self.lock();
+        memory.guard(session)?;
+        let filter = filter.within(tenant);
+        let page = memory.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
+        let count = page.letters.len() as u64;
+        if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
+            for letter in page.letters {
+                memory.dead.remove(letter.number);
+            }
+            memory.note([JournalEntry::Purged { tenant, upto: memory.dead.last, at, by }]);
+            return Ok(BoundedCount::Exactly(count));
+        }
+        if memory.dead.purges.len() >= PURGES_MAX {
+            return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
+        }
+        let id = memory.dead.purges.keys().next_back().map_or(1, |last| last + 1);
+        memory.dead.purges.insert(id, Purge { filter, upto: memory.dead.last, swept: None });
+        memory.note([JournalEntry::Purged { tenant, upto: memory.dead.last, at, by }]);
+        Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
     }
 
     async fn sweep_dead_letters(&self, session: Session) -> Result<Swept, StoreError> {
@@ -184,32 +202,5 @@ impl MemoryState {
             }
         }
         page
-    }
-
-    pub fn purge_dead_letters(
-        &mut self,
-        session: Session,
-        tenant: TenantId,
-        filter: &DeadLetterFilter,
-        AuditStamp { at, by }: AuditStamp,
-    ) -> Result<BoundedCount, StoreError> {
-        self.guard(session)?;
-        let filter = filter.within(tenant);
-        let page = self.dead_letters(&filter, ListOrder::OldestFirst, None, u32::MAX);
-        let count = page.letters.len() as u64;
-        if page.next.is_none() && page.letters.len() <= DEAD_LETTERS_SWEPT_MAX {
-            for letter in page.letters {
-                self.dead.remove(letter.number);
-            }
-            self.note([JournalEntry::Purged { tenant, upto: self.dead.last, at, by }]);
-            return Ok(BoundedCount::Exactly(count));
-        }
-        if self.dead.purges.len() >= PURGES_MAX {
-            return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
-        }
-        let id = self.dead.purges.keys().next_back().map_or(1, |last| last + 1);
-        self.dead.purges.insert(id, Purge { filter, upto: self.dead.last, swept: None });
-        self.note([JournalEntry::Purged { tenant, upto: self.dead.last, at, by }]);
-        Ok(if page.next.is_some() { BoundedCount::AtLeast(count) } else { BoundedCount::Exactly(count) })
     }
 }

@@ -73,7 +73,7 @@ impl Erasures for MemoryStore {
     async fn note_export(&self, session: Session, asked: ExportRequest) -> Result<(), StoreError> {
         let memory = &mut *self.lock();
         memory.guard(session)?;
-        let ExportRequest { tenant, at, by, .. } = *&asked;
+        let ExportRequest { tenant, at, by, .. } = asked;
         memory.note([JournalEntry::Exported { tenant, subject: memory.mark_of(tenant, &asked.subject), at, by }]);
         Ok(())
     }

@@ -177,7 +177,10 @@ impl Jobs for MemoryStore {
     }
 
     async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
-        self.lock().would_replay(&replay, from, limit)
+        let memory = self.lock();
+        let job = DeliveryJob { cursor: from, ..replay.job(memory.dead.last())? };
+        let listed = if let ReplayWhat::Listed(ids) = &replay.what { ids.as_slice() } else { &[] };
+        memory.page_of(&job, listed, limit).ok_or(StoreError::Stopped)
     }
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
@@ -243,12 +246,6 @@ impl MemoryState {
         };
         let found = self.jobs.jobs.values().filter(behind).filter(matches_query).cloned();
         if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
-    }
-
-    pub fn would_replay(&self, replay: &NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
-        let job = DeliveryJob { cursor: from, ..replay.job(self.dead.last())? };
-        let listed = if let ReplayWhat::Listed(ids) = &replay.what { ids.as_slice() } else { &[] };
-        self.page_of(&job, listed, limit).ok_or(StoreError::Stopped)
     }
 
     fn page_of(&self, job: &DeliveryJob, listed: &[DeliveryId], limit: u32) -> Option<ReplayPage> {

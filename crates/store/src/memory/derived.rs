@@ -177,7 +177,7 @@ impl Archive for MemoryStore {
     async fn note_retry_now(&self, session: Session, delivery: &Delivery, act: AuditStamp) -> Result<(), StoreError> {
         let memory = &mut *self.lock();
         memory.guard(session)?;
-        memory.note([JournalEntry::hurried(&delivery, act)]);
+        memory.note([JournalEntry::hurried(delivery, act)]);
         Ok(())
     }
 

@@ -64,8 +64,8 @@ impl Key {
     }
 }
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub Key);
@@ -87,43 +87,28 @@ macro_rules! id {
                 write!(f, "{}.{}", self.0.writer().number(), self.0.seq())
             }
         }
-    };
+    )*};
 }
 
-id!(
+ids! {
     /// A message of a producer.
-    MessageId
-);
-id!(
+    MessageId;
     /// One message on its way to one endpoint.
-    DeliveryId
-);
-id!(
+    DeliveryId;
     /// A place messages are delivered to.
-    EndpointId
-);
-id!(
+    EndpointId;
     /// The owner of endpoints and messages.
-    TenantId
-);
-id!(
+    TenantId;
     /// Work that makes deliveries in chunks: a large fan-out, or a replay.
-    JobId
-);
-id!(
+    JobId;
     /// The unit of flow: deliveries that share an order, a window and gates. A webhook endpoint has a lane of its own;
     /// the endpoints of one provider may share one. Today every endpoint has a lane of its own (ADR 17).
-    LaneId
-);
-
-id!(
+    LaneId;
     /// A provider, or a group of origins an operator names.
-    RegionId
-);
-id!(
+    RegionId;
     /// A credential for a provider such as a push service.
-    CredentialId
-);
+    CredentialId;
+}
 
 /// A scheme, host and port that several endpoints may share, as a hash of their text. Never 0, so that an
 /// `Option<OriginId>` takes no more memory.

@@ -12,41 +12,21 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Accepted and not tried yet; the scheduler sends it once `due` has passed.
-    Queued {
-        /// The earliest time of the first attempt.
-        due: Timestamp,
-    },
+    Queued { due: Timestamp },
     /// Being sent. Kept in the owner's memory only; ends with the outcome of the attempt.
     Dispatching,
-    /// Tried and failed; waits for the next attempt.
-    Retry {
-        /// The earliest time of the next attempt.
-        due: Timestamp,
-        /// Why the last attempt failed.
-        cause: Cause,
-    },
-    /// The receiver answered 2xx; ends with a receipt or at the deadline.
-    AwaitingAck {
-        /// The deadline for the receipt.
-        until: Timestamp,
-    },
+    /// The last attempt failed with `cause`; the next starts at `due` or later.
+    Retry { due: Timestamp, cause: Cause },
+    /// The receiver answered 2xx; ends with a receipt, or without one at `until`.
+    AwaitingAck { until: Timestamp },
     /// The receiver has it. Terminal.
     Delivered { at: Timestamp },
     /// Given up; kept as a dead letter. Terminal.
-    Dead {
-        /// When it was given up.
-        at: Timestamp,
-        /// Why it was given up.
-        cause: Cause,
-    },
+    Dead { at: Timestamp, cause: Cause },
     /// Its TTL was over. Terminal.
     Expired { at: Timestamp },
     /// Ended by its owner or superseded by a newer message. Terminal.
-    Cancelled {
-        at: Timestamp,
-        /// Why it was cancelled.
-        cause: Cause,
-    },
+    Cancelled { at: Timestamp, cause: Cause },
 }
 
 /// A [`State`] without its data.

@@ -28,12 +28,7 @@ fn first_try() -> Delivery {
 
 /// 10 s each time, exactly; nine attempts.
 fn every_ten_seconds() -> PolicySpec {
-    PolicySpec {
-        strategy: Some("fixed".to_owned()),
-        base: Some(seconds(10)),
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
-        ..PolicySpec::default()
-    }
+    PolicySpec::every(seconds(10))
 }
 
 fn policy(spec: &PolicySpec) -> Policy {

@@ -30,30 +30,31 @@ impl Story {
         story
     }
 
-    fn fail_for(&mut self, time: Duration) {
+    fn fail_for(&mut self, time: Duration) -> &mut Self {
         let end = self.now + time;
         self.tries(&DOWN);
         while self.now + HOUR < end {
-            self.pass(HOUR);
-            self.tries(&DOWN);
-            let _ = self.looks(0);
+            let _ = self.pass(HOUR).tries(&DOWN).looks(0);
         }
         self.now = end;
-        self.tries(&DOWN);
+        self.tries(&DOWN)
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn pass(&mut self, time: Duration) -> &mut Self {
         self.now = self.now + time;
+        self
     }
 
-    fn tries(&mut self, verdict: &Verdict) {
+    fn tries(&mut self, verdict: &Verdict) -> &mut Self {
         self.health.attempted(self.now, verdict, Duration::from_millis(40));
+        self
     }
 
-    fn ends(&mut self, count: u64, cause: Cause) {
+    fn ends(&mut self, count: u64, cause: Cause) -> &mut Self {
         for _ in 0..count {
             self.health.ended(self.now, cause);
         }
+        self
     }
 
     fn probes(&mut self, verdict: &Verdict) -> Option<HealthStep> {
@@ -77,12 +78,9 @@ impl Story {
 #[test]
 fn an_owner_is_warned_after_an_hour_of_failures() {
     let mut story = Story::new();
-    story.tries(&DOWN);
-    story.pass(HOUR - Duration::from_millis(1));
-    assert_eq!(story.looks(0), []);
+    assert_eq!(story.tries(&DOWN).pass(HOUR - Duration::from_millis(1)).looks(0), []);
     assert_eq!(story.health.standing(), EndpointStanding::Healthy);
-    story.pass(Duration::from_millis(1));
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
+    assert_eq!(story.pass(Duration::from_millis(1)).looks(0), [HealthStep::Warn]);
     assert_eq!(story.health.standing(), EndpointStanding::Failing { since: START });
 }
 
@@ -90,46 +88,34 @@ fn an_owner_is_warned_after_an_hour_of_failures() {
 fn a_failing_period_has_one_warning() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [HealthStep::Warn]);
-    story.pass(HOUR);
-    story.tries(&DOWN);
-    assert_eq!(story.looks(0), []);
+    assert_eq!(story.pass(HOUR).tries(&DOWN).looks(0), []);
 }
 
 #[test]
 fn an_endpoint_that_was_never_tried_is_not_warned() {
     let mut story = Story::new();
-    story.pass(DAY * 30);
-    assert_eq!(story.looks(1_000), []);
+    assert_eq!(story.pass(DAY * 30).looks(1_000), []);
 }
 
 #[test]
 fn the_hour_counts_from_the_first_failure_not_from_the_last_success() {
     let mut story = Story::new();
-    story.tries(&OK);
-    story.pass(DAY);
-    story.tries(&DOWN);
-    story.pass(HOUR - SECOND);
+    story.tries(&OK).pass(DAY).tries(&DOWN).pass(HOUR - SECOND);
     assert_eq!(story.looks(0), [], "it was idle for a day, not failing");
 }
 
 #[test]
 fn a_success_in_between_begins_the_hour_anew() {
     let mut story = Story::failing_for(HOUR - SECOND);
-    story.tries(&OK);
-    story.tries(&DOWN);
-    story.pass(HOUR - SECOND);
-    assert_eq!(story.looks(0), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
+    assert_eq!(story.tries(&OK).tries(&DOWN).pass(HOUR - SECOND).looks(0), []);
+    assert_eq!(story.pass(SECOND).looks(0), [HealthStep::Warn]);
 }
 
 #[test]
 fn our_own_faults_and_refused_credentials_are_not_counted() {
     for cause in [Cause::StoreUnavailable, Cause::NotStarted, Cause::CredentialRejected, Cause::TtlExpired] {
         let mut story = Story::new();
-        story.tries(&Verdict::of(cause));
-        story.pass(DAY * 6);
-        story.tries(&Verdict::of(cause));
+        story.tries(&Verdict::of(cause)).pass(DAY * 6).tries(&Verdict::of(cause));
         assert_eq!(story.looks(1_000), [], "{cause:?}");
         assert_eq!(story.health.score(story.now).tried, 0);
     }
@@ -139,29 +125,23 @@ fn our_own_faults_and_refused_credentials_are_not_counted() {
 fn the_first_success_after_a_warning_is_reported_once() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [HealthStep::Warn]);
-    story.tries(&OK);
-    assert_eq!(story.looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
     assert_eq!(story.health.standing(), EndpointStanding::Healthy);
-    story.tries(&OK);
-    assert_eq!(story.looks(0), []);
+    assert_eq!(story.tries(&OK).looks(0), []);
 }
 
 #[test]
 fn a_success_without_a_warning_is_not_reported() {
     let mut story = Story::failing_for(HOUR - SECOND);
     assert_eq!(story.looks(0), []);
-    story.tries(&OK);
-    assert_eq!(story.looks(0), []);
+    assert_eq!(story.tries(&OK).looks(0), []);
 }
 
 #[test]
 fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [HealthStep::Warn]);
-    story.tries(&OK);
-    story.tries(&DOWN);
-    story.pass(HOUR);
-    assert_eq!(story.looks(0), [HealthStep::Recovered, HealthStep::Warn]);
+    assert_eq!(story.tries(&OK).tries(&DOWN).pass(HOUR).looks(0), [HealthStep::Recovered, HealthStep::Warn]);
 }
 
 // Disabled after a day.
@@ -177,38 +157,30 @@ fn a_day_of_failures_disables_with_ten_waiting_not_with_nine() {
 #[test]
 fn a_day_of_failures_disables_with_ten_dead_not_with_nine() {
     let mut story = Story::failing_for(DAY);
-    story.ends(9, Cause::NotFound);
-    assert_eq!(story.looks(0), []);
-    story.ends(1, Cause::NotFound);
-    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.ends(9, Cause::NotFound).looks(0), []);
+    assert_eq!(story.ends(1, Cause::NotFound).looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
 fn the_dead_and_the_waiting_are_counted_together() {
     let mut story = Story::failing_for(DAY);
-    story.ends(4, Cause::Unavailable);
-    assert_eq!(story.looks(5), []);
+    assert_eq!(story.ends(4, Cause::Unavailable).looks(5), []);
     assert_eq!(story.looks(6), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
 fn an_endpoint_is_not_disabled_a_second_before_a_day() {
     let mut story = Story::failing_for(DAY - SECOND);
-    story.ends(100, Cause::NotFound);
-    assert_eq!(story.looks(100), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.ends(100, Cause::NotFound).looks(100), []);
+    assert_eq!(story.pass(SECOND).looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
 fn a_success_in_between_begins_the_day_anew() {
     let mut story = Story::failing_for(DAY - SECOND);
-    story.tries(&OK);
-    assert_eq!(story.looks(100), [HealthStep::Recovered]);
-    story.fail_for(DAY - SECOND);
-    assert_eq!(story.looks(100), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.tries(&OK).looks(100), [HealthStep::Recovered]);
+    assert_eq!(story.fail_for(DAY - SECOND).looks(100), []);
+    assert_eq!(story.pass(SECOND).looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -251,33 +223,24 @@ fn only_deaths_by_a_fault_of_the_endpoint_count() {
 fn rejected_messages_do_not_count_towards_disabling() {
     let mut story = Story::new();
     for _ in 0..24 {
-        story.tries(&BAD_REQUEST);
-        story.ends(100, Cause::BadRequest);
-        story.pass(HOUR);
+        story.tries(&BAD_REQUEST).ends(100, Cause::BadRequest).pass(HOUR);
     }
-    story.tries(&BAD_REQUEST);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
+    assert_eq!(story.tries(&BAD_REQUEST).looks(0), [HealthStep::Warn]);
 }
 
 #[test]
 fn an_endpoint_without_attempts_for_a_day_is_not_disabled() {
     let mut story = Story::failing_for(DAY);
-    story.pass(DAY);
-    assert_eq!(story.looks(1_000), [], "the last attempt is a day old");
-    story.tries(&DOWN);
-    assert_eq!(story.looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.pass(DAY).looks(1_000), [], "the last attempt is a day old");
+    assert_eq!(story.tries(&DOWN).looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
 fn deaths_of_the_day_before_are_forgotten() {
     let mut story = Story::new();
-    story.tries(&DOWN);
-    story.ends(9, Cause::NotFound);
-    story.fail_for(DAY + HOUR);
-    story.ends(9, Cause::NotFound);
+    story.tries(&DOWN).ends(9, Cause::NotFound).fail_for(DAY + HOUR).ends(9, Cause::NotFound);
     assert_eq!(story.looks(0), [], "nine today and nine the day before");
-    story.ends(1, Cause::NotFound);
-    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.ends(1, Cause::NotFound).looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -285,9 +248,7 @@ fn three_failures_in_a_week_do_not_disable_a_quiet_endpoint() {
     let mut story = Story::new();
     story.tries(&OK);
     for _ in 0..3 {
-        story.tries(&DOWN);
-        story.ends(1, Cause::ConnectRefused);
-        story.pass(DAY * 2);
+        story.tries(&DOWN).ends(1, Cause::ConnectRefused).pass(DAY * 2);
     }
     assert_eq!(story.looks(3), [HealthStep::Warn]);
 }
@@ -295,9 +256,7 @@ fn three_failures_in_a_week_do_not_disable_a_quiet_endpoint() {
 #[test]
 fn a_late_look_warns_before_it_disables() {
     let mut story = Story::new();
-    story.tries(&DOWN);
-    story.pass(DAY);
-    story.tries(&DOWN);
+    story.tries(&DOWN).pass(DAY).tries(&DOWN);
     assert_eq!(story.looks(10), [HealthStep::Warn, HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
@@ -307,38 +266,29 @@ fn a_late_look_warns_before_it_disables() {
 fn five_days_without_success_disable_any_endpoint() {
     let mut story = Story::failing_for(DAY * 5 - HOUR);
     assert_eq!(story.looks(0), []);
-    story.pass(HOUR - SECOND);
-    assert_eq!(story.looks(0), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
+    assert_eq!(story.pass(HOUR - SECOND).looks(0), []);
+    assert_eq!(story.pass(SECOND).looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
 fn five_days_of_rejected_messages_disable_the_endpoint() {
     let mut story = Story::new();
-    story.tries(&BAD_REQUEST);
-    story.pass(DAY * 5);
-    story.tries(&BAD_REQUEST);
+    story.tries(&BAD_REQUEST).pass(DAY * 5).tries(&BAD_REQUEST);
     assert_eq!(story.looks(0), [HealthStep::Warn, HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
 fn five_days_without_a_recent_attempt_do_not_disable() {
     let mut story = Story::new();
-    story.tries(&DOWN);
-    story.pass(DAY * 6);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
-    story.tries(&DOWN);
-    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
+    assert_eq!(story.tries(&DOWN).pass(DAY * 6).looks(0), [HealthStep::Warn]);
+    assert_eq!(story.tries(&DOWN).looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
 fn a_success_in_between_begins_the_five_days_anew() {
     let mut story = Story::failing_for(DAY * 5 - SECOND);
-    story.tries(&OK);
-    assert_eq!(story.looks(0), [HealthStep::Recovered]);
-    story.fail_for(DAY * 5 - SECOND);
-    assert_eq!(story.looks(0), []);
+    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.fail_for(DAY * 5 - SECOND).looks(0), []);
 }
 
 // Probed and enabled.
@@ -368,8 +318,7 @@ fn a_probe_that_succeeds_enables_it() {
     assert_eq!(story.probes(&Verdict::of(Cause::BadGateway)), None);
     let after = story.health.score(story.now);
     assert_eq!((after.tried, after.last_cause), (before.tried + 1, Some(Cause::BadGateway)), "a probe is an attempt");
-    story.pass(MINUTE * 2);
-    assert_eq!(story.probes(&OK), Some(HealthStep::Enable));
+    assert_eq!(story.pass(MINUTE * 2).probes(&OK), Some(HealthStep::Enable));
     assert_eq!((story.health.standing(), story.health.probe_at()), (EndpointStanding::Healthy, None));
     assert_eq!(story.health.score(story.now).last_success_at, Some(story.now));
     assert_eq!(story.looks(100), [], "enabling needs no further step");
@@ -397,32 +346,22 @@ fn a_probe_obeys_retry_after_up_to_a_day() {
 fn late_attempts_cause_no_step_of_a_disabled_endpoint() {
     let mut story = Story::disabled();
     let standing = story.health.standing();
-    story.tries(&OK);
-    story.tries(&DOWN);
-    story.pass(DAY * 6);
-    assert_eq!(story.looks(1_000), [], "attempts from before do not count");
+    assert_eq!(story.tries(&OK).tries(&DOWN).pass(DAY * 6).looks(1_000), [], "attempts from before do not count");
     assert_eq!(story.health.standing(), standing);
 }
 
 #[test]
 fn enabling_by_the_owner_forgets_earlier_failures() {
     let mut story = Story::new();
-    story.tries(&OK);
-    story.fail_for(DAY);
-    assert_eq!(story.looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.tries(&OK).fail_for(DAY).looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
     story.health.enabled();
     let score = story.health.score(story.now);
     assert_eq!((score.standing, score.points, score.tried), (EndpointStanding::Healthy, 100, 0));
     assert_eq!((score.last_success_at, score.last_cause), (Some(START), Some(Cause::ConnectRefused)), "facts stay");
-    story.pass(HOUR);
-    story.fail_for(HOUR - SECOND);
-    assert_eq!(story.looks(1_000), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(1_000), [HealthStep::Warn]);
-    story.fail_for(DAY - HOUR - SECOND);
-    assert_eq!(story.looks(1_000), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
+    assert_eq!(story.pass(HOUR).fail_for(HOUR - SECOND).looks(1_000), []);
+    assert_eq!(story.pass(SECOND).looks(1_000), [HealthStep::Warn]);
+    assert_eq!(story.fail_for(DAY - HOUR - SECOND).looks(1_000), []);
+    assert_eq!(story.pass(SECOND).looks(1_000), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
 #[test]
@@ -442,15 +381,12 @@ fn a_probe_that_ends_after_enabling_is_ignored() {
 fn a_restart_keeps_the_clocks_of_a_failing_endpoint() {
     let mut story = Story::failing_for(DAY * 5 - HOUR);
     story.health = EndpointHealth::restored(story.health.standing(), story.now, MIDDLE);
-    story.pass(HOUR);
-    assert_eq!(story.looks(10), [], "not tried since");
-    story.tries(&DOWN);
-    assert_eq!(story.looks(0), [HealthStep::Disable(Reason::FiveDays)]);
+    assert_eq!(story.pass(HOUR).looks(10), [], "not tried since");
+    assert_eq!(story.tries(&DOWN).looks(0), [HealthStep::Disable(Reason::FiveDays)]);
 
     let mut story = Story::failing_for(HOUR * 2);
     story.health = EndpointHealth::restored(story.health.standing(), story.now, MIDDLE);
-    story.tries(&OK);
-    assert_eq!(story.looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
 }
 
 #[test]
@@ -470,23 +406,18 @@ fn a_restart_keeps_a_disabled_endpoint_disabled_and_probes_it_soon() {
 #[test]
 fn a_clock_set_back_neither_advances_nor_prevents_a_step() {
     let mut story = Story::new();
-    story.pass(DAY * 400);
-    story.tries(&DOWN);
+    story.pass(DAY * 400).tries(&DOWN);
     story.now = START;
-    story.tries(&DOWN);
-    assert_eq!(story.looks(100), []);
-    story.pass(HOUR - SECOND);
-    assert_eq!(story.looks(100), []);
-    story.pass(SECOND);
-    assert_eq!(story.looks(100), [HealthStep::Warn]);
+    assert_eq!(story.tries(&DOWN).looks(100), []);
+    assert_eq!(story.pass(HOUR - SECOND).looks(100), []);
+    assert_eq!(story.pass(SECOND).looks(100), [HealthStep::Warn]);
     assert_eq!(story.health.score(story.now).tried, 1, "counts from the far future are dropped");
 }
 
 #[test]
 fn a_clock_set_back_by_hours_keeps_the_counts() {
     let mut story = Story::new();
-    story.pass(HOUR * 3);
-    story.tries(&OK);
+    story.pass(HOUR * 3).tries(&OK);
     story.now = START;
     story.tries(&OK);
     assert_eq!(story.health.score(story.now).tried, 2);

@@ -88,20 +88,19 @@ impl PolicySpec {
                 max_attempts: Some(9),
                 ..Self::default()
             },
-            "fixed" => Self {
-                strategy: Some("fixed".to_owned()),
-                base: Some(seconds(60)),
-                cap: Some(WAIT_MAX),
-                jitter: plain("none"),
-                max_attempts: Some(5),
-                ..Self::default()
-            },
+            "fixed" => Self { cap: Some(WAIT_MAX), max_attempts: Some(5), ..Self::every(seconds(60)) },
             "standard-webhooks" => Self {
                 jitter: jitter("spread", 0.2),
                 ..list(&[5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR])
             },
             _ => return None,
         })
+    }
+
+    /// The same wait before every retry, without jitter.
+    pub(crate) fn every(wait: Duration) -> Self {
+        let strategy = Some("fixed".to_owned());
+        Self { strategy, base: Some(wait), jitter: plain("none"), ..Self::default() }
     }
 }
 
@@ -124,7 +123,8 @@ fn jitter(kind: &str, share: f64) -> JitterSpec {
     JitterSpec { share: Some(share), ..plain(kind) }
 }
 
-fn plain(kind: &str) -> JitterSpec {
+/// Jitter of that kind, with the default share.
+pub(super) fn plain(kind: &str) -> JitterSpec {
     JitterSpec { kind: Some(kind.to_owned()), share: None }
 }
 

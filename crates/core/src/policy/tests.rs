@@ -166,12 +166,9 @@ proptest! {
 fn the_survived_outage_is_the_worst_case() {
     // 10 s ± 20 %, nine retries at most, within 30 s: 8 + 8 + 8 s can be all there is before a wait
     // of 12 s misses the window, but 18 s + 12.000001 s misses it as well.
-    let spec = PolicySpec {
-        strategy: Some("fixed".to_owned()),
-        base: Some(Duration::from_secs(10)),
-        window: Some(Duration::from_secs(30)),
-        ..PolicySpec::default()
-    };
+    let fixed = PolicySpec::every(Duration::from_secs(10));
+    let window = Some(Duration::from_secs(30));
+    let spec = PolicySpec { window, jitter: JitterSpec::default(), ..fixed };
     let policy = Policy::build(&spec).expect("a valid policy");
     assert_eq!(policy.preview(Tier::Promotional, None).survives, Duration::from_secs(18));
 }
@@ -180,7 +177,7 @@ fn the_survived_outage_is_the_worst_case() {
 fn transactional_halves_engagement_doubles_and_the_cap_holds_for_both() {
     let spec = PolicySpec {
         base: Some(Duration::from_secs(20)),
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        jitter: preset::plain("none"),
         max_attempts: Some(5),
         ..PolicySpec::default()
     };
@@ -196,7 +193,7 @@ fn transactional_halves_engagement_doubles_and_the_cap_holds_for_both() {
 #[test]
 fn a_policy_may_set_the_waits_of_each_tier() {
     let spec = PolicySpec {
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
+        jitter: preset::plain("none"),
         tiers: TiersSpec {
             transactional: TierSpec { scale: Some(1.0), first: Some(Duration::from_millis(250)) },
             promotional: TierSpec { scale: Some(3.0), first: None },

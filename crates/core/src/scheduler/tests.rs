@@ -15,10 +15,11 @@ use super::timer::ASK_AGAIN;
 use super::*;
 use crate::cut::{self, CutScope};
 use crate::delivery::{Compact, Delivery, Expiry};
-use crate::flow::Protection;
+use crate::flow::breaker::BreakerState;
+use crate::flow::{Protection, SharedGate};
 use crate::hold::Hold;
-use crate::id::{EndpointId, Key, LaneId, TenantId};
-use crate::policy::{JitterSpec, Policy, PolicySpec};
+use crate::id::{CredentialId, EndpointId, Key, LaneId, OriginId, TenantId};
+use crate::policy::{Policy, PolicySpec};
 use crate::{Cause, Why};
 use model::{LANES, SchedulerModel};
 
@@ -27,9 +28,17 @@ const LANE: LaneId = LaneId::from_raw(7);
 const ENDPOINT: EndpointId = EndpointId::from_raw(70);
 const ROLL: Roll = Roll(1);
 const ROW: DeliveryId = DeliveryId::from_raw(1);
+const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
+const OK: Verdict = Verdict::of(Cause::Ok);
+const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
+const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
+}
+
+fn at(seconds_in: u64) -> Timestamp {
+    NOW + seconds(seconds_in)
 }
 
 /// Due now, without a TTL.
@@ -44,13 +53,7 @@ fn delivery_in(lane: LaneId, id: u64) -> Delivery {
 
 /// At most four attempts in flight, retries after two seconds.
 fn settings(lane: LaneId, order: Order) -> LaneSettings {
-    let policy = PolicySpec {
-        strategy: Some("fixed".to_owned()),
-        base: Some(seconds(2)),
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
-        ..PolicySpec::default()
-    };
-    let policy = Arc::new(Policy::build(&policy).expect("a valid policy"));
+    let policy = Arc::new(Policy::build(&PolicySpec::every(seconds(2))).expect("a valid policy"));
     LaneSettings { order, max_in_flight: 4, ..LaneSettings::new(lane, TenantId::from_raw(lane.raw() % 2), policy) }
 }
 
@@ -120,7 +123,7 @@ fn a_verdict() -> impl Strategy<Value = Verdict> {
         Cause::StoreUnavailable,
     ]);
     prop_oneof![
-        6 => Just(Verdict::of(Cause::Ok)),
+        6 => Just(OK),
         4 => cause.prop_map(Verdict::of),
         2 => a_wait().prop_map(asking),
         1 => Just(Verdict::of(Cause::Gone)),
@@ -203,12 +206,31 @@ fn queue(order: Order) -> Scheduler {
 
 fn with_limits(order: Order, limits: Limits) -> Scheduler {
     let mut queue = Scheduler::new(limits);
-    queue.set_lane(NOW, &Arc::new(settings(LANE, order)));
+    set(&mut queue, settings(LANE, order));
     queue
+}
+
+fn set(queue: &mut Scheduler, settings: LaneSettings) {
+    queue.set_lane(NOW, &Arc::new(settings));
+}
+
+fn at_origin(lane: LaneId, origin: OriginId) -> LaneSettings {
+    LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) }
+}
+
+fn with_credential(lane: LaneId, credential: CredentialId) -> LaneSettings {
+    settings(lane, Order::Fifo).with(Special { credential: Some(credential), ..Special::default() })
 }
 
 fn admit(queue: &mut Scheduler, delivery: &Delivery) -> Admission {
     queue.admit(NOW, delivery.clone(), RowIndex::Ready)
+}
+
+/// Deliveries to [`LANE`] with these ids.
+fn admit_all(queue: &mut Scheduler, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        admit(queue, &delivery(id));
+    }
 }
 
 /// What is sent now; `None` when there is nothing to send or to record.
@@ -221,6 +243,45 @@ fn send(queue: &mut Scheduler, now: Timestamp) -> Option<u64> {
 
 fn settle(queue: &mut Scheduler, now: Timestamp, id: u64, verdict: &Verdict) -> DeliveryChange {
     queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).expect("it is in flight")
+}
+
+/// Settles a delivery in flight, and notes that its outcome is durable.
+fn finish(queue: &mut Scheduler, now: Timestamp, id: u64, verdict: &Verdict) {
+    settle(queue, now, id, verdict);
+    queue.recorded(now, DeliveryId::from_raw(id));
+}
+
+/// Sends and settles all that can be sent now. `verdict` gets the number of the attempt, from 1 on, and the delivery.
+/// Returns how many attempts there were.
+fn answer_all(queue: &mut Scheduler, verdict: impl Fn(u64, u64) -> Verdict) -> u64 {
+    let mut answered = 0;
+    while let Some(id) = send(queue, NOW) {
+        answered += 1;
+        finish(queue, NOW, id, &verdict(answered, id));
+    }
+    answered
+}
+
+/// Sends and settles deliveries with this verdict, until nothing more can be sent at this time or `most` were.
+fn exchange(queue: &mut Scheduler, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
+    let mut sent = Vec::new();
+    while sent.len() < most {
+        let Some(id) = send(queue, now) else { break };
+        sent.push(id);
+        if queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).is_some() {
+            queue.recorded(now, DeliveryId::from_raw(id));
+        }
+    }
+    sent
+}
+
+/// What a delivery waits for that is queued and due.
+#[track_caller]
+fn hold_of(queue: &Scheduler, now: Timestamp, lane: LaneId, id: u64) -> Hold {
+    match queue.explain(now, DeliveryId::from_raw(id), lane, State::Queued { due: NOW }) {
+        Explained::Waits(hold) => hold,
+        Explained::UnderWay => panic!("{id} is under way"),
+    }
 }
 
 #[test]
@@ -251,7 +312,7 @@ fn rows_of_every_tier_are_found_after_a_strict_lane_stops_being_strict() {
     queue.spilled(LANE, Tier::Engagement, ROW);
     let old = queue.next_page(NOW).expect("the head is behind the window");
     queue.spilled(LANE, Tier::Engagement, ROW);
-    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    set(&mut queue, settings(LANE, Order::Fifo));
     queue.paged(NOW, LANE, old.tier, IdRange::ALL, false);
     let tiers: Vec<Tier> = std::iter::from_fn(|| queue.next_page(NOW)).map(|wanted| wanted.tier).collect();
     assert_eq!(tiers, Tier::ALL, "a page of the old order does not count for the new queues");
@@ -287,7 +348,7 @@ fn rows_covered_by_a_cut_are_not_paged_in() {
     let wanted = queue.next_page(NOW).expect("later rows may be behind the window");
     assert_eq!(wanted.span, IdRange { from: DeliveryId(upto.plus(1)), ..IdRange::ALL });
     queue.paged(NOW, LANE, wanted.tier, wanted.span, false);
-    queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+    set(&mut queue, settings(LANE, Order::Fifo));
     queue.cut(CutScope::Lane(LANE), IdRange::ALL.below.0, Cause::Unsubscribed);
     queue.spilled(LANE, Tier::Engagement, ROW);
     assert_eq!(queue.next_page(NOW), None, "no row can be above this cut");
@@ -353,7 +414,7 @@ fn a_dead_delivery_pauses_only_a_strict_lane_set_to_hold() {
         [(Order::Strict, OnDead::Hold, true), (Order::Strict, OnDead::Skip, false), (Order::Fifo, OnDead::Hold, false)]
     {
         let mut queue = Scheduler::new(Limits::default());
-        queue.set_lane(NOW, &Arc::new(LaneSettings { on_dead, ..settings(LANE, order) }));
+        set(&mut queue, LaneSettings { on_dead, ..settings(LANE, order) });
         queue.admit(NOW, delivery(1), RowIndex::Spilled);
         send(&mut queue, NOW);
         let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::NotFound));
@@ -365,9 +426,7 @@ fn a_dead_delivery_pauses_only_a_strict_lane_set_to_hold() {
 fn the_longer_of_two_retry_afters_holds_the_lane() {
     for (first, second) in [(60, 10), (10, 60)] {
         let mut queue = queue(Order::Fifo);
-        for id in 1..=3 {
-            admit(&mut queue, &delivery(id));
-        }
+        admit_all(&mut queue, 1..=3);
         assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), Some(2)));
         queue.put_back(NOW, DeliveryId::from_raw(1), NOW);
         send(&mut queue, NOW);
@@ -422,8 +481,7 @@ fn tiers_are_sent_by_weight_as_long_as_all_have_work() {
     for _ in 0..1_050 {
         let id = send(&mut queue, NOW).expect("there is work in every tier");
         sent[usize::try_from(id % 3).expect("below 3")] += 1;
-        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
-        queue.recorded(NOW, DeliveryId::from_raw(id));
+        finish(&mut queue, NOW, id, &OK);
     }
     assert_eq!(sent, [795, 199, 56], "16 : 4 : 1, and the lowest tier has its twentieth");
 }
@@ -432,7 +490,7 @@ fn tiers_are_sent_by_weight_as_long_as_all_have_work() {
 fn deliveries_that_ended_in_the_queue_cost_their_lane_no_turn() {
     let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
     let other = LaneId::from_raw(8);
-    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
+    set(&mut queue, settings(other, Order::Fifo));
     for id in 1..=20 {
         admit(&mut queue, &delivery(id));
         admit(&mut queue, &Delivery { lane: other, ..delivery(100 + id) });
@@ -448,15 +506,13 @@ fn deliveries_that_ended_in_the_queue_cost_their_lane_no_turn() {
 #[test]
 fn a_hold_that_has_ended_does_not_return_when_the_clock_is_set_back() {
     let mut queue = with_limits(Order::Fifo, Limits { slots: 1, ..Limits::default() });
-    for id in 1..=2 {
-        admit(&mut queue, &delivery(id));
-    }
+    admit_all(&mut queue, 1..=2);
     assert_eq!(send(&mut queue, NOW), Some(1));
     queue.pause_lane(LANE, Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
     queue.pause_all(Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
     queue.pause_tenant(TenantId::from_raw(1), Hold { why: Why::Paused, until: Some(NOW + seconds(5)) });
     assert_eq!(send(&mut queue, NOW + seconds(5)), None, "no slot is free");
-    settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    settle(&mut queue, NOW, 1, &OK);
     assert_eq!(send(&mut queue, NOW), Some(2), "no timer would end the holds again");
 }
 
@@ -476,9 +532,8 @@ fn timers_of_long_ttls_are_removed_after_their_deliveries_ended() {
     for id in 1..=50_000 {
         admit(&mut queue, &Delivery { expiry: Expiry::At(NOW + seconds(86_400)), ..delivery(id) });
         send(&mut queue, NOW);
-        settle(&mut queue, NOW, id, &Verdict::of(Cause::Ok));
-        queue.recorded(NOW, DeliveryId::from_raw(id));
-        queue.set_lane(NOW, &Arc::new(settings(LANE, Order::Fifo)));
+        finish(&mut queue, NOW, id, &OK);
+        set(&mut queue, settings(LANE, Order::Fifo));
     }
     assert!(queue.timers.len() < 5_000, "{} timers of ended deliveries", queue.timers.len());
 }

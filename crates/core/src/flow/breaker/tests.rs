@@ -36,9 +36,14 @@ impl Bench {
     /// A breaker that ten failures in a row have opened.
     fn opened() -> Self {
         let mut bench = Self::new(BreakerRule::ENDPOINT);
-        bench.answers(9, Signal::Failure);
-        assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
+        assert_eq!(bench.answers(9, Signal::Failure).send(Signal::Failure), Some(BreakerChange::Opened));
         bench
+    }
+
+    /// The next answers are of this endpoint.
+    fn for_endpoint(&mut self, endpoint: u64) -> &mut Self {
+        self.endpoint = endpoint;
+        self
     }
 
     fn wait(&mut self, time: Duration) -> &mut Self {
@@ -151,8 +156,7 @@ fn ten_failures_in_a_row_open_an_endpoint_at_any_distance() {
 fn half_of_twenty_opens_and_a_success_never_does() {
     let mut bench = Bench::new(BreakerRule::ENDPOINT);
     bench.answers(9, Signal::Failure).answers(9, Signal::Success).answers(1, Signal::Failure);
-    bench.answers(1, Signal::Success);
-    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
+    assert_eq!(bench.answers(1, Signal::Success).send(Signal::Failure), Some(BreakerChange::Opened));
     let why = bench.breaker.reason().expect("it is open");
     assert_eq!(why, OpenReason::Share { milli: 523, of: 21 });
     assert_eq!(why.to_string(), "52.3% of 21 answers were failures");
@@ -169,8 +173,7 @@ fn below_the_share_or_the_volume_it_stays_closed() {
 #[test]
 fn answers_older_than_the_window_do_not_count() {
     let mut bench = Bench::new(BreakerRule::ENDPOINT);
-    bench.answers(9, Signal::Failure).answers(9, Signal::Success);
-    bench.wait(SECOND * 29);
+    bench.answers(9, Signal::Failure).answers(9, Signal::Success).wait(SECOND * 29);
     assert_eq!(bench.breaker.window.at(bench.now).answers(), 18);
     bench.wait(SECOND);
     assert_eq!(bench.breaker.window.at(bench.now).answers(), 0);
@@ -180,8 +183,7 @@ fn answers_older_than_the_window_do_not_count() {
 #[test]
 fn overload_opens_only_at_nine_tenths_of_enough_answers() {
     let mut bench = Bench::new(BreakerRule::ENDPOINT);
-    bench.answers(19, Signal::Overload);
-    assert_eq!(bench.send(Signal::Overload), Some(BreakerChange::Opened));
+    assert_eq!(bench.answers(19, Signal::Overload).send(Signal::Overload), Some(BreakerChange::Opened));
     let why = bench.breaker.reason().expect("it is open");
     assert_eq!(why.to_string(), "100% of 20 answers were 429 or 503");
 
@@ -190,8 +192,7 @@ fn overload_opens_only_at_nine_tenths_of_enough_answers() {
     assert_eq!(bench.send(Signal::Overload), Some(BreakerChange::Opened), "27 of 30");
 
     let mut region = Bench::new(BreakerRule { endpoints: 1, ..BreakerRule::REGION });
-    region.answers(199, Signal::Overload);
-    assert_eq!(region.send(Signal::Overload), Some(BreakerChange::Opened));
+    assert_eq!(region.answers(199, Signal::Overload).send(Signal::Overload), Some(BreakerChange::Opened));
 }
 
 #[test]
@@ -206,19 +207,18 @@ fn overload_is_neither_success_nor_failure_for_the_share() {
 fn failures_of_a_single_endpoint_do_not_open_an_origin() {
     for signal in [Signal::Failure, Signal::Overload] {
         let mut bench = Bench::new(BreakerRule::ORIGIN);
-        bench.answers(1_000, signal);
-        bench.endpoint = 2;
-        assert_eq!(bench.send(signal), Some(BreakerChange::Opened), "{signal:?}");
+        assert_eq!(
+            bench.answers(1_000, signal).for_endpoint(2).send(signal),
+            Some(BreakerChange::Opened),
+            "{signal:?}"
+        );
     }
 }
 
 #[test]
 fn overload_of_another_endpoint_does_not_count_as_its_failure() {
     let mut bench = Bench::new(BreakerRule::ORIGIN);
-    bench.endpoint = 2;
-    bench.answers(1, Signal::Overload);
-    bench.endpoint = 1;
-    bench.answers(40, Signal::Failure);
+    bench.for_endpoint(2).answers(1, Signal::Overload).for_endpoint(1).answers(40, Signal::Failure);
 }
 
 #[test]
@@ -226,23 +226,22 @@ fn a_region_opens_at_a_small_share_of_failures_from_five_endpoints() {
     let mut bench = Bench::new(BreakerRule::REGION);
     bench.answers(195, Signal::Success);
     for endpoint in [1, 2, 3, 4, 4, 3, 2, 1, 1] {
-        bench.endpoint = endpoint;
-        bench.answers(1, Signal::Failure);
+        bench.for_endpoint(endpoint).answers(1, Signal::Failure);
     }
-    bench.endpoint = 5;
-    assert_eq!(bench.send(Signal::Failure), None, "10 of 205 are 4.8%");
+    assert_eq!(bench.for_endpoint(5).send(Signal::Failure), None, "10 of 205 are 4.8%");
     assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened), "11 of 206 are 5.3%");
 }
 
 #[test]
 fn an_endpoint_that_failed_before_the_window_is_not_counted() {
     let mut bench = Bench::new(BreakerRule::ORIGIN);
-    bench.answers(30, Signal::Failure);
-    bench.wait(SECOND * 30);
-    bench.endpoint = 2;
-    bench.answers(30, Signal::Failure);
-    bench.wait(SECOND * 29);
-    bench.endpoint = 1;
+    bench
+        .answers(30, Signal::Failure)
+        .wait(SECOND * 30)
+        .for_endpoint(2)
+        .answers(30, Signal::Failure)
+        .wait(SECOND * 29)
+        .for_endpoint(1);
     assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened), "both within 30 s");
 }
 
@@ -250,8 +249,7 @@ fn an_endpoint_that_failed_before_the_window_is_not_counted() {
 fn a_late_answer_from_before_a_transition_changes_nothing() {
     let mut bench = Bench::new(BreakerRule::ENDPOINT);
     let closed = bench.start();
-    bench.answers(9, Signal::Failure);
-    assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
+    assert_eq!(bench.answers(9, Signal::Failure).send(Signal::Failure), Some(BreakerChange::Opened));
     let open = bench.standing();
     assert_eq!((bench.answer(closed, Signal::Success), bench.standing()), (None, open));
     bench.wait_for_the_hold();
@@ -261,8 +259,7 @@ fn a_late_answer_from_before_a_transition_changes_nothing() {
     bench.breaker.reset();
     let probe = bench.start();
     assert_eq!((bench.answer(old_probe, Signal::Failure), bench.answer(probe, Signal::Success)), (None, None));
-    bench.answers(1, Signal::Success);
-    assert_eq!(bench.send(Signal::Success), Some(BreakerChange::Closed));
+    assert_eq!(bench.answers(1, Signal::Success).send(Signal::Success), Some(BreakerChange::Closed));
     for late in [closed, old_probe, probe] {
         for _ in 0..10 {
             assert_eq!(bench.answer(late, Signal::Failure), None);
@@ -342,8 +339,7 @@ fn a_retry_after_on_the_probe_lengthens_the_hold_and_never_shortens_it() {
 fn a_hold_continues_to_grow_after_a_minute_or_less_and_starts_anew_later() {
     for (well_for, hold) in [(60, 45), (61, 30)] {
         let mut bench = Bench::opened();
-        bench.wait_for_the_hold();
-        bench.answers(2, Signal::Success);
+        bench.wait_for_the_hold().answers(2, Signal::Success);
         assert_eq!(bench.send(Signal::Success), Some(BreakerChange::Closed));
         bench.wait(SECOND * well_for).answers(9, Signal::Failure);
         assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Opened));
@@ -368,8 +364,7 @@ fn a_breaker_tripped_without_an_end_stays_open_until_it_is_reset() {
     let mut bench = Bench::new(BreakerRule::ENDPOINT);
     let since = bench.now;
     bench.breaker.trip(bench.now, None);
-    bench.wait(Duration::from_secs(86_400 * 365));
-    assert_eq!(bench.standing(), BreakerState::Open { until: None, since });
+    assert_eq!(bench.wait(Duration::from_secs(86_400 * 365)).standing(), BreakerState::Open { until: None, since });
     assert_eq!(bench.breaker.lets_through(bench.now), LetsThrough::Nothing { until: None });
     bench.breaker.reset();
     assert_eq!(bench.send(Signal::Failure), Some(BreakerChange::Reopened));
@@ -378,8 +373,7 @@ fn a_breaker_tripped_without_an_end_stays_open_until_it_is_reset() {
     let until = bench.now + SECOND * 600;
     bench.breaker.trip(bench.now, Some(until));
     assert_eq!(bench.standing(), BreakerState::Open { until: Some(until), since });
-    bench.wait(SECOND * 600);
-    assert_eq!(bench.standing(), HALF_OPEN);
+    assert_eq!(bench.wait(SECOND * 600).standing(), HALF_OPEN);
 }
 
 #[test]
@@ -481,7 +475,7 @@ fn counts_of_a_second_saturate() {
     bench.answers(70_000, Signal::Success).answers(66_000, Signal::Failure);
     let seen = bench.breaker.window.at(bench.now);
     assert_eq!((seen.successes, seen.failures), (65_535, 65_535));
-    bench.endpoint = 2;
+    bench.for_endpoint(2);
     bench.send(Signal::Failure);
     assert_eq!(bench.breaker.reason(), Some(OpenReason::Share { milli: 500, of: 65_535 }));
 }

@@ -9,8 +9,7 @@ fn a_score_covers_the_last_day() {
         story.tries(&OK);
     }
     story.health.tripped(story.now);
-    story.pass(MINUTE);
-    story.tries(&DOWN);
+    story.pass(MINUTE).tries(&DOWN);
     let score = story.health.score(story.now);
     assert_eq!((score.success_share_milli, score.tried, score.trips), (Some(999), 1_000, 1));
     assert_eq!(score.last_cause, Some(Cause::ConnectRefused));
@@ -55,9 +54,7 @@ fn points_follow_the_documented_rule() {
         story.health.attempted(story.now, &OK, Duration::from_secs(9));
     }
     assert_eq!(points(&story), 99 - 20 - 10, "slow answers cost ten");
-    story.tries(&DOWN);
-    story.pass(HOUR);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
+    assert_eq!(story.tries(&DOWN).pass(HOUR).looks(0), [HealthStep::Warn]);
     assert_eq!(points(&story), 20, "at most twenty while failing");
     assert_eq!(points(&Story::disabled()), 0, "nothing when disabled");
 }

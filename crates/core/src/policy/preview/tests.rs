@@ -1,6 +1,6 @@
 //! Snapshots of the preview's tables, sentences and notes.
 
-use super::super::{JitterSpec, PolicySpec};
+use super::super::{JitterSpec, PolicySpec, preset};
 use super::*;
 
 fn webhook(tier: Tier, ttl: Option<u64>) -> Preview {
@@ -8,7 +8,7 @@ fn webhook(tier: Tier, ttl: Option<u64>) -> Preview {
 }
 
 fn jittered(kind: &str) -> PolicySpec {
-    PolicySpec { jitter: JitterSpec { kind: Some(kind.to_owned()), share: None }, ..PolicySpec::default() }
+    PolicySpec { jitter: preset::plain(kind), ..PolicySpec::default() }
 }
 
 fn preview(spec: &PolicySpec) -> Preview {

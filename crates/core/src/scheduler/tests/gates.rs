@@ -1,35 +1,8 @@
 //! Tests of a destination's gates: breakers, recovery, limits, budgets, windows.
 
 use super::*;
-use crate::flow::SharedGate;
-use crate::flow::breaker::BreakerState;
 use crate::flow::bucket::Rate;
-use crate::id::OriginId;
 use crate::off_peak::{OffPeak, Offsets};
-
-pub(super) const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
-pub(super) const OK: Verdict = Verdict::of(Cause::Ok);
-
-pub(super) fn at(seconds_in: u64) -> Timestamp {
-    NOW + seconds(seconds_in)
-}
-
-pub(super) fn set(queue: &mut Scheduler, settings: LaneSettings) {
-    queue.set_lane(NOW, &Arc::new(settings));
-}
-
-/// Sends and settles deliveries with this verdict, until nothing more can be sent at this time or `most` were.
-pub(super) fn exchange(queue: &mut Scheduler, now: Timestamp, verdict: &Verdict, most: usize) -> Vec<u64> {
-    let mut sent = Vec::new();
-    while sent.len() < most {
-        let Some(id) = send(queue, now) else { break };
-        sent.push(id);
-        if queue.settle(now, ROLL, DeliveryId::from_raw(id), verdict, false).is_some() {
-            queue.recorded(now, DeliveryId::from_raw(id));
-        }
-    }
-    sent
-}
 
 /// A scheduler whose lane's breaker has just opened, with this many more deliveries waiting.
 fn broken(waiting: u64) -> Scheduler {
@@ -43,11 +16,12 @@ fn broken(waiting: u64) -> Scheduler {
 }
 
 fn why(queue: &Scheduler, now: Timestamp, id: u64) -> Hold {
-    let state = State::Queued { due: NOW };
-    match queue.explain(now, DeliveryId::from_raw(id), LANE, state) {
-        Explained::Waits(hold) => hold,
-        Explained::UnderWay => panic!("{id} is under way"),
-    }
+    hold_of(queue, now, LANE, id)
+}
+
+/// Ten sends a second to [`LANE`].
+fn ten_a_second() -> LaneSettings {
+    settings(LANE, Order::Fifo).with(Special { rate: Some(Rate::per_second(10)), ..Special::default() })
 }
 
 #[test]
@@ -171,9 +145,7 @@ fn rows_behind_the_window_are_paged_in_by_the_part_they_belong_to() {
 #[test]
 fn an_answer_from_before_the_breaker_opened_changes_nothing() {
     let mut queue = queue(Order::Fifo);
-    for id in 1..=20 {
-        admit(&mut queue, &delivery(id));
-    }
+    admit_all(&mut queue, 1..=20);
     let late: Vec<u64> = (0..4).filter_map(|_| send(&mut queue, NOW)).collect();
     assert_eq!(late.len(), 4);
     settle(&mut queue, NOW, late[0], &REFUSED);
@@ -208,9 +180,7 @@ fn an_open_breaker_is_half_open_after_a_restart() {
     let mut queue = Scheduler::new(Limits::default());
     queue.restore_breakers(NOW, &soft);
     set(&mut queue, settings(LANE, Order::Fifo));
-    for id in 1..=20 {
-        admit(&mut queue, &delivery(id));
-    }
+    admit_all(&mut queue, 1..=20);
     assert_eq!(send(&mut queue, NOW), Some(1));
     assert_eq!(send(&mut queue, NOW), None, "never the full rate");
 }
@@ -233,13 +203,8 @@ fn a_reset_before_a_lane_s_settings_are_known_does_not_divide_a_strict_lane() {
 #[test]
 fn a_lane_keeps_its_rate_although_sends_are_put_back() {
     let mut queue = queue(Order::Fifo);
-    set(
-        &mut queue,
-        settings(LANE, Order::Fifo).with(Special { rate: Some(Rate::per_second(10)), ..Special::default() }),
-    );
-    for id in 0..100 {
-        admit(&mut queue, &delivery(id));
-    }
+    set(&mut queue, ten_a_second());
+    admit_all(&mut queue, 0..100);
     let mut times = Vec::new();
     let mut now = NOW;
     while now < at(5) {
@@ -262,13 +227,8 @@ fn a_lane_keeps_its_rate_although_sends_are_put_back() {
 #[test]
 fn a_token_given_back_late_is_lost() {
     let mut queue = queue(Order::Fifo);
-    set(
-        &mut queue,
-        settings(LANE, Order::Fifo).with(Special { rate: Some(Rate::per_second(10)), ..Special::default() }),
-    );
-    for id in 0..10 {
-        admit(&mut queue, &delivery(id));
-    }
+    set(&mut queue, ten_a_second());
+    admit_all(&mut queue, 0..10);
     let unsent = send(&mut queue, NOW).expect("the first may be sent");
     let later = NOW + Duration::from_millis(100);
     let sent = send(&mut queue, later).expect("a new token has come");
@@ -281,9 +241,7 @@ fn a_token_given_back_late_is_lost() {
 #[test]
 fn an_overloaded_receiver_is_slowed_down_and_not_cut_off() {
     let mut queue = queue(Order::Fifo);
-    for id in 0..400 {
-        admit(&mut queue, &delivery(id));
-    }
+    admit_all(&mut queue, 0..400);
     let too_much = Verdict { status: Some(503), ..Verdict::of(Cause::Unavailable) };
     let first = exchange(&mut queue, NOW, &too_much, 100);
     assert!(first.len() <= 4, "{first:?}");
@@ -298,13 +256,7 @@ fn an_overloaded_receiver_is_slowed_down_and_not_cut_off() {
 #[test]
 fn retries_of_a_failing_destination_are_limited_and_fresh_messages_are_not() {
     let mut queue = queue(Order::Fifo);
-    let policy = PolicySpec {
-        strategy: Some("fixed".to_owned()),
-        base: Some(seconds(1)),
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
-        ..PolicySpec::default()
-    };
-    let policy = Arc::new(Policy::build(&policy).expect("a valid policy"));
+    let policy = Arc::new(Policy::build(&PolicySpec::every(seconds(1))).expect("a valid policy"));
     set(&mut queue, LaneSettings { policy, ..settings(LANE, Order::Fifo) });
     let (mut firsts, mut retries, mut id) = (0, 0, 0);
     for second in 0..60 {
@@ -323,8 +275,7 @@ fn retries_of_a_failing_destination_are_limited_and_fresh_messages_are_not() {
             // Four of ten fail: too few to open a breaker.
             good = !good || start.delivery.raw() % 5 == 0;
             let verdict = if good { OK } else { REFUSED };
-            settle(&mut queue, at(second), start.delivery.raw(), &verdict);
-            queue.recorded(at(second), start.delivery);
+            finish(&mut queue, at(second), start.delivery.raw(), &verdict);
         }
     }
     assert_eq!(queue.standing(at(60), LANE), BreakerState::Closed);
@@ -359,7 +310,7 @@ fn a_shared_rate_is_kept_over_all_its_lanes() {
     queue.set_shared(NOW, SharedGate::Origin(origin), SharedSettings { rate: Some(Rate::per_second(5)), rule: None });
     for lane in 1..=4 {
         let lane = LaneId::from_raw(lane);
-        set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
+        set(&mut queue, at_origin(lane, origin));
         for id in 0..20 {
             admit(&mut queue, &delivery_in(lane, lane.raw() * 100 + id));
         }

@@ -58,7 +58,7 @@ fn a_receipt_that_overtakes_the_answer_is_applied_by_the_settle() {
     admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
     send(&mut queue, NOW);
     assert_eq!(queue.receipt(NOW, DeliveryId::from_raw(1)), None);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    let record = settle(&mut queue, NOW, 1, &OK);
     assert_eq!(record.delivery.state, State::Delivered { at: NOW });
 }
 
@@ -67,7 +67,7 @@ fn a_receipt_during_the_write_of_the_answer_ends_the_delivery_afterwards() {
     let mut queue = queue(Order::Fifo);
     admit(&mut queue, &Delivery { ack_within: Some(seconds(60)), ..delivery(1) });
     send(&mut queue, NOW);
-    let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::Ok));
+    let record = settle(&mut queue, NOW, 1, &OK);
     assert_eq!(record.delivery.state, State::AwaitingAck { until: NOW + seconds(60) });
     assert_eq!(queue.receipt(NOW, record.delivery.id), None);
     let AfterRecord::Again(again) = queue.recorded(NOW, record.delivery.id) else { panic!("the receipt is lost") };

@@ -6,7 +6,7 @@ use super::*;
 fn only_deliveries_of_held_lanes_are_evicted() {
     let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
     let held = LaneId::from_raw(8);
-    queue.set_lane(NOW, &Arc::new(settings(held, Order::Fifo)));
+    set(&mut queue, settings(held, Order::Fifo));
     for id in 0..4 {
         admit(&mut queue, &delivery(id));
         admit(&mut queue, &Delivery { lane: held, ..delivery(10 + id) });
@@ -24,7 +24,7 @@ fn only_deliveries_of_held_lanes_are_evicted() {
 fn nearly_full() -> (Scheduler, LaneId) {
     let mut queue = with_limits(Order::Fifo, Limits { window: 8, ..Limits::default() });
     let other = LaneId::from_raw(8);
-    queue.set_lane(NOW, &Arc::new(settings(other, Order::Fifo)));
+    set(&mut queue, settings(other, Order::Fifo));
     (0..7).for_each(|id| assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken));
     admit(&mut queue, &Delivery { lane: other, ..delivery(10) });
     (queue, other)

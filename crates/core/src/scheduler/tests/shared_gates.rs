@@ -1,43 +1,25 @@
 //! Tests of the gates that lanes share: breakers of origins, regions, credentials and resolvers, and paused origins.
 
-use super::gates::{OK, REFUSED, at, exchange, set};
 use super::*;
-use crate::flow::SharedGate;
-use crate::flow::breaker::{BreakerRule, BreakerState};
-use crate::id::{CredentialId, OriginId, RegionId};
+use crate::flow::breaker::BreakerRule;
+use crate::id::RegionId;
 
 #[test]
 fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
     let mut queue = Scheduler::new(Limits::default());
-    let lanes: Vec<LaneId> = (1..=3).map(LaneId::from_raw).collect();
-    for lane in &lanes {
-        set(
-            &mut queue,
-            LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(*lane, Order::Fifo) },
-        );
-    }
+    let (lanes, host) = ([1, 2, 3].map(LaneId::from_raw), OriginId::of("https://example.com"));
+    lanes.iter().for_each(|lane| set(&mut queue, at_origin(*lane, host)));
     for id in 0..60 {
         admit(&mut queue, &delivery_in(lanes[usize::try_from(id % 2).expect("0 or 1")], id));
     }
     // Every other answer is good: no lane fails ten times in a row.
-    let mut answered = 0;
-    while let Some(id) = send(&mut queue, NOW) {
-        answered += 1;
-        let verdict = if answered % 2 == 0 && answered > 2 { OK } else { REFUSED };
-        settle(&mut queue, NOW, id, &verdict);
-    }
+    let answered = answer_all(&mut queue, |nth, _| if nth % 2 == 0 && nth > 2 { OK } else { REFUSED });
     assert!((20..=24).contains(&answered), "{answered}");
     let third = delivery_in(lanes[2], 1_000);
     assert_eq!(admit(&mut queue, &third), Admission::NoRoom, "the third lane has the same host");
     queue.spilled(lanes[2], third.tier, third.id);
-    set(
-        &mut queue,
-        LaneSettings { origin: Some(OriginId::of("https://example.com")), ..settings(lanes[2], Order::Fifo) },
-    );
-    let Explained::Waits(hold) = queue.explain(NOW, DeliveryId::from_raw(1_000), lanes[2], State::Queued { due: NOW })
-    else {
-        panic!("it waits")
-    };
+    set(&mut queue, at_origin(lanes[2], host));
+    let hold = hold_of(&queue, NOW, lanes[2], 1_000);
     assert_eq!(hold.why, Why::BreakerOpen);
     let until = hold.until.expect("until a probe");
     assert!(send(&mut queue, until).is_some());
@@ -77,16 +59,11 @@ fn an_origin_breaker_follows_the_operator_s_share_volume_and_time() {
     let there = OriginId::of("https://example.com");
     for id in 0..40 {
         let lane = LaneId::from_raw(1 + id % 2);
-        set(&mut queue, LaneSettings { origin: Some(there), ..settings(lane, Order::Fifo) });
+        set(&mut queue, at_origin(lane, there));
         admit(&mut queue, &delivery_in(lane, id));
     }
     // The first of each lane fails, and every third one from then on.
-    let mut answered = 0;
-    while let Some(id) = send(&mut queue, NOW) {
-        answered += 1;
-        let verdict = if answered <= 2 || answered % 3 == 0 { REFUSED } else { OK };
-        settle(&mut queue, NOW, id, &verdict);
-    }
+    let answered = answer_all(&mut queue, |nth, _| if nth <= 2 || nth % 3 == 0 { REFUSED } else { OK });
     assert!((8..=12).contains(&answered), "{answered}");
     let breakers = queue.breakers(NOW);
     let BreakerState::Open { until: Some(until), .. } = breakers[0].standing else { panic!("{breakers:?}") };
@@ -105,19 +82,18 @@ fn a_paused_origin_holds_all_its_lanes_until_the_pause_ends() {
     let (there, elsewhere) = (OriginId::of("https://example.com:443"), OriginId::of("https://example.com:8443"));
     for (lane, origin) in [(1, there), (2, there), (3, elsewhere)] {
         let lane = LaneId::from_raw(lane);
-        set(&mut queue, LaneSettings { origin: Some(origin), ..settings(lane, Order::Fifo) });
+        set(&mut queue, at_origin(lane, origin));
         admit(&mut queue, &delivery_in(lane, lane.raw()));
     }
     let until = at(60);
     queue.pause_origin(there, Hold { why: Why::Paused, until: Some(until) });
     assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(3), None), "the other origin is not held");
     let lane = LaneId::from_raw(1);
-    let explained = queue.explain(NOW, DeliveryId::from_raw(1), lane, State::Queued { due: NOW });
-    assert_eq!(explained, Explained::Waits(Hold { why: Why::Paused, until: Some(until) }));
+    assert_eq!(hold_of(&queue, NOW, lane, 1), Hold { why: Why::Paused, until: Some(until) });
     assert_eq!(queue.paused_by(lane, NOW), Some(PausedBy::Origin(there)));
     assert_eq!(queue.figures(NOW).paused_origins, 1);
     // An endpoint that is moved to another origin is no longer held.
-    set(&mut queue, LaneSettings { origin: Some(elsewhere), version: 1, ..settings(lane, Order::Fifo) });
+    set(&mut queue, LaneSettings { version: 1, ..at_origin(lane, elsewhere) });
     assert_eq!((send(&mut queue, NOW), send(&mut queue, NOW)), (Some(1), None));
     assert_eq!(send(&mut queue, until), Some(2), "the pause has ended");
     assert_eq!((queue.paused_by(LaneId::from_raw(2), until), queue.figures(until).paused_origins), (None, 0));
@@ -127,7 +103,7 @@ fn a_paused_origin_holds_all_its_lanes_until_the_pause_ends() {
 fn a_resumed_origin_is_sent_to_again() {
     let mut queue = queue(Order::Fifo);
     let there = OriginId::of("https://example.com:443");
-    set(&mut queue, LaneSettings { origin: Some(there), ..settings(LANE, Order::Fifo) });
+    set(&mut queue, at_origin(LANE, there));
     admit(&mut queue, &delivery(1));
     queue.pause_origin(there, Hold { why: Why::Paused, until: None });
     assert_eq!(send(&mut queue, NOW), None);
@@ -138,22 +114,15 @@ fn a_resumed_origin_is_sent_to_again() {
 #[test]
 fn a_refused_credential_holds_all_its_lanes_until_it_is_replaced() {
     let mut queue = Scheduler::new(Limits::default());
-    let credential = CredentialId::from_raw(9);
-    for lane in 1..=2 {
-        let lane = LaneId::from_raw(lane);
-        set(
-            &mut queue,
-            settings(lane, Order::Fifo).with(Special { credential: Some(credential), ..Special::default() }),
-        );
+    for lane in (1..=2).map(LaneId::from_raw) {
+        set(&mut queue, with_credential(lane, CREDENTIAL));
         admit(&mut queue, &delivery_in(lane, lane.raw()));
     }
     let first = send(&mut queue, NOW).expect("both may be sent");
-    assert!(
-        queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &Verdict::of(Cause::CredentialRejected), false).is_none()
-    );
+    assert!(queue.settle(NOW, ROLL, DeliveryId::from_raw(first), &REJECTED, false).is_none());
     assert_eq!(send(&mut queue, at(86_400)), None, "no further attempt is made with it");
     assert_eq!(queue.breakers(at(1)).len(), 1);
-    queue.replaced(at(86_400), credential);
+    queue.replaced(at(86_400), CREDENTIAL);
     let mut sent = exchange(&mut queue, at(86_400), &OK, 10);
     sent.sort_unstable();
     assert_eq!(sent, [1, 2]);
@@ -161,28 +130,21 @@ fn a_refused_credential_holds_all_its_lanes_until_it_is_replaced() {
 
 #[test]
 fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
-    let credential = CredentialId::from_raw(9);
     let mut queue = Scheduler::new(Limits::default());
-    let settings_of = |lane: LaneId| {
-        let special = Special { credential: Some(credential).filter(|_| lane.raw() < 3), ..Special::default() };
-        settings(lane, Order::Fifo).with(special)
-    };
-    for lane in [1, 2, 3] {
-        set(&mut queue, settings_of(LaneId::from_raw(lane)));
+    for lane in [1, 2] {
+        set(&mut queue, with_credential(LaneId::from_raw(lane), CREDENTIAL));
     }
+    set(&mut queue, settings(LaneId::from_raw(3), Order::Fifo));
     admit(&mut queue, &delivery_in(LaneId::from_raw(1), 10));
     let first = send(&mut queue, NOW).expect("nothing holds it");
     let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
     settle(&mut queue, NOW, first, &asked);
-    let explained = |queue: &Scheduler, id, lane| {
-        queue.explain(NOW, DeliveryId::from_raw(id), LaneId::from_raw(lane), State::Queued { due: NOW })
-    };
     for lane in [1, 2] {
         let row = delivery_in(LaneId::from_raw(lane), 20 + lane);
         assert_eq!(admit(&mut queue, &row), Admission::NoRoom, "lane {lane} waits behind the credential");
         queue.spilled(row.lane, row.tier, row.id);
-        set(&mut queue, settings_of(row.lane));
-        let Explained::Waits(hold) = explained(&queue, 20 + lane, lane) else { panic!("it waits") };
+        set(&mut queue, with_credential(row.lane, CREDENTIAL));
+        let hold = hold_of(&queue, NOW, row.lane, 20 + lane);
         assert_eq!(hold.why, Why::Credential);
         assert!(hold.until.is_some_and(|until| until >= NOW + seconds(60)), "{hold:?}");
     }
@@ -192,19 +154,15 @@ fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
 
 #[test]
 fn retry_after_holds_the_credential_that_was_used_not_the_one_that_replaced_it() {
-    let with = |number| {
-        let credential = Some(CredentialId::from_raw(number));
-        Arc::new(settings(LANE, Order::Fifo).with(Special { credential, ..Special::default() }))
-    };
     let mut queue = Scheduler::new(Limits::default());
-    queue.set_lane(NOW, &with(9));
+    set(&mut queue, with_credential(LANE, CREDENTIAL));
     admit(&mut queue, &delivery(1));
     let first = send(&mut queue, NOW).expect("nothing holds it");
-    queue.set_lane(NOW, &with(10));
+    set(&mut queue, with_credential(LANE, CredentialId::from_raw(10)));
     let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
     settle(&mut queue, NOW, first, &asked);
     let held: Vec<BreakerOf> = queue.breakers(NOW).iter().map(|breaker| breaker.of).collect();
-    assert_eq!(held, [BreakerOf::Shared(SharedGate::Credential(CredentialId::from_raw(9)))]);
+    assert_eq!(held, [BreakerOf::Shared(SharedGate::Credential(CREDENTIAL))]);
     admit(&mut queue, &delivery(2));
     assert_eq!(send(&mut queue, NOW), Some(2), "nothing holds the new credential");
 }
@@ -212,16 +170,13 @@ fn retry_after_holds_the_credential_that_was_used_not_the_one_that_replaced_it()
 /// How many of 400 lanes with one credential are tried before a gate of their host or provider opens, if each answer is
 /// an overload of this scope.
 fn tried_before_host_stops(scope: VerdictScope) -> usize {
-    let special = Special {
-        credential: Some(CredentialId::from_raw(9)),
-        region: Some(RegionId::from_raw(9)),
-        ..Special::default()
-    };
-    let origin = Some(OriginId::of("https://push.example.com"));
+    let region = Some(RegionId::from_raw(9));
+    let special = Special { credential: Some(CREDENTIAL), region, ..Special::default() };
+    let origin = OriginId::of("https://push.example.com");
     let mut queue = Scheduler::new(Limits::default());
     for id in 1..=400 {
         let lane = LaneId::from_raw(id);
-        set(&mut queue, LaneSettings { origin, ..settings(lane, Order::Fifo) }.with(special.clone()));
+        set(&mut queue, at_origin(lane, origin).with(special.clone()));
         admit(&mut queue, &delivery_in(lane, id));
     }
     exchange(&mut queue, NOW, &Verdict { scope, ..Verdict::of(Cause::TooManyRequests) }, 400).len()
@@ -237,15 +192,11 @@ fn overload_of_one_credential_does_not_count_against_its_host_or_provider() {
 
 #[test]
 fn later_retry_after_never_shortens_the_hold_of_a_credential() {
-    let with_credential = Special { credential: Some(CredentialId::from_raw(9)), ..Special::default() };
     let asked = |wait| Verdict { scope: VerdictScope::Credential, ..asking(seconds(wait)) };
-    let refused = Verdict::of(Cause::CredentialRejected);
-    for (first, second) in [(refused, asked(5)), (asked(600), asked(5))] {
+    for (first, second) in [(REJECTED, asked(5)), (asked(600), asked(5))] {
         let mut queue = Scheduler::new(Limits::default());
-        set(&mut queue, settings(LANE, Order::Fifo).with(with_credential.clone()));
-        for id in [1, 2] {
-            admit(&mut queue, &delivery(id));
-        }
+        set(&mut queue, with_credential(LANE, CREDENTIAL));
+        admit_all(&mut queue, [1, 2]);
         let flights = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|sent| sent.expect("nothing holds them"));
         for (id, verdict) in flights.iter().zip([first, second]) {
             queue.settle(NOW, ROLL, DeliveryId::from_raw(*id), &verdict, false);
@@ -257,10 +208,9 @@ fn later_retry_after_never_shortens_the_hold_of_a_credential() {
 #[test]
 fn probes_that_are_asked_to_slow_down_do_not_end_the_hold_of_a_credential() {
     let mut queue = Scheduler::new(Limits::default());
-    let credential = Some(CredentialId::from_raw(9));
     for id in 1..=6 {
         let lane = LaneId::from_raw(id);
-        set(&mut queue, settings(lane, Order::Fifo).with(Special { credential, ..Special::default() }));
+        set(&mut queue, with_credential(lane, CREDENTIAL));
         admit(&mut queue, &delivery_in(lane, id));
     }
     let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
@@ -272,19 +222,17 @@ fn probes_that_are_asked_to_slow_down_do_not_end_the_hold_of_a_credential() {
 
 #[test]
 fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential_held() {
-    let credential = CredentialId::from_raw(9);
-    let with_credential = Special { credential: Some(credential), ..Special::default() };
     let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
-    for (verdict, goes_on) in [(asked, true), (Verdict::of(Cause::CredentialRejected), false)] {
+    for (verdict, goes_on) in [(asked, true), (REJECTED, false)] {
         let mut before = Scheduler::new(Limits::default());
-        set(&mut before, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        set(&mut before, with_credential(LANE, CREDENTIAL));
         admit(&mut before, &delivery(1));
         send(&mut before, NOW).expect("nothing holds it");
         before.settle(NOW, ROLL, DeliveryId::from_raw(1), &verdict, false);
 
         let mut after = Scheduler::new(Limits::default());
         after.restore_breakers(NOW, &before.soft_breakers());
-        set(&mut after, settings(LANE, Order::Fifo).with(with_credential.clone()));
+        set(&mut after, with_credential(LANE, CREDENTIAL));
         admit(&mut after, &delivery(1));
         assert_eq!(send(&mut after, at(120)).is_some(), goes_on, "{verdict:?}");
     }
@@ -296,9 +244,9 @@ fn with_tenants(lanes: u64, tenants: u64, messages: u64) -> Scheduler {
     let mut queue = Scheduler::new(Limits::default());
     for number in 1..=lanes {
         let lane = LaneId::from_raw(number);
-        let origin = Some(OriginId::of(&format!("https://host-{number}.example.com")));
+        let origin = OriginId::of(&format!("https://host-{number}.example.com"));
         let tenant = TenantId::from_raw(1 + number % tenants);
-        set(&mut queue, LaneSettings { origin, tenant, ..settings(lane, Order::Fifo) });
+        set(&mut queue, LaneSettings { tenant, ..at_origin(lane, origin) });
         for id in 0..messages {
             admit(&mut queue, &delivery_in(lane, number * 100 + id));
         }
@@ -314,8 +262,8 @@ fn a_resolver_that_fails_for_many_hosts_holds_every_lane() {
         let tried = exchange(&mut queue, NOW, &no_names, 100);
         assert_eq!(tried.len(), 20, "with {tenants} tenants");
         let lane = LaneId::from_raw(7);
-        let held = queue.explain(at(1), DeliveryId::from_raw(705), lane, State::Queued { due: NOW });
-        assert!(matches!(held, Explained::Waits(Hold { why: Why::BreakerOpen, until: Some(_) })), "{held:?}");
+        let held = hold_of(&queue, at(1), lane, 705);
+        assert!(matches!(held, Hold { why: Why::BreakerOpen, until: Some(_) }), "{held:?}");
         assert!(exchange(&mut queue, at(26), &OK, 100).is_empty());
         // Probes show that the resolver works again, and every delivery is sent.
         let sent: usize = (27..240).map(|second| exchange(&mut queue, at(second), &OK, 100).len()).sum();
@@ -332,8 +280,7 @@ fn broken_names_of_one_tenant_do_not_hold_the_others() {
     while let Some(id) = send(&mut queue, NOW) {
         let fails = (id / 100) % 2 == 0;
         well += usize::from(!fails);
-        settle(&mut queue, NOW, id, if fails { &no_names } else { &OK });
-        queue.recorded(NOW, DeliveryId::from_raw(id));
+        finish(&mut queue, NOW, id, if fails { &no_names } else { &OK });
     }
     assert_eq!(well, 100);
 }

@@ -1,14 +1,7 @@
 //! No waiting delivery is forgotten: a held lane is always checked again, also if its gate, its settings or its budget
 //! change meanwhile. Each test is a regression test of a way to wait for ever.
 
-use super::gates::{OK, REFUSED, at, exchange, set};
 use super::*;
-use crate::flow::SharedGate;
-use crate::flow::breaker::BreakerState;
-use crate::id::{CredentialId, OriginId};
-
-const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
-const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
 
 /// Wakes the scheduler whenever it asks for it, and settles every attempt with this verdict. Returns the deliveries
 /// sent, and how often the scheduler was woken.
@@ -27,58 +20,32 @@ fn run(queue: &mut Scheduler, from: Timestamp, end: Timestamp, verdict: &Verdict
 }
 
 fn every(wait: u64, attempts: Option<u64>) -> Arc<Policy> {
-    let spec = PolicySpec {
-        strategy: Some("fixed".to_owned()),
-        base: Some(seconds(wait)),
-        cap: Some(seconds(wait.max(60))),
-        jitter: JitterSpec { kind: Some("none".to_owned()), share: None },
-        max_attempts: attempts,
-        ..PolicySpec::default()
-    };
+    let cap = Some(seconds(wait.max(60)));
+    let spec = PolicySpec { cap, max_attempts: attempts, ..PolicySpec::every(seconds(wait)) };
     Arc::new(Policy::build(&spec).expect("a valid policy"))
 }
 
 /// Two lanes of one host, 60 deliveries, and answers that open the host's breaker and no lane's.
 fn broken_host() -> (Scheduler, LaneSettings) {
     let mut queue = Scheduler::new(Limits::default());
-    let third = LaneSettings {
-        origin: Some(OriginId::of("https://example.com")),
-        ..settings(LaneId::from_raw(3), Order::Fifo)
-    };
+    let third = at_origin(LaneId::from_raw(3), OriginId::of("https://example.com"));
     for lane in 1..=3 {
         set(&mut queue, LaneSettings { lane: LaneId::from_raw(lane), ..third.clone() });
     }
     for id in 0..60 {
         admit(&mut queue, &delivery_in(LaneId::from_raw(1 + id % 2), id));
     }
-    let mut answered = 0;
-    while let Some(id) = send(&mut queue, NOW) {
-        answered += 1;
-        let verdict = if answered % 2 == 0 && answered > 2 { OK } else { REFUSED };
-        settle(&mut queue, NOW, id, &verdict);
-        queue.recorded(NOW, DeliveryId::from_raw(id));
-    }
+    answer_all(&mut queue, |nth, _| if nth % 2 == 0 && nth > 2 { OK } else { REFUSED });
     (queue, third)
 }
 
 /// A lane of which two of five attempts fail: too few for the breaker to open, enough for the retry budget to apply.
 fn failing() -> Scheduler {
     let mut queue = queue(Order::Fifo);
-    for id in 1..=200 {
-        admit(&mut queue, &delivery(id));
-    }
-    let mut answered = 0;
-    while let Some(id) = send(&mut queue, NOW) {
-        answered += 1;
-        settle(&mut queue, NOW, id, if answered % 5 < 2 { &REFUSED } else { &OK });
-        queue.recorded(NOW, DeliveryId::from_raw(id));
-    }
+    admit_all(&mut queue, 1..=200);
+    answer_all(&mut queue, |nth, _| if nth % 5 < 2 { REFUSED } else { OK });
     assert_eq!((queue.standing(NOW, LANE), queue.len()), (BreakerState::Closed, 80));
     queue
-}
-
-fn with_credential(lane: LaneId) -> LaneSettings {
-    settings(lane, Order::Fifo).with(Special { credential: Some(CREDENTIAL), ..Special::default() })
 }
 
 #[test]
@@ -98,11 +65,11 @@ fn rows_behind_the_window_are_read_once_their_host_has_recovered() {
 fn rows_behind_the_window_are_read_once_their_credential_is_replaced() {
     let mut queue = Scheduler::new(Limits::default());
     let (one, two) = (LaneId::from_raw(1), LaneId::from_raw(2));
-    set(&mut queue, with_credential(one));
+    set(&mut queue, with_credential(one, CREDENTIAL));
     admit(&mut queue, &Delivery { lane: one, ..delivery(1) });
     assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1), [1]);
     queue.spilled(two, Tier::Promotional, DeliveryId::from_raw(2));
-    set(&mut queue, with_credential(two));
+    set(&mut queue, with_credential(two, CREDENTIAL));
     assert_eq!(queue.next_page(at(1)), None);
     queue.replaced(at(2), CREDENTIAL);
     assert_eq!(run(&mut queue, at(2), at(3_600), &OK).0, [1]);
@@ -133,8 +100,7 @@ fn a_probe_is_counted_although_its_endpoint_moved_to_another_host() {
     let elsewhere = Some(OriginId::of("https://elsewhere.example.com"));
     let moved = LaneSettings { lane: LaneId::from_raw(1 + probe % 2), origin: elsewhere, ..third };
     queue.set_lane(at(40), &Arc::new(moved));
-    settle(&mut queue, at(41), probe, &OK);
-    queue.recorded(at(41), DeliveryId::from_raw(probe));
+    finish(&mut queue, at(41), probe, &OK);
     run(&mut queue, at(41), at(86_400), &OK);
     assert!(queue.is_empty(), "{:?}", queue.breakers(at(86_400)));
 }
@@ -146,8 +112,7 @@ fn retries_that_wait_do_not_keep_fresh_messages_out() {
     for id in 1..=2_000 {
         assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken, "{} in the window", queue.len());
         if let Some(sent) = send(&mut queue, NOW) {
-            settle(&mut queue, NOW, sent, if id % 5 < 2 { &REFUSED } else { &OK });
-            queue.recorded(NOW, DeliveryId::from_raw(sent));
+            finish(&mut queue, NOW, sent, if id % 5 < 2 { &REFUSED } else { &OK });
         }
     }
 }
@@ -156,9 +121,7 @@ fn retries_that_wait_do_not_keep_fresh_messages_out() {
 fn a_recovery_with_nothing_left_to_send_is_dropped_and_sets_no_timers() {
     let mut queue = queue(Order::Fifo);
     set(&mut queue, LaneSettings { policy: every(2, Some(1)), ..settings(LANE, Order::Fifo) });
-    for id in 1..=13 {
-        admit(&mut queue, &delivery(id));
-    }
+    admit_all(&mut queue, 1..=13);
     assert_eq!(exchange(&mut queue, NOW, &REFUSED, 10).len(), 10);
     let (sent, wakes) = run(&mut queue, NOW, at(86_400), &OK);
     assert_eq!((sent.len(), queue.len()), (3, 0));
@@ -169,7 +132,7 @@ fn a_recovery_with_nothing_left_to_send_is_dropped_and_sets_no_timers() {
 fn a_credential_that_an_operator_resets_is_probed_and_sends_again() {
     let mut queue = Scheduler::new(Limits::default());
     for lane in (1..=2).map(LaneId::from_raw) {
-        set(&mut queue, with_credential(lane));
+        set(&mut queue, with_credential(lane, CREDENTIAL));
         for n in 0..5 {
             admit(&mut queue, &delivery_in(lane, lane.raw() * 10 + n));
         }
@@ -182,10 +145,8 @@ fn a_credential_that_an_operator_resets_is_probed_and_sends_again() {
 #[test]
 fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
     let mut queue = queue(Order::Fifo);
-    set(&mut queue, with_credential(LANE));
-    for id in 1..=5 {
-        admit(&mut queue, &delivery(id));
-    }
+    set(&mut queue, with_credential(LANE, CREDENTIAL));
+    admit_all(&mut queue, 1..=5);
     let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both are due")));
     queue.settle(at(1), ROLL, both[0], &REJECTED, false);
     queue.replaced(at(2), CREDENTIAL);
@@ -196,7 +157,7 @@ fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
 #[test]
 fn without_gates_a_refused_credential_still_holds_its_lane() {
     let mut queue = Scheduler::new(Limits { protection: Protection::Off, ..Limits::default() });
-    set(&mut queue, with_credential(LANE));
+    set(&mut queue, with_credential(LANE, CREDENTIAL));
     admit(&mut queue, &delivery(1));
     assert_eq!(exchange(&mut queue, NOW, &REJECTED, 1_000).len(), 1);
 }

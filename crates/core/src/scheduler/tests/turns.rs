@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 
 use super::*;
 
-const OK: Verdict = Verdict::of(Cause::Ok);
-
 fn know(queue: &mut Scheduler, lane: u64) {
     let settings = settings(LaneId::from_raw(lane), Order::Fifo);
     queue.set_lane(NOW, &Arc::new(LaneSettings { tenant: TenantId::from_raw(lane), ..settings }));
@@ -18,11 +16,6 @@ fn arrive(queue: &mut Scheduler, lane: u64, nth: u64) {
 
 fn lane_of(id: u64) -> usize {
     usize::try_from(id / 1_000).expect("a few lanes")
-}
-
-fn end(queue: &mut Scheduler, now: Timestamp, id: u64) {
-    settle(queue, now, id, &OK);
-    queue.recorded(now, DeliveryId::from_raw(id));
 }
 
 /// Sends every delivery that can be sent now.
@@ -42,7 +35,7 @@ fn with_slow(lanes: u64, waiting: u64) -> Scheduler {
         arrive(&mut queue, lane, 0);
     }
     for id in send_all(&mut queue, NOW) {
-        end(&mut queue, KNOWN, id);
+        finish(&mut queue, KNOWN, id, &OK);
     }
     (1..=lanes).for_each(|lane| (1..=waiting).for_each(|nth| arrive(&mut queue, lane, nth)));
     queue
@@ -72,7 +65,7 @@ fn slow_lanes_take_turns_as_their_attempts_end() {
     for landing in 1..=100 {
         let now = KNOWN + seconds(2 * landing);
         let landed = under_way.pop_front().expect("nine are under way");
-        end(&mut queue, now, landed);
+        finish(&mut queue, now, landed, &OK);
         for id in send_all(&mut queue, now) {
             sent[lane_of(id)] += 1;
             under_way.push_back(id);
@@ -91,10 +84,10 @@ fn a_lane_that_becomes_slow_while_it_waits_is_skipped_like_other_slow_lanes() {
     assert_eq!(send_all(&mut queue, KNOWN), [20_000], "the last slot");
 
     let later = KNOWN + seconds(2);
-    end(&mut queue, later, 20_000);
+    finish(&mut queue, later, 20_000, &OK);
     assert_eq!(send_all(&mut queue, later), [], "the free slot is reserved for quick destinations");
     assert!(waits_for_slow_ones(&queue, later, 20_001));
-    end(&mut queue, later, slow[0]);
+    finish(&mut queue, later, slow[0], &OK);
     assert_eq!(send_all(&mut queue, later), [20_001]);
 }
 

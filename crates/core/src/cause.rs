@@ -46,11 +46,9 @@ impl Class {
 #[derive(Clone, Copy, Debug)]
 pub struct CauseEntry {
     pub cause: Cause,
-    /// Its stable code.
     pub code: &'static str,
     /// Its class, unless an endpoint overrides its status.
     pub class: Class,
-    /// What happened, in one line.
     pub meaning: &'static str,
 }
 

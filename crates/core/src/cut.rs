@@ -51,7 +51,6 @@ pub enum EndpointChange {
     Gone,
     /// Its receiver asked for no further deliveries.
     Disabled,
-    /// Its owner deleted it.
     Deleted,
 }
 

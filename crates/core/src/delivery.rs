@@ -61,7 +61,6 @@ impl Expiry {
         }
     }
 
-    /// Whether the delivery has expired at `now`.
     pub fn is_over(self, now: Timestamp) -> bool {
         self.at().is_some_and(|at| now >= at)
     }
@@ -102,7 +101,6 @@ pub struct Delivery {
     pub ack_within: Option<Duration>,
     /// A receipt came before the 2xx it belongs to: [`settle`] applies it.
     pub receipt_kept: bool,
-    /// Whether there is a smaller payload, and whether it is in use.
     pub compact: Compact,
 }
 

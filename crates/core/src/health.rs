@@ -90,7 +90,6 @@ pub enum HealthStep {
     Recovered,
 }
 
-/// Why an endpoint was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Everything failed for a day, and at least [`HARMED_MIN`] deliveries were lost or wait.

@@ -9,7 +9,6 @@ pub enum Why {
     Scheduled,
     /// Between two attempts, by the policy.
     Backoff,
-    /// The receiver answered with a `Retry-After`.
     RetryAfter,
     /// The destination is failing, and its retry budget is spent.
     RetryBudget,

@@ -104,7 +104,6 @@ pub struct Limits {
     pub per_queue: u32,
     /// The most deliveries in memory, over all queues.
     pub window: usize,
-    /// Whether destinations are protected from overload.
     pub protection: Protection,
     /// The rule for the breakers of origins without settings of their own.
     pub origin: BreakerRule,
@@ -132,7 +131,6 @@ enum Stage {
     Ready,
     /// Its due time has not come, or it awaits a receipt.
     Waiting,
-    /// It is being sent.
     InFlight,
     /// Its outcome is being made durable.
     Recording,
@@ -142,10 +140,8 @@ enum Stage {
 #[derive(Debug, Default)]
 pub struct Scheduler {
     limits: Limits,
-    /// The deliveries in memory.
     window: Window,
     lanes: Lanes,
-    /// The rows that are not in memory.
     backlog: Backlog,
     turns: Turns,
     pauses: WidePauses,

@@ -1,7 +1,6 @@
 //! A slab: values kept by small indices. An index is reused once its value is removed, so callers must not keep
 //! an index longer than the value.
 
-/// Values and their indices.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     entries: Vec<Option<T>>,

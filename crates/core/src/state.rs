@@ -115,7 +115,6 @@ impl Phase {
 }
 
 impl State {
-    /// The state's name.
     pub const fn phase(&self) -> Phase {
         match self {
             Self::Queued { .. } => Queued,

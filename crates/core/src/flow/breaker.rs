@@ -97,7 +97,6 @@ pub enum BreakerState {
     HalfOpen {
         /// How many probes in a row succeeded.
         successes: u8,
-        /// Whether a probe is in flight.
         probing: bool,
     },
 }
@@ -146,7 +145,6 @@ pub struct BreakerAnswer {
 /// A transition that an answer caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerChange {
-    /// From closed to open.
     Opened,
     /// From half-open to open: a probe failed.
     Reopened,

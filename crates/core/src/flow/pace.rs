@@ -43,7 +43,6 @@ pub struct Pace {
     /// Since when the rate has been at the limit of growth with good answers.
     at_most_since: Option<Timestamp>,
     bucket: Bucket,
-    /// When the rate last changed.
     stepped: Timestamp,
     /// When the pace last held a send back or the receiver answered 429 or 503.
     needed: Timestamp,
@@ -90,7 +89,6 @@ impl Pace {
         self.bucket.next_at(&limit(self.rate), now)
     }
 
-    /// Counts a send.
     pub fn take(&mut self, now: Timestamp) {
         // The caller has checked `next_at`: there is a token unless the clock was set back since.
         let _ = self.bucket.take(&limit(self.rate), now);

@@ -14,7 +14,6 @@ const HOURS: usize = 25;
 pub(super) struct HourCounts {
     /// Attempts whose outcome concerns the endpoint.
     pub(super) tried: u32,
-    /// Successful attempts.
     pub(super) taken: u32,
     /// Deliveries that died by the endpoint's fault.
     pub(super) ended: u16,
@@ -22,7 +21,6 @@ pub(super) struct HourCounts {
     pub(super) trips: u16,
 }
 
-/// The counts of a whole day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) tried: u64,
@@ -40,7 +38,6 @@ pub(super) struct DayCounts {
 }
 
 impl DayCounts {
-    /// The counts of the current hour.
     pub(super) fn hour(&mut self, now: Timestamp) -> &mut HourCounts {
         self.turn_to(now);
         &mut self.hours[place(self.latest)]

@@ -32,7 +32,6 @@ impl Jitter {
     /// The names of all kinds, as the API takes them.
     pub(super) const NAMES: [&str; 6] = ["none", "full", "equal", "decorrelated", "spread", "add"];
 
-    /// Its name in the API.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -16,9 +16,7 @@ pub const DEFAULT_PRESET: &str = PRESETS[0];
 /// The error for a policy name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    /// The name that was given.
     pub name: String,
-    /// A policy with a similar name, where there is one.
     pub nearest: Option<String>,
 }
 

@@ -16,7 +16,6 @@ use super::ratio::Ratio;
 use super::strategy::Strategy;
 use super::{Policy, Variant};
 
-/// The default of `base`.
 const BASE: Duration = Duration::from_secs(2);
 /// The default of `cap` where delays are computed. A list has no cap by default.
 const CAP: Duration = Duration::from_secs(60);
@@ -32,13 +31,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub const WAIT_MIN: Duration = Duration::from_millis(1);
 /// The longest wait: as long as the longest TTL and the default retention, after which no payload is left to send.
 pub const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// The highest value of `max_attempts`.
 pub const ATTEMPTS_MAX: u16 = 1_000;
 /// The most delays in a list: as many as the attempts can use.
 pub const DELAYS_MAX: usize = 1_000;
 /// The lowest `retry_after_max`. A `Retry-After` has whole seconds, so that with less none would be obeyed.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
-/// The highest `multiplier`.
 const MULTIPLIER_MAX: u32 = 1_000;
 /// The highest `min_volume` and `consecutive`: a breaker's window is 30 s and rarely has more answers.
 const BREAKER_ANSWERS_MAX: u16 = 10_000;
@@ -71,7 +68,6 @@ pub struct PolicySpec {
     pub window: Option<Duration>,
     /// The longest `Retry-After` that is obeyed in full. Default: 24 h.
     pub retry_after_max: Option<Duration>,
-    /// How each tier changes the waits.
     pub tiers: TiersSpec,
     /// When the endpoint's own breaker opens.
     pub breaker: BreakerSpec,

@@ -24,7 +24,6 @@ impl Strategy {
     /// The names of all strategies, as the API takes them.
     pub(super) const NAMES: [&str; 4] = ["fixed", "linear", "exponential", "list"];
 
-    /// Its name in the API.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Fixed { .. } => "fixed",

@@ -53,7 +53,6 @@ pub struct Recovery {
 pub enum Reset {
     /// Become half-open: probes are sent, and it closes when they succeed.
     Probe,
-    /// Close at once.
     Force,
 }
 

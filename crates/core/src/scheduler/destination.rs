@@ -200,7 +200,6 @@ impl DestinationState {
         self.breaker.standing(now) != BreakerState::Closed || self.breaker.is_failing(now)
     }
 
-    /// Whether a retry is waiting for the budget.
     pub(super) fn is_postponed(&self, tier: Tier, rank: Rank) -> bool {
         self.postponed[tier.index()].contains(rank)
     }

@@ -70,7 +70,6 @@ pub struct DeliveryChange {
 pub enum AfterRecord {
     /// The delivery has ended and left the window.
     Ended,
-    /// It waits in the window.
     Waits,
     /// It has left the window and must be read back from the store before this time.
     Left(Timestamp),

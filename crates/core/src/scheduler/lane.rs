@@ -294,7 +294,6 @@ impl Lane {
         self.holds.get_or_insert_default()
     }
 
-    /// Removes holds that have ended.
     pub(super) fn release(&mut self, now: Timestamp) {
         let Some(holds) = &mut self.holds else { return };
         holds.paused = holds.paused.filter(|hold| hold.holds(now));
@@ -321,7 +320,6 @@ impl Lane {
         self.in_flight < most
     }
 
-    /// The state of its own breaker.
     pub(super) fn breaker_state(&self, now: Timestamp) -> BreakerState {
         self.destination.as_ref().map_or(BreakerState::Closed, |destination| destination.breaker.standing(now))
     }

@@ -14,11 +14,9 @@ use crate::time::Timestamp;
 /// Which pause holds a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PausedBy {
-    /// The pause of the whole server.
     All,
     Tenant(TenantId),
     Origin(OriginId),
-    /// The pause of the lane itself.
     Lane,
 }
 

@@ -69,7 +69,6 @@ impl Timers {
         self.heap.pop().map(|Reverse((_, timer))| timer)
     }
 
-    /// The time of the earliest timer.
     pub(super) fn next_at(&self) -> Option<Timestamp> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }

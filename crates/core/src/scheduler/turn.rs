@@ -334,7 +334,6 @@ impl Turns {
         std::mem::take(&mut self.wakes)
     }
 
-    /// How many tenants are active.
     pub(super) fn tenants(&self) -> usize {
         self.index.len()
     }

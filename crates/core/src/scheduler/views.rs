@@ -38,7 +38,6 @@ pub enum BreakerScope {
 impl BreakerScope {
     pub const ALL: [Self; 5] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential, Self::Resolver];
 
-    /// Its name in metrics and the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Endpoint => "endpoint",

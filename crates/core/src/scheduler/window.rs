@@ -19,7 +19,6 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) delivery: Delivery,
-    /// The index of its lane.
     pub(super) lane: u32,
     /// Its index in `Window::in_flight` or `Window::recording`, by its stage.
     number: u32,
@@ -36,7 +35,6 @@ pub(super) struct Window {
     items: Slots<Item>,
     numbers: IdMap<DeliveryId, u32>,
     in_flight: Slots<Flight>,
-    /// Attempts in flight at slow destinations.
     slow_in_flight: u32,
     /// Deliveries whose outcome is being made durable.
     recording: Slots<DeliveryId>,

@@ -28,7 +28,6 @@ type Bucket = [u16; 3];
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnswerWindow {
-    /// The second of the newest bucket.
     newest: i64,
     sums: [u32; 3],
     /// Indexed by second modulo [`SECONDS`].

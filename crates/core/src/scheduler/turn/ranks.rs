@@ -38,7 +38,6 @@ pub(super) struct Ranks {
     /// How far the slow line fell behind the quick one while it was skipped. It does not catch up.
     left_behind: u64,
     pub(super) in_flight: u32,
-    /// How far the tier has advanced.
     pub(super) passed: u64,
 }
 

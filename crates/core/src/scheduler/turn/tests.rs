@@ -30,6 +30,13 @@ fn with_lanes(turn: &mut Turns, tenant: u64, lanes: u32) -> u32 {
     index
 }
 
+/// Two tenants with that many lanes each.
+fn two_tenants(first: u32, second: u32) -> (Turns, [u32; 2]) {
+    let mut turn = Turns::default();
+    let tenants = [(1, first), (2, second)].map(|(tenant, lanes)| with_lanes(&mut turn, tenant, lanes));
+    (turn, tenants)
+}
+
 /// A limit of slots for each tenant.
 fn capped(cap: u32) -> Room {
     Room { cap, ..FREE }
@@ -46,6 +53,12 @@ fn send(turn: &mut Turns, expected: Duration) -> TakenTurn {
     taken
 }
 
+/// Starts every attempt that may start at `now`.
+fn send_all(turn: &mut Turns, room: Room, now: Timestamp) -> Vec<TakenTurn> {
+    let next = || turn.take(room, now).inspect(|taken| turn.sent(*taken, USUAL, NOW));
+    std::iter::from_fn(next).collect()
+}
+
 /// Makes attempts one after the other; each lane waits again at once. `took` is the duration of an attempt, by tenant.
 fn picks(turn: &mut Turns, count: usize, expected: Duration, took: impl Fn(u32) -> Duration) -> Vec<TakenTurn> {
     let one = |_| {
@@ -55,6 +68,10 @@ fn picks(turn: &mut Turns, count: usize, expected: Duration, took: impl Fn(u32) 
         taken
     };
     (0..count).map(one).collect()
+}
+
+fn usual_picks(turn: &mut Turns, count: usize) -> Vec<TakenTurn> {
+    picks(turn, count, USUAL, |_| USUAL)
 }
 
 fn by_tier(picks: &[TakenTurn]) -> [usize; 3] {
@@ -80,7 +97,7 @@ fn with_tiers(tiers: &[Tier]) -> (Turns, u32) {
 #[test]
 fn tiers_are_picked_by_weight_and_the_lowest_gets_a_twentieth() {
     let (mut turn, _) = with_tiers(&Tier::ALL);
-    let picked = by_tier(&picks(&mut turn, 19_000, USUAL, |_| USUAL));
+    let picked = by_tier(&usual_picks(&mut turn, 19_000));
     assert!(picked[2] >= 19_000 / 20, "{picked:?}");
     assert!(picked[2] < 19_000 / 18, "no more than that: {picked:?}");
     assert_eq!(picked[0] / picked[1], 4, "{picked:?}");
@@ -90,24 +107,24 @@ fn tiers_are_picked_by_weight_and_the_lowest_gets_a_twentieth() {
 #[test]
 fn two_tiers_share_by_their_weights() {
     let (mut turn, _) = with_tiers(&[Tier::Transactional, Tier::Promotional]);
-    assert_eq!(by_tier(&picks(&mut turn, 500, USUAL, |_| USUAL)), [400, 100, 0]);
+    assert_eq!(by_tier(&usual_picks(&mut turn, 500)), [400, 100, 0]);
 }
 
 #[test]
 fn an_idle_tier_saves_nothing_up() {
     let (mut turn, tenant) = with_tiers(&[Tier::Transactional]);
-    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    usual_picks(&mut turn, 1_000);
     turn.join(Tier::Engagement, tenant, 1, Speed::Quick, NOW);
-    let picked = by_tier(&picks(&mut turn, 15, USUAL, |_| USUAL));
+    let picked = by_tier(&usual_picks(&mut turn, 15));
     assert_eq!(picked, [14, 0, 1], "it gets one pick, and then waits for its weight");
 }
 
 #[test]
 fn a_tier_with_new_work_is_picked_at_once() {
     let (mut turn, tenant) = with_tiers(&[Tier::Promotional, Tier::Engagement]);
-    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    usual_picks(&mut turn, 1_000);
     turn.join(Tier::Transactional, tenant, 1, Speed::Quick, NOW);
-    let first: Vec<Tier> = picks(&mut turn, 3, USUAL, |_| USUAL).iter().map(|taken| taken.tier).collect();
+    let first: Vec<Tier> = usual_picks(&mut turn, 3).iter().map(|taken| taken.tier).collect();
     assert!(first.contains(&Tier::Transactional), "{first:?}");
 }
 
@@ -178,7 +195,7 @@ fn the_other_tiers_share_the_rest_by_their_weights() {
 fn reserved_picks_cost_the_lowest_tier_at_most_one_turn() {
     let (mut turn, _) = with_tiers(&Tier::ALL);
     with_share_of_lowest(&mut turn, 50, 100, 1_000);
-    assert_eq!(by_tier(&picks(&mut turn, 40, USUAL, |_| USUAL))[2], 2);
+    assert_eq!(by_tier(&usual_picks(&mut turn, 40))[2], 2);
 }
 
 #[test]
@@ -197,22 +214,20 @@ fn the_wait_of_a_lane_counts_from_its_last_join() {
 fn lanes_of_a_tenant_take_turns() {
     let mut turn = Turns::default();
     with_lanes(&mut turn, 0, 3);
-    let lanes: Vec<u32> = picks(&mut turn, 6, USUAL, |_| USUAL).iter().map(|taken| taken.lane).collect();
+    let lanes: Vec<u32> = usual_picks(&mut turn, 6).iter().map(|taken| taken.lane).collect();
     assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
 fn a_tenant_with_many_lanes_gets_no_more_than_one_with_a_single_lane() {
-    let mut turn = Turns::default();
-    let (many, single) = (with_lanes(&mut turn, 1, 50), with_lanes(&mut turn, 2, 1));
-    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    let (mut turn, [many, single]) = two_tenants(50, 1);
+    let picked = usual_picks(&mut turn, 100);
     assert_eq!((count_of_tenant(&picked, many), count_of_tenant(&picked, single)), (50, 50));
 }
 
 #[test]
 fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
-    let mut turn = Turns::default();
-    let (slow, quick) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
+    let (mut turn, [slow, quick]) = two_tenants(1, 1);
     let took = |tenant| if tenant == slow { seconds(1) } else { USUAL };
     // The expected duration is the same for both; the charge is corrected when an attempt has ended.
     let picked = picks(&mut turn, 1_100, USUAL, took);
@@ -222,8 +237,7 @@ fn tenants_get_the_same_slot_time_not_the_same_number_of_turns() {
 
 #[test]
 fn attempts_in_flight_are_charged_with_their_expected_duration() {
-    let mut turn = Turns::default();
-    let (slow, quick) = (with_lanes(&mut turn, 1, 20), with_lanes(&mut turn, 2, 20));
+    let (mut turn, [slow, quick]) = two_tenants(20, 20);
     let mut sent = [0, 0];
     for _ in 0..11 {
         let taken = take(&mut turn);
@@ -240,17 +254,16 @@ fn tenants_share_by_their_weights() {
         turn.set(TenantSettings { weight_milli, ..TenantSettings::new(id(tenant)) }, NOW);
         with_lanes(&mut turn, tenant, 1)
     });
-    let picked = picks(&mut turn, 7_000, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 7_000);
     assert_eq!(tenants.map(|tenant| count_of_tenant(&picked, tenant)), [1_000, 2_000, 4_000]);
 }
 
 #[test]
 fn a_weight_that_changes_counts_from_then_on() {
-    let mut turn = Turns::default();
-    let (heavy, light) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    let (mut turn, [heavy, light]) = two_tenants(1, 1);
+    usual_picks(&mut turn, 1_000);
     turn.set(TenantSettings { weight_milli: 3_000, ..TenantSettings::new(id(1)) }, NOW);
-    let picked = picks(&mut turn, 400, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 400);
     assert_eq!((count_of_tenant(&picked, heavy), count_of_tenant(&picked, light)), (300, 100));
 }
 
@@ -259,7 +272,7 @@ fn a_weight_of_zero_counts_as_the_least_weight() {
     let mut turn = Turns::default();
     turn.set(TenantSettings { weight_milli: 0, ..TenantSettings::new(id(1)) }, NOW);
     let (least, usual) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    let picked = picks(&mut turn, 2_002, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 2_002);
     assert_eq!((count_of_tenant(&picked, least), count_of_tenant(&picked, usual)), (2, 2_000));
 }
 
@@ -267,9 +280,9 @@ fn a_weight_of_zero_counts_as_the_least_weight() {
 fn an_idle_tenant_saves_nothing_up() {
     let mut turn = Turns::default();
     let busy = with_lanes(&mut turn, 1, 1);
-    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    usual_picks(&mut turn, 1_000);
     let late = with_lanes(&mut turn, 2, 1);
-    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 100);
     assert!(count_of_tenant(&picked, late).abs_diff(count_of_tenant(&picked, busy)) <= 1, "{picked:?}");
 }
 
@@ -279,17 +292,16 @@ fn a_new_tenant_waits_for_at_most_one_turn_of_the_others() {
     for tenant in 1..=5 {
         with_lanes(&mut turn, tenant, 3);
     }
-    picks(&mut turn, 1_003, USUAL, |_| USUAL);
+    usual_picks(&mut turn, 1_003);
     let late = with_lanes(&mut turn, 6, 1);
-    assert!(count_of_tenant(&picks(&mut turn, 6, USUAL, |_| USUAL), late) >= 1);
+    assert!(count_of_tenant(&usual_picks(&mut turn, 6), late) >= 1);
 }
 
 #[test]
 fn slot_time_in_one_tier_does_not_count_in_another() {
-    let mut turn = Turns::default();
-    let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 1));
+    let (mut turn, tenants) = two_tenants(1, 1);
     turn.join(Tier::Transactional, tenants[0], 0, Speed::Quick, NOW);
-    let picked = picks(&mut turn, 500, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 500);
     let promotional: Vec<TakenTurn> = picked.into_iter().filter(|taken| taken.tier == TIER).collect();
     assert_eq!(tenants.map(|tenant| count_of_tenant(&promotional, tenant)), [50, 50]);
 }
@@ -298,13 +310,8 @@ fn slot_time_in_one_tier_does_not_count_in_another() {
 
 #[test]
 fn a_tenant_at_its_cap_continues_when_an_attempt_has_ended() {
-    let mut turn = Turns::default();
-    let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
-    let mut sent = Vec::new();
-    while let Some(taken) = turn.take(capped(4), NOW) {
-        turn.sent(taken, USUAL, NOW);
-        sent.push(taken);
-    }
+    let (mut turn, tenants) = two_tenants(10, 10);
+    let sent = send_all(&mut turn, capped(4), NOW);
     assert_eq!(tenants.map(|tenant| count_of_tenant(&sent, tenant)), [4, 4]);
     let held = Some(Hold { why: Why::Concurrency, until: None });
     assert_eq!([turn.holding(id(1), NOW), turn.holding(id(2), NOW)], [held, held]);
@@ -320,8 +327,7 @@ fn a_tenant_at_its_cap_continues_when_an_attempt_has_ended() {
 
 #[test]
 fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
-    let mut turn = Turns::default();
-    let (heavy, other) = (with_lanes(&mut turn, 1, 10), with_lanes(&mut turn, 2, 10));
+    let (mut turn, [heavy, other]) = two_tenants(10, 10);
     turn.set(TenantSettings { weight_milli: 100_000, ..TenantSettings::new(id(1)) }, NOW);
     let mut sent = Vec::new();
     for _ in 0..6 {
@@ -334,8 +340,7 @@ fn a_tenant_at_its_cap_does_not_keep_others_from_their_turns() {
 
 #[test]
 fn a_tenant_saves_nothing_up_while_it_is_at_its_cap() {
-    let mut turn = Turns::default();
-    let tenants = [1, 2].map(|tenant| with_lanes(&mut turn, tenant, 10));
+    let (mut turn, tenants) = two_tenants(10, 10);
     let first = send(&mut turn, USUAL);
     assert_eq!(first.tenant, tenants[0]);
     for _ in 0..1_000 {
@@ -346,7 +351,7 @@ fn a_tenant_saves_nothing_up_while_it_is_at_its_cap() {
         turn.join(TIER, taken.tenant, taken.lane, Speed::Quick, NOW);
     }
     turn.landed(first, USUAL, USUAL);
-    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 100);
     assert!(count_of_tenant(&picked, tenants[0]).abs_diff(50) <= 1, "{}", count_of_tenant(&picked, tenants[0]));
 }
 
@@ -365,21 +370,12 @@ fn an_inactive_tenant_is_removed() {
     let mut turn = Turns::default();
     with_lanes(&mut turn, 1, 10);
     let gone = with_lanes(&mut turn, 2, 1);
-    let mut sent = Vec::new();
-    while let Some(taken) = turn.take(capped(2), NOW) {
-        turn.sent(taken, USUAL, NOW);
-        sent.push(taken);
-    }
+    let sent = send_all(&mut turn, capped(2), NOW);
     assert_eq!(sent.len(), 3, "two of the first, one of the second");
     sent.iter().for_each(|taken| turn.landed(*taken, USUAL, USUAL));
 
     let mut holds = |after: Duration| {
-        let more: Vec<TakenTurn> = std::iter::from_fn(|| {
-            let taken = turn.take(capped(2), NOW + after)?;
-            turn.sent(taken, USUAL, NOW);
-            Some(taken)
-        })
-        .collect();
+        let more = send_all(&mut turn, capped(2), NOW + after);
         more.iter().for_each(|taken| turn.landed(*taken, USUAL, USUAL));
         more.len()
     };
@@ -410,10 +406,16 @@ fn limited(tenant: u64, rate: Rate) -> TenantSettings {
     TenantSettings { rate: Some(rate), ..TenantSettings::new(id(tenant)) }
 }
 
+/// The first tenant has this limit.
+fn with_limit(rate: Rate) -> Turns {
+    let mut turn = Turns::default();
+    turn.set(limited(1, rate), NOW);
+    turn
+}
+
 #[test]
 fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(10).with_burst(2)), NOW);
+    let mut turn = with_limit(Rate::per_second(10).with_burst(2));
     with_lanes(&mut turn, 1, 5);
     send(&mut turn, USUAL);
     send(&mut turn, USUAL);
@@ -433,8 +435,7 @@ fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
 
 #[test]
 fn the_end_of_an_attempt_gives_back_no_token() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     with_lanes(&mut turn, 1, 5);
     let taken = send(&mut turn, USUAL);
     assert_eq!(turn.take(FREE, NOW), None);
@@ -444,8 +445,7 @@ fn the_end_of_an_attempt_gives_back_no_token() {
 
 #[test]
 fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     let tenant = with_lanes(&mut turn, 1, 2);
     let had = |turn: &mut Turns| turn.tenant_mut(tenant).rings[TIER.index()].each_ref().map(|ring| ring.had);
     let before = had(&mut turn);
@@ -460,21 +460,19 @@ fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
 
 #[test]
 fn a_limited_tenant_does_not_keep_others_from_their_turns() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    let picked = picks(&mut turn, 50, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 50);
     assert_eq!((count_of_tenant(&picked, slow), count_of_tenant(&picked, free)), (1, 49));
 }
 
 #[test]
 fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    picks(&mut turn, 1_000, USUAL, |_| USUAL);
+    usual_picks(&mut turn, 1_000);
     turn.set(TenantSettings::new(id(1)), NOW);
-    let picked = picks(&mut turn, 100, USUAL, |_| USUAL);
+    let picked = usual_picks(&mut turn, 100);
     assert!(
         count_of_tenant(&picked, slow).abs_diff(count_of_tenant(&picked, free)) <= 2,
         "{}",
@@ -484,8 +482,7 @@ fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
 
 #[test]
 fn removing_a_rate_limit_lets_waiting_lanes_send() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     with_lanes(&mut turn, 1, 2);
     send(&mut turn, USUAL);
     assert_eq!(turn.take(FREE, NOW), None);
@@ -495,14 +492,13 @@ fn removing_a_rate_limit_lets_waiting_lanes_send() {
 
 #[test]
 fn a_tier_saves_nothing_up_while_its_tenants_are_blocked() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::per_second(1)), NOW);
+    let mut turn = with_limit(Rate::per_second(1));
     let urgent = turn.tenant(id(1), NOW);
     turn.join(Tier::Transactional, urgent, 0, Speed::Quick, NOW);
     with_lanes(&mut turn, 2, 1);
-    assert_eq!(by_tier(&picks(&mut turn, 1_000, USUAL, |_| USUAL)), [1, 999, 0]);
+    assert_eq!(by_tier(&usual_picks(&mut turn, 1_000)), [1, 999, 0]);
     turn.set(TenantSettings::new(id(1)), NOW);
-    let picked = by_tier(&picks(&mut turn, 100, USUAL, |_| USUAL));
+    let picked = by_tier(&usual_picks(&mut turn, 100));
     assert!(picked[0].abs_diff(80) <= 1 && picked[1].abs_diff(20) <= 1, "by weight again: {picked:?}");
 }
 
@@ -519,8 +515,7 @@ fn setting_the_same_rate_limit_again_does_not_fill_the_bucket() {
 
 #[test]
 fn a_tenant_with_a_bucket_that_is_not_full_is_not_removed() {
-    let mut turn = Turns::default();
-    turn.set(limited(1, Rate::milli(10)), NOW);
+    let mut turn = with_limit(Rate::milli(10));
     let tenant = with_lanes(&mut turn, 1, 1);
     let taken = send(&mut turn, USUAL);
     turn.landed(taken, USUAL, USUAL);

@@ -94,11 +94,11 @@ impl Concurrency {
     /// An attempt succeeded; `in_flight` counts it and the others that were in flight.
     pub fn succeeded(&mut self, now: Timestamp, took: Duration, in_flight: u16, most: u16) {
         self.learn(now, took);
+        self.limit = self.limit(most);
         if took >= DRAWN_OUT {
             self.overloaded(now);
             return;
         }
-        self.limit = self.limit(most);
         let in_use = u32::from(in_flight) * 2 >= u32::from(self.limit);
         if !in_use || self.limit >= most || !self.latency_holds() {
             return;

@@ -193,6 +193,13 @@ fn outcomes() -> impl Strategy<Value = Vec<(i64, u64, Outcome)>> {
     prop::collection::vec((time, took, outcome), 1..60)
 }
 
+#[test]
+fn drawn_out_success_leaves_the_limit_within_the_most() {
+    let mut limit = Concurrency::default();
+    limit.succeeded(at(0), DRAWN_OUT, 0, 1);
+    assert_eq!(limit.limit(u16::MAX), 1);
+}
+
 proptest! {
     #[test]
     fn no_sequence_of_outcomes_overflows_or_leaves_the_bounds(outcomes in outcomes()) {

@@ -21,14 +21,8 @@ pub use disk::FaultyDisk;
 
 /// The proofs of this crate; the others are the testkit's.
 pub const PROOFS: &[Proof] = &[
-    Proof {
-        name: "store-powercut",
-        shows: "power cuts under a real store: nothing acknowledged is lost, nothing damaged",
-        run: powercut::run,
-    },
-    Proof {
-        name: "store-faults",
-        shows: "every write and sync of a real store fails in turn: it stops clean or goes on, and loses nothing",
-        run: faults::run,
-    },
+    Proof::new("store-powercut", powercut::run)
+        .shows("power cuts under a real store: nothing acknowledged is lost, nothing damaged"),
+    Proof::new("store-faults", faults::run)
+        .shows("every write and sync of a real store fails in turn: it stops clean or goes on, and loses nothing"),
 ];

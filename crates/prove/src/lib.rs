@@ -154,3 +154,16 @@ pub struct Proof {
     /// Runs it. Progress goes to stderr; stdout is for the figures.
     pub run: fn(&Options) -> Findings,
 }
+
+impl Proof {
+    /// The proof with this name on the command line.
+    pub const fn new(name: &'static str, run: fn(&Options) -> Findings) -> Self {
+        Self { name, shows: "", run }
+    }
+
+    /// With the claim that it checks, in one line.
+    #[must_use]
+    pub const fn shows(self, shows: &'static str) -> Self {
+        Self { shows, ..self }
+    }
+}

@@ -59,43 +59,21 @@ pub fn repeat(seed: u64) -> String {
 }
 
 pub const PROOFS: &[Proof] = &[
-    Proof {
-        name: "schedules",
-        shows: "every jitter by statistics, the presets as documented, contention against known figures",
-        run: schedules::run,
-    },
-    Proof { name: "limits", shows: "no sliding second above its limit, also when the clock jumps", run: limits::run },
-    Proof {
-        name: "breakers",
-        shows: "breakers against a slow model, no false trips, a flapping endpoint left alone",
-        run: breakers::run,
-    },
-    Proof {
-        name: "fairness",
-        shows: "equal shares by slot-time, weights, quiet tenants beside noisy ones, no tier starved",
-        run: fairness::run,
-    },
-    Proof {
-        name: "outage",
-        shows: "twenty minutes of outage: the load on the receiver with naive retries, and with Posthaste",
-        run: outage::proof::run,
-    },
-    Proof {
-        name: "simulation",
-        shows: "the production loop under faults: no promise is broken in any seed",
-        run: simulation::run,
-    },
-    Proof { name: "determinism", shows: "a seed gives the same run in every process", run: simulation::determinism },
-    Proof {
-        name: "crash-points",
-        shows: "a crash at every effect of many scenarios loses nothing",
-        run: crash_points::run,
-    },
-    Proof {
-        name: "planted-bugs",
-        shows: "the oracle reports every bug on a list, and nothing while they are switched off",
-        run: planted::run,
-    },
+    Proof::new("schedules", schedules::run)
+        .shows("every jitter by statistics, the presets as documented, contention against known figures"),
+    Proof::new("limits", limits::run).shows("no sliding second above its limit, also when the clock jumps"),
+    Proof::new("breakers", breakers::run)
+        .shows("breakers against a slow model, no false trips, a flapping endpoint left alone"),
+    Proof::new("fairness", fairness::run)
+        .shows("equal shares by slot-time, weights, quiet tenants beside noisy ones, no tier starved"),
+    Proof::new("outage", outage::proof::run)
+        .shows("twenty minutes of outage: the load on the receiver with naive retries, and with Posthaste"),
+    Proof::new("simulation", simulation::run)
+        .shows("the production loop under faults: no promise is broken in any seed"),
+    Proof::new("determinism", simulation::determinism).shows("a seed gives the same run in every process"),
+    Proof::new("crash-points", crash_points::run).shows("a crash at every effect of many scenarios loses nothing"),
+    Proof::new("planted-bugs", planted::run)
+        .shows("the oracle reports every bug on a list, and nothing while they are switched off"),
 ];
 
 #[cfg(test)]

@@ -76,153 +76,70 @@ pub fn child(role: &str, args: &[&str]) -> ExitCode {
 
 /// Every proof of this crate.
 pub const PROOFS: &[Proof] = &[
-    Proof {
-        name: "purity",
-        shows: "the core builds without clock, dice, async or serde, and without `unsafe`",
-        run: purity::run,
-    },
-    Proof {
-        name: "core-speed",
-        shows: "the scheduler's cost of a delivery in instructions and memory, also with a million rows in the store",
-        run: core_speed::run,
-    },
-    Proof {
-        name: "sealed",
-        shows: "canaries in every field of the store: none readable in its files or log; moved values do not open",
-        run: sealed::run,
-    },
-    Proof {
-        name: "idempotency",
-        shows: "every idempotency key used many times at once, across kill -9: one message and one answer for each",
-        run: idempotency::run,
-    },
+    Proof::new("purity", purity::run)
+        .shows("the core builds without clock, dice, async or serde, and without `unsafe`"),
+    Proof::new("core-speed", core_speed::run)
+        .shows("the scheduler's cost of a delivery in instructions and memory, also with a million rows in the store"),
+    Proof::new("sealed", sealed::run)
+        .shows("canaries in every field of the store: none readable in its files or log; moved values do not open"),
+    Proof::new("idempotency", idempotency::run)
+        .shows("every idempotency key used many times at once, across kill -9: one message and one answer for each"),
     #[cfg(feature = "conformance")]
-    Proof {
-        name: "store-conformance",
-        shows: "every case of the contract on both stores; any history with crashes reads the same from both",
-        run: store_conformance::run,
-    },
+    Proof::new("store-conformance", store_conformance::run)
+        .shows("every case of the contract on both stores; any history with crashes reads the same from both"),
     #[cfg(feature = "conformance")]
-    Proof {
-        name: "erasure",
-        shows: "erased data cannot be recovered with the files and the master key, nor from an older copy",
-        run: erasure::run,
-    },
+    Proof::new("erasure", erasure::run)
+        .shows("erased data cannot be recovered with the files and the master key, nor from an older copy"),
     #[cfg(feature = "conformance")]
-    Proof {
-        name: "retry-tokens",
-        shows: "rows that are forged, moved or back-dated, or have swapped payloads: none is sent, all are quarantined",
-        run: retry_tokens::run,
-    },
-    Proof {
-        name: "store-kill9",
-        shows: "a process around the loop and the store is killed under eight producers: nothing acknowledged is lost",
-        run: store_kill9::run,
-    },
-    Proof {
-        name: "rotation",
-        shows: "the master key rotated under load and killed at every step: nothing lost, nothing left under the old one",
-        run: rotation::run,
-    },
-    Proof {
-        name: "backup",
-        shows: "backups under load, restored elsewhere: everything from before is there, nothing is sent until released",
-        run: backup::run,
-    },
-    Proof {
-        name: "store-backlog",
-        shows: "with millions of pending rows a delivery costs hardly more, a start takes no longer, no page is slow",
-        run: store_backlog::run,
-    },
-    Proof {
-        name: "mass-ends",
-        shows: "a request that ends millions of deliveries is answered at once, and none of them is sent afterwards",
-        run: mass_ends::run,
-    },
-    Proof {
-        name: "store-speed",
-        shows: "throughput of accept and settle beside a bare file with the same bytes and syncs, and their CPU cost",
-        run: store_speed::run,
-    },
-    Proof {
-        name: "audit-tamper",
-        shows: "an audit detects every change of the file by an attacker with a checkpoint; retention raises no alarm",
-        run: audit_tamper::run,
-    },
-    Proof {
-        name: "api",
-        shows: "every documented route over real HTTP, with requests that it accepts and requests that it refuses",
-        run: api::run,
-    },
-    Proof {
-        name: "isolation",
-        shows: "every route with an id: another tenant's id gets the same bytes as an id that does not exist",
-        run: isolation::run,
-    },
-    Proof {
-        name: "kill9",
-        shows: "the real binary is killed under producers that call its API: nothing acknowledged is lost",
-        run: kill9::run,
-    },
-    Proof {
-        name: "restart",
-        shows: "stopped under load and started again: nothing lost or sent twice; a fast start with a long backlog",
-        run: restart::run,
-    },
-    Proof {
-        name: "disk",
-        shows: "the real binary on a full disk, and on a failing one: it refuses and resumes, or exits with the reason",
-        run: failing_disk::run,
-    },
-    Proof {
-        name: "overload",
-        shows: "ten times more load than can be delivered: memory stays small and flat, refusals have a Retry-After",
-        run: overload::run,
-    },
-    Proof {
-        name: "idle",
-        shows: "CPU and memory of a server that is idle, and of one with ten million pending deliveries",
-        run: idle::run,
-    },
-    Proof {
-        name: "redaction",
-        shows: "canaries in every secret field, the log at trace: none in logs, metrics, errors or listings",
-        run: redaction::run,
-    },
-    Proof {
-        name: "signatures",
-        shows: "the official libraries verify the server's signatures, and reject every altered byte",
-        run: signatures::run,
-    },
-    Proof {
-        name: "thread",
-        shows: "the real binary over real sockets and a real file, with kill -9 in the middle",
-        run: thread::run,
-    },
-    Proof {
-        name: "bench",
-        shows: "cost and latency of a delivery, beside a bare client, the bare disk and an empty server",
-        run: bench::proof::run,
-    },
+    Proof::new("retry-tokens", retry_tokens::run).shows(
+        "rows that are forged, moved or back-dated, or have swapped payloads: none is sent, all are quarantined",
+    ),
+    Proof::new("store-kill9", store_kill9::run)
+        .shows("a process around the loop and the store is killed under eight producers: nothing acknowledged is lost"),
+    Proof::new("rotation", rotation::run).shows(
+        "the master key rotated under load and killed at every step: nothing lost, nothing left under the old one",
+    ),
+    Proof::new("backup", backup::run).shows(
+        "backups under load, restored elsewhere: everything from before is there, nothing is sent until released",
+    ),
+    Proof::new("store-backlog", store_backlog::run)
+        .shows("with millions of pending rows a delivery costs hardly more, a start takes no longer, no page is slow"),
+    Proof::new("mass-ends", mass_ends::run)
+        .shows("a request that ends millions of deliveries is answered at once, and none of them is sent afterwards"),
+    Proof::new("store-speed", store_speed::run)
+        .shows("throughput of accept and settle beside a bare file with the same bytes and syncs, and their CPU cost"),
+    Proof::new("audit-tamper", audit_tamper::run)
+        .shows("an audit detects every change of the file by an attacker with a checkpoint; retention raises no alarm"),
+    Proof::new("api", api::run)
+        .shows("every documented route over real HTTP, with requests that it accepts and requests that it refuses"),
+    Proof::new("isolation", isolation::run)
+        .shows("every route with an id: another tenant's id gets the same bytes as an id that does not exist"),
+    Proof::new("kill9", kill9::run)
+        .shows("the real binary is killed under producers that call its API: nothing acknowledged is lost"),
+    Proof::new("restart", restart::run)
+        .shows("stopped under load and started again: nothing lost or sent twice; a fast start with a long backlog"),
+    Proof::new("disk", failing_disk::run).shows(
+        "the real binary on a full disk, and on a failing one: it refuses and resumes, or exits with the reason",
+    ),
+    Proof::new("overload", overload::run)
+        .shows("ten times more load than can be delivered: memory stays small and flat, refusals have a Retry-After"),
+    Proof::new("idle", idle::run)
+        .shows("CPU and memory of a server that is idle, and of one with ten million pending deliveries"),
+    Proof::new("redaction", redaction::run)
+        .shows("canaries in every secret field, the log at trace: none in logs, metrics, errors or listings"),
+    Proof::new("signatures", signatures::run)
+        .shows("the official libraries verify the server's signatures, and reject every altered byte"),
+    Proof::new("thread", thread::run)
+        .shows("the real binary over real sockets and a real file, with kill -9 in the middle"),
+    Proof::new("bench", bench::proof::run)
+        .shows("cost and latency of a delivery, beside a bare client, the bare disk and an empty server"),
     #[cfg(feature = "conformance")]
-    Proof {
-        name: "ssrf",
-        shows: "a corpus of hostile targets is refused with the right codes, and no socket opens to a refused address",
-        run: ssrf::run,
-    },
-    Proof {
-        name: "outage-sockets",
-        shows: "a receiver that dies under load and returns is not flooded with retries, and everything arrives",
-        run: outage_sockets::run,
-    },
-    Proof {
-        name: "fan-out-lookup",
-        shows: "a message for one subject or tag costs the same with a thousand endpoints as with a million",
-        run: fan_out_lookup::run,
-    },
-    Proof {
-        name: "noisy-neighbour",
-        shows: "a tenant whose receivers never answer takes nothing from a hundred others",
-        run: noisy_neighbour::run,
-    },
+    Proof::new("ssrf", ssrf::run)
+        .shows("a corpus of hostile targets is refused with the right codes, and no socket opens to a refused address"),
+    Proof::new("outage-sockets", outage_sockets::run)
+        .shows("a receiver that dies under load and returns is not flooded with retries, and everything arrives"),
+    Proof::new("fan-out-lookup", fan_out_lookup::run)
+        .shows("a message for one subject or tag costs the same with a thousand endpoints as with a million"),
+    Proof::new("noisy-neighbour", noisy_neighbour::run)
+        .shows("a tenant whose receivers never answer takes nothing from a hundred others"),
 ];

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::plan::{RunPlan, Sabotage};
 use copy::Replica;
-use posthaste_prove::{CannotRun, Figure, Findings, Options};
+use posthaste_prove::{CannotRun, Context, Figure, Findings, Options};
 
 /// The environment variable that switches on a bug in the copy.
 const AWAKE: &str = "PLANTED_BUG";
@@ -156,13 +156,13 @@ fn folder() -> PathBuf {
 
 /// Cargo's target folder of this program. The copy is built in it too, so that common dependencies are not built again.
 fn target() -> Result<PathBuf, CannotRun> {
-    let here = std::env::current_exe().map_err(|error| CannotRun(format!("cannot find this program: {error}")))?;
+    let here = std::env::current_exe().context("cannot find this program")?;
     let target = here.ancestors().nth(2);
-    target.map(Path::to_owned).ok_or_else(|| CannotRun(format!("{} is not in a target folder", here.display())))
+    target.map(Path::to_owned).context(format!("{} is not in a target folder", here.display()))
 }
 
 fn read(path: &Path) -> Result<String, CannotRun> {
-    std::fs::read_to_string(path).map_err(|error| CannotRun(format!("cannot read {}: {error}", path.display())))
+    std::fs::read_to_string(path).context(format!("cannot read {}", path.display()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ pub mod against;
 mod certificate;
 mod client;
 mod comparison;
-mod disk;
 mod figures;
 pub mod part;
 mod process;
@@ -30,8 +29,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fixtures::synced::SyncedFile;
 use crate::prove::{CannotRun, Context};
-use disk::SyncedFile;
 use figures::{BenchFigures, ScenarioRounds};
 pub use scenario::BenchScenario;
 use server::{MeasuredServer, RoundLoad};
@@ -40,6 +39,8 @@ use server::{MeasuredServer, RoundLoad};
 const WARM_UP_SECONDS: u64 = 2;
 /// How long the bare client runs in each round.
 const BARE_SECONDS: u64 = 2;
+/// The size in bytes of an append to the bare file, about what a commit writes under load.
+const DISK_APPENDS: usize = 64 * 1024;
 /// How long the disk is measured in each round.
 const DISK_LASTS: Duration = Duration::from_secs(1);
 /// The journal's follower has caught up within this time after the last delivery.
@@ -169,12 +170,12 @@ async fn measure(
     let load = RoundLoad { rate, ..load };
 
     // The bare limit, the disk and a server without pending deliveries are measured in turn with the server.
-    let mut disk = SyncedFile::start(server.folder())?;
+    let mut disk = SyncedFile::create(&server.folder().join("bare"))?;
     let (offered_per_second, before) = (rate, server.usage()?);
     let (rounds, bare, of_empty) = (Vec::new(), Vec::new(), Vec::new());
     let mut measured = ScenarioRounds { scenario, offered_per_second, pending, rounds, bare, empty: of_empty, before };
     for number in 1..=settings.rounds {
-        disk.slice(DISK_LASTS)?;
+        disk.slice(DISK_LASTS, DISK_APPENDS)?;
         let bare = server.bare(&RoundLoad { seconds: BARE_SECONDS, ..load })?;
         if let Some(empty) = &mut empty {
             measured.empty.push(empty.round(&load).await?);
@@ -186,7 +187,7 @@ async fn measure(
         measured.rounds.push(round);
     }
     tokio::time::sleep(FOLLOWED_WITHIN).await;
-    BenchFigures::of(&measured, &mut server, disk.syncs()).await
+    BenchFigures::of(&measured, &mut server, &disk).await
 }
 
 async fn warm_up(mut server: MeasuredServer, load: &RoundLoad) -> Result<MeasuredServer, CannotRun> {

@@ -13,3 +13,4 @@ pub mod rss;
 pub mod seeder;
 pub mod served;
 pub(crate) mod statistics;
+pub(crate) mod synced;

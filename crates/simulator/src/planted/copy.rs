@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{patch, read};
-use posthaste_prove::CannotRun;
+use posthaste_prove::{CannotRun, Context};
 
 /// The files and folders that are copied.
 const PARTS: [&str; 5] = ["crates", "xtask", "Cargo.toml", "Cargo.lock", ".cargo"];
@@ -51,7 +51,7 @@ impl Replica {
             .arg("--target-dir")
             .arg(&self.target)
             .output()
-            .map_err(|error| CannotRun(format!("cannot start cargo: {error}")))?;
+            .context("cannot start cargo")?;
         if built.status.success() {
             return Ok(self.target.join("release/hunt"));
         }

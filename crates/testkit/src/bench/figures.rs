@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::comparison::Quartiles;
-use super::disk::DiskSyncs;
 use super::part::ClientResult;
 use super::scenario::BenchScenario;
 use super::server::{MeasuredRound, MeasuredServer, ServerUsage};
 use super::tally::ArrivalTimes;
+use crate::fixtures::synced::SyncedFile;
 use crate::prove::CannotRun;
 
 /// The figures of a scenario. A rate is the median over the rounds, a ratio of rates the median of the rounds' ratios,
@@ -50,6 +50,14 @@ pub(super) struct BenchFigures {
     pub(super) delivered_per_empty: Option<f64>,
 }
 
+/// The rate and latency of the disk's syncs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct DiskSyncs {
+    pub(super) per_second: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+}
+
 /// The measurements of a scenario.
 #[derive(Debug)]
 pub(super) struct ScenarioRounds {
@@ -69,7 +77,7 @@ impl BenchFigures {
     pub(super) async fn of(
         of: &ScenarioRounds,
         server: &mut MeasuredServer,
-        disk: DiskSyncs,
+        disk: &SyncedFile,
     ) -> Result<Self, CannotRun> {
         let (after, memory, arrival) = (server.usage()?, server.memory()?, server.arrival().await?);
         let (arrived, expected) = server.arrived().await?;
@@ -107,7 +115,7 @@ impl BenchFigures {
             rss_peak_mib: memory.peak_mib,
             written_bytes: ratio(after.written_bytes - of.before.written_bytes, delivered),
             syncs: ratio(after.commits - of.before.commits, delivered),
-            disk,
+            disk: DiskSyncs { per_second: disk.per_second(), p50_ms: disk.within_ms(50), p99_ms: disk.within_ms(99) },
             pending: of.pending,
             delivered_per_empty: (!of.empty.is_empty()).then(|| median(per_empty)),
         })

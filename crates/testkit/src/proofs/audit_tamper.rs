@@ -22,7 +22,7 @@ use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};
 
 use crate::fixtures::part;
-use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use world::AuditWorld;
 
 const FULL: u64 = 2_000;
@@ -159,7 +159,7 @@ async fn during_erasures(world: &AuditWorld) -> Result<Vec<(AuditReport, String)
         loop {
             let step = store.erase_step(session, erasure.number, now, Vec::new()).await?;
             reports.push((audit(copy.path(), &world.trust(now))?, format!("{whom:?}, {step:?}")));
-            let step = step.ok_or_else(|| CannotRun("the store does not know the erasure".to_owned()))?;
+            let step = step.context("the store does not know the erasure")?;
             if step.erasure.done.is_some() {
                 if step.erasure.deliveries == 0 {
                     return Err(CannotRun(format!("nothing was erased: {step:?}")));

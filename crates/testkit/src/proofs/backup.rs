@@ -29,7 +29,7 @@ use crate::fixtures::seeder;
 use crate::proofs::keyed::{self, BACKED_UP, BARE, DELIVERED, READY, RELEASED};
 use crate::proofs::rotation::{Heard, until};
 use crate::proofs::store_kill9::record::{self, TokenRecord};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 
 /// How long a restored copy is observed: without a pause it would send within a few milliseconds.
 const WATCHED: Duration = Duration::from_millis(400);
@@ -237,8 +237,7 @@ impl World {
     fn unpaused(&self, made: &Made) -> Result<u64, CannotRun> {
         let (elsewhere, _) = self.restored(made, "unpaused")?;
         let conn = Connection::open(keyed::data(&elsewhere).join("posthaste.db"));
-        conn.and_then(|conn| conn.execute("DELETE FROM pause", []))
-            .map_err(|error| CannotRun(format!("cannot remove the pause: {error}")))?;
+        conn.and_then(|conn| conn.execute("DELETE FROM pause", [])).context("cannot remove the pause")?;
         let (_node, _output) = start(&elsewhere)?;
         thread::sleep(WATCHED);
         Ok(record::count(&record::arrivals(&elsewhere)))
@@ -269,7 +268,7 @@ fn restored(from: &Path, data: &Path) -> Result<Restored, String> {
 fn is_sound(data: &Path) -> Result<bool, CannotRun> {
     let checked = Connection::open(data.join("posthaste.db"))
         .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)))
-        .map_err(|error| CannotRun(format!("a restored copy cannot be read: {error}")))?;
+        .context("a restored copy cannot be read")?;
     let verified = verify(data, &Trust::without_checkpoints(SystemClock::new().now()), |_| {})?;
     verified.report.findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(checked == "ok" && verified.report.is_clean())
@@ -294,5 +293,5 @@ fn unreadable(data: &Path, records: &[TokenRecord]) -> Result<usize, CannotRun> 
 fn pending(data: &Path) -> Result<u64, CannotRun> {
     let conn = Connection::open(data.join("posthaste.db"));
     let counted = conn.and_then(|conn| conn.query_row("SELECT count(*) FROM delivery", [], |row| row.get::<_, u32>(0)));
-    counted.map(u64::from).map_err(|error| CannotRun(format!("pending deliveries cannot be counted: {error}")))
+    counted.map(u64::from).context("pending deliveries cannot be counted")
 }

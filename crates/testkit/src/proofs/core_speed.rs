@@ -21,7 +21,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::fixtures::{part, statistics};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 use owner::LANES;
 use task::{SpeedTask, Task, Timed};
 use window::WindowContent;
@@ -177,7 +177,7 @@ impl Bench {
     fn timed(&self, load: SpeedTask, deliveries: u64) -> Result<Timed, CannotRun> {
         let task = Task::Time { load, warm_up: WARM_UP, deliveries };
         let line = output_of(part::command("core-speed")?.args(task.args()))?.out;
-        Timed::read(&line).ok_or_else(|| CannotRun(format!("{task:?} printed {line:?} and not its time")))
+        Timed::read(&line).context(format!("{task:?} printed {line:?} and not its time"))
     }
 
     fn bytes(&self, kept: WindowContent) -> Result<f64, CannotRun> {
@@ -201,7 +201,7 @@ impl Bench {
         valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
         valgrind.arg(std::env::current_exe()?).args([part::CHILD, "core-speed"]).args(task.args());
         let report = output_of(&mut valgrind)?.err;
-        instructions_in(&report).ok_or_else(|| CannotRun(format!("valgrind counted no instructions: {report}")))
+        instructions_in(&report).context(format!("valgrind counted no instructions: {report}"))
     }
 }
 
@@ -212,7 +212,7 @@ struct TextOutput {
 }
 
 fn output_of(command: &mut Command) -> Result<TextOutput, CannotRun> {
-    let output = command.output().map_err(|error| CannotRun(format!("cannot start {command:?}: {error}")))?;
+    let output = command.output().context(format!("cannot start {command:?}"))?;
     let text = TextOutput {
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),

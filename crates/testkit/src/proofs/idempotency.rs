@@ -20,7 +20,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};
 
 use crate::fixtures::part::ChildProcess;
-use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use twins::TwinAnswer;
 
 /// Rows read from the store at a time.
@@ -171,7 +171,7 @@ fn messages(data: &Path) -> Result<BTreeMap<u64, Vec<String>>, CannotRun> {
                 let message = store.message(row.delivery.message).await?;
                 let body = message.map(|message| String::from_utf8_lossy(&message.body).into_owned());
                 let key = body.and_then(|body| body.parse().ok());
-                let key = key.ok_or_else(|| CannotRun(format!("delivery {} has no message", row.delivery.id)))?;
+                let key = key.context(format!("delivery {} has no message", row.delivery.id))?;
                 found.entry(key).or_default().push(twins::answer(row.delivery.message));
             }
             after = page.rows.last().map(|row| row.delivery.id);

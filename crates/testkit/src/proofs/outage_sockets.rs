@@ -9,7 +9,6 @@
 //!
 //! The negative control is a sender that retries every message each second. It must miss the same bars.
 
-mod drawing;
 mod receiver;
 
 use std::collections::BTreeMap;
@@ -24,8 +23,8 @@ use tokio::time::Instant;
 
 use crate::fixtures::caller::{ApiConnection, call};
 use crate::fixtures::posthaste::{self, Launch, Posthaste};
+use crate::prove::chart::{self, LoadChart, LoadSeries, svg};
 use crate::prove::{CannotRun, Figure, Findings, Options};
-use drawing::Drawing;
 use receiver::{MortalReceiver, OutageLog};
 
 /// The pause of the negative control between two attempts.
@@ -220,15 +219,15 @@ fn figures(plan: &Plan, options: &Options, receiver: &OutageLog, sent: &[String]
 }
 
 fn draw(plan: &Plan, receiver: &OutageLog, back: Duration) -> io::Result<()> {
-    let drawing = Drawing {
-        title: format!("Arrivals a second, {} messages a second sent", plan.per_second),
-        outage: plan.healthy.as_secs()..back.as_secs(),
-        taken: receiver.per_second(),
-        refused: receiver.refused_per_second(),
-    };
-    eprintln!("{}", drawing.text());
+    let seconds = receiver.seconds();
+    let length = plan.length().max(Duration::from_secs(seconds.len() as u64));
+    let subtitle = format!("{} messages a second sent; the bar for a peak is twice that", plan.per_second);
+    let series = vec![LoadSeries { name: "arrivals".to_owned(), notes: Vec::new(), seconds }];
+    let peak_max = 2.0 * f64::from(plan.per_second);
+    let picture = LoadChart::around(plan.healthy..back, length, peak_max, subtitle, series);
+    eprintln!("{}", chart::terminal(&picture, chart::WIDTH));
     let file = target_folder().join("outage-sockets.svg");
-    std::fs::write(&file, drawing.svg())?;
+    std::fs::write(&file, svg::render(&picture))?;
     eprintln!("drawn in {}", file.display());
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 
 /// Runs the proof. There is no shorter form.
 pub fn run(_: &Options) -> Findings {
@@ -81,7 +81,7 @@ fn compile_command(root: &Path) -> Result<String, CannotRun> {
         return Err(CannotRun(format!("posthaste-core does not build alone:\n{log}")));
     }
     let command = log.lines().find(|line| line.contains("--crate-name posthaste_core"));
-    command.map(str::to_owned).ok_or_else(|| CannotRun(format!("cargo did not print how it built the core:\n{log}")))
+    command.map(str::to_owned).context(format!("cargo did not print how it built the core:\n{log}"))
 }
 
 /// How many other crates the compiler's command line names.
@@ -138,7 +138,7 @@ fn holds(code: &str, word: &str) -> bool {
 }
 
 fn output(command: &mut Command) -> Result<Output, CannotRun> {
-    command.output().map_err(|error| CannotRun(format!("cannot start {}: {error}", command.get_program().display())))
+    command.output().context(format!("cannot start {}", command.get_program().display()))
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> CannotRun {

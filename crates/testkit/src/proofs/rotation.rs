@@ -24,7 +24,7 @@ use crate::fixtures::part::{self, ChildProcess};
 use crate::fixtures::seeder;
 use crate::proofs::keyed::{self, BARE, DELIVERED, READY, ROTATED};
 use crate::proofs::store_kill9::record;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 
 /// If nothing has arrived for this long, the messages that are missing are lost: retries come sooner.
 const STANDS_STILL: Duration = Duration::from_secs(10);
@@ -153,7 +153,7 @@ impl World {
     fn note(&mut self) -> Result<(), CannotRun> {
         let text = fs::read_to_string(self.data().join(master_key_file())).unwrap_or_default();
         for line in text.lines() {
-            let key = MasterKey::parse(line).map_err(|why| CannotRun(format!("the file holds no key: {why}")))?;
+            let key = MasterKey::parse(line).context("the file holds no key")?;
             self.keys.insert(key.id(), line.to_owned());
         }
         let copy = self.folder.path().join("seen");
@@ -270,9 +270,9 @@ fn control(world: &World) -> Result<attacker::WrappedFound, CannotRun> {
         .wrapped
         .iter()
         .filter(|(wrapped, _)| attacker::wrapped_by(wrapped).is_some_and(|by| !current.contains(&by)));
-    let (wrapped, id) = old.next_back().ok_or_else(|| CannotRun("no key was ever rotated".to_owned()))?;
+    let (wrapped, id) = old.next_back().context("no key was ever rotated")?;
     let conn = Connection::open(copy.join("posthaste.db"));
     conn.and_then(|conn| conn.execute("INSERT OR REPLACE INTO master_wrapped_0 VALUES (?1, ?2)", (id, wrapped)))
-        .map_err(|error| CannotRun(format!("cannot restore an old wrapped key: {error}")))?;
+        .context("cannot restore an old wrapped key")?;
     attack(&copy, world)
 }

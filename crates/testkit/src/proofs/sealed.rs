@@ -37,7 +37,7 @@ use posthaste_store::{
 
 use crate::fixtures::part;
 use crate::master_key;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 
 /// How many tenants share the store.
 const TENANTS: u64 = 4;
@@ -59,7 +59,7 @@ async fn prove(messages: u64) -> Findings {
     let under_load = copied(&data, &home.path().join("under_load"))?;
     let backup = home.path().join("backup");
     let made = back_up(&data, &backup, NOW, |_| true);
-    made.map_err(|why| CannotRun(format!("there is no backup to search: {why}")))?;
+    made.context("there is no backup to search")?;
     plant.store.close().await;
     let canaries = plant.canaries;
     fs::write(home.path().join("data/log"), log.text())?;
@@ -317,7 +317,7 @@ async fn moved_in_backup(backup: &Path, home: &Path) -> Result<(u64, u64), Canno
     let moved = moved(&altered)?;
     let data = home.join("restored");
     let restored = restore(&altered, &data, &[], NOW, |_| Ok(master_key()), |_| {}).await;
-    restored.map_err(|why| CannotRun(format!("a backup that matches its manifest is not restored: {why}")))?;
+    restored.context("a backup that matches its manifest is not restored")?;
     Ok((moved.len() as u64, opened(&data, &moved).await?))
 }
 

@@ -23,7 +23,7 @@ use posthaste_engine::connector::{ConnectionFault, Connector, Done, Settings};
 use posthaste_engine::target::Target;
 
 use crate::fixtures::authority::Authority;
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options};
 use corpus::{CorpusRow, SsrfCase};
 use network::{FixedNames, Site, Witness};
 
@@ -38,8 +38,7 @@ const DNS_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub fn run(options: &Options) -> Findings {
     let text = match &options.corpus {
-        Some(file) => fs::read_to_string(file)
-            .map_err(|error| CannotRun(format!("cannot read the corpus {}: {error}", file.display())))?,
+        Some(file) => fs::read_to_string(file).context(format!("cannot read the corpus {}", file.display()))?,
         None => CORPUS.to_owned(),
     };
     let rows = corpus::parse(&text).map_err(CannotRun)?;

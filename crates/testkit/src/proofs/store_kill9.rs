@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::fixtures::part::ChildProcess;
 use crate::fixtures::seeder;
-use crate::prove::{CannotRun, Figure, Findings, Options, count};
+use crate::prove::{CannotRun, Context, Figure, Findings, Options, count};
 use check::Books;
 use node::SLOTS;
 
@@ -100,7 +100,7 @@ impl World {
     }
 
     fn path(&self) -> Result<&str, CannotRun> {
-        self.folder.path().to_str().ok_or_else(|| CannotRun("the folder's name is not text".to_owned()))
+        self.folder.path().to_str().context("the folder's name is not text")
     }
 
     /// Starts the node and kills it: during its start, or a moment after `enough` messages have been acknowledged in

@@ -9,18 +9,16 @@
 //! the journal that of the follower thread, and hand-off the time of all other threads, callers included, without
 //! sealing and hashing, which are measured separately.
 
-mod bare;
-
 use std::time::Duration;
 
 use posthaste_store::sqlite::Commits;
 
-use crate::fixtures::busy::{self, Busy};
+use crate::fixtures::busy::{self, Busy, LOGICAL_BYTES};
 use crate::fixtures::cpu::Cpu;
 use crate::fixtures::seeder;
 use crate::fixtures::statistics::median;
+use crate::fixtures::synced::SyncedFile;
 use crate::prove::{Figure, Findings, Options};
-use bare::BareFile;
 
 const THROUGHPUT_BAR: f64 = 0.35;
 const MICROS_BAR: f64 = 25.0;
@@ -63,7 +61,7 @@ async fn measure(group: Group, rounds: usize) -> Findings {
     // Beside the seeded stores, on the disk of the build: a temporary folder may be in memory.
     let disk = tempfile::tempdir_in(seeder::shelf()?)?;
     let mut busy = Busy::start(&disk.path().join("store"), group.callers).await?;
-    let mut bare = BareFile::start(&disk.path().join("bare"))?;
+    let mut bare = SyncedFile::create(&disk.path().join("bare"))?;
     busy.slice(WARM_UP).await?;
     let (mut cpu, mut shares) = (Cpu::default(), Vec::new());
     let (mut rates, mut bare_rates) = (Vec::new(), Vec::new());
@@ -78,7 +76,8 @@ async fn measure(group: Group, rounds: usize) -> Findings {
         // The same bytes with the same number of syncs.
         let commits = busy.commits().since(&commits).count;
         let each = slice.deliveries.div_ceil(commits.max(1));
-        let bare_rate = bare.slice(SLICE, each)?.rate();
+        let bytes = usize::try_from(each * LOGICAL_BYTES).unwrap_or(usize::MAX);
+        let bare_rate = bare.slice(SLICE, bytes)? * each as f64;
         bare_rates.push(bare_rate);
         shares.push(slice.rate() / bare_rate);
     }
@@ -93,7 +92,7 @@ fn figures(
     deliveries: u64,
     Spent { cpu, hashing, sealing }: &Spent,
     (rates, bare_rates, shares): (&mut [f64], &mut [f64], &mut [f64]),
-    (commits, bare): (&Commits, &BareFile),
+    (commits, bare): (&Commits, &SyncedFile),
 ) -> Vec<Figure> {
     let each = |spent: Duration| spent.as_secs_f64() * 1e6 / deliveries.max(1) as f64;
     let (rate, bare_rate) = (median(rates), median(bare_rates));
@@ -117,8 +116,8 @@ fn figures(
         "  a commit's p50 {:.1} ms, p99 {:.1} ms; the disk's own {:.1} and {:.1} ms",
         millis(commits.within(0.5)),
         millis(commits.within(0.99)),
-        millis(bare.within(50)),
-        millis(bare.within(99)),
+        bare.within_ms(50),
+        bare.within_ms(99),
     );
     let name = |what: &str| format!("{what}_{}", group.rows);
     vec![

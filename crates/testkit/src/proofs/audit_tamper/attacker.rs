@@ -18,7 +18,7 @@ use posthaste_store::{JournalRow, Retention, RetentionOverride, RetentionPhase};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::chain::{self, JournalEntries};
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// Each tenant has one endpoint; endpoints have the odd numbers.
 const OUTCOMES_OF_TENANT: &str = "DELETE FROM outcome WHERE endpoint = 2 * ?1 - 1";
@@ -71,7 +71,7 @@ const WAYS: &[Way] = &[
 pub(crate) fn run(folder: &Path, checkpoint: &str, seed: &str) -> Result<(), CannotRun> {
     let seed: u64 = seed.parse()?;
     let conn = chain::open(folder)?;
-    let (old, _) = claimed(checkpoint).ok_or_else(|| CannotRun("this is no checkpoint".to_owned()))?;
+    let (old, _) = claimed(checkpoint).context("this is no checkpoint")?;
     let rows = chain::read(&conn)?;
     let ways = u64::try_from(WAYS.len()).unwrap_or(1);
     let (what, way) = WAYS[usize::try_from(seed % ways).unwrap_or(0)];

@@ -12,7 +12,7 @@ use posthaste_store::{Accepted, Message, Outbox, Session};
 use tokio::time::Instant;
 
 use crate::master_key;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 /// How often the two measurements take turns, so that other work of the machine affects both.
@@ -91,7 +91,7 @@ impl Producer<'_> {
                 biased;
                 made = &mut backup => {
                     let made = made?;
-                    made.map_err(|why| CannotRun(format!("there is no backup to measure: {why}")))?;
+                    made.context("there is no backup to measure")?;
                     break;
                 }
                 one = self.send() => took.push(one?),

@@ -3,14 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 pub(super) fn cpu_time() -> Result<Duration, CannotRun> {
     // The kernel updates its count when the thread yields.
     std::thread::yield_now();
     let text = read("/proc/thread-self/schedstat")?;
     let nanos = text.split_whitespace().next().and_then(|field| field.parse().ok());
-    nanos.map(Duration::from_nanos).ok_or_else(|| CannotRun(format!("schedstat begins with no number: {text}")))
+    nanos.map(Duration::from_nanos).context(format!("schedstat begins with no number: {text}"))
 }
 
 /// Bytes of memory that this process has written to, including the allocator's overhead. Exact, unlike the running
@@ -20,11 +20,11 @@ pub(super) fn memory() -> Result<u64, CannotRun> {
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-            .ok_or_else(|| CannotRun(format!("smaps_rollup has no {name}")))
+            .context(format!("smaps_rollup has no {name}"))
     };
     Ok((kib("Anonymous:")? + kib("Swap:")?) * 1_024)
 }
 
 fn read(path: &str) -> Result<String, CannotRun> {
-    fs::read_to_string(path).map_err(|error| CannotRun(format!("cannot read {path}, which Linux has: {error}")))
+    fs::read_to_string(path).context(format!("cannot read {path}, which Linux has"))
 }

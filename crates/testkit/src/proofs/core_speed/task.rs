@@ -6,7 +6,7 @@ use super::gauge;
 use super::heap::Heap;
 use super::owner::Owner;
 use super::window::WindowContent;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// A load to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
 
 /// Runs the task of these words, and prints the result.
 pub(crate) fn run(words: &[&str]) -> Result<(), CannotRun> {
-    let task = Task::read(words).ok_or_else(|| CannotRun(format!("{words:?} is not a task")))?;
+    let task = Task::read(words).context(format!("{words:?} is not a task"))?;
     println!("{}", task.run()?);
     Ok(())
 }

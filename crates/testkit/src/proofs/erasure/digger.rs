@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::fixtures::part;
 use crate::master_key;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// The bytes of a window. A shorter match could be a coincidence.
 pub const WINDOW: usize = 16;
@@ -34,7 +34,7 @@ fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
         let line = line?;
         let pair = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or_default(), 16);
         let bytes = (0..line.len()).step_by(2).map(pair).collect::<Result<_, _>>();
-        bytes.map_err(|error| CannotRun(format!("an input line is not hexadecimal: {error}")))
+        bytes.context("an input line is not hexadecimal")
     };
     io::stdin().lock().lines().map(bytes).collect()
 }

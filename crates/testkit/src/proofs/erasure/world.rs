@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::copied;
 use crate::master_key;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 use crate::receivers::recorder::{Behaviour, Recorder};
 
 /// The tenants of the people. The second tenant is erased as a whole.
@@ -203,7 +203,7 @@ impl ErasureWorld {
         let mut step = RetentionStep::of(RetentionPhase::Messages);
         while step.phase == RetentionPhase::Messages {
             let retained = store.retain(session, Retention::default(), now, step, Vec::new()).await?;
-            step = retained.next.ok_or_else(|| CannotRun("retention ended early".to_owned()))?;
+            step = retained.next.context("retention ended early")?;
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl ErasureWorld {
         let mut node = Node::start(data).await?;
         for (tenant, ids) in TENANTS.iter().zip(self.endpoints) {
             let held = Pause::new(PauseScope::Lane(lane_of(ids[3])), None);
-            node.engine.pause(held).await.map_err(|error| CannotRun(format!("{tenant:?}: {error}")))?;
+            node.engine.pause(held).await.context(format!("{tenant:?}"))?;
         }
         let count = self.people.0.len();
         for kind in 0..5 {

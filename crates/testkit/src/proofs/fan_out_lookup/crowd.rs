@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::posthaste::{Launch, Posthaste};
 use crate::fixtures::seeder::{self, CROWD, SeedShape, SeededTarget, THEN};
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 use crate::{MASTER_KEY, master_key};
 
 const TENANT: [(&str, &str); 1] = [("posthaste-tenant", CROWD)];
@@ -46,7 +46,7 @@ pub(super) fn drop_indexes(folder: &Path) -> Result<(), CannotRun> {
              ALTER TABLE unindexed RENAME TO endpoint_tag;",
         )
     });
-    dropped.map_err(|error| CannotRun(format!("the indexes cannot be dropped: {error}")))
+    dropped.context("the indexes cannot be dropped")
 }
 
 /// Changes the URL of some endpoints to this one, and starts the server.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use tokio::time::Instant;
 
+use crate::prove::chart::Second;
 use crate::receivers::{HttpReceiver, Responder, TimedResponse, field};
 
 pub(super) type MortalReceiver = HttpReceiver<OutageLog>;
@@ -41,13 +42,19 @@ impl OutageLog {
         lock(&self.refused).len()
     }
 
-    pub(super) fn per_second(&self) -> Vec<u32> {
-        per_second(lock(&self.arrived).iter().map(|arrival| arrival.at))
-    }
-
-    /// Connections reset in each second.
-    pub(super) fn refused_per_second(&self) -> Vec<u32> {
-        per_second(lock(&self.refused).iter().copied())
+    /// The requests and the connections that were reset, in each second.
+    pub(super) fn seconds(&self) -> Vec<Second> {
+        let mut seconds: Vec<Second> = Vec::new();
+        let arrived = self.arrived().into_iter().map(|arrival| (arrival.at, 0));
+        for (at, failed) in arrived.chain(lock(&self.refused).iter().map(|at| (*at, 1))) {
+            let index = usize::try_from(at.as_secs()).unwrap_or(usize::MAX).min(3_600);
+            if seconds.len() <= index {
+                seconds.resize(index + 1, Second::default());
+            }
+            seconds[index].tries += 1;
+            seconds[index].failed += failed;
+        }
+        seconds
     }
 
     /// The most arrivals within one second, from this time on.
@@ -57,18 +64,6 @@ impl OutageLog {
         let within_a_second = |from: usize| after[from..].iter().take_while(|at| **at < after[from] + 1.0).count();
         (0..after.len()).map(within_a_second).max().unwrap_or(0) as f64
     }
-}
-
-fn per_second(times: impl Iterator<Item = Duration>) -> Vec<u32> {
-    let mut seconds: Vec<u32> = Vec::new();
-    for at in times {
-        let index = usize::try_from(at.as_secs()).unwrap_or(usize::MAX).min(3_600);
-        if seconds.len() <= index {
-            seconds.resize(index + 1, 0);
-        }
-        seconds[index] += 1;
-    }
-    seconds
 }
 
 impl Responder for OutageLog {

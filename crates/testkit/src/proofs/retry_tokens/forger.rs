@@ -7,7 +7,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use crate::fixtures::part;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// The attacks, as SQL on the deliveries `?1` to `?2`. Deliveries of the attacked store have odd ids; the id of a
 /// delivery's message is one lower.
@@ -54,11 +54,10 @@ const DEEDS: &[(&str, &str)] = &[
 pub(crate) fn vandalise(file: &Path, deed: &str, first: &str, last: &str) -> Result<(), CannotRun> {
     part::end_with_input();
     let sql = DEEDS.iter().find(|(name, _)| *name == deed).map(|(_, sql)| *sql);
-    let sql = sql.ok_or_else(|| CannotRun(format!("unknown attack {deed}")))?;
-    let number = |text: &str| text.parse::<i64>().map_err(|error| CannotRun(format!("{text}: {error}")));
+    let sql = sql.context(format!("unknown attack {deed}"))?;
+    let number = |text: &str| text.parse::<i64>().context(text);
     let (first, last) = (number(first)?, number(last)?);
-    let changed =
-        write(file, sql, first, last).map_err(|error| CannotRun(format!("the attack {deed} failed: {error}")))?;
+    let changed = write(file, sql, first, last).context(format!("the attack {deed} failed"))?;
     println!("{changed}");
     Ok(())
 }

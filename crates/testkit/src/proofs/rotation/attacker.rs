@@ -13,7 +13,7 @@ use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{MasterKey, MasterKeyId, Masters};
 use rusqlite::Connection;
 
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// The bytes of a piece. Any sixteen consecutive bytes of a wrapped key contain at least one whole piece.
 const PIECE: usize = 8;
@@ -63,7 +63,7 @@ pub(crate) fn run(folder: &Path) -> Result<(), CannotRun> {
     }
     let owners = owners(folder)?;
     let old: HashSet<u32> = keys.iter().map(|key| key.id().raw()).collect();
-    let masters = Masters::newest_first(keys).ok_or_else(|| CannotRun("there is no former master key".to_owned()))?;
+    let masters = Masters::newest_first(keys).context("there is no former master key")?;
     let mut found = WrappedFound::default();
     for file in fs::read_dir(folder)? {
         let path = file?.path();

@@ -22,7 +22,7 @@ use crate::fixtures::part::{ChildProcess, end_with_input};
 use crate::fixtures::rss;
 use crate::fixtures::seeder::{SeededTarget, YOUNG};
 use crate::master_key;
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 /// One lane in this many is ended; its dead letters may be replayed or purged.
 const ONE_IN: u64 = 10;
@@ -169,7 +169,7 @@ async fn next_lives(
     let mut deliveries = Vec::new();
     for old in page.items.iter().filter_map(|item| item.found.ended()) {
         let message = store.message(old.message).await?;
-        let message = message.ok_or_else(|| CannotRun("a dead letter without its message".to_owned()))?;
+        let message = message.context("a dead letter without its message")?;
         *first += 1;
         let id = DeliveryId(Key::new(session.writer, *first));
         let delivery = Delivery::queued(id, old.message, old.endpoint, old.lane, old.tier, YOUNG);

@@ -315,24 +315,32 @@ impl DiskPath {
 
     /// Records that the file is deleted; `carry_out` deletes the real file.
     pub(crate) fn delete(&self, synced: bool, carry_out: impl FnOnce()) -> CallFate {
-        let mut state = locked(&self.disk);
-        if state.survivors.is_some() {
-            return CallFate::Dead;
-        }
-        let cut = state.count();
-        carry_out();
-        if let Some(file) = state.files.get_mut(&self.name) {
-            file.deleted();
-        }
-        if cut {
-            state.cut();
-            return CallFate::Dead;
-        }
-        if synced {
-            state.sync_folder();
-        }
-        CallFate::Done
+        change(&self.disk, |state, cut| {
+            carry_out();
+            if let Some(file) = state.files.get_mut(&self.name) {
+                file.deleted();
+            }
+            if synced && !cut {
+                state.sync_folder();
+            }
+            CallFate::Done
+        })
     }
+}
+
+/// Makes a change of the disk, which is told whether it is the last one before the power cut.
+fn change(disk: &Shared, make: impl FnOnce(&mut State, bool) -> CallFate) -> CallFate {
+    let mut state = locked(disk);
+    if state.survivors.is_some() {
+        return CallFate::Dead;
+    }
+    let cut = state.count();
+    let fate = make(&mut state, cut);
+    if cut {
+        state.cut();
+        return CallFate::Dead;
+    }
+    fate
 }
 
 /// Records what the store wrote again at its start. Before SQLite reads a log or a database, the store writes the
@@ -362,50 +370,36 @@ impl OpenFile {
 
     /// Records a write; `carry_out` writes the given bytes, which may be fewer, into the real file.
     pub(crate) fn write(&self, at: u64, bytes: &[u8], carry_out: impl FnOnce(&[u8])) -> CallFate {
-        let mut state = locked(&self.disk);
-        if state.survivors.is_some() {
-            return CallFate::Dead;
-        }
-        let cut = state.count();
-        let mut fate = CallFate::Done;
-        let mut written = bytes;
-        if let Some(kind) = state.strikes(DiskCall::Write) {
-            written = &bytes[..state.dice.usize(..bytes.len().max(1))];
-            fate = CallFate::Fails(kind);
-        }
-        let fitting = state.fitting(&self.name, at, written.len());
-        if fitting < written.len() {
-            written = &written[..fitting];
-            state.struck += 1;
-            fate = CallFate::Fails(FaultKind::Full);
-        }
-        carry_out(written);
-        if let Some(file) = state.files.get_mut(&self.name) {
-            file.write(usize::try_from(at).unwrap_or(usize::MAX), written);
-        }
-        if cut {
-            state.cut();
-            return CallFate::Dead;
-        }
-        fate
+        change(&self.disk, |state, _| {
+            let mut fate = CallFate::Done;
+            let mut written = bytes;
+            if let Some(kind) = state.strikes(DiskCall::Write) {
+                written = &bytes[..state.dice.usize(..bytes.len().max(1))];
+                fate = CallFate::Fails(kind);
+            }
+            let fitting = state.fitting(&self.name, at, written.len());
+            if fitting < written.len() {
+                written = &written[..fitting];
+                state.struck += 1;
+                fate = CallFate::Fails(FaultKind::Full);
+            }
+            carry_out(written);
+            if let Some(file) = state.files.get_mut(&self.name) {
+                file.write(usize::try_from(at).unwrap_or(usize::MAX), written);
+            }
+            fate
+        })
     }
 
     /// Records that the file is truncated to `len` bytes; `carry_out` truncates the real file.
     pub(crate) fn truncate(&self, len: u64, carry_out: impl FnOnce()) -> CallFate {
-        let mut state = locked(&self.disk);
-        if state.survivors.is_some() {
-            return CallFate::Dead;
-        }
-        let cut = state.count();
-        carry_out();
-        if let Some(file) = state.files.get_mut(&self.name) {
-            file.cut_to(usize::try_from(len).unwrap_or(usize::MAX));
-        }
-        if cut {
-            state.cut();
-            return CallFate::Dead;
-        }
-        CallFate::Done
+        change(&self.disk, |state, _| {
+            carry_out();
+            if let Some(file) = state.files.get_mut(&self.name) {
+                file.cut_to(usize::try_from(len).unwrap_or(usize::MAX));
+            }
+            CallFate::Done
+        })
     }
 
     /// Records a sync. The real file is not synced: these proofs do not cut the real disk's power.

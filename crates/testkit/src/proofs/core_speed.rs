@@ -10,7 +10,6 @@
 //! If valgrind is missing, the figures that need it are left out with a message; with `CI=true` the proof cannot be run
 //! then. The load is in `owner.rs`.
 
-mod gauge;
 mod heap;
 mod owner;
 mod rows;

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::fixtures::posthaste;
 use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::runtime;
+use crate::fixtures::served::{runtime, seeded_folder};
 use crate::fixtures::statistics::quantile;
 use crate::prove::{CannotRun, Figure, Findings, Options, count};
 use crate::receivers::{HttpReceiver, Responder, TimedResponse};
@@ -46,8 +46,7 @@ const ROWS_MAX: f64 = 10.0;
 pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let (many, messages) = if options.quick { (MANY_QUICK, MESSAGES_QUICK) } else { (MANY, MESSAGES) };
-    // Seeding has a runtime of its own.
-    let folders = [FEW, many, MANY_QUICK].map(|lanes| crowd::folder(SeedShape { rows: 0, lanes, of: Of::Endpoints }));
+    let folders = [FEW, many, MANY_QUICK].map(|lanes| seeded_folder(SeedShape { rows: 0, lanes, of: Of::Endpoints }));
     let [few_folder, many_folder, control_folder] = folders;
     let (few_folder, many_folder, control_folder) = (few_folder?, many_folder?, control_folder?);
     crowd::drop_indexes(control_folder.path())?;

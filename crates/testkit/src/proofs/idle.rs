@@ -13,7 +13,7 @@ use crate::fixtures::cpu::Cpu;
 use crate::fixtures::posthaste::{self, Launch};
 use crate::fixtures::rss;
 use crate::fixtures::seeder::{self, Of, SeedShape};
-use crate::fixtures::served::{folder, runtime};
+use crate::fixtures::served::{folder, runtime, seeded_folder};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use crate::receivers::counter::{Counter, Manners};
 
@@ -55,11 +55,7 @@ pub fn run(options: &Options) -> Findings {
     let binary = posthaste::binary()?;
     let mut figures = runtime()?.block_on(with_nothing_to_do(&binary, options))?;
     if !options.quick {
-        let folder = folder()?;
-        let data = folder.path().join("data");
-        std::fs::create_dir(&data)?;
-        // Seeding has a runtime of its own.
-        seeder::copy_into(PENDING, &data)?;
+        let folder = seeded_folder(PENDING)?;
         figures.extend(runtime()?.block_on(with_millions_waiting(&binary, folder.path()))?);
     }
     Ok(figures)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::fixtures::ledger::ProducerLoad;
 use crate::fixtures::posthaste::{self, Launch};
 use crate::fixtures::seeder::{Of, SeedShape};
-use crate::fixtures::served::{ServedResult, ServerUnderLoad, folder, runtime};
+use crate::fixtures::served::{ServedResult, ServerUnderLoad, folder, runtime, seeded_folder};
 use crate::prove::{Figure, Findings, Options, count};
 use crate::receivers::counter::Manners;
 
@@ -44,8 +44,7 @@ pub fn run(options: &Options) -> Findings {
     let size = if options.quick { QUICK } else { FULL };
     let binary = posthaste::binary()?;
     let mut figures = runtime()?.block_on(restarts(&binary, size.restarts, options))?;
-    // Seeding has a runtime of its own.
-    let folder = backlog::queued(size.queue)?;
+    let folder = seeded_folder(size.queue)?;
     figures.extend(runtime()?.block_on(backlog::prove(&binary, &folder, size.queue, size.kills, options))?);
     Ok(figures)
 }

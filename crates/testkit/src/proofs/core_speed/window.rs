@@ -1,5 +1,6 @@
 //! A full window of the default size, and its memory.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,9 @@ use posthaste_core::policy::Policy;
 use posthaste_core::scheduler::{Admission, Limits, RowIndex, Scheduler};
 use posthaste_core::time::Timestamp;
 
-use super::gauge;
 use super::owner::settings;
 use super::rows::{lane_id, tier_of};
-use crate::prove::CannotRun;
+use crate::prove::{CannotRun, Context};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowContent {
@@ -46,17 +46,17 @@ impl WindowContent {
     pub(super) fn bytes_each(self) -> Result<f64, CannotRun> {
         // One lane may fill the window here, because only the memory of deliveries and lanes is measured.
         let limits = Limits { per_queue: u32::MAX, ..Limits::default() };
-        let before = gauge::memory()?;
+        let before = memory()?;
         let after = match self {
             Self::Boxes => {
                 let boxes: Vec<Box<TooLarge>> = (0..limits.window).map(|_| Box::new([1; _])).collect();
-                let after = gauge::memory()?;
+                let after = memory()?;
                 std::hint::black_box(boxes);
                 after
             }
             _ => {
                 let queue = self.full(limits);
-                let after = gauge::memory()?;
+                let after = memory()?;
                 std::hint::black_box(queue);
                 after
             }
@@ -86,4 +86,16 @@ impl WindowContent {
         }
         queue
     }
+}
+
+/// Bytes of memory that this process has written to, including the allocator's overhead. Exact, unlike the running
+/// counts of `statm`.
+fn memory() -> Result<u64, CannotRun> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").context("smaps_rollup cannot be read")?;
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .context(format!("smaps_rollup has no {name}"))
+    };
+    Ok((kib("Anonymous:")? + kib("Swap:")?) * 1_024)
 }

@@ -7,11 +7,10 @@ use hyper::{Method, StatusCode};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{AuditStamp, Directory, Endpoint, EndpointPut, Outbox};
 use rusqlite::Connection;
-use tempfile::TempDir;
 
 use crate::fixtures::caller::ApiConnection;
 use crate::fixtures::posthaste::{Launch, Posthaste};
-use crate::fixtures::seeder::{self, CROWD, SeedShape, SeededTarget, THEN};
+use crate::fixtures::seeder::{CROWD, SeedShape, SeededTarget, THEN};
 use crate::prove::{CannotRun, Context};
 use crate::{MASTER_KEY, master_key};
 
@@ -24,15 +23,6 @@ const ROWS_READ: &str = "posthaste_recipient_rows_read_total";
 pub(super) enum Address {
     Subject,
     Tag,
-}
-
-/// A folder with a seeded store as its data.
-pub(super) fn folder(shape: SeedShape) -> Result<TempDir, CannotRun> {
-    let folder = crate::fixtures::served::folder()?;
-    let data = folder.path().join("data");
-    std::fs::create_dir(&data)?;
-    seeder::copy_into(shape, &data)?;
-    Ok(folder)
 }
 
 /// Drops the indexes of subjects and tags.

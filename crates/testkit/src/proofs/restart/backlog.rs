@@ -12,22 +12,13 @@ use crate::MASTER_KEY;
 use crate::fixtures::caller::call;
 use crate::fixtures::posthaste::{Launch, Posthaste};
 use crate::fixtures::seeder::{self, SeedShape};
-use crate::prove::{CannotRun, Figure, Findings, Options};
+use crate::prove::{Figure, Findings, Options};
 use crate::receivers::counter::{Counter, Manners};
 
 /// Deliveries that must arrive before a kill, so that the server is at work.
 const AT_WORK: usize = 200;
 /// The timeout of every wait; far beyond the bars.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder whose store has this backlog.
-pub(super) fn queued(queue: SeedShape) -> Result<TempDir, CannotRun> {
-    let folder = crate::fixtures::served::folder()?;
-    let data = folder.path().join("data");
-    std::fs::create_dir(&data)?;
-    seeder::copy_into(queue, &data)?;
-    Ok(folder)
-}
 
 /// Kills the server this many times. The slowest start counts.
 pub(super) async fn prove(

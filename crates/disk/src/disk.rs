@@ -328,7 +328,7 @@ impl DiskPath {
     }
 }
 
-/// Makes a change of the disk, which is told whether it is the last one before the power cut.
+/// Makes a change of the disk. `make` also gets whether the power is cut right after it.
 fn change(disk: &Shared, make: impl FnOnce(&mut State, bool) -> CallFate) -> CallFate {
     let mut state = locked(disk);
     if state.survivors.is_some() {

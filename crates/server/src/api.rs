@@ -55,7 +55,7 @@ use crate::request_id::RequestId;
 use crate::served::HttpCounters;
 pub use body::BODY_BYTES_MAX;
 use body::body;
-use caller::Door;
+use caller::{Caller, Door};
 use posthaste_core::policy::nearest;
 
 /// The result of a handler: a response, or a refusal.
@@ -217,15 +217,26 @@ fn only<S: Clone + Send + Sync + 'static>(allow: &'static str, routes: MethodRou
     routes.fallback(async move |uri: Uri| Problem::method(&uri, allow.trim_end_matches(", ")))
 }
 
-/// The parameter of a path, or a tuple of several. A path that is not UTF-8 is answered as an unknown route.
-pub struct PathName<T = String>(T);
+/// A request about the object that its path names: its caller, and the parameter of the path or a tuple of several.
+pub struct ByName<S, C, const SCOPE: u8, T = String> {
+    api: Arc<Api<S, C>>,
+    caller: Caller<SCOPE>,
+    name: T,
+}
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathName<T> {
+impl<S, C, const SCOPE: u8, T> FromRequestParts<Arc<Api<S, C>>> for ByName<S, C, SCOPE, T>
+where
+    S: Store,
+    C: Clock,
+    T: DeserializeOwned + Send,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let named = Path::<T>::from_request_parts(parts, state).await;
-        named.map(|Path(named)| Self(named)).map_err(|_| Problem::no_route(&parts.uri))
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, api).await?;
+        // A path that is not UTF-8 is answered as an unknown route.
+        let name = Path::from_request_parts(parts, api).await.map_err(|_| Problem::no_route(&parts.uri))?.0;
+        Ok(Self { api: Arc::clone(api), caller, name })
     }
 }
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE};
 use super::list::{ListPage, page};
 use super::switch::Reason;
-use super::{Answer, Api, ApiRef, PathName, body, json, no_parameters};
+use super::{Answer, Api, ApiRef, ByName, body, json, no_parameters};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
 use crate::problem::{Code, Problem};
@@ -94,9 +94,7 @@ async fn origin<S: Store, C: Clock>(
 
 /// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
 pub async fn reset<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<OPERATE>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, OPERATE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -104,10 +102,10 @@ pub async fn reset<S: Store, C: Clock>(
     let force = force.unwrap_or(false);
     let how = if force { Reset::Force } else { Reset::Probe };
     let visibility = caller.asks_for();
-    let meant = meant(&api, caller.sees(), &named).await?;
+    let meant = meant(&api, caller.sees(), &name).await?;
     for BreakerShown { of, .. } in api.engine.breakers().await? {
         let id = id(&api, of).await?;
-        if (id == named || Some(of) == meant)
+        if (id == name || Some(of) == meant)
             && is_visible(visibility, &lanes(&api, of).await?)
             && api.engine.reset_breaker(of, how, caller.by()).await?
         {

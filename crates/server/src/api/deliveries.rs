@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::caller::{Caller, READ, REPLAY};
 use super::list::{ListPage, ListQuery, page};
 use super::messages::{CONTENT, wants_content};
-use super::{Answer, Api, ApiRef, PathName, endpoints, json, no_body, switch};
+use super::{Answer, Api, ApiRef, ByName, endpoints, json, no_body, switch};
 use crate::openapi::{Operation, Parameter, parameter, returns};
 use crate::problem::{Code, Problem};
 use crate::value::{ApiDuration, ApiTime, ApiWord, TierChoice};
@@ -56,15 +56,10 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<DeliveryView>(200, "The delivery. Pauses, breakers and rate limits still apply to it.")]),
 ];
 
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ>,
-    PathName(public_id): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     let wants_content = wants_content(&uri, &caller)?;
     let unknown = || Problem::no_such("delivery");
-    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
+    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &name).ok_or_else(unknown)?;
     let view = api.engine.delivery(caller.sees(), DeliveryId(key)).await?.ok_or_else(unknown)?;
     let excerpts = if wants_content { api.engine.excerpts(DeliveryId(key)).await? } else { Vec::new() };
     shown(&api, caller.sees(), accepted_at, &view, &excerpts).await
@@ -146,16 +141,11 @@ fn state(name: &str) -> Result<Phase, Problem> {
 }
 
 /// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
-pub async fn retry<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<REPLAY>,
-    PathName(public_id): PathName,
-    request: Request,
-) -> Answer {
+pub async fn retry<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, request: Request) -> Answer {
     no_body(request).await?;
     let visibility = Visibility::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
-    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &public_id).ok_or_else(unknown)?;
+    let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &name).ok_or_else(unknown)?;
     let view = api.engine.retry(visibility, DeliveryId(key), caller.by()).await?.ok_or_else(unknown)?;
     if view.shown.delivery.state.is_terminal() {
         return Err(ended(view.shown.delivery.state));

@@ -30,7 +30,7 @@ use super::idempotency::{first, first_answer, keyed_body, made, replayed};
 use super::list::{ListPage, ListQuery, page};
 use super::messages::AcceptedView;
 use super::switch::{Reason, check_until};
-use super::{Answer, Api, ApiRef, PathName, body, json, messages, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, ByName, body, json, messages, no_body, no_parameters};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
@@ -159,29 +159,22 @@ fn answer(made: &MadeEndpoint) -> FirstAnswer {
     first_answer(StatusCode::CREATED, &shown.revealed(&webhook.secrets))
 }
 
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ>,
-    PathName(named): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let endpoint = find(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &name).await?;
     shown(&api, caller.sight(), &endpoint).await
 }
 
 /// `PATCH /v1/endpoints/{id}`: a field that is left out keeps its value, `null` sets it back to the default.
 pub async fn change<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, MANAGE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     caller.tenant()?;
     let mut tries = 0;
     loop {
-        let before = find(&api, caller.sees(), &named).await?;
+        let before = find(&api, caller.sees(), &name).await?;
         let mut endpoint = Endpoint { version: before.version + 1, ..(*before).clone() };
         let mut fields = BodyObject::read(&body)?;
         if fields.is_null("url") {
@@ -210,14 +203,12 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, MANAGE>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
     caller.tenant()?;
-    let endpoint = find(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &name).await?;
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
     let id = public_id(&api, &endpoint);
     tracing::info!(endpoint = id, ended, in_flight, "deleted an endpoint");
@@ -234,19 +225,14 @@ struct DeletedEndpointView {
 }
 
 /// `POST /v1/endpoints/{id}/pause`. After the answer nothing is sent there; new deliveries wait.
-pub async fn pause<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(named): PathName,
-    request: Request,
-) -> Answer {
+pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, request: Request) -> Answer {
     let body = body(request).await?;
     let mut fields = BodyObject::read_optional(&body)?;
     let PauseEndpointBody { until, reason } = PauseEndpointBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     fields.finish()?;
     caller.tenant()?;
-    let endpoint = find(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &name).await?;
     let scope = PauseScope::Lane(endpoint.lane);
     api.engine.pause(Pause { reason: reason.clone(), by: caller.by(), ..Pause::new(scope, until) }).await?;
     let id = public_id(&api, &endpoint);
@@ -257,9 +243,7 @@ pub async fn pause<S: Store, C: Clock>(
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
 /// disabled or gone endpoint active. Waiting deliveries are sent in their order.
 pub async fn enable<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, MANAGE>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
@@ -267,7 +251,7 @@ pub async fn enable<S: Store, C: Clock>(
     caller.tenant()?;
     let mut tries = 0;
     loop {
-        let endpoint = find(&api, caller.sees(), &named).await?;
+        let endpoint = find(&api, caller.sees(), &name).await?;
         tries += 1;
         match api.engine.enable_endpoint(&endpoint, caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}
@@ -293,16 +277,11 @@ struct EndpointPauseChangeView {
 }
 
 /// `POST /v1/endpoints/{id}/test`: sends a real, signed example message.
-pub async fn test<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(named): PathName,
-    request: Request,
-) -> Answer {
+pub async fn test<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, request: Request) -> Answer {
     let tenant = caller.tenant()?;
     let (body, key) = keyed_body(tenant.id, request).await?;
     BodyObject::read_optional(&body)?.finish()?;
-    let endpoint = find(&api, Visibility::Tenant(tenant.id), &named).await?;
+    let endpoint = find(&api, Visibility::Tenant(tenant.id), &name).await?;
     let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
         Ok(AcceptOutcome::Promised(promise)) => Ok(first(messages::answer(&promise))),
@@ -317,14 +296,9 @@ pub async fn test<S: Store, C: Clock>(
 }
 
 /// `GET /v1/endpoints/{id}/secret`: the keys that its receiver verifies with. The audit trail records the request.
-pub async fn secret<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<SECRETS>,
-    PathName(named): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn secret<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, SECRETS>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let endpoint = find(&api, caller.sees(), &named).await?;
+    let endpoint = find(&api, caller.sees(), &name).await?;
     let secrets = api.engine.secrets(&endpoint, caller.by()).await?;
     tracing::info!(endpoint = public_id(&api, &endpoint), "showed an endpoint's secrets");
     Ok(json(StatusCode::OK, &SecretsView::of(&secrets)))
@@ -332,9 +306,7 @@ pub async fn secret<S: Store, C: Clock>(
 
 /// `POST /v1/endpoints/{id}/secret/rotate`: a new secret signs, beside the older ones until the overlap is over.
 pub async fn rotate<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<SECRETS>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, SECRETS>,
     request: Request,
 ) -> Answer {
     let tenant = caller.tenant_id()?;
@@ -343,7 +315,7 @@ pub async fn rotate<S: Store, C: Clock>(
     let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer: rotated });
     let mut tries = 0;
     loop {
-        let endpoint = find(&api, Visibility::Tenant(tenant), &named).await?;
+        let endpoint = find(&api, Visibility::Tenant(tenant), &name).await?;
         tries += 1;
         match api.engine.rotate_secret(&endpoint, overlap.unwrap_or(OVERLAP), once.clone(), caller.by()).await {
             Err(NotMade::Stale) if tries < TRIES => {}

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::caller::{Caller, OPERATE, SECRETS};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiRef, PathName, no_body, tenants};
+use super::{Answer, Api, ApiRef, ByName, no_body, tenants};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
@@ -63,12 +63,10 @@ pub async fn make_operators<S: Store, C: Clock>(
 }
 
 pub async fn make_tenants<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<SECRETS>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, SECRETS>,
     request: Request,
 ) -> Answer {
-    let tenant = managed_tenant(&api, &caller, &named).await?;
+    let tenant = managed_tenant(&api, &caller, &name).await?;
     let maker = Maker { grant: caller.grant(KeyClass::Tenant), by: caller.by() };
     make(&api, Some(tenant), maker, request).await
 }
@@ -77,33 +75,24 @@ pub async fn list_operators<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Cal
     list(&api, None, &uri).await
 }
 
-pub async fn list_tenants<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<SECRETS>,
-    PathName(named): PathName,
-    uri: Uri,
-) -> Answer {
-    list(&api, Some(managed_tenant(&api, &caller, &named).await?), &uri).await
+pub async fn list_tenants<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, SECRETS>, uri: Uri) -> Answer {
+    list(&api, Some(managed_tenant(&api, &caller, &name).await?), &uri).await
 }
 
 pub async fn revoke_operators<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<OPERATE>,
-    PathName(id): PathName,
+    ByName { api, caller, name }: ByName<S, C, OPERATE>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    revoke(&api, None, &id, caller.by()).await
+    revoke(&api, None, &name, caller.by()).await
 }
 
 pub async fn revoke_tenants<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<SECRETS>,
-    PathName((named, id)): PathName<(String, String)>,
+    ByName { api, caller, name: (tenant, key) }: ByName<S, C, SECRETS, (String, String)>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    revoke(&api, Some(managed_tenant(&api, &caller, &named).await?), &id, caller.by()).await
+    revoke(&api, Some(managed_tenant(&api, &caller, &tenant).await?), &key, caller.by()).await
 }
 
 /// Finds the tenant in the path, if the caller may manage its keys.

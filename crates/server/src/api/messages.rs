@@ -29,7 +29,7 @@ use super::deliveries::{self, WaitingView};
 use super::idempotency::{first, first_answer, keyed_body, replayed};
 use super::list::{ListPage, ListQuery, page};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, ApiRef, PathName, json, new_message, no_body, parameters, quota};
+use super::{Answer, Api, ApiRef, ByName, json, new_message, no_body, parameters, quota};
 use crate::body_fields::Body;
 use crate::object::BodyObject;
 use crate::openapi::{Operation, Parameter, parameter, returns};
@@ -136,15 +136,10 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 }
 
 /// `GET /v1/messages/{id}`: the message with its state and its deliveries.
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ>,
-    PathName(id): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     let wants_content = wants_content(&uri, &caller)?;
     let unknown = || Problem::no_such("message");
-    let key = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
+    let key = api.engine.opened(IdKind::Message, &name).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (message, views) = api.engine.message(caller.sees(), key).await?.ok_or_else(unknown)?;
     let job = api.engine.job(caller.sees(), JobId(key.0)).await?;
     // A replayed delivery comes after the one it replays. The last of each lane counts for the message's state; the
@@ -173,15 +168,13 @@ pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) 
 }
 
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<REPLAY>,
-    PathName(id): PathName,
+    ByName { api, caller, name }: ByName<S, C, REPLAY>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
-    let id = api.engine.opened(IdKind::Message, &id).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
+    let id = api.engine.opened(IdKind::Message, &name).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
     let (ended, in_flight) =
         api.engine.cancel(Visibility::Tenant(tenant), id, caller.by()).await?.ok_or_else(unknown)?;
     Ok(json(StatusCode::OK, &CancellationView { ended, in_flight }))

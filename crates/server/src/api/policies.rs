@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::caller::{Caller, MANAGE, READ};
 use super::list::{ListPage, page};
-use super::{Answer, ApiRef, PathName, body, json, no_body, no_parameters, nothing};
+use super::{Answer, ApiRef, ByName, body, json, no_body, no_parameters, nothing};
 use crate::body_fields::{Body, FieldKind};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, no_answer, returns};
@@ -195,12 +195,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 }
 
 /// `GET /v1/policies/{name}`: a preset, the tenant's policy, or else the operator's of that name.
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ>,
-    PathName(name): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     if let Some(spec) = PolicySpec::preset(&name) {
         return Ok(json(StatusCode::OK, &PolicyView::preset(&name, &spec)));
@@ -215,12 +210,7 @@ pub async fn show<S: Store, C: Clock>(
 }
 
 /// `PUT /v1/policies/{name}`: creates or replaces it. Pending deliveries use it from their next attempt on.
-pub async fn put<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(name): PathName,
-    request: Request,
-) -> Answer {
+pub async fn put<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, request: Request) -> Answer {
     value::checked_name(&name).map_err(|detail| Problem::new(Code::InvalidParameter, format!("the name {detail}")))?;
     let body = body(request).await?;
     let mut fields = BodyObject::read(&body)?;
@@ -233,9 +223,7 @@ pub async fn put<S: Store, C: Clock>(
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
 pub async fn delete<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE>,
-    PathName(name): PathName,
+    ByName { api, caller, name }: ByName<S, C, MANAGE>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use super::caller::{Caller, READ, REPLAY};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, cause, page};
-use super::{Answer, Api, ApiRef, PathName, json, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, ByName, json, no_body, no_parameters};
 use crate::body_fields::{Body, FieldKind};
 use crate::object::BodyObject;
 use crate::openapi::{Operation, returns};
@@ -181,14 +181,9 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     Ok(page(&uri, data, next))
 }
 
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ>,
-    PathName(id): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let job = find(&api, caller.sees(), &id).await?;
+    let job = find(&api, caller.sees(), &name).await?;
     Ok(json(StatusCode::OK, &ReplayView::of(&api, &job).await?))
 }
 
@@ -199,32 +194,23 @@ async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, id: &
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
 
-pub async fn pause<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<REPLAY>,
-    PathName(id): PathName,
-    request: Request,
-) -> Answer {
-    change(&api, &caller, &id, request, JobState::Paused).await
+pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, request: Request) -> Answer {
+    change(&api, &caller, &name, request, JobState::Paused).await
 }
 
 pub async fn resume<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<REPLAY>,
-    PathName(id): PathName,
+    ByName { api, caller, name }: ByName<S, C, REPLAY>,
     request: Request,
 ) -> Answer {
-    change(&api, &caller, &id, request, JobState::Running).await
+    change(&api, &caller, &name, request, JobState::Running).await
 }
 
 /// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
 pub async fn cancel<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<REPLAY>,
-    PathName(id): PathName,
+    ByName { api, caller, name }: ByName<S, C, REPLAY>,
     request: Request,
 ) -> Answer {
-    change(&api, &caller, &id, request, JobState::Cancelled).await
+    change(&api, &caller, &name, request, JobState::Cancelled).await
 }
 
 /// Changes a replay's state. A replay that is in the state already stays so; for one that has ended it fails.

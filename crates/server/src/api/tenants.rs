@@ -25,7 +25,7 @@ use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
 use super::erasure::ErasedView;
 use super::idempotency::{first_answer, keyed_body, made};
 use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiRef, PathName, body, erasure, json, no_body, no_parameters};
+use super::{Answer, Api, ApiRef, ByName, body, erasure, json, no_body, no_parameters};
 use crate::body_fields::{Body, ParseValue};
 use crate::duration;
 use crate::object::BodyObject;
@@ -110,28 +110,21 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
     Ok(page(&uri, found.iter().map(|tenant| shown(&api, tenant)).collect(), next))
 }
 
-pub async fn show<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<READ_OWN>,
-    PathName(named): PathName,
-    uri: Uri,
-) -> Answer {
+pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ_OWN>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
-    let tenant = find_visible(&api, &caller, &named).await?;
+    let tenant = find_visible(&api, &caller, &name).await?;
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
 }
 
 /// `PATCH /v1/tenants/{t}`: a field that is left out keeps its value.
 pub async fn change<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<MANAGE_OWN>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, MANAGE_OWN>,
     request: Request,
 ) -> Answer {
     let body = body(request).await?;
     let mut tries = 0;
     loop {
-        let before = find_visible(&api, &caller, &named).await?;
+        let before = find_visible(&api, &caller, &name).await?;
         if !caller.is_operator() {
             only_its_own(&body)?;
         }
@@ -148,13 +141,11 @@ pub async fn change<S: Store, C: Clock>(
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
 pub async fn erase<S: Store, C: Clock>(
-    State(api): ApiRef<S, C>,
-    caller: Caller<OPERATE>,
-    PathName(named): PathName,
+    ByName { api, caller, name }: ByName<S, C, OPERATE>,
     request: Request,
 ) -> Answer {
     no_body(request).await?;
-    let tenant = find_visible(&api, &caller, &named).await?;
+    let tenant = find_visible(&api, &caller, &name).await?;
     erasure::erase(&api, tenant.id, ErasureTarget::Tenant, caller.by()).await
 }
 

@@ -58,6 +58,28 @@ use body::body;
 use caller::{Caller, Door};
 use posthaste_core::policy::nearest;
 
+/// What the files of most routes use.
+mod prelude {
+    pub(super) use axum::extract::{Request, State};
+    pub(super) use http::{StatusCode, Uri};
+    pub(super) use posthaste_crypto::public_id::IdKind;
+    pub(super) use posthaste_engine::clock::Clock;
+    pub(super) use posthaste_engine::engine::Visibility;
+    pub(super) use posthaste_store::Store;
+    pub(super) use schemars::JsonSchema;
+    pub(super) use serde::Serialize;
+
+    pub(super) use super::body::body;
+    pub(super) use super::caller::Caller;
+    pub(super) use super::list::{ListPage, ListQuery, page};
+    pub(super) use super::{Answer, Api, ApiRef, ByName, json, no_body, no_parameters};
+    pub(super) use crate::body_fields::Body;
+    pub(super) use crate::object::BodyObject;
+    pub(super) use crate::openapi::{Operation, Parameter, parameter, returns};
+    pub(super) use crate::problem::{Code, Problem};
+    pub(super) use crate::value::{ApiTime, ApiWord};
+}
+
 /// The result of a handler: a response, or a refusal.
 pub type Answer = Result<Response, Problem>;
 

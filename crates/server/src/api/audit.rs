@@ -5,25 +5,16 @@ mod about;
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
-use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, Key, TenantId};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::trail::TrailRange;
+use posthaste_store::JournalRow;
 use posthaste_store::journal::{EntryKind, JournalEntry};
-use posthaste_store::{JournalRow, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
 
-use super::caller::{Caller, OPERATE};
-use super::list::{ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiRef, json, no_parameters, tenants};
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, ApiWord};
+use super::caller::OPERATE;
+use super::list::not_ours;
+use super::prelude::*;
+use super::tenants;
 use about::{About, NamedObject, about};
 
 /// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.

@@ -1,27 +1,21 @@
 //! Batches: many messages in one request, a line each. Every line has its own idempotency key and is accepted or
 //! refused on its own; the answers have the order of the lines.
 
-use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, NotAccepted};
-use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::{Allowance, Tenant};
-use posthaste_store::Store;
-use schemars::JsonSchema;
 
 use super::body::{BODY_BYTES_MAX, lines};
-use super::caller::{Caller, SEND};
+use super::caller::SEND;
 use super::idempotency::{key_of_line, stands_for};
 use super::messages::{AcceptedView, answer};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, ApiRef, NDJSON, json_bytes, new_message, quota};
-use crate::body_fields::Body;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, returns_as};
-use crate::problem::{Code, Problem, RefusedLine};
+use super::prelude::*;
+use super::{NDJSON, json_bytes, new_message, quota};
+use crate::openapi::returns_as;
+use crate::problem::RefusedLine;
 
 /// The most messages in a request: all answers are held in memory until the last one is known.
 const LINES_MAX: usize = 1_000;

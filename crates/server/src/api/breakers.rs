@@ -1,27 +1,15 @@
 //! Breakers: lists those that are not closed, and resets one. For operators alone: a breaker may hold endpoints of
 //! several tenants.
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::BreakerState;
 use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Reset};
-use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
-use posthaste_store::{EndpointStatus, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::EndpointStatus;
 
-use super::caller::{Caller, OPERATE};
-use super::list::{ListPage, page};
+use super::caller::OPERATE;
+use super::prelude::*;
 use super::switch::Reason;
-use super::{Answer, Api, ApiRef, ByName, body, json, no_parameters};
-use crate::object::BodyObject;
-use crate::openapi::{Operation, returns};
-use crate::problem::{Code, Problem};
-use crate::value::ApiTime;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/breakers", "Lists the breakers that are not closed").scope("operate").answers(&[returns::<

@@ -9,16 +9,12 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use posthaste_core::id::TenantId;
 use posthaste_crypto::api_key::{ApiKeyScope, Denied, KeyClass};
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::access::{Grant, KnownKey, NotAdmitted};
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::tenants::Tenant;
-use posthaste_store::{ApiKeyRef, Store};
+use posthaste_store::ApiKeyRef;
 
-use super::Api;
 use super::endpoint_fields::Sight;
-use crate::problem::{Code, Problem};
+use super::prelude::*;
 
 pub(super) const TENANT: HeaderName = HeaderName::from_static("posthaste-tenant");
 

@@ -1,22 +1,13 @@
 //! Dead letters: lists deliveries that were given up. `GET /v1/deliveries/{id}` shows one with all its attempts, and
 //! `POST /v1/replays` sends it again.
 
-use axum::extract::State;
-use http::Uri;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
-use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter};
 
-use super::caller::{Caller, READ};
-use super::list::{ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiRef};
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::Problem;
-use crate::value::{ApiTime, TierChoice};
+use super::caller::READ;
+use super::list::not_ours;
+use super::prelude::*;
+use crate::value::TierChoice;
 
 const FILTERS: &[Parameter] = &[
     parameter::<String>("endpoint", "only dead letters of this endpoint, by id or uid"),

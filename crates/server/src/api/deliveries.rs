@@ -1,8 +1,6 @@
 //! Deliveries: listed, shown with their attempts and why they wait, and retried at once.
 
-use axum::extract::{Request, State};
 use bytes::Bytes;
-use http::{StatusCode, Uri};
 use posthaste_core::Why;
 use posthaste_core::cause::Cause;
 use posthaste_core::delivery::Delivery;
@@ -11,20 +9,14 @@ use posthaste_core::policy::told_nearest;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, Visibility};
-use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, Store, StoreError};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_engine::engine::ExplainedDelivery;
+use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, StoreError};
 
-use super::caller::{Caller, READ, REPLAY};
-use super::list::{ListPage, ListQuery, page};
+use super::caller::{READ, REPLAY};
 use super::messages::{CONTENT, wants_content};
-use super::{Answer, Api, ApiRef, ByName, endpoints, json, no_body, switch};
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime, ApiWord, TierChoice};
+use super::prelude::*;
+use super::{endpoints, switch};
+use crate::value::{ApiDuration, TierChoice};
 
 const FILTERS: &[Parameter] = &[
     parameter::<ApiWord<Phase>>("state", "only deliveries in this state"),

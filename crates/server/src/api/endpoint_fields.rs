@@ -10,14 +10,10 @@ use posthaste_core::scheduler::{OnDead, Order};
 use posthaste_crypto::signature::{Secret, SignatureScheme};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_store::{DisabledBy, Endpoint, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SigningSecret};
-use schemars::JsonSchema;
-use serde::Serialize;
 
+use super::prelude::*;
 use crate::duration;
-use crate::object::BodyObject;
-use crate::value::{
-    self, ApiDuration, ApiTime, ApiWord, Bounded, ChosenName, ShortText, Subject, TokenCount, Ttl, Uid, Words,
-};
+use crate::value::{self, ApiDuration, Bounded, ChosenName, ShortText, Subject, TokenCount, Ttl, Uid, Words};
 
 /// The default of `max_in_flight`.
 pub(super) const MAX_IN_FLIGHT: u16 = 20;

@@ -3,39 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::scheduler::OnDead;
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NotAccepted};
-use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NewSigning, NotMade};
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::tenants::Made;
 use posthaste_store::{
-    DeadLetterFilter, Endpoint, EndpointTarget, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, Store,
-    StoreError,
+    DeadLetterFilter, Endpoint, EndpointTarget, FirstAnswer, ListOrder, Pause, PauseScope, SigningSecret, StoreError,
 };
-use schemars::JsonSchema;
-use serde::Serialize;
 
-use super::caller::{Caller, MANAGE, READ, SECRETS};
+use super::caller::{MANAGE, READ, SECRETS};
 use super::endpoint_fields::{
     self, EndpointChangesBody, EndpointFacts, EndpointView, MAX_IN_FLIGHT, NewEndpointBody, STATUSES, Sight,
     SigningBody, SigningView,
 };
 use super::idempotency::{first, first_answer, keyed_body, made, replayed};
-use super::list::{ListPage, ListQuery, page};
+use super::messages;
 use super::messages::AcceptedView;
+use super::prelude::*;
 use super::switch::{Reason, check_until};
-use super::{Answer, Api, ApiRef, ByName, body, json, messages, no_body, no_parameters};
-use crate::body_fields::Body;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime};
+use crate::value::ApiDuration;
 
 /// The default overlap: older secrets keep signing for a day, in which the receiver can be given the new one.
 const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);

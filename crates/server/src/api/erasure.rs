@@ -1,17 +1,12 @@
 //! Erases subjects and tenants, for both routes.
 
-use http::StatusCode;
 use posthaste_core::id::TenantId;
-use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::NotDone;
 use posthaste_engine::erase::ErasureStarted;
-use posthaste_store::{ApiKeyRef, Erasure, ErasureTarget, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{ApiKeyRef, Erasure, ErasureTarget};
 
-use super::{Answer, Api, json};
-use crate::problem::{Problem, not_written};
-use crate::value::ApiTime;
+use super::prelude::*;
+use crate::problem::not_written;
 
 /// Erases a subject or a tenant. After the answer its data can no longer be read; its rows are removed in steps.
 pub(super) async fn erase<S: Store, C: Clock>(

@@ -6,23 +6,17 @@ use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{StatusCode, Uri};
-use posthaste_engine::clock::Clock;
 use posthaste_engine::metrics::{self, MetricsPage};
-use posthaste_store::{PauseScope, Store, StoreState};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{PauseScope, StoreState};
 use serde_json::Value;
 
-use super::caller::{Caller, OPERATE, READ};
-use super::{Answer, Api, ApiRef, json, json_bytes, no_parameters};
-use crate::openapi::{Operation, returns, returns_as};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, ApiWord};
+use super::caller::{OPERATE, READ};
+use super::json_bytes;
+use super::prelude::*;
+use crate::openapi::returns_as;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/healthz", "Liveness check").answers(&[returns::<LivenessView>(200, "The process runs.")]),

@@ -1,29 +1,19 @@
 //! API keys: operator keys and tenant keys are created, listed and revoked.
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
 use posthaste_crypto::api_key::{ApiKeyScope, ApiKeyScopes, KeyClass};
 use posthaste_crypto::digest::{self, Digest};
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::access::{Grant, KnownKey, MadeKey, NewKey};
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
-use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{ApiKeyRef, FirstAnswer, OPERATOR};
 
-use super::caller::{Caller, OPERATE, SECRETS};
+use super::caller::{OPERATE, SECRETS};
 use super::idempotency::{first_answer, keyed_body, made};
-use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiRef, ByName, no_body, tenants};
-use crate::body_fields::Body;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, no_answer, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{self, ApiTime, ApiWord, ShortText};
+use super::prelude::*;
+use super::tenants;
+use crate::openapi::no_answer;
+use crate::value::{self, ShortText};
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::post("/v1/keys", "Creates an operator key")

@@ -3,25 +3,19 @@
 use std::fmt;
 
 use axum::response::Response;
-use http::Uri;
+use http::HeaderMap;
 use http::header::{HeaderValue, LINK};
-use http::{HeaderMap, StatusCode};
 use posthaste_core::cause::Cause;
 use posthaste_core::id::Key;
 use posthaste_core::policy::nearest;
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::lists::ListId;
-use posthaste_store::{ListOrder, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::ListOrder;
 
-use super::{Api, json, parameters};
-use crate::openapi::{Parameter, parameter};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiWord, Bounded, Words};
+use super::parameters;
+use super::prelude::*;
+use crate::value::{Bounded, Words};
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 250;

@@ -1,17 +1,10 @@
 //! Rotates the master key while the server runs.
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
-use posthaste_engine::clock::Clock;
 use posthaste_engine::rotation::NotRotated;
-use posthaste_store::{Rotation, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::Rotation;
 
-use super::caller::{Caller, OPERATE};
-use super::{Answer, ApiRef, json, no_body, no_parameters};
-use crate::openapi::{Operation, returns};
-use crate::problem::{Code, Problem};
+use super::caller::OPERATE;
+use super::prelude::*;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/master-key/rotation", "Shows the progress of the master key's rotation")

@@ -6,35 +6,23 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::delivery::Expiry;
 use posthaste_core::fanout::Audience;
 use posthaste_core::id::{JobId, LaneId, MessageId};
 use posthaste_core::state::{Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, PromisedMessage};
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, Visibility};
-use posthaste_store::{
-    DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, Store, StoreError,
-};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_engine::engine::ExplainedDelivery;
+use posthaste_store::{DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, StoreError};
 use serde_json::value::RawValue;
 
-use super::caller::{Caller, READ, REPLAY, SEND};
+use super::caller::{READ, REPLAY, SEND};
 use super::deliveries::{self, WaitingView};
 use super::idempotency::{first, first_answer, keyed_body, replayed};
-use super::list::{ListPage, ListQuery, page};
 use super::new_message::NewMessageBody;
-use super::{Answer, Api, ApiRef, ByName, json, new_message, no_body, parameters, quota};
-use crate::body_fields::Body;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime, ApiWord, ChosenName, TierChoice};
+use super::prelude::*;
+use super::{new_message, parameters, quota};
+use crate::value::{ApiDuration, ChosenName, TierChoice};
 
 /// The path that accepts messages.
 pub(super) const PATH: &str = "/v1/messages";

@@ -5,17 +5,14 @@ use std::time::Duration;
 use posthaste_core::fanout::Audience;
 use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
 use posthaste_engine::accept::{EndpointRef, NewMessage};
-use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::Tenant;
-use posthaste_store::{Details, Store};
+use posthaste_store::Details;
 use serde_json::value::RawValue;
 
-use super::Api;
 use super::endpoint_fields::{ChannelName, check_channel};
+use super::prelude::*;
 use crate::body_fields::{ParseValue, SomeOf};
-use crate::object::BodyObject;
-use crate::problem::{Code, Problem};
-use crate::value::{AnyJson, ApiTime, ChosenName, Labels, Subject, TierChoice, Ttl};
+use crate::value::{AnyJson, ChosenName, Labels, Subject, TierChoice, Ttl};
 
 /// The largest payload.
 const PAYLOAD_BYTES_MAX: usize = 1_000_000;

@@ -6,26 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::policy::{
     BadPolicy, BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec,
 };
-use posthaste_engine::clock::Clock;
 use posthaste_engine::policies::{NotPut, StoredPolicy};
-use posthaste_store::{OPERATOR, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::OPERATOR;
 
-use super::caller::{Caller, MANAGE, READ};
-use super::list::{ListPage, page};
-use super::{Answer, ApiRef, ByName, body, json, no_body, no_parameters, nothing};
-use crate::body_fields::{Body, FieldKind};
-use crate::object::BodyObject;
-use crate::openapi::{Operation, no_answer, returns};
-use crate::problem::{Code, Complaint, Complaints, Problem};
-use crate::value::{self, ApiDuration, ApiTime, TierChoice, Ttl};
+use super::caller::{MANAGE, READ};
+use super::nothing;
+use super::prelude::*;
+use crate::body_fields::FieldKind;
+use crate::openapi::no_answer;
+use crate::problem::{Complaint, Complaints};
+use crate::value::{self, ApiDuration, TierChoice, Ttl};
 
 /// The owner of the policies that a request is about: its tenant, or the operator.
 fn owner<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {

@@ -3,12 +3,9 @@
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
 use posthaste_core::time::Timestamp;
-use posthaste_engine::clock::Clock;
 use posthaste_engine::tenants::{Allowance, Tenant};
-use posthaste_store::Store;
 
-use super::Api;
-use crate::problem::{Code, Problem};
+use super::prelude::*;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");

@@ -3,33 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::cause::Cause;
 use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
 use posthaste_core::tier::Tier;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::IdempotencyRequest;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
 use posthaste_store::{
-    BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips, Store,
+    BoundedCount, DeadLetterFilter, DeliveryJob, FirstAnswer, JobKind, JobState, Missing, ReplayWhat, Skips,
 };
-use schemars::{JsonSchema, json_schema};
-use serde::Serialize;
+use schemars::json_schema;
 use serde_json::value::RawValue;
 
-use super::caller::{Caller, READ, REPLAY};
+use super::caller::{READ, REPLAY};
 use super::idempotency::{first_answer, keyed_body, made};
-use super::list::{ListPage, ListQuery, cause, page};
-use super::{Answer, Api, ApiRef, ByName, json, no_body, no_parameters};
-use crate::body_fields::{Body, FieldKind};
-use crate::object::BodyObject;
-use crate::openapi::{Operation, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{self, ApiTime, ApiWord, TierChoice, TokenCount, Words};
+use super::list::cause;
+use super::prelude::*;
+use crate::body_fields::FieldKind;
+use crate::value::{self, TierChoice, TokenCount, Words};
 
 /// The most deliveries that a replay can name; a filter finds more.
 const LISTED_MAX: usize = 1_000;

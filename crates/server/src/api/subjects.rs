@@ -5,29 +5,26 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::extract::{FromRequestParts, Path};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
-use http::Uri;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::{ExplainedDelivery, NotDone, Visibility};
+use posthaste_engine::engine::{ExplainedDelivery, NotDone};
 use posthaste_engine::export::{Export, Exported};
 use posthaste_engine::field;
-use posthaste_store::{ErasureTarget, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::ErasureTarget;
 
-use super::caller::{Caller, PRIVACY};
+use super::caller::PRIVACY;
 use super::deliveries::{self, DeliveryView};
 use super::endpoint_fields::{EndpointView, Sight};
 use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
-use super::{Answer, Api, ApiRef, NDJSON, endpoints, no_body, no_parameters};
-use crate::openapi::{Operation, returns, returns_as};
-use crate::problem::{Code, Problem, not_written};
+use super::prelude::*;
+use super::{NDJSON, endpoints};
+use crate::openapi::returns_as;
+use crate::problem::not_written;
 use crate::request_id::{self, RequestId};
 use crate::value;
 

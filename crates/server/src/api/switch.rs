@@ -1,24 +1,13 @@
 //! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
-use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope};
 
-use super::caller::{Caller, OPERATE, find_tenant};
-use super::list::{CURSOR, LIMIT, ListPage, ListQuery, not_ours, page};
-use super::{Answer, Api, ApiRef, body, json};
-use crate::body_fields::Body;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiTime, ApiWord, Words};
+use super::caller::{OPERATE, find_tenant};
+use super::list::{CURSOR, LIMIT, not_ours};
+use super::prelude::*;
+use crate::value::Words;
 
 /// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]

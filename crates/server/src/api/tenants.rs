@@ -4,34 +4,24 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use http::{StatusCode, Uri};
 use posthaste_core::id::TenantId;
 use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::time::Timestamp;
-use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::accept::IdempotencyRequest;
-use posthaste_engine::clock::Clock;
-use posthaste_engine::engine::Visibility;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, MadeTenant, NotFiled, Quota, Tenant, TenantTerms, WEIGHTS};
 use posthaste_engine::zone;
-use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention, Store};
-use schemars::JsonSchema;
-use serde::Serialize;
+use posthaste_store::{ErasureTarget, FirstAnswer, OPERATOR, Retention};
 use serde_json::value::RawValue;
 
-use super::caller::{Caller, MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
+use super::caller::{MANAGE_OWN, OPERATE, READ_OWN, find_tenant};
+use super::erasure;
 use super::erasure::ErasedView;
 use super::idempotency::{first_answer, keyed_body, made};
-use super::list::{ListPage, ListQuery, page};
-use super::{Answer, Api, ApiRef, ByName, body, erasure, json, no_body, no_parameters};
-use crate::body_fields::{Body, ParseValue};
+use super::prelude::*;
+use crate::body_fields::ParseValue;
 use crate::duration;
-use crate::object::BodyObject;
-use crate::openapi::{Operation, Parameter, parameter, returns};
-use crate::problem::{Code, Problem};
-use crate::value::{ApiDuration, ApiTime, Bounded, ChosenName, TokenCount, Uid};
+use crate::value::{ApiDuration, Bounded, ChosenName, TokenCount, Uid};
 
 /// Planned fields of a tenant that this version does not support.
 const NOT_BUILT: &[&str] = &["sla", "operational_endpoint"];

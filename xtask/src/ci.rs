@@ -19,7 +19,6 @@ use report::{CiReport, Group, Step, StepResult, TestCounts};
 
 mod report;
 
-/// Runs every check and prints the report.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
     let mut ci = Ci { root, steps: Vec::new() };
     ci.command("format", Group::Checks, ci.cargo("fmt --all --check"));
@@ -61,7 +60,6 @@ impl Ci<'_> {
         self.command("doc tests", Group::Unit, self.cargo("test --workspace --locked --doc --no-fail-fast"));
     }
 
-    /// Validates the OpenAPI document with openapi-spec-validator.
     fn openapi(&mut self) {
         let python = |args: &[&str]| {
             let mut python = Command::new("python3");
@@ -102,7 +100,6 @@ impl Ci<'_> {
         }
     }
 
-    /// Runs a program as one step.
     fn command(&mut self, name: &str, group: Group, mut command: Command) {
         let line = line(&command);
         println!("\n── {name}: {line}");
@@ -115,7 +112,6 @@ impl Ci<'_> {
         self.steps.push(Step { name: name.to_owned(), group, took, tests, result });
     }
 
-    /// Runs one of our own chores as one step.
     fn chore(&mut self, name: &str, chore: impl FnOnce() -> Result<()>) {
         println!("\n── {name}: cargo xtask {name}");
         let (ran, took) = timed(chore);
@@ -123,14 +119,12 @@ impl Ci<'_> {
         self.steps.push(Step { took, ..Step::untested(name, Group::Checks, result) });
     }
 
-    /// Records a step that could not be run.
     fn note(&mut self, name: &str, group: Group, result: StepResult) {
         println!("\n── {name}: {result}");
         self.steps.push(Step::untested(name, group, result));
     }
 }
 
-/// Writes the OpenAPI document to a file in the build folder.
 fn written_openapi(root: &Path) -> Result<PathBuf> {
     let print = ["run", "--quiet", "--locked", "--package=posthaste-server", "--example=openapi"];
     let printed = Command::new("cargo").current_dir(root).args(print).output().context("cannot start cargo")?;
@@ -162,7 +156,6 @@ fn answers(mut command: Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The command as a user would type it.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let mut line =

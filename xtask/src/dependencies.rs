@@ -108,7 +108,6 @@ fn complaints(metadata: &Value, used: &BTreeSet<Package>) -> Result<Vec<String>>
     Ok(complaints)
 }
 
-/// Dependencies of a package of ours that name no version.
 fn wildcards(package: &Value) -> impl Iterator<Item = &str> {
     let dependencies = package["dependencies"].as_array().into_iter().flatten();
     dependencies.filter(|one| one["req"] == "*" && one["path"].is_null()).filter_map(|one| one["name"].as_str())

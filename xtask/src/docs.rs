@@ -15,7 +15,6 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails if a page differs from the one that would be generated.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let stale: Vec<_> = pages()
         .into_iter()

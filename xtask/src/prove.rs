@@ -29,7 +29,6 @@ const START_POSTHASTE: &[&str] = &[
     "signatures",
 ];
 
-/// A package with proofs, and the binary that runs them.
 struct Group {
     package: &'static str,
     binary: &'static str,
@@ -100,7 +99,6 @@ fn groups(args: &[String]) -> &'static [Group] {
     &GROUPS[at..=at]
 }
 
-/// The binary that has the proof of that name.
 pub(crate) fn binary_of(name: &str) -> &'static str {
     groups(&[name.to_owned()])[0].binary
 }
@@ -116,12 +114,10 @@ fn packages(args: &[String]) -> Vec<&'static str> {
     packages
 }
 
-/// Whether the proof of that name starts a server.
 pub(crate) fn starts_posthaste(name: &str) -> bool {
     START_POSTHASTE.contains(&name)
 }
 
-/// The command that builds the binaries of `packages`.
 pub(crate) fn build_command(root: &Path, packages: &[&str]) -> Command {
     let mut build = Command::new("cargo");
     build.current_dir(root).args(["build", "--release", "--bins"]);
@@ -137,7 +133,6 @@ pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
     Ok(prove)
 }
 
-/// The folder in which cargo puts optimised binaries.
 fn release_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("release"))
 }

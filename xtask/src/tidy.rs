@@ -36,7 +36,6 @@ const RULES: &[fn(&SourceFile) -> Vec<Complaint>] = &[
     wording::check_words,
 ];
 
-/// Applies every rule to every file of the workspace.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let files = source::read_all(root)?;
     let mut complaints: Vec<_> = files.iter().flat_map(|file| RULES.iter().flat_map(move |rule| rule(file))).collect();

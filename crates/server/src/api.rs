@@ -83,7 +83,6 @@ mod prelude {
 /// The result of a handler: a response, or a refusal.
 pub type Answer = Result<Response, Problem>;
 
-/// What handlers get of the API.
 pub type ApiRef<S, C> = State<Arc<Api<S, C>>>;
 
 /// The media type of JSON lines.
@@ -114,7 +113,6 @@ impl<S: Store, C: Clock> Api<S, C> {
         self.ready.store(false, Ordering::Relaxed);
     }
 
-    /// A new id for a request that has come.
     fn numbered(&self) -> RequestId {
         RequestId { prefix: self.request_prefix, number: self.served.begun() }
     }
@@ -126,7 +124,6 @@ impl<S: Store, C: Clock> Api<S, C> {
         response.headers_mut().insert(REQUEST_ID, id);
     }
 
-    /// Finds a live endpoint by its id or uid, among those that `visibility` covers.
     async fn endpoint_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
         let id = self.endpoint_once_named(visibility, named).await?;
         self.engine.endpoint(visibility, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
@@ -293,7 +290,6 @@ fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>
     Ok(given)
 }
 
-/// An answer with this body as JSON.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     json_bytes(status, json_vec(body).into())
 }
@@ -310,7 +306,6 @@ fn json_bytes(status: StatusCode, body: Bytes) -> Response {
     response
 }
 
-/// An empty answer, `204`.
 fn nothing() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

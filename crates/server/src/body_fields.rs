@@ -12,7 +12,6 @@ use crate::object::BodyObject;
 
 /// A kind of value that a field can have.
 pub(crate) trait FieldKind: JsonSchema {
-    /// The parsed value.
     type Value;
 
     /// Reads the field of this name; `None` if it is left out, `null` or not valid.
@@ -21,7 +20,6 @@ pub(crate) trait FieldKind: JsonSchema {
 
 /// A kind of value that is parsed by itself, as a field or as an entry of a list.
 pub(crate) trait ParseValue: JsonSchema {
-    /// The parsed value.
     type Value;
 
     /// Parses the value, or complains in words that follow the field's name ("must be a string").
@@ -53,7 +51,6 @@ impl<K: JsonSchema> FieldKind for BTreeMap<String, K> {
     }
 }
 
-/// A list of 1 to `MOST` entries.
 pub(crate) struct SomeOf<K, const MOST: usize>(PhantomData<K>);
 
 inline_schema!(SomeOf<K, MOST>, as Vec<K>, for K: JsonSchema, const MOST: usize);
@@ -71,7 +68,6 @@ pub(crate) trait Body: Sized {
     /// Reads all of its fields. Complaints are collected in `object`.
     fn read(object: &mut BodyObject<'_>) -> Self;
 
-    /// Adds all of its fields to a schema.
     fn describe(schema: &mut BodySchema, generator: &mut SchemaGenerator);
 }
 

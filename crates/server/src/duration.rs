@@ -26,7 +26,6 @@ pub fn parse_ttl(text: &str) -> Result<Duration, String> {
     bounded_ttl(read.ok_or_else(|| format!("must be {FORM}"))?)
 }
 
-/// Checks a TTL against its bound.
 pub(crate) fn bounded_ttl(ttl: Duration) -> Result<Duration, String> {
     if ttl > TTL_MAX {
         return Err(format!("must be at most {}, the bound of webhooks", write(TTL_MAX)));

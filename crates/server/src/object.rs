@@ -21,7 +21,6 @@ const DEPTH_MAX: usize = 64;
 /// The capacity for names of fields: a message's fit without growing the list.
 const FIELDS_USUAL: usize = 24;
 
-/// An object being read.
 pub(crate) struct BodyObject<'a> {
     /// The place of the object in the body, as a JSON pointer.
     pointer: String,
@@ -34,7 +33,6 @@ pub(crate) struct BodyObject<'a> {
 }
 
 impl<'a> BodyObject<'a> {
-    /// Reads a whole body as an object.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, Problem> {
         if body.trim_ascii_start().is_empty() {
             return Err(Problem::new(Code::InvalidJson, "the body is empty; send a JSON object"));
@@ -71,7 +69,6 @@ impl<'a> BodyObject<'a> {
         body
     }
 
-    /// Takes over the complaints of an inner object.
     pub(crate) fn absorb(&mut self, inner: BodyObject<'a>) {
         self.needs_later_version |= inner.needs_later_version;
         self.complaints.absorb(inner.into_complaints());
@@ -159,7 +156,6 @@ impl<'a> BodyObject<'a> {
         (texts.len() == count).then(|| texts.into_iter().collect())
     }
 
-    /// Checks a field's value further. An error is a complaint.
     pub(crate) fn check<T, U>(
         &mut self,
         name: &str,
@@ -179,12 +175,10 @@ impl<'a> BodyObject<'a> {
         self.fields.iter().any(|(written, raw)| written == name && raw.get() == "null")
     }
 
-    /// Reads a field that may be left out.
     pub(crate) fn optional<K: FieldKind>(&mut self, name: &'static str) -> Option<K::Value> {
         K::read_field(self, name)
     }
 
-    /// Reads a field whose absence is a complaint.
     pub(crate) fn required<K: FieldKind>(&mut self, name: &'static str) -> Option<K::Value> {
         let (before, is_null) = (self.complaints.count(), self.is_null(name));
         let value = K::read_field(self, name);
@@ -202,7 +196,6 @@ impl<'a> BodyObject<'a> {
         is_given.then_some(value)
     }
 
-    /// Whether the field is present and a string.
     pub(crate) fn is_text(&self, name: &str) -> bool {
         self.fields.iter().any(|(written, raw)| written == name && raw.get().starts_with('"'))
     }
@@ -225,7 +218,6 @@ impl<'a> BodyObject<'a> {
         self.needs_later_version = true;
     }
 
-    /// Adds a complaint about a field.
     pub(crate) fn complain(&mut self, name: &str, detail: String) {
         self.complaints.add(|| Complaint { pointer: format!("{}/{name}", self.pointer), detail });
     }

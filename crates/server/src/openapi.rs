@@ -123,12 +123,10 @@ impl Operation {
         Self { paging: &[LIMIT, ORDER, CURSOR], query: filters, ..self }
     }
 
-    /// Sets the query parameters.
     pub(crate) const fn query(self, query: &'static [Parameter]) -> Self {
         Self { query, ..self }
     }
 
-    /// The query parameters.
     pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
         self.paging.iter().chain(self.query)
     }
@@ -153,7 +151,6 @@ impl Operation {
         Self { request: Some(RequestBody { schema, media_type, is_optional }), ..self }
     }
 
-    /// Sets the answers on success.
     pub(crate) const fn answers(self, answers: &'static [SuccessAnswer]) -> Self {
         Self { answers, ..self }
     }
@@ -198,7 +195,6 @@ pub(crate) const fn returns_as<T: JsonSchema>(
     SuccessAnswer { status, says, body: Some((SchemaGenerator::subschema_for::<T>, media_type)) }
 }
 
-/// A success without a body.
 pub(crate) const fn no_answer(status: u16, says: &'static str) -> SuccessAnswer {
     SuccessAnswer { status, says, body: None }
 }
@@ -222,12 +218,10 @@ const BY_FILE: &[(&str, &[Operation])] = &[
     ("health", api::health::OPERATIONS),
 ];
 
-/// The documentation of each route.
 pub fn operations() -> impl Iterator<Item = &'static Operation> {
     BY_FILE.iter().flat_map(|(_, operations)| operations.iter())
 }
 
-/// The OpenAPI document.
 pub fn document() -> Value {
     document::of(BY_FILE)
 }

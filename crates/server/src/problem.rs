@@ -34,12 +34,10 @@ macro_rules! codes {
             /// Every code, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The code as the API writes it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $code,)* }
             }
 
-            /// The HTTP status of the answer.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)* }
             }
@@ -125,12 +123,10 @@ pub struct Complaints {
 }
 
 impl Complaints {
-    /// Whether nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// The first complaints, at most 20.
     pub fn listed(&self) -> &[Complaint] {
         &self.listed
     }
@@ -149,7 +145,6 @@ impl Complaints {
         }
     }
 
-    /// Adds all complaints of `others`.
     pub fn absorb(&mut self, others: Self) {
         self.further += others.further;
         others.listed.into_iter().for_each(|one| self.add(|| one));
@@ -209,7 +204,6 @@ pub(crate) struct RefusedLine<'a> {
 }
 
 impl Problem {
-    /// A refusal with this code and detail.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner { code, detail: detail.into(), errors: Vec::new(), allow: None, retry_after: None }))
     }
@@ -224,12 +218,10 @@ impl Problem {
         Self(Box::new(Inner { code, detail, errors, allow: None, retry_after: None }))
     }
 
-    /// A refusal for one fault of a body.
     fn fault(code: Code, pointer: &str, detail: String) -> Self {
         Self::with_complaints(code, Complaints::from_iter([Complaint { pointer: pointer.to_owned(), detail }]))
     }
 
-    /// A route that does not exist.
     pub fn no_route(uri: &Uri) -> Self {
         Self::new(Code::NotFound, format!("there is no route {}", uri.path()))
     }
@@ -244,7 +236,6 @@ impl Problem {
         Self::new(Code::NotFound, format!("there is no {kind} with that id"))
     }
 
-    /// A method that the route does not take.
     pub fn method(uri: &Uri, allow: &'static str) -> Self {
         let mut problem = Self::new(Code::MethodNotAllowed, format!("{} takes {allow}", uri.path()));
         problem.0.allow = Some(allow);
@@ -258,7 +249,6 @@ impl Problem {
         self
     }
 
-    /// The code of the refusal.
     pub fn code(&self) -> Code {
         self.0.code
     }

@@ -29,7 +29,6 @@ pub(crate) fn current() -> Option<RequestId> {
     CURRENT.try_with(|id| *id).ok()
 }
 
-/// The current request id as a field of a log line.
 pub(crate) fn log_field() -> Option<DisplayValue<RequestId>> {
     current().map(display)
 }

@@ -40,7 +40,6 @@ impl HttpCounters {
         self.begun.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts an answer, and its code if it is a refusal.
     pub(crate) fn answered(&self, response: &Response) {
         if let Some(code) = response.extensions().get::<Code>() {
             self.refusals[*code as usize].fetch_add(1, Ordering::Relaxed);
@@ -54,7 +53,6 @@ impl HttpCounters {
         OpenConnection(self)
     }
 
-    /// Writes the metrics of the HTTP server to a page.
     pub(crate) fn tell(&self, page: &mut MetricsPage) {
         page.one(&metrics::CONNECTIONS_IN, self.connections.load(Ordering::Relaxed));
         page.one(&metrics::REQUESTS, self.requests.load(Ordering::Relaxed));

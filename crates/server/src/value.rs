@@ -288,7 +288,6 @@ fn uid(raw: &RawValue) -> Result<String, String> {
     }
 }
 
-/// Checks that a text is a name.
 pub(crate) fn checked_name(text: &str) -> Result<(), String> {
     let form = || format!("must be 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes, underscores or tildes");
     if is_name(text) { Ok(()) } else { Err(form()) }
@@ -308,7 +307,6 @@ fn subject(raw: &RawValue) -> Result<String, String> {
     checked_subject(&written).map(|()| written)
 }
 
-/// Checks that a text is a subject.
 pub(crate) fn checked_subject(text: &str) -> Result<(), String> {
     let fits = (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
     let form = || format!("must be 1 to {SUBJECT_BYTES_MAX} bytes without control characters");
@@ -319,7 +317,6 @@ pub(crate) fn checked_subject(text: &str) -> Result<(), String> {
 const LABELS_MAX: usize = 16;
 const LABEL_BYTES_MAX: usize = 128;
 
-/// Parses labels: values by name.
 fn labels(raw: &RawValue) -> Result<Vec<(String, String)>, String> {
     let form =
         || format!("must be an object of at most {LABELS_MAX} names with texts of at most {LABEL_BYTES_MAX} bytes");

@@ -7,7 +7,6 @@ use std::fmt;
 use std::iter::Sum;
 use std::time::Duration;
 
-/// The result of all steps.
 pub(super) struct CiReport {
     steps: Vec<Step>,
     skipped_counts_as_failed: bool,
@@ -22,7 +21,6 @@ pub(super) struct Step {
     pub(super) result: StepResult,
 }
 
-/// How a step ended.
 pub(super) enum StepResult {
     Passed,
     /// The command to repeat the step, or the error.
@@ -49,7 +47,6 @@ impl CiReport {
         Self { steps, skipped_counts_as_failed: false }
     }
 
-    /// How many tests, checks and proofs failed.
     pub(super) fn failed(&self) -> u32 {
         self.steps.iter().map(|step| self.count(step).failed).sum()
     }

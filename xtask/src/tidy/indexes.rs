@@ -30,7 +30,6 @@ pub(super) fn check_indexes(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
-/// The indexes of the pending table that a file of the store creates.
 pub(super) fn pending_indexes(file: &SourceFile) -> Vec<Index> {
     if !file.is_in(&["crates/store/"]) || !(file.is("sql") || file.is("rs")) {
         return Vec::new();

@@ -20,7 +20,6 @@ pub(super) fn check_links(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
-/// What is wrong with a link, if anything.
 fn broken(file: &SourceFile, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// One text file of the workspace.
 pub(super) struct SourceFile {
     /// The workspace's folder, for rules that check whether another file exists.
     pub(super) root: PathBuf,
@@ -37,14 +36,12 @@ impl fmt::Display for Complaint {
 }
 
 impl SourceFile {
-    /// The file at `path` with that text.
     pub(super) fn new(root: &Path, path: &str, text: &str) -> Self {
         let code = if path.ends_with(".rs") { blanked(text) } else { String::new() };
         let tests = if is_test_path(path) { std::iter::once(0..code.len()).collect() } else { test_items(&code) };
         Self { root: root.to_owned(), path: path.to_owned(), text: text.to_owned(), code, tests }
     }
 
-    /// A complaint about the byte offset `at`.
     pub(super) fn complaint(&self, at: usize, what: impl Into<String>, instead: &'static str) -> Complaint {
         let line = self.text[..at].matches('\n').count() + 1;
         Complaint { path: self.path.clone(), line, what: what.into(), instead }
@@ -55,7 +52,6 @@ impl SourceFile {
         find_word(&self.code, words)
     }
 
-    /// Whether the code at that offset belongs to a test.
     pub(super) fn is_test(&self, at: usize) -> bool {
         self.tests.iter().any(|range| range.contains(&at))
     }
@@ -75,7 +71,6 @@ impl SourceFile {
 /// work tree `.git` is a file.
 const FOREIGN: &[&str] = &[".git", "target", "posthaste-data"];
 
-/// Every text file of the workspace, sorted by path.
 pub(super) fn read_all(root: &Path) -> Result<Vec<SourceFile>> {
     let mut paths = Vec::new();
     list(root, FOREIGN, &mut paths)?;
@@ -221,7 +216,6 @@ fn end_of_quotes(rest: &str, quote: char) -> usize {
 pub(super) mod testing {
     use super::*;
 
-    /// Asserts the lines of a file that a rule complains about.
     pub(crate) fn check(rule: fn(&SourceFile) -> Vec<Complaint>, path: &str, text: &str, lines: &[usize]) {
         let root = crate::root();
         let complaints = rule(&SourceFile::new(&root, path, text));

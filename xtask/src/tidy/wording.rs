@@ -153,7 +153,6 @@ fn shared_names(files: &[SourceFile], max: usize) -> Vec<Complaint> {
     if count > max { all.map(complain).collect() } else { Vec::new() }
 }
 
-/// The structs and enums that are visible outside their module, with their positions.
 fn exported_types(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut at = 0;

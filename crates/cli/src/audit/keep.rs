@@ -10,7 +10,6 @@ use posthaste_crypto::checkpoint::{PublicKey, claimed};
 
 const KEY: &str = "posthaste public key ";
 
-/// The line that `audit checkpoint` prints for a public key.
 pub(super) fn key_line(key: &PublicKey) -> String {
     format!("{KEY}{key}")
 }

@@ -109,7 +109,6 @@ fn key(verified: &Verified, trust: &Trust) -> String {
     }
 }
 
-/// The rows that checkpoints from elsewhere cover.
 fn covered(report: &AuditReport, trust: &Trust) -> String {
     if trust.checkpoints.is_empty() {
         return "no rows: no checkpoint was given. A writer of the file can cut off its end unseen; pass a kept \

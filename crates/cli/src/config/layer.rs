@@ -143,7 +143,6 @@ impl Layers {
         self.complaints.push(complaint);
     }
 
-    /// Fails with all complaints, if there are any.
     pub(super) fn finish(self) -> Result<(), Vec<String>> {
         if self.complaints.is_empty() { Ok(()) } else { Err(self.complaints) }
     }
@@ -175,7 +174,6 @@ impl Layers {
         }
     }
 
-    /// Parses a text as a value of the key's type.
     fn typed(&self, key: &str, text: &str) -> Result<Value, String> {
         let Some(known) = self.settings.get(key) else { return Ok(Value::String(text.to_owned())) };
         let parsed = match &known.value {
@@ -222,7 +220,6 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Every value with its dotted key.
 fn flattened(table: &Table) -> Vec<(String, Value)> {
     let mut flat = Vec::new();
     for (key, value) in table {

@@ -29,7 +29,6 @@ impl ReconnectingClient {
         Self { server, line: None, repeated: 0 }
     }
 
-    /// The body of a GET, which must succeed.
     pub(super) async fn get(&mut self, path: &str) -> Result<Value> {
         let answer = self.answered(&Method::GET, path, &[], "").await?;
         ensure!(answer.status == StatusCode::OK, "GET {path} was answered {}: {}", answer.status, answer.body);

@@ -95,7 +95,6 @@ impl ReceiverBehaviour {
         }
     }
 
-    /// The health and behaviour of the receiver at this time, for the display.
     pub(super) fn does(&self, now: Duration) -> (ReceiverHealth, String) {
         match self {
             Self::Healthy => (ReceiverHealth::Well, "takes everything".to_owned()),

@@ -81,7 +81,6 @@ pub(super) fn event(event: &DemoEvent) -> StyledLine {
         .and(event.tone, event.text.clone())
 }
 
-/// The progress of the demo in one line.
 pub(super) fn summary(view: &DemoView<'_>) -> String {
     let taken: Vec<String> =
         view.rows.iter().map(|row| format!("{} {}", row.counts.name, grouped(row.counts.taken as u64))).collect();

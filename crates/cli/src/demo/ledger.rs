@@ -20,7 +20,6 @@ pub(super) enum MessageResult {
 }
 
 impl MessageResult {
-    /// Reads the result from an answer of `GET /v1/messages/{id}`.
     pub(super) fn read(message: &Value) -> Self {
         let deliveries = message["deliveries"].as_array().map(Vec::as_slice).unwrap_or_default();
         let in_state = |state: &str| deliveries.iter().rev().find(|one| one["state"] == state);

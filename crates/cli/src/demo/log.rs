@@ -42,7 +42,6 @@ impl RequestLog {
         self.arrivals.len()
     }
 
-    /// The number of messages that were taken at least once.
     pub(super) fn taken(&self) -> usize {
         self.taken.len()
     }
@@ -51,12 +50,10 @@ impl RequestLog {
         self.taken.get(message).copied().unwrap_or(0)
     }
 
-    /// How often a message was taken again.
     pub(super) fn duplicates(&self) -> usize {
         self.taken.values().map(|times| times - 1).sum()
     }
 
-    /// The load in each second of the demo.
     pub(super) fn seconds(&self, length: Duration) -> Vec<Second> {
         let mut seconds = vec![Second::default(); usize::try_from(length.as_secs()).unwrap_or(0)];
         for arrival in &self.arrivals {

@@ -45,12 +45,10 @@ impl ReceiverName {
         }
     }
 
-    /// The receiver of the nth message.
     pub(super) fn for_message(number: usize) -> Self {
         TURNS[number % TURNS.len()]
     }
 
-    /// The receiver's share of all messages.
     fn share(self) -> f64 {
         TURNS.iter().filter(|who| **who == self).count() as f64 / TURNS.len() as f64
     }
@@ -88,7 +86,6 @@ pub(super) struct DemoPlan {
 }
 
 impl DemoPlan {
-    /// A plan for so many messages in so many seconds of the machine.
     pub(super) fn new(seconds: u64, messages: u64) -> Result<Self> {
         ensure!(
             messages <= seconds * PER_SECOND_MAX,

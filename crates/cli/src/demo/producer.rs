@@ -43,7 +43,6 @@ pub(super) struct ProducerState {
 }
 
 impl ProducerState {
-    /// Begins to send. Each task ends when all messages are sent.
     pub(super) fn begin(
         clock: &Arc<DemoClock>,
         server: ServerAddress,
@@ -102,7 +101,6 @@ async fn produce(state: Arc<ProducerState>) -> Result<()> {
     }
 }
 
-/// Sends one message until it is accepted.
 async fn send(state: &ProducerState, client: &mut ReconnectingClient, number: usize) -> Result<()> {
     loop {
         let (who, endpoint) = state.recipient(number);

@@ -48,7 +48,6 @@ impl DemoReceiver {
         Ok(Self { who, endpoint: String::new(), http })
     }
 
-    /// The body that creates its endpoint.
     pub(super) fn as_endpoint(&self) -> serde_json::Value {
         let secret = self.http.responder().secret.reveal();
         let ttl = (self.who == ReceiverName::Partner).then(|| self.http.responder().clock.plan.ttl.as_secs());
@@ -63,7 +62,6 @@ impl DemoReceiver {
         lock(&self.http.responder().log)
     }
 
-    /// Its health and behaviour now, for the display.
     pub(super) fn does(&self) -> (ReceiverHealth, String) {
         lock(&self.http.responder().behaviour).does(self.http.responder().clock.now())
     }

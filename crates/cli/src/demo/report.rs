@@ -60,7 +60,6 @@ pub(super) struct DemoReport {
 }
 
 impl DemoReport {
-    /// The ledger as lines of this width.
     pub(super) fn ledger(&self, width: usize) -> Vec<StyledLine> {
         let ledger = &self.ledger;
         let causes: Vec<String> =
@@ -97,7 +96,6 @@ impl DemoReport {
         lines
     }
 
-    /// The figures of the chart, as text.
     pub(super) fn summary(&self) -> String {
         let LoadComparison { posthaste, naive, .. } = &self.outage;
         format!(
@@ -129,7 +127,6 @@ impl RunCounts {
     }
 }
 
-/// The commands to try after the demo.
 pub(super) fn next_steps(svg: Option<&Path>) -> Vec<StyledLine> {
     let mut lines = vec![StyledLine::new()];
     if let Some(path) = svg {

@@ -72,7 +72,6 @@ enum Replay {
 }
 
 impl<'a> DemoRun<'a> {
-    /// Starts the server and the receivers, and begins to send messages.
     pub(super) async fn begin(plan: DemoPlan, folder: &'a Path) -> Result<Self> {
         let began = Instant::now();
         let clock = Arc::new(DemoClock::new(plan));
@@ -286,7 +285,6 @@ impl<'a> DemoRun<'a> {
         self.receivers.iter().find(|one| one.who == who).expect("all receivers are there from the beginning")
     }
 
-    /// The number of accepted messages, for one receiver or for all.
     fn accepted(&self, who: Option<ReceiverName>) -> usize {
         self.producer.accepted().iter().filter(|message| who.is_none_or(|who| message.who == who)).count()
     }

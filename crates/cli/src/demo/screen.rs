@@ -90,7 +90,6 @@ impl Screen {
         Ok(())
     }
 
-    /// Prints text that is wrapped already.
     pub(super) fn print(&self, text: &str) -> Result<()> {
         self.tell(&text.lines().map(|line| StyledLine::new().and(Tone::Plain, line)).collect::<Vec<_>>())
     }
@@ -114,7 +113,6 @@ impl Drop for Screen {
     }
 }
 
-/// The columns and lines of the terminal.
 fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),

@@ -69,7 +69,6 @@ pub(super) struct DemoServer {
 }
 
 impl DemoServer {
-    /// Marks the folder as one of a demo.
     pub(super) fn prepare(folder: &Path) -> Result<()> {
         File::create(folder.join(MARK)).context("cannot write into the demo's folder")?;
         Ok(())
@@ -116,7 +115,6 @@ async fn listening(mut output: BufReader<ChildStdout>) -> Result<(SocketAddr, Bu
     Ok((address_in(&line).with_context(|| format!("it printed {line:?} instead of its address"))?, output))
 }
 
-/// The last line of the server's log.
 fn complaint(folder: &Path) -> String {
     let log = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
     let last = log.lines().next_back().unwrap_or("its log is empty");

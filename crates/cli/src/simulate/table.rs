@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::Row;
 
-/// The parameters of the simulation, in one line.
 pub(super) fn subtitle(scenario: &OutageScenario) -> String {
     let down = match scenario.down {
         Down::Refuses => "refuses connections",
@@ -31,7 +30,6 @@ const HEAD: [[&str; 8]; 2] = [
     ["the outage", "/s", "/s", "503s", "delivered", "p99", "message", "lost"],
 ];
 
-/// The table of figures, one line for each sender.
 pub(super) fn text(rows: &[Row]) -> String {
     let line = |first: &str, cells: [String; 8]| [vec![first.to_owned()], cells.to_vec()].concat();
     let mut lines = HEAD.map(|cells| line("", cells.map(str::to_owned))).to_vec();
@@ -158,7 +156,6 @@ struct JsonSender {
     failed_by_second: Vec<u32>,
 }
 
-/// The figures, and the load that the chart shows.
 pub(super) fn json(scenario: &OutageScenario, rows: &[Row]) -> SimulationJson {
     SimulationJson {
         load_per_s: scenario.load,

@@ -10,12 +10,10 @@ use tracing::Level;
 
 use crate::request_id;
 
-/// Whether the log level includes the access log.
 pub(super) fn is_read() -> bool {
     tracing::enabled!(Level::DEBUG)
 }
 
-/// Answers a request and writes its line.
 pub(super) async fn write(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
     let method = request.method().clone();

@@ -115,7 +115,6 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<S
     Ok(response)
 }
 
-/// Parses a line's message and takes it from the tenant's quota.
 fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,

@@ -43,12 +43,10 @@ const LINES: Form = Form {
     no_key: "a batch takes no Idempotency-Key of its own; give each line its idempotency_key",
 };
 
-/// Reads a JSON body.
 pub(super) async fn body(request: Request) -> Result<Bytes, Problem> {
     read(request, &JSON).await
 }
 
-/// Reads a body of JSON lines.
 pub(super) async fn lines(request: Request) -> Result<Bytes, Problem> {
     read(request, &LINES).await
 }

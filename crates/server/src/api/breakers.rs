@@ -136,7 +136,6 @@ async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String
     })
 }
 
-/// The id of the breaker of a shared gate.
 pub(super) fn shared_id(gate: SharedGate) -> String {
     match gate {
         SharedGate::Origin(origin) => origin_id(origin),

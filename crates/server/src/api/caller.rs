@@ -69,7 +69,6 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         if self.is_named || !self.is_operator() { self.sees() } else { Visibility::All }
     }
 
-    /// The id of the request's tenant; fails as [`Caller::tenant`] does.
     pub(crate) fn tenant_id(&self) -> Result<TenantId, Problem> {
         Ok(self.tenant()?.id)
     }
@@ -79,7 +78,6 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         self.tenant.as_ref().map_or(Visibility::All, |tenant| Visibility::Tenant(tenant.id))
     }
 
-    /// Checks that the key has another scope too.
     pub(crate) fn may(&self, scope: ApiKeyScope) -> Result<(), Problem> {
         self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
     }
@@ -201,7 +199,6 @@ fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Option<TenantI
     api.engine.opened(IdKind::Tenant, named).map(|(key, _)| TenantId(key))
 }
 
-/// Finds a tenant by its id or uid.
 pub(super) async fn find_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     named: &str,

@@ -41,7 +41,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     Ok(page(&uri, data, next))
 }
 
-/// The filter of a list.
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Visibility,

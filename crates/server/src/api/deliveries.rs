@@ -88,7 +88,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     Ok(page(&uri, data, next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
 
-/// The filter of a list.
 async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Visibility,
@@ -213,7 +212,6 @@ fn too_large(bytes: usize) -> String {
     format!("its receiver refused {bytes} bytes: its limit is lower")
 }
 
-/// The ids that are shown with a delivery.
 struct DeliveryIds {
     id: String,
     tenant: Option<String>,

@@ -144,7 +144,6 @@ kinds! {
     }, as f64;
 }
 
-/// Refuses every channel except `webhook`.
 pub(super) fn check_channel(fields: &mut BodyObject<'_>, name: &str, channel: &str) {
     if CHANNELS_NOT_BUILT.contains(&channel) {
         fields.cannot_yet(name, "this version cannot do that yet; it supports only webhook".to_owned());
@@ -216,7 +215,6 @@ fn stored_tls(TlsBody { ca, client_cert, client_key }: TlsBody) -> EndpointTls {
     EndpointTls { ca, client_cert, client_key }
 }
 
-/// What the API shows of an endpoint beside its stored fields.
 pub(super) struct EndpointFacts {
     pub(super) id: String,
     pub(super) tenant: Option<String>,
@@ -359,7 +357,6 @@ impl<'a> EndpointView<'a> {
         }
     }
 
-    /// Adds the secret or public key that the receiver verifies with.
     pub(super) fn revealed(self, secrets: &'a [SigningSecret]) -> Self {
         match secrets.first() {
             Some(newest) => Self { signing: SigningView::revealed(newest), ..self },
@@ -368,7 +365,6 @@ impl<'a> EndpointView<'a> {
     }
 }
 
-/// The status of an endpoint, as the API names it.
 pub(super) fn status(endpoint: &Endpoint, paused: Option<&LanePaused>) -> &'static str {
     match endpoint.status {
         EndpointStatus::Gone => "gone",
@@ -379,7 +375,6 @@ pub(super) fn status(endpoint: &Endpoint, paused: Option<&LanePaused>) -> &'stat
     }
 }
 
-/// Why an endpoint is not active; `None` while it is.
 fn status_reason(endpoint: &Endpoint, known: &EndpointFacts) -> Option<String> {
     match endpoint.status {
         EndpointStatus::Gone => Some("its receiver answered 410".to_owned()),

@@ -401,7 +401,6 @@ fn matches(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Opt
         && wanted.is_none_or(|wanted| status == wanted)
 }
 
-/// Finds a live endpoint by its id or uid, among those that `visibility` covers.
 async fn find<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Visibility,
@@ -431,7 +430,6 @@ fn is_unexplained(paused: &LanePaused) -> bool {
     paused.said.as_ref().is_none_or(|pause| pause.by.is_none() && pause.reason.is_none() && pause.until.is_none())
 }
 
-/// The id of the endpoint's newest dead letter.
 async fn dead_head<S: Store, C: Clock>(api: &Api<S, C>, endpoint: &Endpoint) -> Result<Option<String>, StoreError> {
     let filter = DeadLetterFilter { endpoint: Some(endpoint.id), ..DeadLetterFilter::of(endpoint.tenant) };
     let last = api.engine.dead_letters(filter, ListOrder::NewestFirst, None, 1).await?.letters.pop();

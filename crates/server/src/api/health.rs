@@ -116,7 +116,6 @@ pub fn watchers<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     router.fallback(async |uri: Uri| Problem::no_route(&uri)).with_state(api)
 }
 
-/// `GET /openapi.json`: the OpenAPI document of every route.
 pub async fn openapi(_: Caller<READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json_bytes(StatusCode::OK, crate::openapi::served()))

@@ -62,7 +62,6 @@ pub(super) fn made<T>(made: Made<T>, answer: impl FnOnce(&T) -> FirstAnswer) -> 
     }
 }
 
-/// Sends a first answer.
 pub(super) fn first(FirstAnswer { status, body }: FirstAnswer) -> Response {
     json_bytes(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), body)
 }
@@ -82,7 +81,6 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// Parses the key of a batch's line.
 pub(super) fn key_of_line(raw: &RawValue) -> Result<String, String> {
     let key = value::text(raw)?;
     if is_key(&key) {

@@ -116,7 +116,6 @@ impl ListQuery {
     }
 }
 
-/// Parses a cause's code.
 pub(super) fn cause(code: &str) -> Result<Cause, String> {
     let known = Cause::ALL.iter().find(|entry| entry.code == code).map(|entry| entry.cause);
     known.ok_or_else(|| match nearest(code, Cause::ALL.iter().map(|entry| entry.code)) {
@@ -125,7 +124,6 @@ pub(super) fn cause(code: &str) -> Result<Cause, String> {
     })
 }
 
-/// The refusal of a cursor that is not from this list.
 pub(super) fn not_ours() -> Problem {
     bad("cursor does not belong to this list and its filters; begin without one".to_owned())
 }

@@ -16,7 +16,6 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .answers(&[returns::<MasterKeyRotationView>(202, "The rotation is under way.")]),
 ];
 
-/// `GET /v1/master-key/rotation`: the progress of the rotation.
 pub async fn show<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     Ok(json(StatusCode::OK, &MasterKeyRotationView::of(&api.engine.rotation().await?)))

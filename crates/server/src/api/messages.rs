@@ -64,7 +64,6 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<S
     Ok(response)
 }
 
-/// The answer to a message that was accepted.
 pub(super) fn answer(promise: &PromisedMessage) -> FirstAnswer {
     first_answer(StatusCode::ACCEPTED, &AcceptedView::of(promise))
 }
@@ -123,7 +122,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     Ok(page(&uri, data, found.next.map(|next| api.engine.cursor_behind(list, next.0))))
 }
 
-/// `GET /v1/messages/{id}`: the message with its state and its deliveries.
 pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     let wants_content = wants_content(&uri, &caller)?;
     let unknown = || Problem::no_such("message");

@@ -307,7 +307,6 @@ struct PreviewedWaitView {
 }
 
 impl PreviewView {
-    /// Converts a preview.
     pub fn of(preview: &Preview) -> Self {
         let wait = |wait: &posthaste_core::policy::Wait| PreviewedWaitView {
             retry: wait.retry,

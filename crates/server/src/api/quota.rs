@@ -32,7 +32,6 @@ pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
     }
 }
 
-/// The refusal of a message beyond the quota.
 fn used_up(until: Timestamp, now: Timestamp) -> Problem {
     let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
     let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);

@@ -370,7 +370,6 @@ impl SelectionView {
     }
 }
 
-/// The public ids of a replay, its tenant and its endpoint.
 struct ReplayIds {
     id: String,
     tenant: Option<String>,
@@ -430,7 +429,6 @@ impl ReplayView {
     }
 }
 
-/// What a request for a replay asks for.
 struct ReplayRequest {
     replay: AskedReplay,
     dry_run: bool,

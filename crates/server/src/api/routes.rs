@@ -38,7 +38,6 @@ pub struct Routes<S, C> {
 }
 
 impl<S: Store, C: Clock> Routes<S, C> {
-    /// The routes of this API.
     pub fn new(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(router(Arc::clone(api)));
         Self {
@@ -50,7 +49,6 @@ impl<S: Store, C: Clock> Routes<S, C> {
         }
     }
 
-    /// The routes of the metrics listener.
     pub fn for_watchers(api: &Arc<Api<S, C>>) -> Self {
         let router = TowerToHyperService::new(health::watchers(Arc::clone(api)));
         Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: BodyRoom::new() }

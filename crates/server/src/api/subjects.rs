@@ -28,7 +28,6 @@ use crate::problem::not_written;
 use crate::request_id::{self, RequestId};
 use crate::value;
 
-/// The subject that a path names.
 pub struct Subject(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Subject {
@@ -91,7 +90,6 @@ pub async fn export<S: Store, C: Clock>(
     Ok(response)
 }
 
-/// An export in progress.
 struct ExportStream<S, C> {
     api: Arc<Api<S, C>>,
     visibility: Visibility,

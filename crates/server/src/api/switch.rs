@@ -164,7 +164,6 @@ async fn is_visible<S: Store, C: Clock>(
     })
 }
 
-/// Checks the time at which a pause ends by itself.
 pub(super) fn check_until(fields: &mut BodyObject<'_>, until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     fields.check("until", until, |until| match until {
         past if past <= now => Err("must be in the future; leave it out to pause until you end it".to_owned()),

@@ -106,7 +106,6 @@ pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
     Ok(json(StatusCode::OK, &shown(&api, &tenant)))
 }
 
-/// `PATCH /v1/tenants/{t}`: a field that is left out keeps its value.
 pub async fn change<S: Store, C: Clock>(
     ByName { api, caller, name }: ByName<S, C, MANAGE_OWN>,
     request: Request,
@@ -149,7 +148,6 @@ async fn find_visible<S: Store, C: Clock, const SCOPE: u8>(
     if caller.asks_for().sees(tenant.id) { Ok(tenant) } else { Err(Problem::no_such("tenant")) }
 }
 
-/// Refuses a change of fields that only an operator can change.
 fn only_its_own(body: &[u8]) -> Result<(), Problem> {
     let fields = BodyObject::read_optional(body)?;
     match AGREED.iter().find(|name| fields.has(name)) {
@@ -164,7 +162,6 @@ fn only_its_own(body: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Finds a tenant by its id or uid.
 pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Arc<Tenant>, Problem> {
     find_tenant(api, named).await?.ok_or_else(|| Problem::no_such("tenant"))
 }
@@ -322,7 +319,6 @@ fn parse(
     Ok((body.uid.or(uid), terms))
 }
 
-/// The rate of messages, and the most pending deliveries.
 fn check_quota(fields: &mut BodyObject<'_>, quota: &QuotaBody) -> (Option<Quota>, Option<u64>) {
     if quota.per_second.is_none() && quota.burst.is_some() {
         fields.complain("quota/per_second", "is needed with burst".to_owned());
@@ -369,7 +365,6 @@ fn minute(raw: &RawValue) -> Result<u16, String> {
     read.ok_or_else(|| "must be a time of the day from \"00:00\" to \"23:59\"".to_owned())
 }
 
-/// Writes minutes since midnight as a time of day.
 fn write_minute(minute: u16) -> String {
     format!("{:02}:{:02}", minute / 60, minute % 60)
 }

@@ -33,7 +33,6 @@ impl Generators {
         Self { requests: generator(Contract::Deserialize), answers: generator(Contract::Serialize) }
     }
 
-    /// The schemas that the document refers to, of requests and of answers.
     fn definitions(&mut self) -> [BTreeMap<String, Value>; 2] {
         [&mut self.requests, &mut self.answers].map(|generator| {
             let definitions = generator.take_definitions(true).into_iter();
@@ -205,7 +204,6 @@ fn responses(one: &Operation, generator: &mut SchemaGenerator) -> Map<String, Va
     responses
 }
 
-/// The headers of an answer on success.
 fn headers(one: &Operation) -> Map<String, Value> {
     let mut headers = Map::new();
     let mut add = |name: &str, says: &str| {

@@ -33,7 +33,6 @@ pub(super) struct About {
     pub(super) what: Option<String>,
 }
 
-/// An object with an id or a name.
 pub(super) enum NamedObject {
     /// An object of this kind with this key, made at this time: together they are its public id.
     Made(IdKind, Key, Timestamp),
@@ -69,7 +68,6 @@ impl About {
     }
 }
 
-/// Describes an entry.
 pub(super) fn about(entry: &JournalEntry) -> About {
     match entry {
         JournalEntry::Opened { session, .. } => About::default().saying(format!("session {session}")),
@@ -143,7 +141,6 @@ fn end(state: &Life) -> String {
     }
 }
 
-/// The scope of a cut.
 fn cut(scope: CutScope) -> About {
     match scope {
         CutScope::Message(message) => About { message: Some(message), ..About::default() },
@@ -151,7 +148,6 @@ fn cut(scope: CutScope) -> About {
     }
 }
 
-/// The scope of a pause.
 fn paused(scope: PauseScope) -> About {
     match scope {
         PauseScope::All => About::default().saying("everything"),
@@ -163,7 +159,6 @@ fn paused(scope: PauseScope) -> About {
     }
 }
 
-/// The reset of a breaker.
 fn reset(of: BreakerOf, how: Reset) -> About {
     let about = match of {
         BreakerOf::Lane(lane) => About::lane(lane),
@@ -205,7 +200,6 @@ fn document_is(kind: DocumentKind, deed: ChangeKind) -> &'static str {
     }
 }
 
-/// What a phase of retention deletes.
 fn removed_things(phase: RetentionPhase) -> &'static str {
     match phase {
         RetentionPhase::Pending => "deliveries",
@@ -218,7 +212,6 @@ fn removed_things(phase: RetentionPhase) -> &'static str {
     }
 }
 
-/// The retention that a tenant has of its own.
 fn retention(own: RetentionOverride) -> String {
     let kept = |kept: Option<Duration>| kept.map_or("by default".to_owned(), duration::write);
     format!("payload kept {}, history {}", kept(own.payload), kept(own.history))

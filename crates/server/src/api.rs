@@ -75,7 +75,7 @@ mod prelude {
     pub(super) use super::{Answer, Api, ApiRef, ByName, json, no_body, no_parameters};
     pub(super) use crate::body_fields::Body;
     pub(super) use crate::object::BodyObject;
-    pub(super) use crate::openapi::{Operation, Parameter, parameter, returns};
+    pub(super) use crate::openapi::{Operation, Parameter, parameter};
     pub(super) use crate::problem::{Code, Problem};
     pub(super) use crate::value::{ApiTime, ApiWord};
 }

@@ -40,7 +40,7 @@ pub struct Operation {
     query: &'static [Parameter],
     request: Option<RequestBody>,
     /// The answers on success.
-    answers: &'static [SuccessAnswer],
+    answers: [Option<SuccessAnswer>; 2],
     /// Whether it takes an `Idempotency-Key`.
     is_keyed: bool,
     /// Whether the tenant's message quota applies (429).
@@ -100,7 +100,7 @@ impl Operation {
             paging: &[],
             query: &[],
             request: None,
-            answers: &[],
+            answers: [None; 2],
             is_keyed: false,
             is_limited: false,
             is_bounded: false,
@@ -151,7 +151,31 @@ impl Operation {
         Self { request: Some(RequestBody { schema, media_type, is_optional }), ..self }
     }
 
-    pub(crate) const fn answers(self, answers: &'static [SuccessAnswer]) -> Self {
+    /// Adds an answer on success with a JSON body of this type.
+    pub(crate) const fn returns<T: JsonSchema>(self, status: u16, says: &'static str) -> Self {
+        self.returns_as::<T>(status, says, JSON)
+    }
+
+    /// Adds an answer on success with a body of this type, declared as another media type.
+    pub(crate) const fn returns_as<T: JsonSchema>(
+        self,
+        status: u16,
+        says: &'static str,
+        media_type: &'static str,
+    ) -> Self {
+        self.answer(SuccessAnswer { status, says, body: Some((SchemaGenerator::subschema_for::<T>, media_type)) })
+    }
+
+    /// Adds an answer on success without a body.
+    pub(crate) const fn no_answer(self, status: u16, says: &'static str) -> Self {
+        self.answer(SuccessAnswer { status, says, body: None })
+    }
+
+    const fn answer(self, answer: SuccessAnswer) -> Self {
+        let answers = match self.answers {
+            [None, _] => [Some(answer), None],
+            [first, _] => [first, Some(answer)],
+        };
         Self { answers, ..self }
     }
 
@@ -179,24 +203,6 @@ impl Operation {
 /// A query parameter whose value has the schema of this type.
 pub(crate) const fn parameter<T: JsonSchema>(name: &'static str, says: &'static str) -> Parameter {
     Parameter { name, says, schema: SchemaGenerator::subschema_for::<T> }
-}
-
-/// A success with a JSON body of this type.
-pub(crate) const fn returns<T: JsonSchema>(status: u16, says: &'static str) -> SuccessAnswer {
-    returns_as::<T>(status, says, JSON)
-}
-
-/// A success with a body of this type, declared as another media type.
-pub(crate) const fn returns_as<T: JsonSchema>(
-    status: u16,
-    says: &'static str,
-    media_type: &'static str,
-) -> SuccessAnswer {
-    SuccessAnswer { status, says, body: Some((SchemaGenerator::subschema_for::<T>, media_type)) }
-}
-
-pub(crate) const fn no_answer(status: u16, says: &'static str) -> SuccessAnswer {
-    SuccessAnswer { status, says, body: None }
 }
 
 /// The operations by the handlers' file that documents them.

@@ -34,10 +34,10 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/audit", "Lists the entries of the audit trail")
         .scope("operate")
         .list(FILTERS)
-        .answers(&[returns::<ListPage<AuditEntryView>>(200, "A page of entries.")]),
+        .returns::<ListPage<AuditEntryView>>(200, "A page of entries."),
     Operation::get("/v1/audit/checkpoint", "Signs a checkpoint of the audit trail up to now")
         .scope("operate")
-        .answers(&[returns::<CheckpointView>(200, "The checkpoint.")]),
+        .returns::<CheckpointView>(200, "The checkpoint."),
 ];
 
 pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, uri: Uri) -> Answer {

@@ -14,7 +14,6 @@ use super::messages::{AcceptedView, answer};
 use super::new_message::NewMessageBody;
 use super::prelude::*;
 use super::{NDJSON, json_bytes, new_message, quota};
-use crate::openapi::returns_as;
 use crate::problem::RefusedLine;
 
 /// The most messages in a request: all answers are held in memory until the last one is known.
@@ -28,11 +27,11 @@ pub(crate) const OPERATIONS: &[Operation] = &[Operation::post(PATH, "Sends up to
     .scope("send")
     .lines::<LineBody>()
     .limited()
-    .answers(&[returns_as::<LineView>(
+    .returns_as::<LineView>(
         200,
         "One line for each message, in the order of the request. Each is accepted or refused on its own.",
         NDJSON,
-    )])];
+    )];
 
 body! {
     struct LineBody as "NewMessageLine" {

@@ -12,16 +12,16 @@ use super::prelude::*;
 use super::switch::Reason;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation::get("/v1/breakers", "Lists the breakers that are not closed").scope("operate").answers(&[returns::<
-        ListPage<BreakerView>,
-    >(
-        200,
-        "All breakers that are not closed; with Posthaste-Tenant, those that hold deliveries of that tenant.",
-    )]),
+    Operation::get("/v1/breakers", "Lists the breakers that are not closed")
+        .scope("operate")
+        .returns::<ListPage<BreakerView>>(
+            200,
+            "All breakers that are not closed; with Posthaste-Tenant, those that hold deliveries of that tenant.",
+        ),
     Operation::post("/v1/breakers/{id}/reset", "Resets a breaker: it sends a probe next, or closes at once")
         .scope("operate")
         .optional_body::<ResetBody>()
-        .answers(&[returns::<ResetBreakerView>(200, "The breaker is reset.")]),
+        .returns::<ResetBreakerView>(200, "The breaker is reset."),
 ];
 
 body! {

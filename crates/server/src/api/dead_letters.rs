@@ -21,7 +21,7 @@ const FILTERS: &[Parameter] = &[
 pub(crate) const OPERATIONS: &[Operation] = &[Operation::get("/v1/dead-letters", "Lists dead letters")
     .scope("read")
     .list(FILTERS)
-    .answers(&[returns::<ListPage<DeadLetterView>>(200, "A page of dead letters.")])];
+    .returns::<ListPage<DeadLetterView>>(200, "A page of dead letters.")];
 
 /// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {

@@ -29,23 +29,21 @@ const FILTERS: &[Parameter] = &[
 ];
 
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation::get("/v1/deliveries", "Lists deliveries").scope("read").list(FILTERS).answers(&[returns::<
-        ListPage<ListedDeliveryView>,
-    >(
-        200,
-        "A page of deliveries.",
-    )]),
+    Operation::get("/v1/deliveries", "Lists deliveries")
+        .scope("read")
+        .list(FILTERS)
+        .returns::<ListPage<ListedDeliveryView>>(200, "A page of deliveries."),
     Operation::get("/v1/deliveries/{id}", "Shows a delivery with all its attempts, and why it waits")
         .scope("read")
         .query(&[parameter::<bool>(
             CONTENT,
             "true: include the receiver's answers; the key then needs the scope privacy too",
         )])
-        .answers(&[returns::<DeliveryView>(200, "The delivery.")]),
+        .returns::<DeliveryView>(200, "The delivery."),
     Operation::post("/v1/deliveries/{id}/retry", "Sends a waiting delivery now instead of at its due time")
         .scope("replay")
         .conflicts()
-        .answers(&[returns::<DeliveryView>(200, "The delivery. Pauses, breakers and rate limits still apply to it.")]),
+        .returns::<DeliveryView>(200, "The delivery. Pauses, breakers and rate limits still apply to it."),
 ];
 
 pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {

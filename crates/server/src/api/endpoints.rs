@@ -49,46 +49,44 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .scope("manage")
         .body::<NewEndpointBody>()
         .keyed()
-        .answers(&[returns::<EndpointView<'_>>(201, "The endpoint, with the secret that signs its requests.")]),
-    Operation::get("/v1/endpoints", "Lists endpoints").scope("read").list(FILTERS).answers(&[returns::<
-        ListPage<EndpointView<'_>>,
-    >(
-        200,
-        "A page of endpoints.",
-    )]),
+        .returns::<EndpointView<'_>>(201, "The endpoint, with the secret that signs its requests."),
+    Operation::get("/v1/endpoints", "Lists endpoints")
+        .scope("read")
+        .list(FILTERS)
+        .returns::<ListPage<EndpointView<'_>>>(200, "A page of endpoints."),
     Operation::get("/v1/endpoints/{id}", "Shows an endpoint")
         .scope("read")
-        .answers(&[returns::<EndpointView<'_>>(200, "The endpoint.")]),
+        .returns::<EndpointView<'_>>(200, "The endpoint."),
     Operation::post("/v1/endpoints/{id}/pause", "Pauses an endpoint: its deliveries wait")
         .scope("manage")
         .optional_body::<PauseEndpointBody>()
-        .answers(&[returns::<EndpointPauseChangeView>(200, "The endpoint is paused.")]),
+        .returns::<EndpointPauseChangeView>(200, "The endpoint is paused."),
     Operation::post("/v1/endpoints/{id}/enable", "Enables an endpoint that is paused, disabled or gone")
         .scope("manage")
         .conflicts()
         .optional_body::<EnableBody>()
-        .answers(&[returns::<EndpointPauseChangeView>(200, "The endpoint is active.")]),
+        .returns::<EndpointPauseChangeView>(200, "The endpoint is active."),
     Operation::new("PATCH", "/v1/endpoints/{id}", "Changes an endpoint; fields that are left out keep their value")
         .scope("manage")
         .conflicts()
         .body::<EndpointChangesBody>()
-        .answers(&[returns::<EndpointView<'_>>(200, "The changed endpoint.")]),
+        .returns::<EndpointView<'_>>(200, "The changed endpoint."),
     Operation::new("DELETE", "/v1/endpoints/{id}", "Deletes an endpoint and ends its pending deliveries")
         .scope("manage")
-        .answers(&[returns::<DeletedEndpointView>(200, "The endpoint is deleted.")]),
+        .returns::<DeletedEndpointView>(200, "The endpoint is deleted."),
     Operation::get("/v1/endpoints/{id}/secret", "Shows the secret or public key of an endpoint's signatures")
         .scope("secrets")
-        .answers(&[returns::<SecretsView<'_>>(200, "The keys that the receiver verifies signatures with.")]),
+        .returns::<SecretsView<'_>>(200, "The keys that the receiver verifies signatures with."),
     Operation::post("/v1/endpoints/{id}/secret/rotate", "Rotates an endpoint's secret: a new one signs too")
         .scope("secrets")
         .optional_body::<RotationBody>()
         .keyed()
-        .answers(&[returns::<SecretsView<'_>>(200, "The new secret, and the older ones that still sign.")]),
+        .returns::<SecretsView<'_>>(200, "The new secret, and the older ones that still sign."),
     Operation::post("/v1/endpoints/{id}/test", "Sends an example message to an endpoint")
         .scope("manage")
         .optional_body::<NoFields>()
         .keyed()
-        .answers(&[returns::<AcceptedView<'_>>(202, "The example message is accepted.")]),
+        .returns::<AcceptedView<'_>>(202, "The example message is accepted."),
 ];
 
 body! {

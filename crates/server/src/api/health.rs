@@ -16,22 +16,17 @@ use serde_json::Value;
 use super::caller::{OPERATE, READ};
 use super::json_bytes;
 use super::prelude::*;
-use crate::openapi::returns_as;
 
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation::get("/healthz", "Liveness check").answers(&[returns::<LivenessView>(200, "The process runs.")]),
-    Operation::get("/readyz", "Readiness check: whether the server accepts messages").answers(&[returns::<
-        ReadinessView,
-    >(
-        200,
-        "The server accepts messages.",
-    )]),
-    Operation::get("/metrics", "Metrics for Prometheus; docs/metrics.md describes each").scope("operate").answers(&[
-        returns_as::<String>(200, "The metrics in the OpenMetrics format.", "application/openmetrics-text"),
-    ]),
+    Operation::get("/healthz", "Liveness check").returns::<LivenessView>(200, "The process runs."),
+    Operation::get("/readyz", "Readiness check: whether the server accepts messages")
+        .returns::<ReadinessView>(200, "The server accepts messages."),
+    Operation::get("/metrics", "Metrics for Prometheus; docs/metrics.md describes each")
+        .scope("operate")
+        .returns_as::<String>(200, "The metrics in the OpenMetrics format.", "application/openmetrics-text"),
     Operation::get("/openapi.json", "This document")
         .scope("read")
-        .answers(&[returns::<BTreeMap<String, Value>>(200, "The OpenAPI document.")]),
+        .returns::<BTreeMap<String, Value>>(200, "The OpenAPI document."),
 ];
 
 #[derive(Serialize, JsonSchema)]

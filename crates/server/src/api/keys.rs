@@ -12,7 +12,6 @@ use super::caller::{OPERATE, SECRETS};
 use super::idempotency::{first_answer, keyed_body, made};
 use super::prelude::*;
 use super::tenants;
-use crate::openapi::no_answer;
 use crate::value::{self, ShortText};
 
 pub(crate) const OPERATIONS: &[Operation] = &[
@@ -20,26 +19,26 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .scope("operate")
         .optional_body::<NewKeyBody>()
         .keyed()
-        .answers(&[returns::<KeyView>(201, "The key. This is the only answer that shows it.")]),
+        .returns::<KeyView>(201, "The key. This is the only answer that shows it."),
     Operation::get("/v1/keys", "Lists operator keys")
         .scope("operate")
         .list(&[])
-        .answers(&[returns::<ListPage<KeyView>>(200, "A page of keys.")]),
+        .returns::<ListPage<KeyView>>(200, "A page of keys."),
     Operation::new("DELETE", "/v1/keys/{id}", "Revokes an operator key")
         .scope("operate")
-        .answers(&[no_answer(204, "The key is revoked.")]),
+        .no_answer(204, "The key is revoked."),
     Operation::post("/v1/tenants/{t}/keys", "Creates a key of a tenant")
         .scope("secrets")
         .optional_body::<NewKeyBody>()
         .keyed()
-        .answers(&[returns::<KeyView>(201, "The key. This is the only answer that shows it.")]),
+        .returns::<KeyView>(201, "The key. This is the only answer that shows it."),
     Operation::get("/v1/tenants/{t}/keys", "Lists the keys of a tenant")
         .scope("secrets")
         .list(&[])
-        .answers(&[returns::<ListPage<KeyView>>(200, "A page of keys.")]),
+        .returns::<ListPage<KeyView>>(200, "A page of keys."),
     Operation::new("DELETE", "/v1/tenants/{t}/keys/{id}", "Revokes a key of a tenant")
         .scope("secrets")
-        .answers(&[no_answer(204, "The key is revoked.")]),
+        .no_answer(204, "The key is revoked."),
 ];
 
 /// `POST /v1/keys`: an operator key.

@@ -9,11 +9,11 @@ use super::prelude::*;
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/master-key/rotation", "Shows the progress of the master key's rotation")
         .scope("operate")
-        .answers(&[returns::<MasterKeyRotationView>(200, "The progress.")]),
+        .returns::<MasterKeyRotationView>(200, "The progress."),
     Operation::post("/v1/master-key/rotation", "Starts a rotation of the master key")
         .scope("operate")
         .conflicts()
-        .answers(&[returns::<MasterKeyRotationView>(202, "The rotation is under way.")]),
+        .returns::<MasterKeyRotationView>(202, "The rotation is under way."),
 ];
 
 pub async fn show<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {

@@ -33,18 +33,18 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .body::<NewMessageBody>()
         .keyed()
         .limited()
-        .answers(&[returns::<AcceptedView<'_>>(202, "The message is stored durably and will be delivered.")]),
+        .returns::<AcceptedView<'_>>(202, "The message is stored durably and will be delivered."),
     Operation::get(PATH, "Lists messages")
         .scope("read")
         .list(FILTERS)
-        .answers(&[returns::<ListPage<ListedMessageView>>(200, "A page of messages.")]),
+        .returns::<ListPage<ListedMessageView>>(200, "A page of messages."),
     Operation::get("/v1/messages/{id}", "Shows a message and the state of its deliveries")
         .scope("read")
         .query(&[parameter::<bool>(CONTENT, "true: include the payload; the key then needs the scope privacy too")])
-        .answers(&[returns::<MessageView>(200, "The message.")]),
+        .returns::<MessageView>(200, "The message."),
     Operation::post("/v1/messages/{id}/cancel", "Cancels the deliveries of a message that are not sent yet")
         .scope("replay")
-        .answers(&[returns::<CancellationView>(200, "The message is cancelled.")]),
+        .returns::<CancellationView>(200, "The message is cancelled."),
 ];
 
 pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<SEND>, request: Request) -> Answer {

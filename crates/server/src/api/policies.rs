@@ -17,7 +17,6 @@ use super::caller::{MANAGE, READ};
 use super::nothing;
 use super::prelude::*;
 use crate::body_fields::FieldKind;
-use crate::openapi::no_answer;
 use crate::problem::{Complaint, Complaints};
 use crate::value::{self, ApiDuration, TierChoice, Ttl};
 
@@ -27,26 +26,26 @@ fn owner<const SCOPE: u8>(caller: &Caller<SCOPE>) -> TenantId {
 }
 
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation::get("/v1/policies", "Lists retry policies").scope("read").answers(&[returns::<ListPage<PolicyView>>(
+    Operation::get("/v1/policies", "Lists retry policies").scope("read").returns::<ListPage<PolicyView>>(
         200,
         "All policies that an endpoint can name: the presets, then the tenant's and the operator's.",
-    )]),
+    ),
     Operation::get("/v1/policies/{name}", "Shows a retry policy")
         .scope("read")
-        .answers(&[returns::<PolicyView>(200, "The policy of that name.")]),
+        .returns::<PolicyView>(200, "The policy of that name."),
     Operation::new("PUT", "/v1/policies/{name}", "Creates or replaces a retry policy")
         .scope("manage")
         .conflicts()
         .body::<PolicyBody>()
-        .answers(&[returns::<PolicyView>(200, "The policy. Pending deliveries use it from their next attempt on.")]),
+        .returns::<PolicyView>(200, "The policy. Pending deliveries use it from their next attempt on."),
     Operation::new("DELETE", "/v1/policies/{name}", "Deletes a retry policy that is not in use")
         .scope("manage")
         .conflicts()
-        .answers(&[no_answer(204, "The policy is deleted.")]),
+        .no_answer(204, "The policy is deleted."),
     Operation::post("/v1/policies/preview", "Shows the retry schedule of a policy")
         .scope("read")
         .body::<PreviewBody>()
-        .answers(&[returns::<PreviewView>(200, "The schedule.")]),
+        .returns::<PreviewView>(200, "The schedule."),
 ];
 
 body! {

@@ -35,34 +35,28 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     .body::<NewReplayBody>()
     .keyed()
     .bounded()
-    .answers(&[
-        returns::<ReplayView>(202, "The replay is running."),
-        returns::<DryRunView>(200, "The counts of a dry run."),
-    ]),
+    .returns::<ReplayView>(202, "The replay is running.")
+    .returns::<DryRunView>(200, "The counts of a dry run."),
     Operation::get("/v1/replays", "Lists replays")
         .scope("read")
         .list(&[])
-        .answers(&[returns::<ListPage<ReplayView>>(200, "A page of replays.")]),
+        .returns::<ListPage<ReplayView>>(200, "A page of replays."),
     Operation::get("/v1/replays/{id}", "Shows a replay and its progress")
         .scope("read")
-        .answers(&[returns::<ReplayView>(200, "The replay.")]),
-    Operation::post("/v1/replays/{id}/pause", "Pauses a replay").scope("replay").conflicts().answers(&[returns::<
-        ReplayView,
-    >(
-        200,
-        "The replay creates no deliveries until it is resumed.",
-    )]),
+        .returns::<ReplayView>(200, "The replay."),
+    Operation::post("/v1/replays/{id}/pause", "Pauses a replay")
+        .scope("replay")
+        .conflicts()
+        .returns::<ReplayView>(200, "The replay creates no deliveries until it is resumed."),
     Operation::post("/v1/replays/{id}/resume", "Resumes a paused replay")
         .scope("replay")
         .conflicts()
         .bounded()
-        .answers(&[returns::<ReplayView>(200, "The replay continues where it stopped.")]),
-    Operation::post("/v1/replays/{id}/cancel", "Cancels a replay").scope("replay").conflicts().answers(&[returns::<
-        ReplayView,
-    >(
-        200,
-        "The replay creates no more deliveries; those it created stay.",
-    )]),
+        .returns::<ReplayView>(200, "The replay continues where it stopped."),
+    Operation::post("/v1/replays/{id}/cancel", "Cancels a replay")
+        .scope("replay")
+        .conflicts()
+        .returns::<ReplayView>(200, "The replay creates no more deliveries; those it created stay."),
 ];
 
 body! {

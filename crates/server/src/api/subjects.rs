@@ -23,7 +23,6 @@ use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
 use super::prelude::*;
 use super::{NDJSON, endpoints};
-use crate::openapi::returns_as;
 use crate::problem::not_written;
 use crate::request_id::{self, RequestId};
 use crate::value;
@@ -138,14 +137,14 @@ enum ExportLine<'a> {
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::new("DELETE", "/v1/subjects/{s}", "Erases a subject: its endpoints, and the messages about it")
         .scope("privacy")
-        .answers(&[returns::<ErasedView>(200, "The subject's data can no longer be read.")]),
-    Operation::get("/v1/subjects/{s}/export", "Exports all data stored about a subject").scope("privacy").answers(&[
-        returns_as::<ExportLine<'_>>(
+        .returns::<ErasedView>(200, "The subject's data can no longer be read."),
+    Operation::get("/v1/subjects/{s}/export", "Exports all data stored about a subject")
+        .scope("privacy")
+        .returns_as::<ExportLine<'_>>(
             200,
             "One line for each endpoint, message and delivery, oldest first, then a line of kind complete.",
             NDJSON,
         ),
-    ]),
 ];
 
 impl<S: Store, C: Clock> ExportStream<S, C> {

@@ -33,19 +33,19 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/v1/pause", "Lists pauses, the widest scope first")
         .scope("operate")
         .query(&[LIMIT, CURSOR])
-        .answers(&[returns::<ListPage<PauseView>>(200, "A page of pauses.")]),
+        .returns::<ListPage<PauseView>>(200, "A page of pauses."),
     Operation::post(
         "/v1/pause",
         "Pauses all deliveries, or those of one tenant or to one origin: after the answer none of them is sent",
     )
     .scope("operate")
     .body::<PauseBody>()
-    .answers(&[returns::<PauseChangeView>(200, "The pause is in force.")]),
+    .returns::<PauseChangeView>(200, "The pause is in force."),
     Operation::post("/v1/resume", "Ends a pause; 409 if there is no such pause")
         .scope("operate")
         .conflicts()
         .body::<ResumeBody>()
-        .answers(&[returns::<PauseChangeView>(200, "The pause has ended.")]),
+        .returns::<PauseChangeView>(200, "The pause has ended."),
 ];
 
 body! {

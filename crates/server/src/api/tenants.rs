@@ -40,17 +40,15 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         .scope("operate")
         .optional_body::<TenantBody>()
         .keyed()
-        .answers(&[returns::<TenantView>(201, "The tenant.")]),
-    Operation::get("/v1/tenants", "Lists tenants").scope("operate").list(&[UID]).answers(&[returns::<
-        ListPage<TenantView>,
-    >(
-        200,
-        "A page of tenants.",
-    )]),
+        .returns::<TenantView>(201, "The tenant."),
+    Operation::get("/v1/tenants", "Lists tenants")
+        .scope("operate")
+        .list(&[UID])
+        .returns::<ListPage<TenantView>>(200, "A page of tenants."),
     Operation::get("/v1/tenants/{t}", "Shows a tenant")
         .scope("operate")
         .or_own("read")
-        .answers(&[returns::<TenantView>(200, "The tenant.")]),
+        .returns::<TenantView>(200, "The tenant."),
     Operation::new(
         "PATCH",
         "/v1/tenants/{t}",
@@ -61,10 +59,10 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     .conflicts()
     .scope("operate")
     .optional_body::<TenantBody>()
-    .answers(&[returns::<TenantView>(200, "The changed tenant.")]),
+    .returns::<TenantView>(200, "The changed tenant."),
     Operation::new("DELETE", "/v1/tenants/{t}", "Erases a tenant with all its data")
         .scope("operate")
-        .answers(&[returns::<ErasedView>(200, "The tenant's data can no longer be read.")]),
+        .returns::<ErasedView>(200, "The tenant's data can no longer be read."),
 ];
 
 const UID: Parameter = parameter::<String>("uid", "only the tenant with this uid");

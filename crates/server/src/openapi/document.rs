@@ -185,7 +185,7 @@ const NARROWED: [&str; 5] = ["/v1/breakers", "/v1/pause", "/v1/resume", "/v1/ten
 
 fn responses(one: &Operation, generator: &mut SchemaGenerator) -> Map<String, Value> {
     let mut responses = Map::new();
-    for answer in one.answers {
+    for answer in one.answers.into_iter().flatten() {
         let mut response = json!({ "description": answer.says });
         if let Some((schema, media_type)) = answer.body {
             response["content"] = json!({ media_type: { "schema": schema(generator) } });

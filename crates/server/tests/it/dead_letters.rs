@@ -32,8 +32,7 @@ impl Given {
     }
 
     async fn listed(&self, query: &str) -> Vec<String> {
-        let list = self.server.get(&format!("/v1/dead-letters{query}")).await;
-        assert_eq!(list.status, StatusCode::OK, "{}", list.body);
+        let list = self.server.get(&format!("/v1/dead-letters{query}")).await.expect(StatusCode::OK);
         let data = list.body["data"].as_array().expect("a list").clone();
         data.iter().map(|letter| letter["message"].as_str().expect("an id").to_owned()).collect()
     }
@@ -78,8 +77,10 @@ async fn a_replay_sends_dead_letters_again_and_shows_its_progress() {
     let message = given.dead("order.paid").await;
     let dry = given.replay(r#"{"select": {"cause": "bad_request"}, "dry_run": true}"#).await;
     assert_eq!((dry.status, &dry.body["total"]["count"]), (StatusCode::OK, &1.into()), "{}", dry.body);
-    let begun = given.replay(r#"{"select": {"cause": "bad_request"}, "per_second": 100, "reason": "mended"}"#).await;
-    assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.body);
+    let begun = given
+        .replay(r#"{"select": {"cause": "bad_request"}, "per_second": 100, "reason": "mended"}"#)
+        .await
+        .expect(StatusCode::ACCEPTED);
     answer(&given.receiver, "204 No Content").await;
     let path = format!("/v1/replays/{}", begun.text("id"));
     let done = given.server.until(&path, "done").await;
@@ -147,8 +148,8 @@ async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason()
     assert_eq!(dry.body["skips"], serde_json::json!({"delivered": 1}));
     let dry = given.replay(r#"{"select": {"state": ["dead", "expired"]}, "dry_run": true}"#).await;
     assert_eq!(dry.body["total"], serde_json::json!({"count": 1, "exact": true}), "{}", dry.body);
-    let begun = given.replay(r#"{"select": {"state": ["expired"]}, "per_second": 1}"#).await;
-    assert_eq!(begun.status, StatusCode::ACCEPTED, "{}", begun.body);
+    let begun =
+        given.replay(r#"{"select": {"state": ["expired"]}, "per_second": 1}"#).await.expect(StatusCode::ACCEPTED);
     assert_eq!(begun.body["forecast"]["left"], serde_json::json!({"count": 1, "exact": true}));
     assert!(begun.body["forecast"]["done_at"].is_string());
     answer(&given.receiver, "204 No Content").await;

@@ -28,8 +28,7 @@ async fn a_waiting_delivery_shows_why_and_until_when() {
     let message =
         server.post("/v1/messages", &format!(r#"{{"payload": 1, "tier": 3, "deliver_at": "{later}"}}"#)).await;
     let delivery = delivery_of(message.text("id"));
-    let shown = server.get(&format!("/v1/deliveries/{delivery}")).await;
-    assert_eq!(shown.status, StatusCode::OK, "{}", shown.body);
+    let shown = server.get(&format!("/v1/deliveries/{delivery}")).await.expect(StatusCode::OK);
     assert_eq!((shown.text("state"), shown.text("tier")), ("queued", "engagement"));
     assert_eq!(shown.text("message"), message.text("id"));
     assert_eq!(shown.text("accepted_at"), message.text("accepted_at"));
@@ -87,8 +86,7 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
     }
     server.post(&format!("/v1/messages/{}/cancel", messages[0]), "").await;
     let listed = async |query: String| {
-        let answer = server.get(&format!("/v1/deliveries?{query}")).await;
-        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let answer = server.get(&format!("/v1/deliveries?{query}")).await.expect(StatusCode::OK);
         let one = |one: &serde_json::Value| {
             let at = |ids: &[String], name: &str| ids.iter().position(|id| one[name] == id.as_str()).expect("ours");
             (at(&messages, "message"), at(&[first.clone(), second.clone()], "endpoint"))
@@ -151,8 +149,7 @@ async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(hours * 3_600 + 20);
         let message = server.post("/v1/messages", &format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
         let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-        let hurried = server.post(&format!("{path}/retry"), "").await;
-        assert_eq!(hurried.status, StatusCode::OK, "{}", hurried.body);
+        server.post(&format!("{path}/retry"), "").await.expect(StatusCode::OK);
         let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
         let mut request = [0; 4_096];
         assert!(stream.read(&mut request).await.expect("a request") > 0);

@@ -12,11 +12,10 @@ use crate::switch::answer;
 #[tokio::test]
 async fn an_endpoint_shows_its_secret_only_when_it_is_created() {
     let server = Server::start().await;
-    let made = server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook?a=b"}"#).await;
-    assert_eq!(made.status, StatusCode::CREATED);
+    let made =
+        server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook?a=b"}"#).await.expect(StatusCode::CREATED);
     assert!(made.body["signing"]["secret"].as_str().expect("a secret").starts_with("whsec_"));
-    let shown = server.get(&format!("/v1/endpoints/{}", made.text("id"))).await;
-    assert_eq!(shown.status, StatusCode::OK);
+    let shown = server.get(&format!("/v1/endpoints/{}", made.text("id"))).await.expect(StatusCode::OK);
     assert_eq!(shown.body["signing"], serde_json::json!({"scheme": "v1"}));
     assert_eq!(shown.text("url"), "http://127.0.0.1:9999/hook?a=b");
     let settings = ["channel", "policy", "order", "on_dead", "status"].map(|name| shown.text(name));
@@ -141,8 +140,7 @@ async fn every_endpoint_field_can_be_set_changed_and_cleared() {
     let server = Server::start().await;
     let mut new = all();
     new.insert("url".to_owned(), "https://example.com/hook".into());
-    let made = server.post("/v1/endpoints", &Value::Object(new).to_string()).await;
-    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let made = server.post("/v1/endpoints", &Value::Object(new).to_string()).await.expect(StatusCode::CREATED);
     let shown = server.get("/v1/endpoints/crm").await;
     assert_eq!(shown.body["id"], made.body["id"], "found by its uid");
     for (name, value) in all() {

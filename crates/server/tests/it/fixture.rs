@@ -68,6 +68,12 @@ impl Answer {
         (self.status.as_u16(), text("code"), pointer)
     }
 
+    /// The answer, which must have this status.
+    pub(crate) fn expect(self, status: StatusCode) -> Self {
+        assert_eq!(self.status, status, "{}", self.body);
+        self
+    }
+
     pub(crate) fn text(&self, name: &str) -> &str {
         self.body[name].as_str().unwrap_or_else(|| panic!("{name} is a text in {}", self.body))
     }
@@ -192,8 +198,7 @@ impl<S: Store> Server<S> {
     pub(crate) async fn receiver(&self) -> (TcpListener, String) {
         let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await.expect(StatusCode::CREATED);
         (receiver, made.text("id").to_owned())
     }
 
@@ -207,8 +212,10 @@ impl<S: Store> Server<S> {
 
     /// Creates an endpoint at a port without a listener, with these further fields; returns its id.
     pub(crate) async fn endpoint(&self, more: &str) -> String {
-        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "http://127.0.0.1:9999/hook"{more}}}"#)).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        let made = self
+            .post("/v1/endpoints", &format!(r#"{{"url": "http://127.0.0.1:9999/hook"{more}}}"#))
+            .await
+            .expect(StatusCode::CREATED);
         made.text("id").to_owned()
     }
 }

@@ -30,17 +30,20 @@ impl Locked {
 
     /// Creates a tenant and a key with this body; returns the tenant's id and the key.
     pub(crate) async fn tenant(&self, uid: &str, scopes: &str) -> (String, String) {
-        let made = self.operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid": "{uid}"}}"#)).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
-        let key = self.operate(Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;
-        assert_eq!(key.status, StatusCode::CREATED, "{}", key.body);
+        let made = self
+            .operate(Method::POST, "/v1/tenants", &format!(r#"{{"uid": "{uid}"}}"#))
+            .await
+            .expect(StatusCode::CREATED);
+        let key =
+            self.operate(Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await.expect(StatusCode::CREATED);
         (made.text("id").to_owned(), key.text("key").to_owned())
     }
 
     pub(crate) async fn endpoint(&self, key: &str, tenant: &str) -> String {
-        let made =
-            self.call(key, tenant, Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook"}"#).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        let made = self
+            .call(key, tenant, Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook"}"#)
+            .await
+            .expect(StatusCode::CREATED);
         made.text("id").to_owned()
     }
 }
@@ -205,8 +208,7 @@ async fn a_repeated_request_shows_a_new_key_only_to_its_creator() {
             .header("idempotency-key", "k");
         locked.server.send(request.body(Full::from("{}")).expect("a request")).await
     };
-    let first = make(&whole).await;
-    assert_eq!(first.status, StatusCode::CREATED, "{}", first.body);
+    let first = make(&whole).await.expect(StatusCode::CREATED);
     assert_eq!(make(&whole).await.raw, first.raw);
     assert_eq!(make(few.text("key")).await.problem(), (422, "idempotency_key_reused", ""));
     locked.server.stop().await.expect("it stops");
@@ -221,8 +223,10 @@ async fn an_operator_names_a_tenant_to_write_and_reads_all_tenants() {
     let unknown = locked.call(&locked.operator, "unknown", Method::POST, "/v1/messages", PAYLOAD).await;
     assert_eq!(unknown.problem(), (404, "not_found", ""));
     for named in ["acme", id.as_str()] {
-        let sent = locked.call(&locked.operator, named, Method::POST, "/v1/messages", PAYLOAD).await;
-        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+        let sent = locked
+            .call(&locked.operator, named, Method::POST, "/v1/messages", PAYLOAD)
+            .await
+            .expect(StatusCode::ACCEPTED);
         let path = format!("/v1/messages/{}", sent.text("id"));
         for (caller, tenant) in [(&locked.operator, ""), (&locked.operator, "acme"), (&key, ""), (&key, "acme")] {
             assert_eq!(locked.call(caller, tenant, Method::GET, &path, "").await.status, StatusCode::OK);
@@ -246,8 +250,7 @@ async fn endpoint_urls_and_headers_are_hidden_from_operators() {
     for (tenant, path) in
         [("", one.as_str()), ("acme", "/v1/endpoints/crm"), ("", "/v1/endpoints"), ("acme", "/v1/endpoints")]
     {
-        let seen = locked.call(&locked.operator, tenant, Method::GET, path, "").await;
-        assert_eq!(seen.status, StatusCode::OK);
+        let seen = locked.call(&locked.operator, tenant, Method::GET, path, "").await.expect(StatusCode::OK);
         let text = seen.body.to_string();
         assert!(text.contains("https://example.com/…") && !text.contains("canary"), "{path}: {text}");
     }

@@ -8,8 +8,7 @@ use posthaste_server::api::caller::Door;
 use crate::fixture::{Answer, Server};
 
 async fn scrape(server: &Server) -> String {
-    let answer = read(server, "/metrics").await;
-    assert_eq!(answer.status, StatusCode::OK);
+    let answer = read(server, "/metrics").await.expect(StatusCode::OK);
     assert_eq!(answer.headers["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
     answer.body.as_str().expect("a text").to_owned()
 }
@@ -47,8 +46,7 @@ async fn metrics_count_messages_refusals_and_pauses() {
     let endpoint = server.endpoint("").await;
     assert_eq!(server.post(&format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
     for _ in 0..3 {
-        let sent = server.post("/v1/messages", r#"{"tier": 1, "payload": 1}"#).await;
-        assert_eq!(sent.status, StatusCode::ACCEPTED);
+        server.post("/v1/messages", r#"{"tier": 1, "payload": 1}"#).await.expect(StatusCode::ACCEPTED);
     }
     assert_eq!(server.post("/v1/messages", "{}").await.problem().1, "invalid_body");
     assert_eq!(server.post("/v1/pause", r#"{"scope": "all"}"#).await.status, StatusCode::OK);
@@ -79,8 +77,7 @@ async fn metrics_need_an_operator_key_except_on_the_metrics_listener() {
     let key = server.operator_key().await;
     assert_eq!(server.get("/metrics").await.problem(), (401, "unauthorized", ""));
     let request = Request::get("/metrics").header("authorization", format!("Bearer {key}"));
-    let answer = server.send(request.body(Full::default()).expect("a request")).await;
-    assert_eq!(answer.status, StatusCode::OK);
+    server.send(request.body(Full::default()).expect("a request")).await.expect(StatusCode::OK);
     assert_eq!(read(&server, "/metrics").await.status, StatusCode::OK);
     assert_eq!(read(&server, "/readyz").await.text("status"), "ok");
     assert_eq!(

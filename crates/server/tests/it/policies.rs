@@ -80,8 +80,7 @@ fn check_shown(shown: &serde_json::Value, written: &serde_json::Value) {
 #[tokio::test]
 async fn a_policy_is_put_shown_listed_used_and_deleted_by_its_name() {
     let server = Server::start().await;
-    let put = server.call(Method::PUT, "/v1/policies/payments", FULL).await;
-    assert_eq!(put.status, StatusCode::OK, "{}", put.body);
+    let put = server.call(Method::PUT, "/v1/policies/payments", FULL).await.expect(StatusCode::OK);
     let written: serde_json::Value = serde_json::from_str(FULL).expect("JSON");
     check_shown(&put.body, &written);
     assert_eq!((put.text("name"), put.text("owner"), &put.body["preset"]), ("payments", "tenant", &false.into()));
@@ -169,8 +168,7 @@ async fn presets_and_bad_policies_are_not_put() {
 async fn a_tenant_has_at_most_the_allowed_number_of_policies() {
     let server = Server::start().await;
     for n in 0..posthaste_engine::policies::POLICIES_MAX {
-        let put = server.call(Method::PUT, &format!("/v1/policies/p{n}"), "{}").await;
-        assert_eq!(put.status, StatusCode::OK, "{}", put.body);
+        server.call(Method::PUT, &format!("/v1/policies/p{n}"), "{}").await.expect(StatusCode::OK);
     }
     assert_eq!(server.call(Method::PUT, "/v1/policies/more", "{}").await.problem(), (409, "too_many_policies", ""));
     assert_eq!(server.call(Method::PUT, "/v1/policies/p7", "{}").await.status, StatusCode::OK, "a change adds none");

@@ -37,8 +37,7 @@ async fn the_audit_trail_is_listed_in_both_orders_and_by_pages() {
 #[tokio::test]
 async fn a_checkpoint_request_signs_a_new_checkpoint() {
     let server = Server::start().await;
-    let first = server.get("/v1/audit/checkpoint").await;
-    assert_eq!(first.status, StatusCode::OK, "{}", first.body);
+    let first = server.get("/v1/audit/checkpoint").await.expect(StatusCode::OK);
     assert!(first.text("public_key_pem").starts_with("-----BEGIN PUBLIC KEY-----"));
     server.endpoint("").await;
     let second = server.get("/v1/audit/checkpoint").await;

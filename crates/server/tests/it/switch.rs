@@ -38,8 +38,7 @@ async fn a_paused_origin_holds_its_deliveries_and_shows_the_reason() {
     let server = Server::start().await;
     let origin = format!("http://{}", receiver.local_addr().expect("it listens"));
     for path in ["one", "two"] {
-        let made = server.post("/v1/endpoints", &format!(r#"{{"url": "{origin}/{path}"}}"#)).await;
-        assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+        server.post("/v1/endpoints", &format!(r#"{{"url": "{origin}/{path}"}}"#)).await.expect(StatusCode::CREATED);
     }
     let until = "2099-01-01T00:00:00.000Z";
     let body = format!(
@@ -116,8 +115,7 @@ async fn pauses_are_listed_widest_first_with_their_api_key() {
     let ready = call(Method::GET, "/readyz", "").await;
     assert_eq!((&ready.body["paused_reason"], &ready.body["paused_tenants"]), (&"fire".into(), &1.into()));
 
-    let resumed = call(Method::POST, "/v1/resume", r#"{"scope": "all"}"#).await;
-    assert_eq!(resumed.status, StatusCode::OK, "{}", resumed.body);
+    call(Method::POST, "/v1/resume", r#"{"scope": "all"}"#).await.expect(StatusCode::OK);
     for kind in ["paused", "resumed"] {
         let trail = call(Method::GET, &format!("/v1/audit?kind={kind}"), "").await;
         let by = &trail.body["data"][0]["by"];

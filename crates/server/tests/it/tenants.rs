@@ -10,8 +10,7 @@ use crate::keys::{Locked, PAYLOAD};
 async fn tenants_are_made_changed_and_listed() {
     let locked = Locked::start().await;
     let body = r#"{"uid": "acme", "weight": 2.5, "quota": {"per_second": 10}, "policy": "backend"}"#;
-    let made = locked.operate(Method::POST, "/v1/tenants", body).await;
-    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let made = locked.operate(Method::POST, "/v1/tenants", body).await.expect(StatusCode::CREATED);
     assert_eq!(made.body["quota"]["burst"], 10);
     assert_eq!(locked.operate(Method::POST, "/v1/tenants", body).await.problem(), (409, "name_taken", ""));
     for (bad, pointer) in [
@@ -56,8 +55,7 @@ async fn concurrent_changes_of_a_tenant_are_all_kept() {
     let path = "/v1/tenants/default";
     assert_eq!(server.get("/v1/endpoints").await.status, StatusCode::OK, "the tenant is created when it is needed");
     let patch = async |body: &str| {
-        let changed = server.call(Method::PATCH, path, body).await;
-        assert_eq!(changed.status, StatusCode::OK, "{}", changed.body);
+        server.call(Method::PATCH, path, body).await.expect(StatusCode::OK);
     };
     for weight in 2..10 {
         let (region, retention) = (format!("region-{weight}"), format!("{}d", 10 + weight));
@@ -182,8 +180,7 @@ async fn messages_beyond_the_pending_quota_are_refused_with_retry_after() {
     }
     locked.call(&key, "", Method::POST, "/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook"}"#).await;
     for _ in 0..2 {
-        let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
-        assert_eq!(sent.status, StatusCode::ACCEPTED, "{}", sent.body);
+        locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await.expect(StatusCode::ACCEPTED);
     }
     let refused = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
     assert_eq!(refused.problem(), (429, "quota_exceeded", ""));
@@ -221,8 +218,7 @@ async fn an_erased_tenant_is_not_found_and_its_keys_are_refused() {
     let (_, key) = locked.tenant("acme", "").await;
     let endpoint = locked.endpoint(&key, "").await;
     let sent = locked.call(&key, "", Method::POST, "/v1/messages", PAYLOAD).await;
-    let erased = locked.operate(Method::DELETE, "/v1/tenants/acme", "").await;
-    assert_eq!(erased.status, StatusCode::OK, "{}", erased.body);
+    let erased = locked.operate(Method::DELETE, "/v1/tenants/acme", "").await.expect(StatusCode::OK);
     assert!(erased.body["audit_row"].as_u64().is_some_and(|row| row > 0), "{}", erased.body);
     let audit = locked.operate(Method::GET, "/v1/audit?kind=erased", "").await;
     let entry = &audit.body["data"][0];

@@ -54,11 +54,7 @@ impl Strict {
     /// Creates an endpoint for this receiver with these TLS settings.
     async fn endpoint(&self, server: &Server, tls: Value) -> Answer {
         let url = format!("https://{}/", self.listener.local_addr().expect("it listens"));
-        let made = server
-            .post("/v1/endpoints", &json!({ "url": url, "tls": tls }).to_string())
-            .await
-            .expect(StatusCode::CREATED);
-        made
+        server.post("/v1/endpoints", &json!({ "url": url, "tls": tls }).to_string()).await.expect(StatusCode::CREATED)
     }
 
     async fn accept(&self) -> std::io::Result<TlsStream<TcpStream>> {

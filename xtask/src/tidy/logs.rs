@@ -82,6 +82,6 @@ mod tests {
     fn public_ids_and_fixed_messages_are_allowed() {
         check(check_log_lines, FILE, "tracing::warn!({ field::DELIVERY } = id, %error, \"lost\");", &[]);
         check(check_log_lines, FILE, "tracing::debug!(delivery = %key, \"sent\");", &[]);
-        check(check_log_lines, "crates/testkit/src/sim.rs", "tracing::warn!(delivery = %key, \"lost\");", &[]);
+        check(check_log_lines, "crates/simulator/src/lib.rs", "tracing::warn!(delivery = %key, \"lost\");", &[]);
     }
 }

@@ -33,8 +33,6 @@ const PRONOUNS: [&str; 9] =
 
 /// Names that several types have by convention.
 const CONVENTIONAL_NAMES: [&str; 4] = ["Args", "Error", "Settings", "Builder"];
-/// The most names that more than one type outside its own module may have.
-const SHARED_NAMES_MAX: usize = 100;
 
 const HOSTS: [&str; 12] = [
     concat!("crates", ".io"),
@@ -130,13 +128,8 @@ pub(super) fn check_names(file: &SourceFile) -> Vec<Complaint> {
         .collect()
 }
 
-/// The name of a type that leaves its module is a noun that no other such type has. The names that several types have
-/// anyway are counted, and complained about if they are more than `max`.
+/// The name of a type that leaves its module is a noun that no other such type has.
 pub(super) fn check_type_names(files: &[SourceFile]) -> Vec<Complaint> {
-    shared_names(files, SHARED_NAMES_MAX)
-}
-
-fn shared_names(files: &[SourceFile], max: usize) -> Vec<Complaint> {
     let mut places: BTreeMap<&str, Vec<(&SourceFile, usize)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_in(&["crates/"]) && file.path.contains("/src/")) {
         for (at, name) in exported_types(&file.code) {
@@ -144,13 +137,12 @@ fn shared_names(files: &[SourceFile], max: usize) -> Vec<Complaint> {
         }
     }
     places.retain(|name, places| places.len() > 1 && !CONVENTIONAL_NAMES.contains(name));
-    let count = places.len();
     let complain = |(name, (file, at)): (&str, (&SourceFile, usize))| {
-        let what = format!("one of {count} names that several types have, at most {max} may be: {name}");
+        let what = format!("several types are named {name}");
         file.complaint(at, what, "make the type private, or give it a noun that says what it holds")
     };
     let all = places.into_iter().flat_map(|(name, places)| places.into_iter().map(move |place| (name, place)));
-    if count > max { all.map(complain).collect() } else { Vec::new() }
+    all.map(complain).collect()
 }
 
 fn exported_types(code: &str) -> Vec<(usize, &str)> {
@@ -224,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_several_types_are_reported_beyond_the_limit() {
+    fn name_of_several_types_is_reported_wherever_it_is() {
         let file = |path: &str, text: &str| SourceFile::new(Path::new(""), path, text);
         let files = [
             file("crates/core/src/a.rs", "pub struct Row {}\npub(super) enum Kind {}\nstruct Own;\npub struct Error;"),
@@ -234,8 +226,7 @@ mod tests {
             ),
             file("crates/core/tests/it/c.rs", "pub enum Kind {}"),
         ];
-        assert_eq!(shared_names(&files, 1), []);
-        let found: Vec<String> = shared_names(&files, 0).iter().map(ToString::to_string).collect();
+        let found: Vec<String> = check_type_names(&files).iter().map(ToString::to_string).collect();
         assert!(found[0].starts_with("crates/core/src/a.rs:1:") && found[1].starts_with("crates/core/src/b.rs:2:"));
         assert_eq!(found.len(), 2, "{found:?}");
     }

@@ -18,7 +18,7 @@ impl SchedulerModel {
         }
         self.check_books();
         if let Some(row) = self.rows.iter().find(|row| self.has_work(row, self.now)) {
-            panic!("the queue returned no work, but there is {:?}", row.delivery);
+            panic!("the scheduler returned no work, but there is {:?}", row.delivery);
         }
         self.check_wake();
         self.check_explained();

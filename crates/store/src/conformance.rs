@@ -39,7 +39,8 @@ fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::pin(make())
 }
 
-/// Runs every case, each on a new store from `make`, and returns the number of cases.
+/// Runs every case, each on a new store from `make`, and returns the number of cases. A store is dropped before the next
+/// is made.
 ///
 /// # Panics
 /// If the store breaks the contract.
@@ -47,13 +48,13 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
     let mut cases = 0;
     macro_rules! cases {
         ($($file:ident: $($case:ident)*;)*) => {
-            $($(
+            $($({
                 // Boxed, because one future with all cases would not fit on the stack.
                 let store = make().await;
                 let case = boxed(|| StoreCase::begin(stringify!($case), store)).await;
                 boxed(|| $file::$case(&case)).await;
                 cases += 1;
-            )*)*
+            })*)*
         };
     }
     cases! {
@@ -258,6 +259,8 @@ pub fn master_key_of_tests() -> Masters {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::run;
     use crate::memory::MemoryStore;
     use crate::sqlite::Sqlite;
@@ -269,11 +272,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_sqlite_store_keeps_the_contract() {
-        let parent = tempfile::tempdir().expect("a temporary folder");
+        // Each store reserves room on the disk, so only one folder is kept at a time.
+        let folder = RefCell::new(None);
         run(async || {
-            let count = std::fs::read_dir(parent.path()).expect("the folder is there").count();
-            Sqlite::open_folder(&parent.path().join(count.to_string()), crate::conformance::master_key_of_tests())
-                .expect("a fresh folder opens")
+            let fresh = tempfile::tempdir().expect("a temporary folder");
+            let store = Sqlite::open_folder(fresh.path(), crate::conformance::master_key_of_tests());
+            folder.replace(Some(fresh));
+            store.expect("a fresh folder opens")
         })
         .await;
     }

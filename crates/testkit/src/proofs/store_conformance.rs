@@ -4,8 +4,8 @@
 //! The controls are histories in which SQLite behaves as if it lacked one guard: each must differ from the memory
 //! store.
 
+use std::cell::RefCell;
 use std::panic::catch_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_store::MemoryStore;
 use posthaste_store::conformance::histories::{self, PlantedFault};
@@ -25,11 +25,13 @@ pub fn run(options: &Options) -> Findings {
     let first = options.first.unwrap_or(1);
     let memory = cases(async || MemoryStore::default())?;
     eprintln!("memory: {memory} cases");
-    let parent = tempfile::tempdir()?;
-    let made = AtomicU64::new(0);
+    // Each store reserves room on the disk, so only one folder is kept at a time.
+    let folder = RefCell::new(None);
     let sqlite = cases(async || {
-        let number = made.fetch_add(1, Ordering::Relaxed).to_string();
-        Sqlite::open_folder(&parent.path().join(number), master_key()).expect("a fresh folder opens")
+        let fresh = tempfile::tempdir().expect("a temporary folder");
+        let store = Sqlite::open_folder(fresh.path(), master_key());
+        folder.replace(Some(fresh));
+        store.expect("a fresh folder opens")
     })?;
     eprintln!("SQLite: {sqlite} cases");
     let mut calls = 0;

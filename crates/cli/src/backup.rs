@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::master::KeyCheck;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::master_key;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use posthaste_core::policy::Policy;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Policy, Tier};
 use posthaste_server::api::policies::PreviewView;
 use posthaste_server::duration;
 

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use posthaste_core::dice::Roll;
-use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, Policy, told_nearest};
-use posthaste_core::tier::Tier;
+use posthaste_core::policy::{DEFAULT_PRESET, PRESETS, told_nearest};
+use posthaste_core::{Policy, Roll, Tier};
 use posthaste_prove::chart::{self, LoadChart, LoadSeries, svg};
 use posthaste_server::duration;
 use posthaste_simulator::outage::naive::{self, Naive};

@@ -1,6 +1,6 @@
 //! Maps an HTTP status to its cause, and to its class after an endpoint's overrides (B1, B2, B4, B5, B7).
 
-use crate::cause::{Cause, Class};
+use crate::{Cause, Class};
 
 /// The cause of an answer with this status.
 ///

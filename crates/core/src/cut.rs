@@ -6,12 +6,7 @@
 //! small batches. The owner keeps a cut in memory from before it is durable until the last row is swept and no
 //! accept below it can still be under way.
 
-use crate::cause::Cause;
-use crate::delivery::Delivery;
-use crate::id::{DeliveryId, EndpointId, Key, LaneId, MessageId};
-use crate::id_map::IdMap;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Cause, Delivery, DeliveryId, EndpointId, IdMap, Key, LaneId, MessageId, State, Timestamp};
 
 /// Which deliveries a cut ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,7 +126,7 @@ impl Cuts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tier::Tier;
+    use crate::Tier;
 
     const LANE: LaneId = LaneId::from_raw(3);
 

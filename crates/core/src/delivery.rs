@@ -7,17 +7,13 @@
 
 use std::time::Duration;
 
-use crate::cause::{Cause, Class};
-use crate::cut::{self, EndpointChange};
-use crate::dice::Roll;
-use crate::hold::{Hold, Why};
-use crate::id::{DeliveryId, EndpointId, LaneId, MessageId};
-use crate::policy::Policy;
-use crate::scheduler::{OnDead, RowIndex};
+use crate::cut;
+use crate::scheduler::OnDead;
 use crate::slice::{self, Tightness};
-use crate::state::State;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{
+    Cause, Class, DeliveryId, EndpointChange, EndpointId, Hold, LaneId, MessageId, Policy, Roll, RowIndex, State, Tier,
+    Timestamp, Why,
+};
 
 /// How many attempts in a row may fail because a name does not exist or a certificate is invalid (B3): enough to
 /// outlast a faulty deployment, few enough not to try a mistyped name for days.

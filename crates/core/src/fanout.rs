@@ -3,12 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::delivery::{Compact, Delivery, Expiry};
-use crate::id::{DeliveryId, EndpointId, MessageId};
 use crate::pattern::Pattern;
-use crate::scheduler::LaneSettings;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Compact, Delivery, DeliveryId, EndpointId, Expiry, LaneSettings, MessageId, Tier, Timestamp};
 
 /// The properties of a message that its deliveries take over.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +90,7 @@ impl Fanout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{LaneId, TenantId};
-    use crate::policy::Policy;
+    use crate::{LaneId, Policy, TenantId};
 
     /// Whether an audience includes the endpoint of ann, with the tags a and b and the event types `order.*`.
     fn check(subjects: &[&str], tags: &[&str], all: bool, event_type: Option<&str>) -> bool {

@@ -8,7 +8,8 @@ pub mod budget;
 pub mod concurrency;
 pub mod pace;
 
-use crate::id::{CredentialId, OriginId, RegionId};
+use crate::OriginId;
+use crate::id::{CredentialId, RegionId};
 
 /// Whether destinations are protected from overload. `Off` means naive retries, for comparison in simulations; a
 /// server always runs with `On`.

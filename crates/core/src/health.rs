@@ -13,10 +13,7 @@ use std::time::Duration;
 
 pub use score::Score;
 
-use crate::cause::{Cause, Class};
-use crate::delivery::Verdict;
-use crate::dice::Roll;
-use crate::time::Timestamp;
+use crate::{Cause, Class, Roll, Timestamp, Verdict};
 use day::DayCounts;
 use latency::Latency;
 

@@ -1,6 +1,6 @@
 //! Why a delivery waits, and until when (G5).
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// Why a delivery waits. The names are `waiting.why` of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 const MINUTE_MS: i64 = 60_000;
 const DAY_MINUTES: u16 = 24 * 60;

@@ -35,9 +35,8 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::dice::Roll;
 use crate::flow::breaker::BreakerRule;
-use crate::tier::Tier;
+use crate::{Roll, Tier};
 
 use jitter::{Band, Jitter};
 use ratio::Ratio;

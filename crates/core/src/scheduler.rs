@@ -45,15 +45,11 @@ pub use turn::{TenantSettings, WEIGHTS};
 pub use views::{BreakerScope, Explained, SchedulerFigures};
 pub use window::Admission;
 
-use crate::delivery::{self, Circumstances, Verdict, VerdictScope};
-use crate::dice::Roll;
+use crate::delivery::{self, Circumstances};
 use crate::flow::Protection;
 use crate::flow::breaker::BreakerRule;
-use crate::id::{DeliveryId, MessageId};
 use crate::slice::Tightness;
-use crate::state::State;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{DeliveryId, MessageId, Roll, State, Tier, Timestamp, Verdict, VerdictScope};
 use backlog::Backlog;
 use ends::CutsInForce;
 use lanes::Lanes;

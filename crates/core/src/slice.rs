@@ -7,10 +7,8 @@
 
 use std::time::Duration;
 
-use crate::dice::Roll;
-use crate::id::LaneId;
-use crate::tier::Tier;
-use crate::time::{Timestamp, millis_up};
+use crate::time::millis_up;
+use crate::{LaneId, Roll, Tier, Timestamp};
 
 /// The longest slice. Every other length divides it, so that a shorter slice never straddles the end of a longer
 /// one: retries of one destination are released together even where their tiers and waits differ.

@@ -5,8 +5,7 @@
 
 use std::fmt;
 
-use crate::cause::Cause;
-use crate::time::Timestamp;
+use crate::{Cause, Timestamp};
 
 /// The state of a delivery, with the data that belongs to that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

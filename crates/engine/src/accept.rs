@@ -5,12 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::delivery::Expiry;
-use posthaste_core::fanout::{Audience, Fanout};
-use posthaste_core::id::{EndpointId, MessageId, TenantId};
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Audience, EndpointId, Expiry, Fanout, MessageId, RowIndex, TenantId, Tier, Timestamp};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{

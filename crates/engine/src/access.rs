@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, TenantId, Timestamp};
 use posthaste_crypto::api_key::{
     ApiKey, ApiKeyHash, ApiKeyHasher, ApiKeyScope, ApiKeyScopes, Denied, KeptApiKey, KeyClass,
 };

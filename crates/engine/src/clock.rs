@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use tokio::time::Instant;
 
 /// A clock for wall-clock times, and their instants on the runtime's clock.

@@ -28,19 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope, EndpointChange};
-use posthaste_core::delivery::Verdict;
-use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::BreakerState;
-use posthaste_core::id::{DeliveryId, Key, LaneId};
-use posthaste_core::id_map::{IdMap, IdSet};
-use posthaste_core::scheduler::{
-    AfterRecord, AttemptStart, DeliveryChange, Explained, Limits, Pick, RowIndex, Scheduler,
+use posthaste_core::scheduler::{AfterRecord, AttemptStart, Explained, Limits, Pick};
+use posthaste_core::{
+    Cause, Cut, CutScope, DeliveryChange, DeliveryId, EndpointChange, IdMap, IdSet, Key, LaneId, Roll, RowIndex,
+    Scheduler, State, Tier, Timestamp, Verdict,
 };
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
 use posthaste_store::{ArrivedDelivery, AttemptRecord, Message, Pause, PauseScope, Session, Settled, Settlement};
 
 pub use call::{StoreCall, StoreReply};

@@ -4,13 +4,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use posthaste_channels::Channel;
 use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
-use posthaste_core::fanout::Candidate;
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::id_map::IdMap;
 use posthaste_core::pattern::Pattern;
 use posthaste_core::policy::PolicyDefaults;
-use posthaste_core::scheduler::LaneSettings;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Candidate, EndpointId, IdMap, LaneId, LaneSettings, TenantId, Timestamp};
 use posthaste_store::{
     Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointSelector, EndpointTarget, EndpointTls, Register, StoreError,
     WebhookTarget,

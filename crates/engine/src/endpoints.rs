@@ -3,19 +3,15 @@
 //! An endpoint's values are checked here, in one place for making and changing. A change names the version it is based
 //! on: of two concurrent changes one is refused as stale, so that neither silently undoes the other.
 
-use posthaste_core::cut::EndpointChange;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
-use posthaste_core::cause::Cause;
 use posthaste_core::classify::{BadOverride, Overrides};
-use posthaste_core::id::{EndpointId, Key, LaneId};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, EndpointChange, EndpointId, Key, LaneId, Tier, Timestamp};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_crypto::signature::{BadSecret, Secret, SignatureScheme};
 use posthaste_store::{

@@ -4,14 +4,12 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use posthaste_core::Roll;
-use posthaste_core::delivery::{Compact, Delivery};
 use posthaste_core::flow::SharedGate;
-use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId};
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Limits, Reset};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Compact, Delivery, DeliveryId, Hold, Key, LaneId, MessageId, OriginId, Roll, TenantId, Timestamp, Why,
+};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, IdKind};

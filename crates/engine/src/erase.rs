@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{Key, LaneId, TenantId};
+use posthaste_core::{Cause, Key, LaneId, TenantId};
 use posthaste_store::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, PauseScope, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, EndpointId, MessageId, TenantId, Timestamp};
 use posthaste_store::{
     ApiKeyRef, DeliveryRecord, Endpoint, EndpointSelector, ExportRequest, ListOrder, Message, Name, Store, StoreError,
 };

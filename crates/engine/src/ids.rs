@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use posthaste_core::id::{Key, WriterId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, Timestamp, WriterId};
 use posthaste_crypto::public_id::{IdKey, IdKind};
 
 /// The keys of one session, in order; its clones share the position.

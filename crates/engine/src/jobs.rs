@@ -8,11 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::delivery::{Compact, Delivery, Expiry};
-use posthaste_core::fanout::Fanout;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Compact, Delivery, DeliveryId, EndpointId, Expiry, Fanout, JobId, MessageId, RowIndex, TenantId, Timestamp,
+};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
     Chunk, ChunkDelivery, DeliveryJob, Details, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,

@@ -2,9 +2,7 @@
 //! that it was made for: the same visible tenant, filters and order.
 
 use bytes::Bytes;
-use posthaste_core::WriterId;
-use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, Key, MessageId, Timestamp, WriterId};
 use posthaste_crypto::public_id::{IdKind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPERATOR, Store, StoreError};
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_store::{CountedEvent, HourlyCount, Store, StoreError, UtcHour};
 
 use crate::accept::NotAccepted;

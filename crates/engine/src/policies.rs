@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::id::{EndpointId, Key, TenantId};
-use posthaste_core::policy::{BadPolicy, PRESETS, Policy, PolicySpec};
-use posthaste_core::time::Timestamp;
+use posthaste_core::policy::{BadPolicy, PRESETS, PolicySpec};
+use posthaste_core::{EndpointId, Key, Policy, TenantId, Timestamp};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{ApiKeyRef, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
 

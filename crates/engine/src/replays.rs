@@ -1,6 +1,6 @@
 //! Dead letters, and replays that deliver them and other ended or missing deliveries again, for the API.
 
-use posthaste_core::id::{DeliveryId, JobId, TenantId};
+use posthaste_core::{DeliveryId, JobId, TenantId};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
     ApiKeyRef, Begun, BoundedCount, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeliveryJob, JobCursor,

@@ -8,13 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use posthaste_core::Policy;
-use posthaste_core::id::TenantId;
-use posthaste_core::id_map::IdMap;
 use posthaste_core::off_peak::{OffPeak, Offsets};
 use posthaste_core::policy::{DEFAULT_PRESET, PolicyDefaults, PolicySpec, UnknownPolicy};
-use posthaste_core::scheduler::LaneSettings;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{IdMap, LaneSettings, Policy, TenantId, Timestamp};
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 
 use crate::policies::{POLICIES_MAX, StoredPolicy};

@@ -10,12 +10,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use posthaste_channels::{Outgoing, ResponseView};
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{DeliveryId, EndpointId, Key};
-use posthaste_core::id_map::IdMap;
 use posthaste_core::scheduler::AttemptStart;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, EndpointId, IdMap, Key, Timestamp, Verdict};
 use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_store::{Archive, Directory, EndpointStatus, Message, Register, StoreError};
 use tokio::sync::mpsc;
@@ -241,7 +237,7 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::future::BoxFuture;
-    use posthaste_core::id::{Key, LaneId, MessageId, TenantId};
+    use posthaste_core::{Key, LaneId, MessageId, TenantId};
     use posthaste_crypto::signature::Secret;
     use posthaste_store::{AuditStamp, Directory, Endpoint, MemoryStore, SigningSecret, WebhookTarget};
     use tokio::net::TcpStream;

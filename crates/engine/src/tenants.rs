@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::flow::bucket::{Bucket, Rate};
-use posthaste_core::id::TenantId;
 use posthaste_core::scheduler::TenantSettings;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::api_key::ScopeNotAllowed;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{

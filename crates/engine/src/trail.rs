@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, Key, LaneId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, Key, LaneId, TenantId, Timestamp};
 use posthaste_store::{DocumentKind, Endpoint, JournalRow, ListOrder, Store, StoreError};
 
 use crate::clock::Clock;

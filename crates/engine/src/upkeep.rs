@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use posthaste_core::id::{DeliveryId, TenantId};
+use posthaste_core::{DeliveryId, TenantId};
 use posthaste_store::{
     DocumentKind, ListOrder, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Store, StoreError,
 };
@@ -151,7 +151,7 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use posthaste_core::id::{Key, MessageId, TenantId};
+    use posthaste_core::{Key, MessageId, TenantId};
     use posthaste_store::journal::JournalEntry;
     use posthaste_store::{
         Accepted, Archive, AuditStamp, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register,

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
 use posthaste_core::scheduler::BreakerScope;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Tier, Timestamp};
 use posthaste_store::{Condition, PendingCounts, Store, StoreError, StoreState};
 
 use crate::clock::Clock;

@@ -5,9 +5,9 @@
 //! program. Either is in memory after the first use.
 
 use jiff::tz::{self, TimeZoneDatabase};
+use posthaste_core::Timestamp;
 use posthaste_core::off_peak::Offsets;
 use posthaste_core::policy::nearest;
-use posthaste_core::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("time zone {name:?} is not known: write a name such as Europe/Berlin or UTC{nearest}")]

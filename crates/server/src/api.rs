@@ -42,7 +42,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{StatusCode, Uri};
-use posthaste_core::id::EndpointId;
+use posthaste_core::EndpointId;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Engine, Visibility};

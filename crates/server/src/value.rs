@@ -7,11 +7,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::Why;
 use posthaste_core::policy::told_nearest;
-use posthaste_core::state::Phase;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Phase, Tier, Timestamp, Why};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::StoreState;

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use posthaste_core::flow::Protection;
-use posthaste_core::id::{LaneId, OriginId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{LaneSettings, Limits};
+use posthaste_core::scheduler::Limits;
+use posthaste_core::{LaneId, LaneSettings, OriginId, Policy, TenantId};
 
 pub use receiver::Down;
 pub use tally::OutageOutcome;

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, Key, LaneId, MessageId, State, TenantId, Timestamp};
 use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{MemoryState, Pause, PauseScope};
 

@@ -2,13 +2,12 @@
 
 mod destination;
 
-use posthaste_core::id::EndpointId;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::scheduler::{LaneSettings, Limits};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::Limits;
+use posthaste_core::{EndpointId, LaneSettings, Tier};
 
 use super::history::Ms;
 use destination::PlannedDestinations;

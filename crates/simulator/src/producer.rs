@@ -3,11 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::fanout::{Candidate, Fanout};
-use posthaste_core::id::{LaneId, MessageId, TenantId};
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Candidate, Fanout, LaneId, MessageId, RowIndex, TenantId, Tier, Timestamp};
 use posthaste_store::{Accepted, CollapseKey, Message, NewDelivery};
 
 use super::history::{SentDelivery, SentMessage};

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::cause::Cause;
 use posthaste_core::classify;
-use posthaste_core::delivery::{Verdict, VerdictScope};
 use posthaste_core::scheduler::AttemptStart;
+use posthaste_core::{Cause, Verdict, VerdictScope};
 
 use super::history::{Ms, SentRequest};
 use super::plan::{LanePlan, Mode, RunPlan};

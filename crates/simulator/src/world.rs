@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use fastrand::Rng;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId};
 use posthaste_core::scheduler::Explained;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, Key, LaneId, MessageId, Timestamp};
 use posthaste_engine::dispatch::{Event, Finished, StoreCall, StoreReply, Ticket};
 use posthaste_store::{Accepted, ArrivedDelivery, MemoryStore};
 

@@ -9,14 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, LaneSettings, MessageId, Policy, RowIndex,
+    Shard, State, TenantId, Tier, Timestamp,
+};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Accepted, AttemptRecord, CollapseKey, Message, NewDelivery, Outbox, Session, Settlement};
 

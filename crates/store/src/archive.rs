@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, LaneId, MessageId, TenantId, Timestamp};
 
 use crate::row::{
     AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,

@@ -13,8 +13,7 @@ mod overrides;
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 
 use crate::journal::{Head, JournalEntry, JournalRow};

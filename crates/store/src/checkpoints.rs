@@ -1,7 +1,7 @@
 //! Checkpoints: signed statements of the journal's last row at a moment. An operator who keeps one elsewhere can verify
 //! later that nothing up to that row was changed or removed (H3). Read next: [`audit`](crate::audit).
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
 
 use crate::StoreFuture;

@@ -1,6 +1,6 @@
 //! Dead letters: deliveries that were given up. They can be listed, counted, and purged without visiting each one.
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 
 use crate::StoreFuture;
 use crate::row::{

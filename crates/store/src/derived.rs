@@ -4,10 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, EndpointId, LaneId, MessageId, State, TenantId, Tier, Timestamp};
 
 use crate::journal::{Hidden, JournalEntry};
 use crate::row::{AttemptRecord, CountedEvent, UtcHour};
@@ -248,7 +245,7 @@ fn end(state: State) -> Option<(CountedEvent, Timestamp)> {
 mod tests {
     use std::convert::Infallible;
 
-    use posthaste_core::cause::Cause;
+    use posthaste_core::Cause;
 
     use super::*;
 

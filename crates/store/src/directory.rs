@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
+use posthaste_core::{EndpointId, LaneId, TenantId};
 
 use crate::StoreFuture;
 use crate::row::{

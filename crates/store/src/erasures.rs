@@ -4,8 +4,7 @@
 //! Data accepted after `erase` returns is not part of the erasure: it gets a new key. The same holds for data that was
 //! being accepted when the key was destroyed and became durable afterwards. Read next: `docs/erasure.md`.
 
-use posthaste_core::id::{DeliveryId, MessageId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, MessageId, Timestamp};
 
 use crate::StoreFuture;
 use crate::row::{Erase, Erasure, ErasureStep, ExportRequest, Session};

@@ -1,6 +1,6 @@
 //! Work that is too large for one call: large fan-outs and replays, made in chunks that survive a restart.
 
-use posthaste_core::id::{DeliveryId, JobId};
+use posthaste_core::{DeliveryId, JobId};
 
 use crate::StoreFuture;
 use crate::row::{

@@ -12,8 +12,7 @@ mod merkle;
 pub(crate) mod pack;
 
 use bytes::Bytes;
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::{Digest, sha256};
 

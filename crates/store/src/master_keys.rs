@@ -1,7 +1,7 @@
 //! Online rotation of the master key (L3). A newer key is offered; the keys that the older one wraps are rewrapped in
 //! small steps; when none is left, the older key is no longer needed.
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
 use crate::StoreFuture;

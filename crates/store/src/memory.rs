@@ -22,14 +22,12 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, WriterId};
-use posthaste_core::scheduler::{BreakerOf, IdRange, LaneSettings, Order, Reset, RowIndex, SoftBreaker};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Order, Reset, SoftBreaker};
+use posthaste_core::{
+    Cut, CutScope, Delivery, DeliveryId, EndpointId, IdRange, LaneId, LaneSettings, MessageId, RowIndex, State,
+    TenantId, Tier, Timestamp, WriterId,
+};
 
 use crate::StoreError;
 use crate::journal::JournalEntry;

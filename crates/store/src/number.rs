@@ -3,15 +3,12 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Compact, Expiry};
 use posthaste_core::flow::SharedGate;
-use posthaste_core::id::{CredentialId, Key, LaneId, MessageId, OriginId, RegionId, TenantId};
-use posthaste_core::scheduler::{BreakerOf, OnDead, Order, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::id::{CredentialId, RegionId};
+use posthaste_core::scheduler::{BreakerOf, OnDead, Order};
+use posthaste_core::{
+    Cause, Compact, CutScope, Expiry, Key, LaneId, MessageId, OriginId, RowIndex, State, TenantId, Tier, Timestamp,
+};
 
 use crate::StoreError;
 use crate::row::{

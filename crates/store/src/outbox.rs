@@ -4,10 +4,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp};
 
 use crate::StoreFuture;
 use crate::row::{

@@ -1,6 +1,6 @@
 //! Storage of tenants, API keys and retry policies.
 
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::{Key, TenantId};
 
 use crate::StoreFuture;
 use crate::row::{AuditStamp, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};

@@ -17,14 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, EndpointChange};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, OriginId, TenantId, WriterId};
-use posthaste_core::scheduler::{DeliveryChange, IdRange, LaneSettings, Order, RowIndex, SoftBreaker};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{Order, SoftBreaker};
+use posthaste_core::{
+    Audience, Cause, Cut, Delivery, DeliveryChange, DeliveryId, EndpointChange, IdRange, Key, LaneId, LaneSettings,
+    MessageId, OriginId, RowIndex, TenantId, Tier, Timestamp, WriterId,
+};
 
 pub use collapse::CollapseKey;
 pub use dead_letter::{

@@ -81,10 +81,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::master::{KeyCheck, Masters};

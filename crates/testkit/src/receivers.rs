@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::signature::{Received, Secret, TOLERANCE, verify};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Phase;
 use crate::policy::{JitterSpec, PolicySpec};
-use crate::state::Phase;
 
 /// Long after the epoch, so that births and ends fit on both sides of it.
 const NOW: Timestamp = Timestamp::from_millis(1_000_000_000);

@@ -20,9 +20,8 @@ mod window;
 use std::fmt;
 use std::time::Duration;
 
-use crate::dice::Roll;
-use crate::id::EndpointId;
-use crate::time::{Timestamp, millis_up};
+use crate::time::millis_up;
+use crate::{EndpointId, Roll, Timestamp};
 
 use window::{AnswerKind, AnswerWindow};
 

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// One token, in billionths.
 pub(super) const ONE: u64 = 1_000_000_000;

@@ -8,7 +8,7 @@
 //! that is set apply.
 
 use super::bucket::{Bucket, ONE, Rate};
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// What time alone earns. At most a minute's worth is saved: more would be a burst of retries when a destination fails
 /// after a long idle time.

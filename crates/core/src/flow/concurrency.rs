@@ -19,7 +19,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 const START: u16 = 4;
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::bucket::{Bucket, Rate};
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// The lowest pace: one send a second, in thousandths.
 const LEAST: u64 = 1_000;

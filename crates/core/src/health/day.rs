@@ -2,7 +2,7 @@
 //!
 //! Invariant: an hour is cleared before it is counted in again.
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 const HOUR_MS: i64 = 3_600_000;
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::time::Timestamp;
+use crate::Timestamp;
 
 /// Each bucket is twice as wide as the one before: below 2 ms, below 4 ms … below 32 s, and all above.
 const BUCKETS: usize = 16;

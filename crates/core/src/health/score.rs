@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::{EndpointHealth, EndpointStanding, Phase};
-use crate::cause::Cause;
-use crate::time::Timestamp;
+use crate::{Cause, Timestamp};
 
 /// A median latency above this costs points.
 const SLOW: Duration = Duration::from_secs(5);

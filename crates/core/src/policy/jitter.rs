@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::dice::Roll;
+use crate::Roll;
 
 use super::ratio::Ratio;
 

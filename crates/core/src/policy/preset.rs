@@ -130,7 +130,7 @@ pub(super) fn plain(kind: &str) -> JitterSpec {
 mod tests {
     use super::super::{Policy, Preview};
     use super::*;
-    use crate::tier::Tier;
+    use crate::Tier;
 
     #[test]
     fn every_preset_builds_and_no_other_name_does() {

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use crate::Tier;
 use crate::delivery::NOW_OR_NEVER;
-use crate::tier::Tier;
 use crate::time::human;
 
 use super::Policy;

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::Tier;
 use crate::flow::breaker::{BreakerRule, HOLD_MAX};
-use crate::tier::Tier;
 use crate::time::human;
 
 use super::jitter::Jitter;

@@ -8,16 +8,10 @@ use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::shared::AnswerSignals;
 use super::{Scheduler, Stage};
-use crate::cause::{Cause, Class};
-use crate::delivery::{Verdict, VerdictScope};
-use crate::dice::Roll;
 use crate::flow::breaker::{BreakerChange, BreakerState, Signal};
 use crate::flow::pace::Pace;
 use crate::flow::{Protection, SharedGate};
-use crate::id::{DeliveryId, LaneId};
-use crate::state::State;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Cause, Class, DeliveryId, LaneId, Roll, State, Tier, Timestamp, Verdict, VerdictScope};
 
 impl Scheduler {
     /// Reports the outcome of an attempt to every gate that it passed.

@@ -18,10 +18,7 @@ use super::lane::{Order, Overflow};
 use super::timer::Timer;
 use super::window::room;
 use super::{RowIndex, Scheduler, Stage};
-use crate::delivery::Delivery;
-use crate::id::{DeliveryId, LaneId};
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Delivery, DeliveryId, LaneId, Tier, Timestamp};
 
 /// How soon all lanes are searched again for rows to spill, after a search that did not free enough room.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);

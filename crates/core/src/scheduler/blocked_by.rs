@@ -9,9 +9,7 @@ use super::lane::Lane;
 use super::timer::Timer;
 use crate::flow::SharedGate;
 use crate::flow::breaker::BreakerState;
-use crate::hold::{Hold, Why};
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Hold, Tier, Timestamp, Why};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaneBlock {

@@ -8,9 +8,8 @@ use crate::flow::Protection;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{Breaker, BreakerState, OpenReason, Soft};
 use crate::flow::pace;
-use crate::id::LaneId;
 use crate::scheduler::TenantSettings;
-use crate::time::Timestamp;
+use crate::{LaneId, Timestamp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BreakerOf {

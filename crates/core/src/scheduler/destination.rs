@@ -10,17 +10,13 @@ use super::flight::Flight;
 use super::lane::LaneSettings;
 use super::ready::{Rank, Ready};
 use super::shared::AnswerSignals;
-use crate::cause::Cause;
 use crate::flow::Protection;
 use crate::flow::breaker::{Breaker, BreakerAnswer, BreakerChange, BreakerState, LetsThrough, Pass, Signal};
 use crate::flow::bucket::Bucket;
 use crate::flow::budget::RetryBudget;
 use crate::flow::concurrency::Concurrency;
 use crate::flow::pace::{Pace, PaceAnswer};
-use crate::hold::{Hold, Why};
-use crate::id::DeliveryId;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Cause, DeliveryId, Hold, Tier, Timestamp, Why};
 
 /// How long a healthy destination is kept after its last attempt, with its concurrency limit and rate.
 const KEPT_WELL: Duration = Duration::from_secs(60);

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use super::lane::Overflow;
 use super::ready::{Rank, Ready};
-use crate::id::DeliveryId;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{DeliveryId, Tier, Timestamp};
 
 /// Bounds of the parts: deliveries that had waited less than a bound when the breaker closed are sent before those that
 /// had waited longer. The last bound is the longest hold of a breaker while messages wait: older deliveries were

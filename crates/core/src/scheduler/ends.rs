@@ -10,12 +10,9 @@ use super::flight::DeliveryChange;
 use super::lane::Lane;
 use super::window::Item;
 use super::{RowIndex, Scheduler, Stage};
-use crate::cause::Cause;
-use crate::cut::{self, CutScope, Cuts};
-use crate::delivery::{self, Delivery};
-use crate::id::{DeliveryId, Key, LaneId};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::cut::{self, Cuts};
+use crate::delivery;
+use crate::{Cause, CutScope, Delivery, DeliveryId, Key, LaneId, State, Timestamp};
 
 /// The cuts in force, and which of them are not durable yet.
 #[derive(Debug, Default)]

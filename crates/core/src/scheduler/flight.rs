@@ -11,13 +11,11 @@ use super::destination::DestinationState;
 use super::shared::PassedGates;
 use super::turn::TakenTurn;
 use super::{HORIZON, RowIndex, Scheduler, Stage};
-use crate::cut::{self, EndpointChange};
-use crate::delivery::{Compact, Delivery};
+use crate::cut;
 use crate::flow::breaker::Pass;
 use crate::flow::{Protection, SharedGate};
-use crate::id::{CredentialId, DeliveryId, EndpointId, LaneId, MessageId, Shard};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::id::CredentialId;
+use crate::{Compact, Delivery, DeliveryId, EndpointChange, EndpointId, LaneId, MessageId, Shard, State, Timestamp};
 
 /// The expected duration of an attempt at a destination without measurements.
 const EXPECTED: Duration = Duration::from_millis(100);

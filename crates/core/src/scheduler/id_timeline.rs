@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::id::{DeliveryId, Key};
-use crate::time::Timestamp;
+use crate::{DeliveryId, Key, Timestamp};
 
 const EVERY: Duration = Duration::from_secs(2);
 const KEPT: usize = 40;

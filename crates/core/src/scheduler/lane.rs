@@ -13,12 +13,9 @@ use super::turn::Speed;
 use crate::flow::SharedGate;
 use crate::flow::breaker::BreakerState;
 use crate::flow::bucket::Rate;
-use crate::hold::{Hold, Why};
-use crate::id::{CredentialId, DeliveryId, LaneId, OriginId, RegionId, TenantId};
+use crate::id::{CredentialId, RegionId};
 use crate::off_peak::OffPeak;
-use crate::policy::Policy;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{DeliveryId, Hold, LaneId, OriginId, Policy, TenantId, Tier, Timestamp, Why};
 
 /// The order in which a destination gets its deliveries (G4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

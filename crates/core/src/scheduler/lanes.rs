@@ -15,11 +15,8 @@ use std::time::Duration;
 use super::Scheduler;
 use super::lane::{Lane, LaneSettings};
 use crate::flow::SharedGate;
-use crate::id::{LaneId, TenantId};
-use crate::id_map::IdMap;
 use crate::slots::Slots;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{IdMap, LaneId, TenantId, Tier, Timestamp};
 
 /// The lanes in memory, each under an index that is valid while the lane is there.
 #[derive(Debug, Default)]

@@ -6,10 +6,7 @@
 use super::Scheduler;
 use super::lane::LaneSettings;
 use super::timer::Timer;
-use crate::hold::Hold;
-use crate::id::{LaneId, OriginId, TenantId};
-use crate::id_map::IdMap;
-use crate::time::Timestamp;
+use crate::{Hold, IdMap, LaneId, OriginId, TenantId, Timestamp};
 
 /// Which pause holds a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

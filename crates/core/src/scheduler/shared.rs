@@ -14,16 +14,13 @@ use super::flight::Flight;
 use super::lane::{Lane, LaneSettings};
 use super::timer::{Timer, Timers};
 use super::{BreakerScope, Scheduler};
-use crate::dice::Roll;
 use crate::flow::SharedGate;
 use crate::flow::breaker::{
     Breaker, BreakerAnswer, BreakerChange, BreakerRule, BreakerState, LetsThrough, Pass, Signal, Soft,
 };
 use crate::flow::bucket::{Bucket, Rate};
-use crate::hold::{Hold, Why};
-use crate::id::{CredentialId, EndpointId, LaneId, OriginId};
-use crate::id_map::IdMap;
-use crate::time::Timestamp;
+use crate::id::CredentialId;
+use crate::{EndpointId, Hold, IdMap, LaneId, OriginId, Roll, Timestamp, Why};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedSettings {

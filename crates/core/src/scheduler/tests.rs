@@ -13,14 +13,13 @@ use proptest::prelude::*;
 
 use super::timer::ASK_AGAIN;
 use super::*;
-use crate::cut::{self, CutScope};
-use crate::delivery::{Compact, Delivery, Expiry};
+use crate::cut;
 use crate::flow::breaker::BreakerState;
 use crate::flow::{Protection, SharedGate};
-use crate::hold::Hold;
-use crate::id::{CredentialId, EndpointId, Key, LaneId, OriginId, TenantId};
-use crate::policy::{Policy, PolicySpec};
+use crate::id::CredentialId;
+use crate::policy::PolicySpec;
 use crate::{Cause, Why};
+use crate::{Compact, CutScope, Delivery, EndpointId, Expiry, Hold, Key, LaneId, OriginId, Policy, TenantId};
 use model::{LANES, SchedulerModel};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);

@@ -10,11 +10,8 @@ use super::flight::DeliveryChange;
 use super::window::Item;
 use super::{Scheduler, Stage};
 use crate::delivery::{self, Circumstances};
-use crate::dice::Roll;
 use crate::flow::SharedGate;
-use crate::id::{DeliveryId, LaneId, TenantId};
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{DeliveryId, LaneId, Roll, State, TenantId, Timestamp};
 
 /// The purpose of a timer. A timer whose subject no longer needs it is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

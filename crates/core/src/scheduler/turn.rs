@@ -21,12 +21,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::flow::bucket::{Bucket, Rate};
-use crate::hold::{Hold, Why};
-use crate::id::TenantId;
-use crate::id_map::IdMap;
 use crate::slots::Slots;
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{Hold, IdMap, TenantId, Tier, Timestamp, Why};
 use ranks::Ranks;
 pub(super) use ranks::{Room, Speed};
 

@@ -9,11 +9,7 @@ use super::window::Item;
 use super::{BreakerOf, Scheduler, Stage};
 use crate::flow::SharedGate;
 use crate::flow::breaker::BreakerState;
-use crate::hold::{Hold, Why};
-use crate::id::{DeliveryId, LaneId};
-use crate::state::{Phase, State};
-use crate::tier::Tier;
-use crate::time::Timestamp;
+use crate::{DeliveryId, Hold, LaneId, Phase, State, Tier, Timestamp, Why};
 
 /// Whether a delivery waits, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

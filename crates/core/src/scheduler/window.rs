@@ -9,12 +9,9 @@ use super::flight::{DeliveryChange, Flight};
 use super::lane::Lane;
 use super::timer::Timer;
 use super::{Limits, RowIndex, Scheduler, Stage};
-use crate::delivery::{Decision, Delivery};
-use crate::id::{DeliveryId, Shard};
-use crate::id_map::IdMap;
+use crate::delivery::Decision;
 use crate::slots::Slots;
-use crate::state::State;
-use crate::time::Timestamp;
+use crate::{Delivery, DeliveryId, IdMap, Shard, State, Timestamp};
 
 #[derive(Debug)]
 pub(super) struct Item {

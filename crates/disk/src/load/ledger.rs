@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
+use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, LaneId, MessageId};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Accepted, Archive, Directory, PauseScope, SessionStart, StoreError};
 

@@ -7,11 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::hold::Why;
-use posthaste_core::id::{DeliveryId, Key, LaneId};
 use posthaste_core::policy::PolicySpec;
 use posthaste_core::scheduler::Explained;
-use posthaste_core::tier::Tier;
+use posthaste_core::{DeliveryId, Key, LaneId, Tier, Why};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope};

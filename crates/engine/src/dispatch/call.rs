@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId};
-use posthaste_core::scheduler::{BreakerOf, Evicted, LaneSettings, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Evicted, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, EndpointId, LaneId, LaneSettings, Timestamp};
 use posthaste_store::{
     ApiKeyRef, AuditStamp, Outbox, Pause, PauseScope, PendingPage, Query, Session, Settled, Settlement, StoreError,
     Sweep, SweptRows,

@@ -4,8 +4,7 @@
 //! Invariant: a superseded delivery is not sent once the loop has handled the arrival that replaced it. If it is in
 //! flight then, it may still arrive; its attempt is kept in the history.
 
-use posthaste_core::id::DeliveryId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, Timestamp};
 
 use super::Dispatch;
 

@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope, EndpointChange};
 use posthaste_core::flow::SharedGate;
-use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Explained, Reset, TenantSettings};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Cut, CutScope, DeliveryId, EndpointChange, EndpointId, Hold, Key, LaneId, MessageId, State, TenantId,
+    Timestamp, Why,
+};
 use posthaste_store::{ApiKeyRef, AuditStamp, Pause, PauseScope, PendingPage, Query, Token};
 
 use super::call::StoreCall;

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::{Cause, Class};
 use posthaste_core::scheduler::SchedulerFigures;
-use posthaste_core::state::State;
+use posthaste_core::{Cause, Class, State};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
@@ -113,7 +112,7 @@ impl DurationHistogram {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::Timestamp;
 
     use super::*;
 

@@ -3,9 +3,8 @@
 //! A cursor over (due, id) moves forward with each page. Rows are not committed in that order, so a
 //! notice of a committed row at or before the cursor moves it back: no row is skipped.
 
-use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::HORIZON;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, Timestamp};
 use posthaste_store::{PendingPage, Query};
 
 pub(super) const PAGE: u32 = 1_000;

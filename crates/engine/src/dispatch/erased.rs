@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::id::{MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{MessageId, TenantId, Timestamp};
 use posthaste_store::Message;
 
 use super::Dispatch;

@@ -7,10 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{PausedBy, Scheduler};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::PausedBy;
+use posthaste_core::{DeliveryId, Hold, LaneId, Scheduler, Timestamp, Why};
 use posthaste_store::{Pause, PauseScope};
 
 use super::Effect;

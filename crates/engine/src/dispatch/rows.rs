@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, Key, LaneId};
-use posthaste_core::scheduler::{Admission, Evicted, IdRange, LaneSettings, PageWanted, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{Admission, Evicted, PageWanted};
+use posthaste_core::{
+    Cause, Cut, CutScope, Delivery, DeliveryId, IdRange, Key, LaneId, LaneSettings, RowIndex, State, Tier, Timestamp,
+};
 use posthaste_store::{PendingPage, PendingRow, Query, SessionStart, Token};
 
 use super::call::StoreCall;

@@ -6,10 +6,8 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Class;
-use posthaste_core::delivery::Verdict;
 use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Class, Timestamp, Verdict};
 
 use super::call::StoreCall;
 use super::{Dispatch, Effect};

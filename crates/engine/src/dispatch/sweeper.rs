@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::id::{DeliveryId, Key};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{CutScope, DeliveryId, Key, Timestamp};
 use posthaste_store::{Sweep, SweptRows};
 
 use super::call::StoreCall;
@@ -212,7 +210,7 @@ impl Sweeper {
 
 impl Dispatch {
     /// Takes over a cut of an earlier session.
-    pub(super) fn sweep_on(&mut self, now: Timestamp, cut: &posthaste_core::cut::Cut) {
+    pub(super) fn sweep_on(&mut self, now: Timestamp, cut: &posthaste_core::Cut) {
         self.scheduler.cut(cut.scope, cut.upto, cut.cause);
         self.scheduler.cut_recorded(cut.scope);
         self.sweeper.cut(cut.scope, cut.upto, cut.at);

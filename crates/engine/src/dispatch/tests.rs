@@ -1,11 +1,8 @@
 //! Interleavings of events and store calls that once went wrong, step by step over a store in memory.
 
-use posthaste_core::cause::Class;
 use posthaste_core::flow::breaker::{OpenReason, Soft};
-use posthaste_core::hold::{Hold, Why};
-use posthaste_core::id::{Key, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{BreakerOf, BreakerShown, LaneSettings, OnDead, Order, Reset, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, BreakerShown, OnDead, Order, Reset, SoftBreaker};
+use posthaste_core::{Class, Hold, Key, LaneSettings, Policy, TenantId, Why};
 use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
 
 use rig::DispatchRig;

@@ -7,12 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{EndpointId, LaneId, MessageId, Shard};
-use posthaste_core::scheduler::{DeliveryChange, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, Delivery, DeliveryChange, EndpointId, LaneId, MessageId, RowIndex, Shard, State, Tier};
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{
     AttemptRecord, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret, WebhookTarget,

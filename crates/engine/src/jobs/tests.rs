@@ -5,12 +5,7 @@ use std::future::poll_fn;
 use std::path::Path;
 use std::task::Poll;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{Key, LaneId, Shard, TenantId};
-use posthaste_core::scheduler::DeliveryChange;
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Audience, Cause, DeliveryChange, Key, LaneId, Shard, State, TenantId, Tier};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
     Accepted, Archive, AuditStamp, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Jobs, Missing, NewReplay,
@@ -137,7 +132,7 @@ impl Process {
         let lane = lane_of(endpoint);
         let id = DeliveryId(self.engine.mint(1));
         let delivery = Delivery::queued(id, message.id, endpoint, lane, Tier::Promotional, Timestamp::from_millis(0));
-        let settings = posthaste_core::scheduler::LaneSettings::new(lane, TENANT, Arc::default());
+        let settings = posthaste_core::LaneSettings::new(lane, TENANT, Arc::default());
         let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
         let accepted = Accepted::new(message, vec![new]);
         _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::TenantId;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Audience, TenantId, Tier};
 use posthaste_engine::accept::{AcceptOutcome, FANOUT_MAX, NewMessage, NotAccepted};
 use posthaste_engine::endpoints::NewSigning;
 use posthaste_store::{Details, Endpoint, MemoryStore};

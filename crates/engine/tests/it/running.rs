@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::id::{DeliveryId, TenantId};
-use posthaste_core::tier::Tier;
+use posthaste_core::{DeliveryId, TenantId, Tier};
 use posthaste_engine::accept::NewMessage;
 use posthaste_engine::endpoints::{NewSigning, NotMade};
 use posthaste_engine::engine::Visibility;

@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::hold::Why;
-use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::scheduler::Explained;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, MessageId, Tier, Timestamp, Why};
 use posthaste_engine::accept::{NewMessage, NotAccepted};
 use posthaste_engine::engine::Visibility;
 use posthaste_engine::tenants::{Hours, Tenant, TenantTerms};

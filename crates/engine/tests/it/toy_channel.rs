@@ -10,12 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_channels::{Channel, ChannelRequest, Fields, Outgoing, ResponseView, Unsendable};
-use posthaste_core::delivery::VerdictScope;
-use posthaste_core::id::{DeliveryId, TenantId};
 use posthaste_core::scheduler::Explained;
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
 use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};
+use posthaste_core::{DeliveryId, State, TenantId, Tier, VerdictScope};
 use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::channels;
 use posthaste_engine::connector::System;

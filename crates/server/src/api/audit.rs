@@ -5,8 +5,7 @@ mod about;
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{EndpointId, Key, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, Key, TenantId, Timestamp};
 use posthaste_engine::trail::TrailRange;
 use posthaste_store::JournalRow;
 use posthaste_store::journal::{EntryKind, JournalEntry};

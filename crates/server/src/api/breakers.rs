@@ -3,8 +3,8 @@
 
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::BreakerState;
-use posthaste_core::id::{LaneId, OriginId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, Reset};
+use posthaste_core::{LaneId, OriginId, TenantId};
 use posthaste_store::EndpointStatus;
 
 use super::caller::OPERATE;

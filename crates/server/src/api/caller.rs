@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::api_key::{ApiKeyScope, Denied, KeyClass};
 use posthaste_engine::access::{Grant, KnownKey, NotAdmitted};
 use posthaste_engine::tenants::Tenant;

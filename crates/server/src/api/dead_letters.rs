@@ -1,7 +1,7 @@
 //! Dead letters: lists deliveries that were given up. `GET /v1/deliveries/{id}` shows one with all its attempts, and
 //! `POST /v1/replays` sends it again.
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter};
 
 use super::caller::READ;

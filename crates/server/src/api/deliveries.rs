@@ -1,14 +1,9 @@
 //! Deliveries: listed, shown with their attempts and why they wait, and retried at once.
 
 use bytes::Bytes;
-use posthaste_core::Why;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId};
 use posthaste_core::policy::told_nearest;
 use posthaste_core::scheduler::Explained;
-use posthaste_core::state::{Phase, State as Life};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryId, MessageId, Phase, State as Life, Timestamp, Why};
 use posthaste_engine::engine::ExplainedDelivery;
 use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, StoreError};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::{EndpointId, LaneId};
 use posthaste_core::scheduler::OnDead;
+use posthaste_core::{EndpointId, LaneId};
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NotAccepted};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NewSigning, NotMade};

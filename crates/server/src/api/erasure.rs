@@ -1,6 +1,6 @@
 //! Erases subjects and tenants, for both routes.
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_engine::engine::NotDone;
 use posthaste_engine::erase::ErasureStarted;
 use posthaste_store::{ApiKeyRef, Erasure, ErasureTarget};

@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::digest::{self, Digest};
 use posthaste_engine::tenants::Made;
 use posthaste_store::FirstAnswer;

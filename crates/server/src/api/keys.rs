@@ -1,7 +1,6 @@
 //! API keys: operator keys and tenant keys are created, listed and revoked.
 
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::api_key::{ApiKeyScope, ApiKeyScopes, KeyClass};
 use posthaste_crypto::digest::{self, Digest};
 use posthaste_engine::accept::IdempotencyRequest;

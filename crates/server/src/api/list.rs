@@ -5,11 +5,8 @@ use std::fmt;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::{HeaderValue, LINK};
-use posthaste_core::cause::Cause;
-use posthaste_core::id::Key;
 use posthaste_core::policy::nearest;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Key, Tier, Timestamp};
 use posthaste_engine::lists::ListId;
 use posthaste_store::ListOrder;
 

@@ -6,10 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use posthaste_core::delivery::Expiry;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{JobId, LaneId, MessageId};
-use posthaste_core::state::{Phase, State as Life};
+use posthaste_core::{Audience, Expiry, JobId, LaneId, MessageId, Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::engine::ExplainedDelivery;
@@ -432,8 +429,7 @@ struct CancellationView {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::cause::Cause;
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{Cause, Timestamp};
 
     use super::*;
 

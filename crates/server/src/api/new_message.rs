@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::fanout::Audience;
+use posthaste_core::Audience;
 use posthaste_core::pattern::{self, EVENT_TYPE_BYTES_MAX};
 use posthaste_engine::accept::{EndpointRef, NewMessage};
 use posthaste_engine::tenants::Tenant;

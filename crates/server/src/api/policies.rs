@@ -6,10 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
-use posthaste_core::policy::{
-    BadPolicy, BreakerSpec, JitterSpec, PRESETS, Policy, PolicySpec, Preview, TierSpec, TiersSpec,
-};
+use posthaste_core::policy::{BadPolicy, BreakerSpec, JitterSpec, PRESETS, PolicySpec, Preview, TierSpec, TiersSpec};
+use posthaste_core::{Policy, TenantId};
 use posthaste_engine::policies::{NotPut, StoredPolicy};
 use posthaste_store::OPERATOR;
 

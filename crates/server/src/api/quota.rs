@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_engine::tenants::{Allowance, Tenant};
 
 use super::prelude::*;

@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, EndpointId, JobId, TenantId, Tier, Timestamp};
 use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::replays::{AskedReplay, MadeReplay, Survey};
 use posthaste_store::{

@@ -1,7 +1,6 @@
 //! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope};
 
 use super::caller::{OPERATE, find_tenant};

@@ -4,9 +4,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
 use posthaste_core::off_peak::{OffPeak, Offsets};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_engine::accept::IdempotencyRequest;
 use posthaste_engine::rules::Rules;
 use posthaste_engine::tenants::{Hours, MadeTenant, NotFiled, Quota, Tenant, TenantTerms, WEIGHTS};

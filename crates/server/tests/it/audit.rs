@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use serde_json::Value;
 

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp};
 use posthaste_store::{
     Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, MemoryState, Outbox, Pause, PauseScope, PendingPage,
     Query, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows,

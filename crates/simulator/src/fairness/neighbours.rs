@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use posthaste_core::Tier;
 use posthaste_core::scheduler::Limits;
-use posthaste_core::tier::Tier;
 
 use super::plain::{Plain, PlainRule};
 use super::scheduler::{CoreScheduler, FairScheduler};

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use posthaste_core::delivery::Verdict;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Timestamp, Verdict};
 
 use super::scheduler::{DueMessage, FairScheduler};
 

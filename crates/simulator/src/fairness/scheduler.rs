@@ -5,18 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::{Delivery, Verdict};
-use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{
-    Admission, AfterRecord, DeliveryChange, HORIZON, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex,
-    Scheduler, TenantSettings,
+use posthaste_core::scheduler::{Admission, AfterRecord, HORIZON, Limits, Order, PageWanted, Pick, TenantSettings};
+use posthaste_core::{
+    Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, LaneId, LaneSettings, MessageId, Policy, Roll, RowIndex,
+    Scheduler, State, TenantId, Tier, Timestamp, Verdict,
 };
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
 
 /// A message that is due, for one destination.
 #[derive(Clone, Copy, Debug)]

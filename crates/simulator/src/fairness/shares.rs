@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_core::tier::Tier;
+use posthaste_core::Tier;
 
 use super::plain::{Plain, PlainRule};
 use super::scheduler::CoreScheduler;

@@ -6,10 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use fastrand::Rng;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Verdict;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Tier, Timestamp, Verdict};
 
 use super::scheduler::{DueMessage, FairScheduler};
 

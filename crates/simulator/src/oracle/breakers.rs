@@ -5,7 +5,7 @@
 //! does, its state is unknown, and the breaker is not judged any more. After a crash a breaker that was open, or may
 //! have been, is unknown too: it probes first, unless the crash came before its opening or its closing was recorded.
 
-use posthaste_core::id::OriginId;
+use posthaste_core::OriginId;
 
 use super::{Facts, SentRequest, Violation, violation};
 use crate::history::Ms;

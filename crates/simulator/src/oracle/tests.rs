@@ -14,9 +14,9 @@ fn plan() -> RunPlan {
         .zip(1_u64..)
         .map(|(order, number)| {
             let mut lane = template.clone();
-            let mut settings = posthaste_core::scheduler::LaneSettings::clone(&lane.settings);
-            settings.lane = posthaste_core::id::LaneId::from_raw(100 + number);
-            settings.tenant = posthaste_core::id::TenantId::from_raw(number);
+            let mut settings = posthaste_core::LaneSettings::clone(&lane.settings);
+            settings.lane = posthaste_core::LaneId::from_raw(100 + number);
+            settings.tenant = posthaste_core::TenantId::from_raw(number);
             settings.order = order;
             lane.settings = settings.into();
             lane.max_attempts = 3;

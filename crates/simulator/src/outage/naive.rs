@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use posthaste_core::policy::{ATTEMPTS_MAX, JitterSpec, Policy, PolicySpec};
+use posthaste_core::Policy;
+use posthaste_core::policy::{ATTEMPTS_MAX, JitterSpec, PolicySpec};
 
 /// A naive retry policy.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +74,7 @@ fn jitter(kind: &str) -> JitterSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posthaste_core::dice::Roll;
-    use posthaste_core::tier::Tier;
+    use posthaste_core::{Roll, Tier};
 
     #[test]
     fn naive_policies_wait_as_described_and_never_give_up() {

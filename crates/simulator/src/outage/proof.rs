@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use posthaste_core::policy::Policy;
+use posthaste_core::Policy;
 
 use super::naive::{FIXED, Naive, SCHEDULE, SPREAD};
 use super::{Down, OutageOutcome, OutageScenario, Sender, play_all};

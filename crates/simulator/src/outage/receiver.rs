@@ -3,9 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
 use posthaste_core::classify;
-use posthaste_core::delivery::Verdict;
+use posthaste_core::{Cause, Verdict};
 
 use super::OutageScenario;
 

@@ -8,15 +8,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use futures_util::FutureExt;
-use posthaste_core::cause::Class;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::dice::Roll;
 use posthaste_core::flow::breaker::BreakerState;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, MessageId};
-use posthaste_core::scheduler::{AttemptStart, LaneSettings, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::AttemptStart;
+use posthaste_core::{
+    Class, Delivery, DeliveryId, EndpointId, Key, LaneSettings, MessageId, Roll, RowIndex, State, Tier, Timestamp,
+};
 use posthaste_engine::dispatch::call::perform;
 use posthaste_engine::dispatch::{Dispatch, Effect, Event, Finished, StoreCall};
 use posthaste_store::{Accepted, MemoryStore, Message, NewDelivery, Session};
@@ -244,7 +240,7 @@ fn number(delivery: DeliveryId) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::policy::Policy;
+    use posthaste_core::Policy;
 
     use super::super::{Down, naive};
     use super::*;

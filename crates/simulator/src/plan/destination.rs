@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use posthaste_core::flow::bucket::Rate;
-use posthaste_core::id::{LaneId, OriginId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
+use posthaste_core::scheduler::{OnDead, Order, Special};
+use posthaste_core::{LaneId, LaneSettings, OriginId, Policy, TenantId};
 
 use super::{BEGIN, LanePlan, Mode};
 use crate::history::Ms;

@@ -4,10 +4,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Verdict;
-use posthaste_core::id::DeliveryId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, Timestamp, Verdict};
 use posthaste_engine::dispatch::{Command, Event, Finished, SendAttempt, Ticket};
 use posthaste_store::{Archive, Erase, ErasureTarget};
 

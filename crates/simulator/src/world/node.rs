@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use posthaste_core::dice::Roll;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Roll, Timestamp};
 use posthaste_engine::clock::Anchor;
 use posthaste_engine::dispatch::call::perform;
 use posthaste_engine::dispatch::{CommandReply, Dispatch, Effect, Event, Finished, StoreCall, StoreReply};

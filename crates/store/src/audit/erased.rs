@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{EndpointId, MessageId, TenantId};
+use posthaste_core::{EndpointId, MessageId, TenantId};
 
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use posthaste_core::id::DeliveryId;
+use posthaste_core::DeliveryId;
 
 /// Maximum number of findings that a report lists; further ones are only counted.
 const FINDINGS_MAX: usize = 100;

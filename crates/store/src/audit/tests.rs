@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, DeliveryId, EndpointId, LaneId, MessageId, State, TenantId, Tier};
 
 use super::*;
 use crate::journal::{Entries, ErasedTarget};

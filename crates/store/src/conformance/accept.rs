@@ -4,11 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::delivery::{Compact, Expiry};
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, MessageId};
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Audience, Compact, DeliveryId, Expiry, MessageId, RowIndex, Tier};
 
 use super::fixture::{DeliveryDraft, NOW, StoreCase, after};
 use crate::row::{Accepted, Details, Message};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use posthaste_core::OriginId;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{CredentialId, OriginId, RegionId};
+use posthaste_core::id::{CredentialId, RegionId};
 use posthaste_core::scheduler::{BreakerOf, SoftBreaker};
 
 use super::fixture::{StoreCase, after, lane_id};

@@ -1,11 +1,6 @@
 //! Collapse keys: the newer delivery supersedes the one that waits.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::DeliveryId;
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::state::State;
+use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, Expiry, RowIndex, State};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;
@@ -116,7 +111,7 @@ pub(super) async fn delivery_that_was_put_back_can_still_be_superseded<S: Store>
 
 pub(super) async fn duplicate_request_supersedes_nothing<S: Store>(case: &StoreCase<S>) {
     let once = Idempotency {
-        tenant: posthaste_core::id::TenantId::from_raw(9),
+        tenant: posthaste_core::TenantId::from_raw(9),
         key: KeyHash([1; 16]),
         digest: [1; 32],
         answer: FirstAnswer { status: 202, body: bytes::Bytes::new() },

@@ -1,9 +1,6 @@
 //! Cuts: one row ends all deliveries of its scope up to an id.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::Key;
-use posthaste_core::state::State;
+use posthaste_core::{Cause, Cut, CutScope, Key, State};
 
 use super::fixture::{DeliveryDraft, NOW, StoreCase, after, endpoint, lane_id};
 use crate::Store;

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::TenantId;
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, Delivery, State, TenantId, Tier};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint_id};
 use crate::Store;

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{EndpointId, MessageId, TenantId};
-use posthaste_core::state::{Phase, State};
-use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, EndpointId, MessageId, Phase, State, TenantId, Tier};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, lane_id};
 use crate::Store;
@@ -193,10 +190,7 @@ pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Store
     let later = after(7_200_000);
     case.settle_done(case.settlement(
         &second,
-        posthaste_core::delivery::Delivery {
-            state: State::Cancelled { at: later, cause: Cause::Cancelled },
-            ..second.clone()
-        },
+        posthaste_core::Delivery { state: State::Cancelled { at: later, cause: Cause::Cancelled }, ..second.clone() },
     ))
     .await;
     let hour = UtcHour::of(NOW);

@@ -1,7 +1,7 @@
 //! Documents: tenants, API keys, policies.
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::{Key, TenantId};
 
 use super::fixture::{MANY, NOW, StoreCase, after, api_key};
 use crate::journal::JournalEntry;

@@ -3,12 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{CutScope, EndpointChange};
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{LaneSettings, OnDead, Order};
-use posthaste_core::state::State;
+use posthaste_core::scheduler::{OnDead, Order};
+use posthaste_core::{Cause, CutScope, EndpointChange, EndpointId, LaneId, LaneSettings, Policy, State, TenantId};
 
 use super::fixture::{
     DeliveryDraft, MANY, NOW, StoreCase, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook,

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{CutScope, EndpointChange};
-use posthaste_core::id::TenantId;
-use posthaste_core::state::State;
+use posthaste_core::{Cause, CutScope, EndpointChange, State, TenantId};
 
 use super::fixture::{DeliveryDraft, MANY, StoreCase, after, endpoint, endpoint_id, lane_id, number_of};
 use crate::Store;

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::state::State;
+use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, JobId, Key, MessageId, State, TenantId};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id};
 use crate::journal::{ErasedTarget, JournalEntry, JournalRow};

@@ -6,14 +6,11 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope, EndpointChange};
-use posthaste_core::delivery::{Compact, Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, LaneSettings, OnDead, Order, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{OnDead, Order};
+use posthaste_core::{
+    Cause, Compact, Cut, CutScope, Delivery, DeliveryChange, DeliveryId, EndpointChange, EndpointId, Expiry, Key,
+    LaneId, LaneSettings, MessageId, RowIndex, Shard, State, TenantId, Tier, Timestamp,
+};
 
 use crate::row::{
     Accepted, ApiKeyRef, AttemptRecord, AuditStamp, CollapseKey, DeliveryRecord, Endpoint, EndpointPut, EndpointRate,

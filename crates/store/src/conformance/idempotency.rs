@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::id::{DeliveryId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, TenantId, Timestamp};
 
 use super::fixture::{DeliveryDraft, NOW, StoreCase, after, endpoint};
 use crate::row::{Acceptance, Accepted, AuditStamp, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};

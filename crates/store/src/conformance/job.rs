@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{
+    Cause, CutScope, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, RowIndex, State, TenantId, Tier,
+};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id, number_of};
 use crate::row::{

@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{JobId, Key, TenantId};
 use posthaste_core::scheduler::{BreakerOf, Reset};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Cut, CutScope, JobId, Key, State, TenantId, Timestamp};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, api_key, attempt, ended, endpoint, lane_id};
 use crate::journal::{Head, JournalEntry};

@@ -1,10 +1,7 @@
 //! Pages of pending rows: their content, order and length.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, WriterId};
-use posthaste_core::scheduler::{IdRange, Order};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{Cause, DeliveryId, IdRange, State, Tier, WriterId};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;

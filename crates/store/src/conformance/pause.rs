@@ -1,8 +1,6 @@
 //! Pauses: stored until they are resumed.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{OriginId, TenantId};
-use posthaste_core::state::State;
+use posthaste_core::{Cause, OriginId, State, TenantId};
 
 use super::fixture::{DeliveryDraft, NOW, StoreCase, after, api_key, lane_id};
 use crate::Store;

@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, State, TenantId, Tier};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id};
 use super::job::{dead, new_ids};

@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{Key, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, CutScope, Delivery, Expiry, Key, State, TenantId, Timestamp};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::Store;
@@ -138,7 +133,7 @@ pub(super) async fn retention_runs_in_small_steps<S: Store>(case: &StoreCase<S>)
 pub(super) async fn ended_jobs_are_deleted_and_running_ones_kept<S: Store>(case: &StoreCase<S>) {
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let id = posthaste_core::id::JobId(case.message(&[]).message.id.0);
+        let id = posthaste_core::JobId(case.message(&[]).message.id.0);
         let what = ReplayWhat::Listed(Vec::new());
         let replay = NewReplay::new(id, TenantId::from_raw(9), NOW, what);
         case.done("replay", case.store.start_replay(case.session(), replay, None).await);

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::TenantId;
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, State, TenantId, Timestamp};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint};
 use super::retention::days;

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::WriterId;
-use posthaste_core::scheduler::{BreakerOf, Reset, RowIndex, SoftBreaker};
-use posthaste_core::state::State;
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cause, Cut, CutScope, RowIndex, State, WriterId};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, endpoint, lane_id};
 use crate::row::{AuditStamp, Pause, PauseScope, Query};

@@ -3,13 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::{Compact, Delivery};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{IdRange, Order, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{Cause, Compact, Delivery, DeliveryId, IdRange, LaneId, RowIndex, State, Tier, Timestamp};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, attempt, lane_id};
 use crate::Store;
@@ -247,7 +242,7 @@ pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>
 /// Checks that a row is found by the query for its place, and by no other.
 async fn found_only_in<S: Store>(case: &StoreCase<S>, id: DeliveryId, place: RowIndex, due: Timestamp) {
     let next = case.session().writer.number() + 1;
-    let before = posthaste_core::id::WriterId::new(next).expect("a small number");
+    let before = posthaste_core::WriterId::new(next).expect("a small number");
     let lane: LaneId = lane_id(1);
     let places = [
         (RowIndex::Ready, Query::Left { after: None, before }),

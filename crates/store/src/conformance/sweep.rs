@@ -3,11 +3,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Expiry;
-use posthaste_core::id::{DeliveryId, Key, TenantId};
-use posthaste_core::state::State;
+use posthaste_core::{Cause, CutScope, DeliveryId, Expiry, Key, State, TenantId};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
 use crate::row::{DeadLetterFilter, ListOrder, SWEEP_ENDS_MAX, Sweep, SweptRows};

@@ -6,14 +6,11 @@
 mod kind;
 mod wire;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, Reset};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Cut, CutScope, Delivery, DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, State, TenantId, Tier,
+    Timestamp,
+};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 

@@ -1,7 +1,7 @@
 //! The binary encoding of entries: numbers as LEB128, seven bits a byte, low bits first; each entry preceded by its
 //! length. Decoding checks its input: bytes that this encoder does not write are [`StoreError::Damaged`].
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::digest::Digest;
 
 use super::Hidden;

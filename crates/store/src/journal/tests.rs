@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
 use posthaste_core::flow::SharedGate;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, Reset};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::{
+    Cause, CutScope, DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, OriginId, State, TenantId, Tier,
+};
 use posthaste_crypto::master::MasterKeyId;
 
 use super::*;

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId, TenantId};
-use posthaste_core::state::State;
+use posthaste_core::{Delivery, DeliveryId, MessageId, State, TenantId};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;

@@ -5,10 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, EndpointId, LaneId, MessageId, TenantId, Tier, Timestamp};
 
 use super::journal::lookup_key;
 use super::{MemoryState, MemoryStore};

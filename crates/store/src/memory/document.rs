@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::{Key, TenantId};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;

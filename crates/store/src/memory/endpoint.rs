@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;

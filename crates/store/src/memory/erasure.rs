@@ -4,12 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Cut, CutScope, Delivery, DeliveryId, EndpointId, Key, LaneId, MessageId, State, TenantId, Timestamp,
+};
 
 use super::journal::subject_mark;
 use super::{MemoryState, MemoryStore};

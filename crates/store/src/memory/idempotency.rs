@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::id::{Key, TenantId};
+use posthaste_core::{Key, TenantId};
 
 use super::MemoryState;
 use crate::row::idempotency::{Acceptance, EarlierCall, Idempotency, KeyHash, UtcDay};

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Missed;
 use std::sync::Arc;
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageId, TenantId, Timestamp};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;

@@ -1,6 +1,6 @@
 //! The journal in memory: the entries of each call, packed into linked rows when they are read.
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::sha256;
 

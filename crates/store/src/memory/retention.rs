@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryId, JobId, MessageId, State, TenantId, Timestamp};
 
 use super::MemoryState;
 use crate::JournalRow;

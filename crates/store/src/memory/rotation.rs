@@ -1,6 +1,6 @@
 //! Master key rotation of a store in memory. Nothing is sealed, so a rotation consists of its first and last step.
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
 use super::{MemoryState, MemoryStore};

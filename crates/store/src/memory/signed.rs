@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, CheckpointKey, PublicKey};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 

@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{DeliveryId, LaneId};
-use posthaste_core::scheduler::{BreakerOf, LaneSettings, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp};
 use tokio::sync::Notify;
 
 use super::MemoryState;

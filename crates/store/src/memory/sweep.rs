@@ -2,10 +2,7 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::DeliveryId;
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::state::State;
+use posthaste_core::{Cut, CutScope, DeliveryId, RowIndex, State};
 
 use super::MemoryState;
 use crate::StoreError;

@@ -1,9 +1,6 @@
 //! Collapse keys: a newer delivery supersedes one that still waits under the same key (A6).
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, State, Timestamp};
 
 /// Deliveries of one lane with the same key supersede each other. Holds a keyed hash of the key the producer gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,10 +3,7 @@
 //! Dead letters are numbered in the order in which they are filed. A purge covers the numbers up to the highest at the
 //! time of its request, so it never covers a delivery that dies later, however low the delivery's id.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, EndpointId, MessageId, TenantId, Tier, Timestamp};
 
 /// Maximum number of dead letters that one request reads. A list, a count or a step of a sweep stops there and returns
 /// a cursor.

@@ -2,8 +2,7 @@
 //! id or by name; it does not interpret the body.
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, TenantId, Timestamp};
 
 use super::idempotency::{EarlierCall, FirstAnswer};
 

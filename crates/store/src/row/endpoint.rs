@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cut::EndpointChange;
 use posthaste_core::flow::bucket::Rate;
-use posthaste_core::id::{EndpointId, LaneId, OriginId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{LaneSettings, OnDead, Order, Special};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{OnDead, Order, Special};
+use posthaste_core::{EndpointChange, EndpointId, LaneId, LaneSettings, OriginId, Policy, TenantId, Timestamp};
 
 use super::idempotency::{EarlierCall, FirstAnswer};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::EndpointId;
+use posthaste_core::EndpointId;
 
 use super::Endpoint;
 

@@ -1,7 +1,6 @@
 //! Erasures of subjects and tenants: the request, and its progress.
 
-use posthaste_core::id::{LaneId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{LaneId, TenantId, Timestamp};
 
 use super::ApiKeyRef;
 

@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 
 /// How long a key is remembered.
 pub const KEPT: Duration = Duration::from_secs(24 * 3_600);

@@ -6,9 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::{DeliveryId, JobId, MessageId, TenantId};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, JobId, MessageId, TenantId, Tier, Timestamp};
 
 use super::dead_letter::{BoundedCount, DeadLetterCursor, DeadLetterFilter, ListOrder};
 use super::idempotency::EarlierCall;

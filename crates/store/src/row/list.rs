@@ -1,11 +1,8 @@
 //! Lists and counts that are derived from the journal: filters, pages and tallies.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::state::{Phase, State};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Delivery, DeliveryId, EndpointId, LaneId, MessageId, Phase, State, TenantId, Tier, Timestamp,
+};
 use posthaste_crypto::LookupKey;
 
 use super::{DeliveryRecord, Details, Message};
@@ -205,7 +202,7 @@ pub struct HourlyCount {
 /// The number of pending deliveries in all lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingCounts {
-    /// By tier, in the order of [`Tier::ALL`](posthaste_core::tier::Tier::ALL).
+    /// By tier, in the order of [`Tier::ALL`](posthaste_core::Tier::ALL).
     pub by_tier: [u64; 3],
     /// The number of these without an attempt.
     pub untried: u64,

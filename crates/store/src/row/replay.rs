@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryId, EndpointId, JobId, State, TenantId, Timestamp};
 
 use super::dead_letter::{BoundedCount, DeadLetter, DeadLetterFilter, DeadLetterPage};
 use super::job::{DeliveryJob, JobCursor, JobKind, JobState};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::id::{DeliveryId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, TenantId, Timestamp};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

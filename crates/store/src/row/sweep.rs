@@ -1,8 +1,6 @@
 //! Sweeps: the end of deliveries that will not be sent, because a cut covers them or their TTL is over.
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::DeliveryId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cut, CutScope, DeliveryId, Timestamp};
 
 /// Maximum number of rows that one sweep reads, so that it takes a few milliseconds however many rows are pending.
 pub const SWEEP_LOOKS_MAX: u32 = 20_000;

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::DeliveryId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, LaneId, MessageId, TenantId, Timestamp};
 use rusqlite::Connection;
 
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};

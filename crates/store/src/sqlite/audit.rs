@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use posthaste_core::id::{DeliveryId, EndpointId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, EndpointId, TenantId, Timestamp};
 use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};

@@ -1,8 +1,8 @@
 //! Breakers that are not closed, kept for the next start: one row each.
 
+use posthaste_core::Timestamp;
 use posthaste_core::flow::breaker::Soft;
 use posthaste_core::scheduler::SoftBreaker;
-use posthaste_core::time::Timestamp;
 use rusqlite::Connection;
 
 use super::column::{breaker_columns, get, micros, stored_breaker, stored_micros};

@@ -1,9 +1,7 @@
 //! Collapse keys: accepting a delivery ends the pending deliveries of its lane with the same key. Rows
 //! without a key are not in the index and cost nothing more.
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::LaneId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, LaneId, Timestamp};
 use rusqlite::Connection;
 
 use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery, delivery_columns, key};

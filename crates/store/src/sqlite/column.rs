@@ -1,8 +1,6 @@
 //! Maps fields to columns, and columns to fields. The numbers for enums are defined in [`crate::number`].
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, EndpointId, LaneId, MessageId, Timestamp};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, Params, Row, Statement};
 

@@ -1,7 +1,6 @@
 //! Cuts in force: one row each, however many deliveries they end.
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cut, CutScope, Timestamp};
 use rusqlite::{Connection, Row};
 
 use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};

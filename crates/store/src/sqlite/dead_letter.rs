@@ -9,10 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, State, TenantId, Timestamp};
 use rusqlite::{Connection, Row, Statement};
 
 use super::column::{
@@ -435,8 +432,7 @@ fn stored(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::cause::Cause;
-    use posthaste_core::tier::Tier;
+    use posthaste_core::{Cause, Tier};
 
     use super::*;
     use crate::sqlite::page::plan;

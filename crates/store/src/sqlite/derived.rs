@@ -7,8 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId, TenantId};
-use posthaste_core::tier::Tier;
+use posthaste_core::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, Tier};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{get, key, read_all, stored_key, tier_number};
@@ -316,7 +315,7 @@ fn stored_depth(number: i64) -> Result<Depth, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::Timestamp;
 
     use super::journal::Journal;
     use super::*;

@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, TenantId, Timestamp};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 

@@ -6,8 +6,7 @@ mod matching;
 
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 

@@ -12,11 +12,7 @@ mod rows;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryId, MessageId, State, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::KeyId;
 use rusqlite::{Connection, OptionalExtension, Row};

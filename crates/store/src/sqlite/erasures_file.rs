@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;

@@ -2,7 +2,7 @@
 //! erasing the message's data erases them too.
 
 use bytes::Bytes;
-use posthaste_core::id::{DeliveryId, MessageId, TenantId};
+use posthaste_core::{DeliveryId, MessageId, TenantId};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{get, key, stored_key};
@@ -86,14 +86,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use posthaste_core::cause::Cause;
-    use posthaste_core::delivery::Delivery;
-    use posthaste_core::id::{EndpointId, Key, LaneId, Shard};
-    use posthaste_core::policy::Policy;
-    use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
-    use posthaste_core::state::State;
-    use posthaste_core::tier::Tier;
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{
+        Cause, Delivery, DeliveryChange, EndpointId, Key, LaneId, LaneSettings, Policy, RowIndex, Shard, State, Tier,
+        Timestamp,
+    };
 
     use super::*;
     use crate::Outbox;

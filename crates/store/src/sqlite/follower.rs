@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::{EndpointId, TenantId};
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;

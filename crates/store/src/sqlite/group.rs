@@ -6,8 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::WriterId;
+use posthaste_core::{Cut, CutScope, WriterId};
 use rusqlite::{Connection, Statement};
 
 use super::accept::Accept;

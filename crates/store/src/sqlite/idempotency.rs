@@ -5,8 +5,7 @@
 //! touches no other's.
 
 use bytes::Bytes;
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
 use super::column::key;

@@ -5,10 +5,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageId, TenantId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Params, Row};
 

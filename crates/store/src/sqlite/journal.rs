@@ -3,7 +3,7 @@
 //! Invariant: the end of the hash chain in memory is that of the last row that was committed.
 
 use bytes::Bytes;
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 
 use super::column::{get, read_all};

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use posthaste_core::id::{DeliveryId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, MessageId, TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
 use super::column::{DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_tier};

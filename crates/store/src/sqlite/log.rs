@@ -263,8 +263,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use posthaste_core::id::{Key, MessageId, TenantId};
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{Key, MessageId, TenantId, Timestamp};
 
     use super::*;
     use crate::sqlite::Sqlite;

@@ -7,8 +7,7 @@
 //! Invariant: no row below `meta.low` is ready. A request that makes a row below it ready lowers the mark in the same
 //! transaction; the mark is raised only in a transaction that has read every row it passes.
 
-use posthaste_core::id::DeliveryId;
-use posthaste_core::scheduler::RowIndex;
+use posthaste_core::{DeliveryId, RowIndex};
 use rusqlite::{Connection, Statement};
 
 use super::column::{key, place_number};
@@ -118,11 +117,9 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
-    use posthaste_core::delivery::Delivery;
-    use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId, WriterId};
-    use posthaste_core::scheduler::LaneSettings;
-    use posthaste_core::tier::Tier;
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{
+        Delivery, EndpointId, Key, LaneId, LaneSettings, MessageId, TenantId, Tier, Timestamp, WriterId,
+    };
     use tempfile::TempDir;
 
     use super::*;

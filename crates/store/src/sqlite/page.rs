@@ -4,11 +4,8 @@
 //! crash left behind are in no index: they are found by a scan of every row from the low-water mark on (see `low`), a
 //! bounded part at a time.
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::id::{DeliveryId, Key, LaneId, MessageId, WriterId};
-use posthaste_core::scheduler::{IdRange, Order};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{CutScope, DeliveryId, IdRange, Key, LaneId, MessageId, Tier, Timestamp, WriterId};
 use rusqlite::{Connection, Params};
 
 use super::column::{

@@ -1,7 +1,6 @@
 //! Pauses in force: one row each. Origin, reason and API key of a pause are sealed under the store's own key.
 
-use posthaste_core::id::Key;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, Timestamp};
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;
 

@@ -4,10 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageId, TenantId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::column::{delivery, delivery_columns, get, key, number, read_all, stored_key};

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::DeliveryId;
 use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cut, CutScope, DeliveryId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
 use tokio::sync::oneshot;
 

@@ -11,11 +11,7 @@ pub(super) mod overrides;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryId, State, TenantId, Timestamp};
 use rusqlite::Connection;
 
 use super::column::{delivery, delivery_columns, get, key, read_all, stored_key};

@@ -10,8 +10,7 @@
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{KeyCheck, MasterKey, MasterKeyId, Masters};
 use posthaste_crypto::seal_context::SealOwner;

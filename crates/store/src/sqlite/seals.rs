@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
@@ -141,8 +141,7 @@ impl Sqlite {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use posthaste_core::id::{Key, MessageId};
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{Key, MessageId, Timestamp};
 
     use super::*;
     use crate::row::{Erase, ErasureTarget, Idempotency, Message, Session};

@@ -2,7 +2,7 @@
 //! in place. Each change requires the number of attempts that the caller counts; a settle that is stale changes
 //! nothing, and its attempt is still kept in the history.
 
-use posthaste_core::scheduler::DeliveryChange;
+use posthaste_core::DeliveryChange;
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 

@@ -4,10 +4,7 @@
 use std::sync::Arc;
 
 use posthaste_core::cut;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, MessageId, TenantId};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, MessageId, State, TenantId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};

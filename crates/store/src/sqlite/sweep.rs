@@ -6,12 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, LaneId, MessageId};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cut, CutScope, Delivery, DeliveryId, LaneId, MessageId, State, Tier, Timestamp};
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
 use super::column::{

@@ -10,10 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, Expiry, State, Timestamp};
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
 use rusqlite::Connection;
 

@@ -262,7 +262,7 @@ fn fitting(waiting: &[WriteRequest]) -> usize {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::Timestamp;
 
     use super::*;
     use crate::Outbox;

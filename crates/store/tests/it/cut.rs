@@ -1,8 +1,6 @@
 //! Cuts in a store whose reads fail.
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::id::{Key, LaneId};
+use posthaste_core::{Cause, Cut, CutScope, Key, LaneId};
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 

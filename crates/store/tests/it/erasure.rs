@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_core::id::{EndpointId, Key, LaneId, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, Key, LaneId, MessageId, TenantId, Timestamp};
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;

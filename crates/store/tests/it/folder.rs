@@ -7,14 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Cut, CutScope, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, Shard,
+    State, TenantId, Tier, Timestamp,
+};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, AttemptRecord, AuditStamp, Directory, Document, DocumentKind, Endpoint, Filed, Message,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, MemoryStore, Outbox, Pause, PauseScope, Retention, RetentionStep, Session, Store};
 

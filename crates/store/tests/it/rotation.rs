@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use posthaste_core::id::{Key, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, MessageId, TenantId, Timestamp};
 use posthaste_crypto::master::{MasterKey, Masters};
 use posthaste_store::sqlite::{Bounds, Sqlite, rotation};
 use posthaste_store::{Accepted, Archive, MasterKeys, Message, Outbox, Session};

@@ -4,13 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, LaneSettings, MessageId, RowIndex, Shard,
+    State, TenantId, Tier, Timestamp,
+};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, AttemptRecord, Message, NewDelivery, Outbox, Retention, RetentionStep, Session, Settlement,

@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::DeliveryId;
-use posthaste_core::scheduler::RowIndex;
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, DeliveryId, RowIndex, State, Timestamp};
 use posthaste_store::sqlite::{RETRY_TOKEN_TTL, Sqlite, Tokens};
 use posthaste_store::{
     Accepted, Archive, AttemptRecord, Outbox, Query, Session, Settled, Settlement, StoreError, Token,

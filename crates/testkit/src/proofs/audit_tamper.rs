@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_store::audit::{AuditReport, Finding};
 use posthaste_store::sqlite::audit::{Trust, verify};
 use posthaste_store::{Erase, ErasureTarget, Erasures, RetentionOverrides};

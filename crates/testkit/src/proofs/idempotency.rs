@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::ChildStdout;
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query};

@@ -12,10 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{Key, MessageId, TenantId};
-use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::{Limits, Order};
+use posthaste_core::{Key, LaneSettings, MessageId, RowIndex, TenantId, Tier, Verdict};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::Command;
 use posthaste_engine::dispatch::driver::DispatchHandle;

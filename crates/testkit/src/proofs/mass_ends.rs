@@ -7,11 +7,9 @@
 
 mod world;
 
-use posthaste_core::cut::EndpointChange;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::id::Key;
+use posthaste_core::{Cause, EndpointChange, Key};
 use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{DeadLetterFilter, DeadLetters, JobQuery, Jobs, ListOrder};
 

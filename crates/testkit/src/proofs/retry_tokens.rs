@@ -9,8 +9,7 @@
 pub mod forger;
 mod world;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::state::State;
+use posthaste_core::{Cause, State};
 use posthaste_store::journal::JournalEntry;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, BoundedCount, DeadLetterFilter, DeadLetters};

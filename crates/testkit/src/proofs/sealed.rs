@@ -17,14 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, LaneSettings, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Audience, Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, JobId, Key, LaneId, LaneSettings, MessageId,
+    RowIndex, Shard, State, TenantId, Tier, Timestamp,
+};
 use posthaste_crypto::random;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::back_up;

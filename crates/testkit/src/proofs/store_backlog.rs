@@ -16,7 +16,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use posthaste_core::scheduler::RowIndex;
+use posthaste_core::RowIndex;
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
 use tokio::runtime::Runtime;

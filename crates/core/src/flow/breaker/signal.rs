@@ -1,7 +1,6 @@
 //! Maps the outcome of an attempt to a signal about the destination's health, as opposed to a fault of the message.
 
-use crate::cause::{Cause, Class};
-use crate::delivery::{Verdict, VerdictScope};
+use crate::{Cause, Class, Verdict, VerdictScope};
 
 /// What an outcome means for the destination's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,7 @@
 use std::array;
 use std::time::Duration;
 
-use crate::id::EndpointId;
-use crate::time::Timestamp;
+use crate::{EndpointId, Timestamp};
 
 pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 /// How many different endpoints a window distinguishes.

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::dice::Roll;
+use crate::Roll;
 
 const MOST: u16 = 64;
 const QUICK: Duration = Duration::from_millis(20);

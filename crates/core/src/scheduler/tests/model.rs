@@ -7,7 +7,7 @@
 mod invariants;
 
 use super::*;
-use crate::cut::EndpointChange;
+use crate::EndpointChange;
 use crate::{Cause, CutScope, Key, Why};
 
 pub(super) const LANES: usize = 4;

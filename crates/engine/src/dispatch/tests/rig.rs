@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use posthaste_core::fanout::{Candidate, Fanout};
 use posthaste_core::flow::breaker::BreakerRule;
-use posthaste_core::id::{EndpointId, Key, MessageId};
-use posthaste_core::scheduler::{BreakerOf, LaneSettings, SoftBreaker};
+use posthaste_core::scheduler::{BreakerOf, SoftBreaker};
+use posthaste_core::{Candidate, EndpointId, Fanout, Key, LaneSettings, MessageId};
 use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
 
 use super::super::call::perform;

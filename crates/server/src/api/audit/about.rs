@@ -4,12 +4,9 @@
 
 use std::time::Duration;
 
-use posthaste_core::cut::CutScope;
 use posthaste_core::flow::SharedGate;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, Reset};
-use posthaste_core::state::State as Life;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{CutScope, DeliveryId, EndpointId, Key, LaneId, MessageId, State as Life, TenantId, Timestamp};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::journal::{ErasedTarget, JournalEntry};
 use posthaste_store::{

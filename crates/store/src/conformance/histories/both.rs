@@ -3,12 +3,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::Cut;
-use posthaste_core::delivery::{Delivery, Expiry};
-use posthaste_core::id::{DeliveryId, JobId, Key, MessageId, TenantId};
-use posthaste_core::scheduler::{Order, RowIndex};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{Cause, Cut, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, RowIndex, TenantId, Tier};
 use tempfile::TempDir;
 
 use super::super::fixture::ended;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_core::id::{LaneId, TenantId, WriterId};
-use posthaste_core::scheduler::{IdRange, Order};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{IdRange, LaneId, TenantId, Tier, WriterId};
 
 use super::super::fixture::endpoint_id;
 use super::both::{Both, ask};

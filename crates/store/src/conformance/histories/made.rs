@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::delivery::{Compact, Delivery};
-use posthaste_core::id::{DeliveryId, LaneId, MessageId, OriginId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, OnDead, Order};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::{OnDead, Order};
+use posthaste_core::{
+    Cause, Compact, CutScope, Delivery, DeliveryChange, DeliveryId, LaneId, MessageId, OriginId, Shard, State,
+    TenantId, Tier,
+};
 
 use super::super::fixture::endpoint_id;
 use super::step::{CallDraft, RandomDelivery, SettleDraft, SettleEnd, at};

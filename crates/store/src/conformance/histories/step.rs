@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Expiry;
 use posthaste_core::flow::SharedGate;
 use posthaste_core::flow::breaker::Soft;
-use posthaste_core::id::{CredentialId, LaneId, OriginId, RegionId};
-use posthaste_core::scheduler::{BreakerOf, Order, RowIndex, SoftBreaker};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::id::{CredentialId, RegionId};
+use posthaste_core::scheduler::{BreakerOf, Order, SoftBreaker};
+use posthaste_core::{Cause, Expiry, LaneId, OriginId, RowIndex, Tier, Timestamp};
 use proptest::prelude::*;
 
 use crate::JobState;

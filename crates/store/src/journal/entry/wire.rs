@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::CutScope;
-use posthaste_core::id::{DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, TenantId};
 use posthaste_core::scheduler::{BreakerOf, Reset};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Cause, CutScope, DeliveryId, EndpointId, JobId, Key, LaneId, MessageId, State, TenantId, Tier, Timestamp,
+};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 

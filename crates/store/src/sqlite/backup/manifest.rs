@@ -2,7 +2,7 @@
 //!
 //! The first line names the version of the format. A newer version is refused, and adding a line takes a new version.
 
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;
 use posthaste_crypto::master::MasterKeyId;

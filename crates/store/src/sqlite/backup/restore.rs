@@ -7,8 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use posthaste_core::id::Key;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, Timestamp};
 use posthaste_crypto::digest::Sha256;
 use posthaste_crypto::master::{KeyCheck, Masters};
 use posthaste_crypto::public_id::{IdKey, IdKind};

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
-use posthaste_core::id::{EndpointId, LaneId, TenantId};
-use posthaste_core::id_map::IdMap;
-use posthaste_core::scheduler::LaneSettings;
+use posthaste_core::{EndpointId, IdMap, LaneId, LaneSettings, TenantId};
 
 use super::{Turned, listed};
 use crate::row::Endpoint;

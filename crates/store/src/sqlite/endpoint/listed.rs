@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use posthaste_core::id::EndpointId;
+use posthaste_core::EndpointId;
 
 use crate::ENDPOINTS_LISTED_MAX;
 use crate::row::{Endpoint, EndpointStatus};
@@ -70,8 +70,7 @@ fn position(list: &[Arc<Endpoint>], id: EndpointId) -> Result<usize, usize> {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_core::id::{LaneId, TenantId};
-    use posthaste_core::time::Timestamp;
+    use posthaste_core::{LaneId, TenantId, Timestamp};
 
     use super::*;
     use crate::row::{DisabledBy, WebhookTarget};

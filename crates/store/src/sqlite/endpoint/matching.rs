@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::vec;
 
-use posthaste_core::id::{EndpointId, TenantId};
+use posthaste_core::{EndpointId, TenantId};
 use posthaste_crypto::LookupKey;
 use rusqlite::{Connection, StatementStatus};
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope, EndpointChange};
+use posthaste_core::{Cause, Cut, CutScope, EndpointChange};
 
 use super::cache::KEPT_MAX;
 use super::*;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use rusqlite::Connection;
 

@@ -7,11 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId};
-use posthaste_core::state::State;
+use posthaste_core::{Cause, Cut, CutScope, Delivery, DeliveryId, EndpointId, Key, LaneId, State};
 use rusqlite::{Connection, OptionalExtension, Params};
 
 use super::{Open, Phase, one};

@@ -10,8 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use posthaste_core::id::{EndpointId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{EndpointId, TenantId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::StoreError;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::seal::SealingKey;

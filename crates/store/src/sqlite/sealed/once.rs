@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;

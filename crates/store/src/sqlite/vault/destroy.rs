@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use posthaste_core::id::TenantId;
+use posthaste_core::TenantId;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::{KeyId, TenantKey};
 use posthaste_crypto::seal::SealingKey;

@@ -2,8 +2,7 @@
 //! under a destroyed key.
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, MessageId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, MessageId, Timestamp};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 

@@ -9,8 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use posthaste_core::id::{DeliveryId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, TenantId, Timestamp};
 use posthaste_crypto::checkpoint::{Checkpoint, claimed};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_store::journal::{ErasedTarget, Head, JournalEntry};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use posthaste_core::time::Timestamp;
+use posthaste_core::Timestamp;
 use posthaste_store::JournalRow;
 use posthaste_store::journal::{Entries, Head, JournalEntry};
 use rusqlite::{Connection, Row};

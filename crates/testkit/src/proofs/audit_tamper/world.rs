@@ -5,12 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Cause, Delivery, DeliveryChange, RowIndex, Shard, State, TenantId, Timestamp};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::{

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use posthaste_core::id::{Key, MessageId, TenantId};
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Key, MessageId, TenantId, Timestamp};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::{Accepted, Message, Outbox, Session};

@@ -5,9 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use posthaste_core::dice::Roll;
-use posthaste_core::id::DeliveryId;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{DeliveryId, Roll, Timestamp};
 
 use super::owner::{PENDING, fails};
 

@@ -6,16 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Verdict;
-use posthaste_core::dice::Roll;
-use posthaste_core::id::{DeliveryId, LaneId, OriginId, TenantId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{
-    Admission, AfterRecord, DeliveryChange, LaneSettings, Limits, Order, PageWanted, Pick, RowIndex, Scheduler,
+use posthaste_core::scheduler::{Admission, AfterRecord, Limits, Order, PageWanted, Pick};
+use posthaste_core::{
+    Cause, DeliveryChange, DeliveryId, LaneId, LaneSettings, OriginId, Policy, Roll, RowIndex, Scheduler, TenantId,
+    Tier, Timestamp, Verdict,
 };
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
 
 use super::rows::{Rows, index, lane_id};
 

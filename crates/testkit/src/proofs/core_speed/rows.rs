@@ -7,10 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, LaneId, MessageId};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{Delivery, DeliveryId, EndpointId, LaneId, MessageId, Tier, Timestamp};
 
 /// The rows of every lane.
 pub(super) struct Rows {

@@ -4,11 +4,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, EndpointId, MessageId};
-use posthaste_core::policy::Policy;
-use posthaste_core::scheduler::{Admission, Limits, RowIndex, Scheduler};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{Admission, Limits};
+use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, Policy, RowIndex, Scheduler, Timestamp};
 
 use super::owner::settings;
 use super::rows::{lane_id, tier_of};

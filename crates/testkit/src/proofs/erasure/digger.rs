@@ -9,8 +9,8 @@ use std::hash::BuildHasherDefault;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use posthaste_core::id::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_core::id_map::IdHasher;
+use posthaste_core::{DeliveryId, EndpointId, MessageId, TenantId};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
 use rusqlite::{Connection, OpenFlags};

@@ -7,14 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::StatusCode;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Delivery;
-use posthaste_core::fanout::Audience;
-use posthaste_core::id::{DeliveryId, EndpointId, Key, LaneId, MessageId, Shard, TenantId};
-use posthaste_core::scheduler::{DeliveryChange, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::{
+    Audience, Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, Shard, State,
+    TenantId, Tier, Timestamp,
+};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
@@ -192,7 +188,7 @@ impl ErasureWorld {
             let endpoint = self.endpoints[tenant_place(person)][1];
             let lane = lane_of(endpoint);
             let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint, lane, Tier::Promotional, then);
-            let settings = posthaste_core::scheduler::LaneSettings::new(lane, person.tenant, Arc::default());
+            let settings = posthaste_core::LaneSettings::new(lane, person.tenant, Arc::default());
             let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
             _ = store.accept(session, vec![Accepted::new(message, vec![new])]).await?;
             store.arrivals().await;

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::id::{Key, MessageId};
-use posthaste_core::scheduler::RowIndex;
+use posthaste_core::{Key, MessageId, RowIndex};
 use posthaste_crypto::{LookupKey, digest};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use posthaste_core::id::{LaneId, TenantId};
-use posthaste_core::scheduler::{IdRange, Limits, Order, RowIndex};
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::{Limits, Order};
+use posthaste_core::{IdRange, LaneId, RowIndex, TenantId, Tier, Timestamp};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::DispatchHandle;
 use posthaste_engine::dispatch::{Command, CommandReply};

@@ -6,11 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_core::delivery::Expiry;
-use posthaste_core::id::DeliveryId;
-use posthaste_core::scheduler::{Limits, RowIndex};
-use posthaste_core::state::State;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::Limits;
+use posthaste_core::{DeliveryId, Expiry, RowIndex, State, Timestamp};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::Outbox;
 use posthaste_store::sqlite::Sqlite;
@@ -92,7 +89,7 @@ impl Filled {
         session: posthaste_store::Session,
         mint: &MessageMint,
         count: u64,
-        change: impl Fn(&mut RowIndex, &mut posthaste_core::delivery::Delivery),
+        change: impl Fn(&mut RowIndex, &mut posthaste_core::Delivery),
     ) -> Result<Vec<DeliveryId>, CannotRun> {
         let mut ids = Vec::new();
         for _ in 0..count {

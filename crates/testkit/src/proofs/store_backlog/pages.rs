@@ -8,12 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use posthaste_core::cause::Cause;
-use posthaste_core::id::{DeliveryId, JobId, Key};
-use posthaste_core::scheduler::{IdRange, Order, RowIndex};
-use posthaste_core::state::Phase;
-use posthaste_core::tier::Tier;
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{Cause, DeliveryId, IdRange, JobId, Key, Phase, RowIndex, Tier, Timestamp};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Archive, DeadLetterFilter, DeadLetters, Directory, HistoryFilter, JobQuery, Jobs, ListOrder, Name, NewReplay,
@@ -263,7 +259,7 @@ async fn derived(store: &Sqlite, pages: &mut Pages, of_each: usize) -> Result<()
         pages.read("tallies", || store.tallies(target.tenant(), since, until)).await?;
         pages.read("waiting", || store.waiting(target.lane())).await?;
     }
-    let message = store.message(posthaste_core::id::MessageId::from_raw(1 << 40 | 6)).await?;
+    let message = store.message(posthaste_core::MessageId::from_raw(1 << 40 | 6)).await?;
     let Some(message) = message else { return Err(CannotRun("the third message is gone".to_owned())) };
     let Some(correlation) = message.correlation_id.clone() else {
         return Err(CannotRun("it has no correlation id".to_owned()));

@@ -5,12 +5,8 @@ use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
-use posthaste_core::cause::Cause;
-use posthaste_core::cut::{Cut, CutScope, EndpointChange};
-use posthaste_core::delivery::Delivery;
-use posthaste_core::id::{DeliveryId, JobId, Key};
-use posthaste_core::scheduler::{IdRange, Order, RowIndex};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{Cause, Cut, CutScope, Delivery, DeliveryId, EndpointChange, IdRange, JobId, Key, RowIndex, Tier};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Archive, AuditStamp, BoundedCount, Chunk, ChunkDelivery, DeadLetterFilter, DeadLetters, HistoryFilter, JobCursor,

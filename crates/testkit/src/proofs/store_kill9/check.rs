@@ -5,9 +5,8 @@ use std::io;
 use std::path::Path;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use posthaste_core::id::{DeliveryId, Key, MessageId};
-use posthaste_core::scheduler::{IdRange, Order};
-use posthaste_core::time::Timestamp;
+use posthaste_core::scheduler::Order;
+use posthaste_core::{DeliveryId, IdRange, Key, MessageId, Timestamp};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, Outbox, Query, SessionStart, StoreError};

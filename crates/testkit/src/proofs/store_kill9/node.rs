@@ -11,11 +11,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use posthaste_core::cause::Cause;
-use posthaste_core::delivery::Verdict;
-use posthaste_core::id::{Key, MessageId};
-use posthaste_core::scheduler::{LaneSettings, Limits, Order, RowIndex};
-use posthaste_core::tier::Tier;
+use posthaste_core::scheduler::{Limits, Order};
+use posthaste_core::{Cause, Key, LaneSettings, MessageId, RowIndex, Tier, Verdict};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::dispatch::driver::DispatchHandle;
 use posthaste_store::sqlite::Sqlite;

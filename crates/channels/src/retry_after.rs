@@ -1,9 +1,8 @@
 //! Parses `Retry-After` (C4).
 //!
-//! A value is either plain seconds or one of HTTP's three date formats. Any other value
-//! is ignored: a receiver can neither make us panic nor wait for ever (the bound is the policy's
-//! `retry_after_max`, applied by `posthaste_core::delivery::settle`). Dates are compared with our clock; the
-//! receiver's `Date` header is not used.
+//! A value is either plain seconds or one of HTTP's three date formats. Any other value is ignored: a receiver can
+//! neither make us panic nor wait for ever (the bound is the policy's `retry_after_max`, applied by
+//! `posthaste_core::delivery::settle`). Dates are compared with our clock; the receiver's `Date` header is not used.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,19 +47,14 @@ mod tests {
     }
 
     #[test]
-    fn plain_seconds_are_accepted() {
+    fn plain_seconds_are_accepted_with_white_space_around_them() {
         check(&["1"], Some(1));
         check(&["120"], Some(120));
         check(&["0120"], Some(120));
         check(&["2592000"], Some(2_592_000));
         check(&["18446744073709551615"], Some(u64::MAX));
-    }
-
-    #[test]
-    fn white_space_around_a_value_is_ignored() {
         check(&[" 5 "], Some(5));
         check(&["\t5"], Some(5));
-        check(&["  Sun, 06 Nov 1994 08:49:38 GMT\t"], Some(1));
     }
 
     #[test]
@@ -68,6 +62,7 @@ mod tests {
         check(&["Sun, 06 Nov 1994 08:51:37 GMT"], Some(120));
         check(&["Sunday, 06-Nov-94 08:51:37 GMT"], Some(120));
         check(&["Sun Nov  6 08:51:37 1994"], Some(120));
+        check(&["  Sun, 06 Nov 1994 08:49:38 GMT\t"], Some(1));
         check(&["Fri, 31 Dec 9999 23:59:59 GMT"], Some(253_402_300_799 - 784_111_777));
     }
 
@@ -93,33 +88,10 @@ mod tests {
     fn hostile_values_are_ignored() {
         let digits = "9".repeat(400);
         let zeros = format!("{}5", "0".repeat(400));
-        let values = [
-            "",
-            " ",
-            "-5",
-            "+5",
-            "abc",
-            "1e309",
-            "5.0",
-            "5,",
-            "5 6",
-            "0x10",
-            "1_000",
-            "inf",
-            "NaN",
-            "18446744073709551616",
-            &digits,
-            &zeros,
-            "5\0",
-            "\x005",
-            "\x0b5",
-            "5\r\n",
-            "٥",
-            "५",
-            "5\u{a0}",
-            "5é",
-        ];
-        for value in values {
+        let values = ["", " ", "-5", "+5", "abc", "1e309", "5.0", "5,", "5 6", "0x10", "1_000", "inf", "NaN", "5\0"];
+        let odd_characters = ["\x005", "\x0b5", "5\r\n", "٥", "५", "5\u{a0}", "5é"];
+        let too_long = ["18446744073709551616", &digits, &zeros];
+        for value in values.iter().chain(&odd_characters).chain(&too_long) {
             check(&[value], None);
         }
         assert_eq!(parse([&b"\xff5"[..], b"\xc3"], NOW), None);

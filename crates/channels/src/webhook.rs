@@ -10,9 +10,7 @@ use posthaste_core::classify::{self, Overrides};
 use posthaste_core::{Cause, Class, Timestamp, Verdict};
 use posthaste_crypto::Secret;
 
-use crate::custom_headers::CustomHeaders;
-use crate::fields::Fields;
-use crate::{Channel, ChannelRequest, Outgoing, ResponseView, Unsendable, retry_after};
+use crate::{Channel, ChannelRequest, CustomHeaders, Fields, Outgoing, ResponseView, Unsendable, retry_after};
 
 /// The message's id: the same on every attempt.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -55,76 +53,63 @@ impl WebhookChannel {
 
 impl Channel for WebhookChannel {
     fn request(&self, outgoing: &Outgoing<'_>, now: Timestamp) -> Result<ChannelRequest, Unsendable> {
-        request(&self.live_secrets(now), &self.headers, outgoing, now)
+        let delivery = || outgoing.delivery.to_owned();
+        let secrets = self.live_secrets(now);
+        if secrets.is_empty() {
+            return Err(Unsendable::Unsigned { delivery: delivery() });
+        }
+        let timestamp_seconds = now.as_millis().div_euclid(1_000);
+        let signature = posthaste_crypto::sign(&secrets, outgoing.message, timestamp_seconds, &outgoing.body);
+        let (timestamp, attempt) = (timestamp_seconds.to_string(), outgoing.attempt.to_string());
+        let values = [
+            (CONTENT_TYPE, Some(JSON)),
+            (USER_AGENT, Some(AGENT)),
+            (WEBHOOK_ID, Some(outgoing.message)),
+            (WEBHOOK_TIMESTAMP, Some(&timestamp)),
+            (WEBHOOK_SIGNATURE, Some(&signature)),
+            (DELIVERY, Some(outgoing.delivery)),
+            (ATTEMPT, Some(&attempt)),
+            (CORRELATION_ID, Some(outgoing.correlation_id)),
+            (EVENT_TYPE, outgoing.event_type),
+            (RECEIPT, outgoing.receipt),
+        ];
+        let mut ours = Fields::with_capacity(FIELDS_BYTES);
+        for (header, value) in values {
+            let Some(value) = value else { continue };
+            if !ours.push(&header, value) {
+                return Err(Unsendable::Value { delivery: delivery(), header });
+            }
+        }
+        Ok(ChannelRequest { ours, own: self.headers.0.clone(), body: outgoing.body.clone() })
     }
 
+    /// Overrides change the class; the cause still names the status that came.
     fn judge(&self, answer: &ResponseView<'_>, now: Timestamp) -> Verdict {
-        judge(answer, &self.overrides, now)
-    }
-}
-
-/// Builds the request of an attempt, signed at `now`.
-fn request(
-    secrets: &[&Secret],
-    headers: &CustomHeaders,
-    outgoing: &Outgoing<'_>,
-    now: Timestamp,
-) -> Result<ChannelRequest, Unsendable> {
-    let delivery = || outgoing.delivery.to_owned();
-    if secrets.is_empty() {
-        return Err(Unsendable::Unsigned { delivery: delivery() });
-    }
-    let timestamp_seconds = now.as_millis().div_euclid(1_000);
-    let signature = posthaste_crypto::sign(secrets, outgoing.message, timestamp_seconds, &outgoing.body);
-    let (timestamp, attempt) = (timestamp_seconds.to_string(), outgoing.attempt.to_string());
-    let values = [
-        (CONTENT_TYPE, Some(JSON)),
-        (USER_AGENT, Some(AGENT)),
-        (WEBHOOK_ID, Some(outgoing.message)),
-        (WEBHOOK_TIMESTAMP, Some(&timestamp)),
-        (WEBHOOK_SIGNATURE, Some(&signature)),
-        (DELIVERY, Some(outgoing.delivery)),
-        (ATTEMPT, Some(&attempt)),
-        (CORRELATION_ID, Some(outgoing.correlation_id)),
-        (EVENT_TYPE, outgoing.event_type),
-        (RECEIPT, outgoing.receipt),
-    ];
-    let mut ours = Fields::with_capacity(FIELDS_BYTES);
-    for (header, value) in values {
-        let Some(value) = value else { continue };
-        if ours.push(&header, value).is_err() {
-            return Err(Unsendable::Value { delivery: delivery(), header });
+        // An invalid or past `Retry-After` counts as a wait of zero. Only a 429 without any doubles the backoff.
+        let asked_wait = || {
+            let mut values = answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes).peekable();
+            values.peek()?;
+            Some(retry_after::parse(values, now).unwrap_or_default())
+        };
+        let (mut class, mut cause) = (self.overrides.class(answer.status), classify::status(answer.status));
+        if let Some(asked) = asked_cause(answer.headers) {
+            // A message that was delivered cannot be aborted.
+            let taken = class == Class::Delivered;
+            if !taken || asked == Cause::DisableAsked {
+                cause = asked;
+            }
+            // An endpoint that is gone stays gone.
+            if !taken && class != Class::Gone {
+                class = Class::Dead;
+            }
         }
-    }
-    Ok(ChannelRequest { ours, own: headers.fields().clone(), body: outgoing.body.clone() })
-}
-
-/// The verdict on an answer. Overrides change the class; the cause still names the status that came.
-fn judge(answer: &ResponseView<'_>, overrides: &Overrides, now: Timestamp) -> Verdict {
-    // An invalid or past `Retry-After` counts as a wait of zero. Only a 429 without any doubles the backoff.
-    let asked_wait = || {
-        let mut values = answer.headers.get_all(RETRY_AFTER).iter().map(HeaderValue::as_bytes).peekable();
-        values.peek()?;
-        Some(retry_after::parse(values, now).unwrap_or_default())
-    };
-    let (mut class, mut cause) = (overrides.class(answer.status), classify::status(answer.status));
-    if let Some(asked) = asked_cause(answer.headers) {
-        // A message that was delivered cannot be aborted.
-        let taken = class == Class::Delivered;
-        if !taken || asked == Cause::DisableAsked {
-            cause = asked;
+        Verdict {
+            class,
+            status: Some(answer.status),
+            retry_after: classify::heeds_retry_after(answer.status).then(asked_wait).flatten(),
+            prune: class == Class::Gone,
+            ..Verdict::of(cause)
         }
-        // An endpoint that is gone stays gone.
-        if !taken && class != Class::Gone {
-            class = Class::Dead;
-        }
-    }
-    Verdict {
-        class,
-        status: Some(answer.status),
-        retry_after: classify::heeds_retry_after(answer.status).then(asked_wait).flatten(),
-        prune: class == Class::Gone,
-        ..Verdict::of(cause)
     }
 }
 
@@ -150,11 +135,12 @@ mod tests {
 
     /// With half a second that the header must not show.
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_500);
-    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    static SECRET: LazyLock<Secret> =
+        LazyLock::new(|| Secret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a valid secret"));
 
-    static OWN: LazyLock<[Secret; 1]> = LazyLock::new(|| [Secret::parse(SECRET).expect("a valid secret")]);
-    static SECRETS: LazyLock<[&Secret; 1]> = LazyLock::new(|| [&OWN[0]]);
-    static NO_HEADERS: LazyLock<CustomHeaders> = LazyLock::new(CustomHeaders::default);
+    fn channel() -> WebhookChannel {
+        WebhookChannel { secrets: vec![(SECRET.clone(), None)], ..WebhookChannel::default() }
+    }
 
     fn outgoing() -> Outgoing<'static> {
         Outgoing {
@@ -169,15 +155,12 @@ mod tests {
     }
 
     fn made(outgoing: &Outgoing<'_>) -> ChannelRequest {
-        made_with(&NO_HEADERS, outgoing)
+        made_with(&CustomHeaders::default(), outgoing)
     }
 
     fn made_with(headers: &CustomHeaders, outgoing: &Outgoing<'_>) -> ChannelRequest {
-        request(&*SECRETS, headers, outgoing, NOW).expect("a valid attempt")
-    }
-
-    fn refused(secrets: &[&Secret], outgoing: &Outgoing<'_>) -> Unsendable {
-        request(secrets, &NO_HEADERS, outgoing, NOW).expect_err("an invalid attempt")
+        let channel = WebhookChannel { headers: headers.clone(), ..channel() };
+        channel.request(outgoing, NOW).expect("a valid attempt")
     }
 
     /// Every header, ours first.
@@ -193,14 +176,14 @@ mod tests {
         let names = [WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
         let [id, timestamp, signature] = names.map(|name| field(request, &name).expect("every request has it"));
         let received = Received { id, timestamp, signature, body: &request.body };
-        assert_eq!(verify(&*OWN, &received, 1_800_000_000, Duration::ZERO), Ok(()));
+        assert_eq!(verify(std::slice::from_ref(&*SECRET), &received, 1_800_000_000, Duration::ZERO), Ok(()));
     }
 
     #[test]
     fn a_request_has_the_documented_headers_and_no_other() {
         let custom = CustomHeaders::parse([("X-Team", "a")]).expect("a valid header");
         let request = made_with(&custom, &Outgoing { receipt: Some("rct-7"), ..outgoing() });
-        let signature = posthaste_crypto::sign(&*SECRETS, "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#);
+        let signature = posthaste_crypto::sign(&[&*SECRET], "msg_1", 1_800_000_000, br#"{"paid": 1.0}"#);
         let agent = concat!("Posthaste/", env!("CARGO_PKG_VERSION"));
         let expected = [
             ("content-type", "application/json"),
@@ -234,27 +217,28 @@ mod tests {
 
     #[test]
     fn missing_secrets_and_unprintable_values_are_refused() {
+        let refused = |channel: &WebhookChannel, outgoing: &Outgoing<'_>| channel.request(outgoing, NOW).err();
         let delivery = || "dlv_2".to_owned();
-        assert_eq!(refused(&[], &outgoing()), Unsendable::Unsigned { delivery: delivery() });
+        let unsigned = Unsendable::Unsigned { delivery: delivery() };
+        assert_eq!(refused(&WebhookChannel::default(), &outgoing()), Some(unsigned));
         for event_type in ["a\r\nx: y", "a\0", "ä"] {
             let unprintable = Outgoing { event_type: Some(event_type), ..outgoing() };
-            assert_eq!(
-                refused(&*SECRETS, &unprintable),
-                Unsendable::Value { delivery: delivery(), header: EVENT_TYPE }
-            );
+            let expected = Unsendable::Value { delivery: delivery(), header: EVENT_TYPE };
+            assert_eq!(refused(&channel(), &unprintable), Some(expected));
         }
     }
 
-    fn judged(status: u16, retry_after: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
-        let mut headers = HeaderMap::new();
-        for value in retry_after {
-            headers.append(RETRY_AFTER, HeaderValue::from_static(value));
-        }
+    /// The verdict on an answer with these values of one header.
+    fn judged_with(status: u16, name: HeaderName, values: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
+        let headers = values.iter().map(|value| (name.clone(), HeaderValue::from_static(value)));
         let mut table = Overrides::default();
-        for (status, class) in overrides {
-            table.add(status, class).expect("a valid override");
-        }
-        judge(&ResponseView { status, headers: &headers, excerpt: b"" }, &table, NOW)
+        overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
+        let answer = ResponseView { status, headers: &headers.collect(), excerpt: b"" };
+        WebhookChannel { overrides: table, ..channel() }.judge(&answer, NOW)
+    }
+
+    fn judged(status: u16, retry_after: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
+        judged_with(status, RETRY_AFTER, retry_after, overrides)
     }
 
     #[test]
@@ -288,16 +272,14 @@ mod tests {
     fn an_override_changes_the_class_but_not_the_cause() {
         let verdict = judged(404, &[], &[("4xx", "gone"), ("404", "retry")]);
         assert_eq!((verdict.class, verdict.cause), (Class::Retry, Cause::NotFound));
+        assert!(judged(404, &[], &[("404", "gone")]).prune, "an endpoint that is gone is pruned");
+        assert!(!judged(410, &[], &[("410", "retry")]).prune);
     }
 
     #[test]
     fn a_receiver_may_end_a_message_or_its_endpoint_with_its_answer() {
         let judged = |status, asks: &'static str, overrides: &[(&str, &str)]| {
-            let mut headers = HeaderMap::new();
-            headers.append(ASKS, HeaderValue::from_static(asks));
-            let mut table = Overrides::default();
-            overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
-            let verdict = judge(&ResponseView { status, headers: &headers, excerpt: b"" }, &table, NOW);
+            let verdict = judged_with(status, ASKS, &[asks], overrides);
             (verdict.class, verdict.cause)
         };
         assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));
@@ -332,12 +314,6 @@ mod tests {
         };
         let live = |ms| channel.live_secrets(Timestamp::from_millis(ms)).len();
         assert_eq!([9, 10, 19, 20, 1_000].map(live), [3, 2, 2, 1, 1]);
-    }
-
-    #[test]
-    fn an_override_to_gone_prunes_the_endpoint() {
-        assert!(judged(404, &[], &[("404", "gone")]).prune);
-        assert!(!judged(410, &[], &[("410", "retry")]).prune);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Chooses the channel of each endpoint: the one module that knows every channel.
 
 use posthaste_channels::Channel;
-use posthaste_channels::custom_headers::CustomHeaders;
+use posthaste_channels::CustomHeaders;
 use posthaste_channels::webhook::WebhookChannel;
 use posthaste_core::classify::Overrides;
 use posthaste_crypto::signature::Secret;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
+use posthaste_channels::{BadHeader, CustomHeaders};
 use posthaste_core::classify::{BadOverride, Overrides};
 use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;

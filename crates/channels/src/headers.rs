@@ -1,15 +1,70 @@
-//! The headers that an endpoint's owner adds to its requests.
+//! The headers of a request as HTTP/1.1 writes them, one line each in one allocation, and those that an endpoint's owner
+//! adds to its requests.
 //!
-//! Invariant: no header in [`CustomHeaders`] can replace a header of ours,
-//! change how the request is framed, or end a line. Values may be credentials: they are neither
-//! printed nor part of an error.
+//! Every attempt has about ten headers, which are read once and in order: a map would be built, hashed and dropped each
+//! time for nothing. Invariants: each header in [`Fields`] is one line of printable ASCII, and none is a header that the
+//! connection sets: the target, the length of the body, or the use of the connection. No header in [`CustomHeaders`] can
+//! replace a header of ours, change how the request is framed, or end a line. Values may be credentials: they are
+//! neither printed nor part of an error.
 
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::HeaderName;
+use http::header::{self, HeaderName};
 
-use crate::fields::Fields;
+/// Headers that the connection sets, or that HTTP/2 forbids.
+const OF_THE_CONNECTION: [HeaderName; 7] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Headers, in the order in which they are written. Values may be credentials: `Debug` does not print them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// `name: value` and a line end, for each header.
+    lines: String,
+}
+
+impl Fields {
+    /// No headers, with room for this many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { lines: String::with_capacity(bytes) }
+    }
+
+    /// Adds a header and returns `true`, unless the name belongs to the connection or the value holds a character that
+    /// is not printable ASCII.
+    #[must_use]
+    pub fn push(&mut self, name: &HeaderName, value: &str) -> bool {
+        let is_printable = value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
+        if OF_THE_CONNECTION.contains(name) || !is_printable {
+            return false;
+        }
+        for part in [name.as_str(), ": ", value, "\r\n"] {
+            self.lines.push_str(part);
+        }
+        true
+    }
+
+    /// All headers as they are written to the connection.
+    pub fn lines(&self) -> &str {
+        &self.lines
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.lines.split_terminator("\r\n").filter_map(|line| line.split_once(": "))
+    }
+}
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
+    }
+}
 
 /// The most headers of one endpoint.
 pub const HEADERS_MAX: usize = 64;
@@ -45,7 +100,7 @@ const RESERVED: &[&str] = &[
 const RESERVED_PREFIXES: &[&str] = &["webhook-", "posthaste-"];
 
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct CustomHeaders(Arc<Fields>);
+pub struct CustomHeaders(pub(crate) Arc<Fields>);
 
 /// Why an endpoint's headers are refused. It never contains a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +152,9 @@ impl CustomHeaders {
             if value.len() > VALUE_BYTES_MAX {
                 return Err(BadHeader::ValueTooLong { name: name.to_string(), bytes: value.len() });
             }
-            fields.push(&name, value).map_err(|_| BadHeader::Value { name: name.to_string() })?;
+            if !fields.push(&name, value) {
+                return Err(BadHeader::Value { name: name.to_string() });
+            }
             total_bytes += name.as_str().len() + value.len();
             if total_bytes > TOTAL_BYTES_MAX {
                 return Err(BadHeader::TooLarge);
@@ -108,10 +165,6 @@ impl CustomHeaders {
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter()
-    }
-
-    pub(crate) fn fields(&self) -> &Arc<Fields> {
-        &self.0
     }
 }
 
@@ -136,6 +189,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const TEAM: HeaderName = HeaderName::from_static("x-team");
+
+    #[test]
+    fn headers_are_lines_in_the_order_added() {
+        let mut fields = Fields::default();
+        assert!(fields.push(&TEAM, "a: b") && fields.push(&header::AUTHORIZATION, ""));
+        assert_eq!(fields.lines(), "x-team: a: b\r\nauthorization: \r\n");
+        assert_eq!(fields.iter().collect::<Vec<_>>(), [("x-team", "a: b"), ("authorization", "")]);
+    }
+
+    #[test]
+    fn headers_of_the_connection_are_refused() {
+        for name in OF_THE_CONNECTION {
+            let mut fields = Fields::default();
+            assert!(!fields.push(&name, "9") && fields.lines().is_empty(), "{name}");
+        }
+    }
 
     fn check(name: &str, value: &str, expected: Result<&str, BadHeader>) {
         let taken = CustomHeaders::parse([(name, value)])
@@ -204,7 +275,7 @@ mod tests {
     fn a_value_is_never_printed() {
         let headers = CustomHeaders::parse([("authorization", "canary-7")]).expect("a valid header");
         assert_eq!(format!("{headers:?}"), r#"["authorization"]"#);
-        assert!(!format!("{:?}", headers.fields()).contains("canary"));
+        assert_eq!(format!("{:?}", headers.0), r#"["authorization"]"#);
         for value in ["canary\n", &"canary".repeat(1_000)] {
             let refused = CustomHeaders::parse([("authorization", value)]).expect_err("not a value");
             assert!(!format!("{refused} {refused:?}").contains("canary"));
@@ -212,6 +283,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn an_accepted_value_is_one_line_and_reads_back_the_same(value in "[\t -~]{0,12}|(?s).{0,3}") {
+            let mut fields = Fields::default();
+            if fields.push(&TEAM, &value) {
+                prop_assert_eq!(fields.lines().matches(['\r', '\n']).count(), 2);
+                prop_assert_eq!(fields.iter().collect::<Vec<_>>(), [("x-team", value.as_str())]);
+            } else {
+                prop_assert_eq!(fields.lines(), "");
+            }
+        }
+
         #[test]
         fn accepted_headers_are_single_lines_and_read_back_the_same(
             fields in prop::collection::vec(("x-[a-z]{1,3}|[!-~]{1,3}|\\PC{0,3}", "[\t -~]{0,12}|(?s).{0,3}"), 0..4),

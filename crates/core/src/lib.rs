@@ -19,6 +19,7 @@ pub mod health;
 pub mod hold;
 pub mod id;
 pub mod id_map;
+mod named;
 pub mod off_peak;
 pub mod pattern;
 pub mod policy;

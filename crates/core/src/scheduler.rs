@@ -196,7 +196,7 @@ impl Scheduler {
 
     /// A tenth of the slots is reserved for destinations that answer quickly.
     fn has_room_for_slow(&self) -> bool {
-        self.window.slow_in_flight() < self.limits.slots - self.limits.slots / 10
+        self.window.slow_in_flight < self.limits.slots - self.limits.slots / 10
     }
 
     /// The first of a lane's ready deliveries, if the lane may send.
@@ -359,7 +359,7 @@ impl Scheduler {
 
     /// How many transitions [`State::become_`] refused. Anything but zero is a bug.
     pub fn refused_moves(&self) -> u64 {
-        self.window.refused_moves()
+        self.window.refused_moves
     }
 }
 

@@ -169,7 +169,7 @@ impl Scheduler {
     pub fn next_page(&mut self, now: Timestamp) -> Option<PageWanted> {
         while self.window.len() + self.backlog.rows_to_come < self.limits.window {
             let index = self.backlog.page_line.pop_front()?;
-            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            let Some(lane) = self.lanes.slots.get_mut(index) else { continue };
             lane.wants_page = false;
             if let Some(wanted) = self.page_wanted(index, now) {
                 // Another queue of the lane may want one too.
@@ -275,7 +275,7 @@ impl Scheduler {
 
     /// How many rows of one queue a page brings: half of the window's room for each queue.
     fn page_size(&self) -> u32 {
-        let each = self.limits.window / self.lanes.len().max(1);
+        let each = self.limits.window / self.lanes.slots.len().max(1);
         (u32::try_from(each).unwrap_or(u32::MAX).min(self.limits.per_queue) / 2).max(1)
     }
 
@@ -301,10 +301,10 @@ impl Scheduler {
         if searched || self.window.len() < self.limits.window / 4 * 3 {
             return evicted;
         }
-        let lanes = self.lanes.bound();
+        let lanes = self.lanes.slots.bound();
         for step in 0..lanes {
             let index = (self.backlog.evict_from + step) % lanes;
-            if self.lanes.get(index).is_some_and(|lane| self.holding(lane, now).is_some()) {
+            if self.lanes.slots.get(index).is_some_and(|lane| self.holding(lane, now).is_some()) {
                 self.evict_lane(index, now, &mut evicted);
             }
             if self.window.len() < self.limits.window / 2 {

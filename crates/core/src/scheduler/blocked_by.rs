@@ -142,8 +142,8 @@ impl Scheduler {
     }
 
     pub(super) fn enqueue_all_lanes(&mut self, now: Timestamp) {
-        for index in 0..self.lanes.bound() {
-            if self.lanes.get(index).is_some() {
+        for index in 0..self.lanes.slots.bound() {
+            if self.lanes.slots.get(index).is_some() {
                 self.enqueue_tiers(index, now);
             }
         }

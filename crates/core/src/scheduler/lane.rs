@@ -102,13 +102,6 @@ impl LaneSettings {
         Self { special: Some(Box::new(special)), ..self }
     }
 
-    /// Whether `others` were made before a change that these settings include. Settings that are newer in one respect
-    /// and older in the other count as older too: every change makes the lane's settings be read again, so newer ones
-    /// follow.
-    pub(super) fn is_newer(&self, others: &Self) -> bool {
-        self.version > others.version || self.rules > others.rules
-    }
-
     /// What a strict lane does when its first delivery dies; `None` unless it is strict.
     pub fn strict(&self) -> Option<OnDead> {
         (self.order == Order::Strict).then_some(self.on_dead)

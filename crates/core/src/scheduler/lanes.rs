@@ -21,13 +21,13 @@ use crate::{IdMap, LaneId, TenantId, Tier, Timestamp};
 /// The lanes in memory, each under an index that is valid while the lane is there.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    lanes: Slots<Lane>,
+    pub(super) slots: Slots<Lane>,
     index: IdMap<LaneId, u32>,
     pub(super) versions: SettingsVersions,
     /// Lanes whose own breaker is not closed.
     troubled: BTreeSet<LaneId>,
     /// How often the breaker of a lane opened.
-    trips: u64,
+    pub(super) trips: u64,
 }
 
 impl Lanes {
@@ -44,43 +44,21 @@ impl Lanes {
         if let Some(index) = self.index.get(&id) {
             return *index;
         }
-        let index = self.lanes.insert(Lane::new(id));
+        let index = self.slots.insert(Lane::new(id));
         self.index.insert(id, index);
         index
     }
 
     pub(super) fn remove(&mut self, index: u32) {
-        if let Some(lane) = self.lanes.remove(index) {
+        if let Some(lane) = self.slots.remove(index) {
             self.index.remove(&lane.id);
             self.troubled.remove(&lane.id);
         }
     }
 
-    /// The lane at an index that may be out of date.
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Lane> {
-        self.lanes.get_mut(index)
-    }
-
-    pub(super) fn get(&self, index: u32) -> Option<&Lane> {
-        self.lanes.get(index)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.lanes.len()
-    }
-
-    /// Every index in use is below this.
-    pub(super) fn bound(&self) -> u32 {
-        self.lanes.bound()
-    }
-
     /// The ids of these lanes, sorted, since the order of a map must not influence a simulation.
     fn ids(&self, matches: impl Fn(&Lane) -> bool) -> Vec<LaneId> {
-        let mut ids: Vec<LaneId> = self.iter().filter(|lane| matches(lane)).map(|lane| lane.id).collect();
+        let mut ids: Vec<LaneId> = self.slots.iter().filter(|lane| matches(lane)).map(|lane| lane.id).collect();
         ids.sort_unstable();
         ids
     }
@@ -98,23 +76,19 @@ impl Lanes {
     pub(super) fn breaker_closed(&mut self, lane: LaneId) {
         self.troubled.remove(&lane);
     }
-
-    pub(super) fn trips(&self) -> u64 {
-        self.trips
-    }
 }
 
 impl Index<u32> for Lanes {
     type Output = Lane;
 
     fn index(&self, index: u32) -> &Lane {
-        self.lanes.get(index).expect("an indexed lane is there")
+        self.slots.get(index).expect("an indexed lane is there")
     }
 }
 
 impl IndexMut<u32> for Lanes {
     fn index_mut(&mut self, index: u32) -> &mut Lane {
-        self.lanes.get_mut(index).expect("an indexed lane is there")
+        self.slots.get_mut(index).expect("an indexed lane is there")
     }
 }
 
@@ -133,6 +107,9 @@ impl Version {
         Self { own: settings.version, rules: settings.rules }
     }
 
+    /// Whether the other settings were made before a change that these include. Settings that are newer in one respect
+    /// and older in the other count as older too: every change makes the lane's settings be read again, so newer ones
+    /// follow.
     fn is_newer(self, other: Self) -> bool {
         self.own > other.own || self.rules > other.rules
     }
@@ -232,7 +209,9 @@ impl Scheduler {
         let index = self.lanes.ensure(settings.lane);
         let lane = &mut self.lanes[index];
         // The settings that an accept brings along may be older than the lane's.
-        let is_known = |known: &Arc<LaneSettings>| Arc::ptr_eq(known, settings) || known.is_newer(settings);
+        let is_known = |known: &Arc<LaneSettings>| {
+            Arc::ptr_eq(known, settings) || Version::of(known).is_newer(Version::of(settings))
+        };
         if lane.settings.as_ref().is_some_and(is_known) {
             return;
         }

@@ -95,7 +95,7 @@ pub(super) struct SharedGates {
     /// Origins with failures of a single endpoint so far, and that endpoint.
     suspects: IdMap<OriginId, EndpointId>,
     /// How often a breaker opened, by [`BreakerScope`].
-    trips: [u64; 5],
+    pub(super) trips: [u64; 5],
 }
 
 impl SharedGates {
@@ -227,11 +227,6 @@ impl SharedGates {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (SharedGate, &Breaker, usize)> {
         self.gates.iter().map(|(gate, shared)| (*gate, &shared.breaker, shared.parked.len()))
-    }
-
-    /// How often a breaker opened, by [`BreakerScope`].
-    pub(super) fn trips(&self) -> [u64; 5] {
-        self.trips
     }
 }
 

@@ -129,8 +129,8 @@ impl Scheduler {
 
     /// After the clock was set back: limits continue from the new time.
     fn catch_up(&mut self, now: Timestamp) {
-        for index in 0..self.lanes.bound() {
-            if let Some(lane) = self.lanes.get_mut(index)
+        for index in 0..self.lanes.slots.bound() {
+            if let Some(lane) = self.lanes.slots.get_mut(index)
                 && let Some(destination) = &mut lane.destination
             {
                 destination.catch_up(lane.settings.as_deref(), now);

@@ -9,6 +9,7 @@ use super::window::Item;
 use super::{BreakerOf, Scheduler, Stage};
 use crate::flow::SharedGate;
 use crate::flow::breaker::BreakerState;
+use crate::named::named;
 use crate::{DeliveryId, Hold, LaneId, Phase, State, Tier, Timestamp, Why};
 
 /// Whether a delivery waits, and why.
@@ -19,31 +20,21 @@ pub enum Explained {
     Waits(Hold),
 }
 
-/// The kinds of breakers, in the order of [`BreakerScope::ALL`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerScope {
-    Endpoint,
-    /// Scheme, host and port.
-    Origin,
-    /// A provider, or a group of origins.
-    Region,
-    Credential,
-    Resolver,
+named! {
+    /// The kinds of breakers, in the order of [`BreakerScope::ALL`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum BreakerScope {
+        Endpoint "endpoint",
+        /// Scheme, host and port.
+        Origin "origin",
+        /// A provider, or a group of origins.
+        Region "region",
+        Credential "credential",
+        Resolver "resolver",
+    }
 }
 
 impl BreakerScope {
-    pub const ALL: [Self; 5] = [Self::Endpoint, Self::Origin, Self::Region, Self::Credential, Self::Resolver];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Endpoint => "endpoint",
-            Self::Origin => "origin",
-            Self::Region => "region",
-            Self::Credential => "credential",
-            Self::Resolver => "resolver",
-        }
-    }
-
     /// The kind of a shared gate's breaker.
     pub const fn of(gate: SharedGate) -> Self {
         match gate {
@@ -132,10 +123,11 @@ impl Scheduler {
             in_flight: self.window.in_flight() as u64,
             spilling: self
                 .lanes
+                .slots
                 .iter()
                 .map(|lane| Tier::ALL.iter().filter(|tier| lane.is_spilling(**tier)).count() as u64)
                 .sum(),
-            trips: self.shared.trips(),
+            trips: self.shared.trips,
             paused: self.pauses.all(now),
             paused_tenants,
             paused_origins,
@@ -146,7 +138,7 @@ impl Scheduler {
             oldest_unheld: None,
             open: [0; 5],
         };
-        figures.trips[BreakerScope::Endpoint as usize] = self.lanes.trips();
+        figures.trips[BreakerScope::Endpoint as usize] = self.lanes.trips;
         let mut firsts = BTreeMap::new();
         for item in self.window.iter() {
             let delivery = &item.delivery;

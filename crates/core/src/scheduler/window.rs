@@ -32,10 +32,11 @@ pub(super) struct Window {
     items: Slots<Item>,
     numbers: IdMap<DeliveryId, u32>,
     in_flight: Slots<Flight>,
-    slow_in_flight: u32,
+    pub(super) slow_in_flight: u32,
     /// Deliveries whose outcome is being made durable.
     recording: Slots<DeliveryId>,
-    refused_moves: u64,
+    /// How many transitions [`State::become_`] refused.
+    pub(super) refused_moves: u64,
 }
 
 impl Window {
@@ -84,10 +85,6 @@ impl Window {
         self.in_flight.get(item.number).filter(|flight| flight.delivery == item.delivery.id)
     }
 
-    pub(super) fn slow_in_flight(&self) -> u32 {
-        self.slow_in_flight
-    }
-
     /// The deliveries in flight, in the order of their slots.
     pub(super) fn flying(&self) -> impl Iterator<Item = &Delivery> {
         self.in_flight.iter().map(|flight| &self[flight.delivery].delivery)
@@ -110,18 +107,13 @@ impl Window {
         ids
     }
 
-    pub(super) fn refused_moves(&self) -> u64 {
-        self.refused_moves
-    }
-
     /// Notes that an attempt at this delivery starts.
     pub(super) fn take_off(&mut self, flight: Flight) -> &Delivery {
         let id = flight.delivery;
         self.slow_in_flight += u32::from(flight.slow);
         let number = self.in_flight.insert(flight);
-        let refused = &mut self.refused_moves;
         let item = self.numbers.get(&id).and_then(|at| self.items.get_mut(*at)).expect("picked from the window");
-        move_to(&mut item.delivery, State::Dispatching, refused);
+        self.refused_moves += u64::from(!item.delivery.state.become_(State::Dispatching));
         item.stage = Stage::InFlight;
         item.number = number;
         &item.delivery
@@ -146,7 +138,6 @@ impl Window {
 
     /// Applies a decision; the delivery is then being recorded.
     pub(super) fn apply(&mut self, id: DeliveryId, decision: &Decision) -> DeliveryChange {
-        let refused = &mut self.refused_moves;
         let item = self.numbers.get(&id).and_then(|at| self.items.get_mut(*at));
         let item = item.expect("the decision is about a delivery of the window");
         let attempts_before = item.delivery.attempts;
@@ -155,7 +146,7 @@ impl Window {
         item.delivery.limited_in_a_row = decision.limited_in_a_row;
         item.delivery.last_cause = decision.last_cause;
         item.delivery.compact = decision.compact;
-        move_to(&mut item.delivery, decision.state, refused);
+        self.refused_moves += u64::from(!item.delivery.state.become_(decision.state));
         if item.stage != Stage::Recording {
             item.number = self.recording.insert(id);
         }
@@ -185,13 +176,6 @@ impl Index<DeliveryId> for Window {
 
     fn index(&self, id: DeliveryId) -> &Item {
         self.get(id).expect("the delivery is in the window")
-    }
-}
-
-/// Changes the state. A transition that the table refuses is counted and not made.
-fn move_to(delivery: &mut Delivery, next: State, refused: &mut u64) {
-    if delivery.state.become_(next).is_err() {
-        *refused += 1;
     }
 }
 

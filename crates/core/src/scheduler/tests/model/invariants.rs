@@ -280,7 +280,7 @@ impl SchedulerModel {
         self.advance(self.now + seconds(1_000_000));
         self.fetch();
         let queue = &self.queue;
-        assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lanes.len() == 0, "{queue:?}");
+        assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lanes.slots.len() == 0, "{queue:?}");
         assert!(queue.timers.over.is_empty() && queue.timers.unacknowledged.is_empty());
         assert!(
             queue.backlog.rows_to_come == 0

@@ -1,7 +1,6 @@
-//! One test for each clause of E4. The score is tested in `score`, the invariants in `model`.
+//! Tests of each clause of E4 and of the score (E5). The invariants are tested in `model`.
 
 mod model;
-mod score;
 
 use super::*;
 
@@ -51,9 +50,7 @@ impl Story {
     }
 
     fn ends(&mut self, count: u64, cause: Cause) -> &mut Self {
-        for _ in 0..count {
-            self.health.ended(self.now, cause);
-        }
+        (0..count).for_each(|_| self.health.ended(self.now, cause));
         self
     }
 
@@ -76,38 +73,32 @@ impl Story {
 // Warned.
 
 #[test]
-fn an_owner_is_warned_after_an_hour_of_failures() {
+fn an_owner_is_warned_once_after_an_hour_of_failures_and_hears_once_of_the_recovery() {
     let mut story = Story::new();
     assert_eq!(story.tries(&DOWN).pass(HOUR - Duration::from_millis(1)).looks(0), []);
     assert_eq!(story.health.standing(), EndpointStanding::Healthy);
     assert_eq!(story.pass(Duration::from_millis(1)).looks(0), [HealthStep::Warn]);
     assert_eq!(story.health.standing(), EndpointStanding::Failing { since: START });
-}
-
-#[test]
-fn a_failing_period_has_one_warning() {
-    let mut story = Story::failing_for(HOUR);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
-    assert_eq!(story.pass(HOUR).tries(&DOWN).looks(0), []);
-}
-
-#[test]
-fn an_endpoint_that_was_never_tried_is_not_warned() {
-    let mut story = Story::new();
-    assert_eq!(story.pass(DAY * 30).looks(1_000), []);
+    assert_eq!(story.pass(HOUR).tries(&DOWN).looks(0), [], "a failing period has one warning");
+    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.health.standing(), EndpointStanding::Healthy);
+    assert_eq!(story.tries(&OK).looks(0), []);
 }
 
 #[test]
 fn the_hour_counts_from_the_first_failure_not_from_the_last_success() {
     let mut story = Story::new();
+    assert_eq!(story.pass(DAY * 30).looks(1_000), [], "it was never tried");
     story.tries(&OK).pass(DAY).tries(&DOWN).pass(HOUR - SECOND);
     assert_eq!(story.looks(0), [], "it was idle for a day, not failing");
 }
 
 #[test]
-fn a_success_in_between_begins_the_hour_anew() {
+fn a_success_in_between_begins_the_hour_anew_and_is_not_reported_without_a_warning() {
     let mut story = Story::failing_for(HOUR - SECOND);
-    assert_eq!(story.tries(&OK).tries(&DOWN).pass(HOUR - SECOND).looks(0), []);
+    assert_eq!(story.looks(0), []);
+    assert_eq!(story.tries(&OK).looks(0), []);
+    assert_eq!(story.tries(&DOWN).pass(HOUR - SECOND).looks(0), []);
     assert_eq!(story.pass(SECOND).looks(0), [HealthStep::Warn]);
 }
 
@@ -122,22 +113,6 @@ fn our_own_faults_and_refused_credentials_are_not_counted() {
 }
 
 #[test]
-fn the_first_success_after_a_warning_is_reported_once() {
-    let mut story = Story::failing_for(HOUR);
-    assert_eq!(story.looks(0), [HealthStep::Warn]);
-    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
-    assert_eq!(story.health.standing(), EndpointStanding::Healthy);
-    assert_eq!(story.tries(&OK).looks(0), []);
-}
-
-#[test]
-fn a_success_without_a_warning_is_not_reported() {
-    let mut story = Story::failing_for(HOUR - SECOND);
-    assert_eq!(story.looks(0), []);
-    assert_eq!(story.tries(&OK).looks(0), []);
-}
-
-#[test]
 fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
     let mut story = Story::failing_for(HOUR);
     assert_eq!(story.looks(0), [HealthStep::Warn]);
@@ -147,39 +122,25 @@ fn a_second_failing_period_is_warned_of_after_the_recovery_is_reported() {
 // Disabled after a day.
 
 #[test]
-fn a_day_of_failures_disables_with_ten_waiting_not_with_nine() {
-    let mut story = Story::failing_for(DAY);
-    assert_eq!(story.looks(9), []);
-    assert_eq!(story.looks(10), [HealthStep::Disable(Reason::DayOfHarm)]);
-    assert_eq!(story.health.standing(), EndpointStanding::Disabled { since: story.now, reason: Reason::DayOfHarm });
+fn a_day_of_failures_disables_with_ten_deliveries_dead_or_waiting_not_with_nine() {
+    for (dead, waiting, disables) in
+        [(0, 9, false), (0, 10, true), (9, 0, false), (10, 0, true), (4, 5, false), (4, 6, true)]
+    {
+        let mut story = Story::failing_for(DAY);
+        let steps = story.ends(dead, Cause::Unavailable).looks(waiting);
+        let disabled = EndpointStanding::Disabled { since: story.now, reason: Reason::DayOfHarm };
+        assert_eq!(steps == [HealthStep::Disable(Reason::DayOfHarm)], disables, "{dead} dead, {waiting} waiting");
+        assert_eq!(story.health.standing() == disabled, disables, "{dead} dead, {waiting} waiting");
+        assert_eq!(steps.is_empty(), !disables, "{steps:?}");
+    }
 }
 
 #[test]
-fn a_day_of_failures_disables_with_ten_dead_not_with_nine() {
-    let mut story = Story::failing_for(DAY);
-    assert_eq!(story.ends(9, Cause::NotFound).looks(0), []);
-    assert_eq!(story.ends(1, Cause::NotFound).looks(0), [HealthStep::Disable(Reason::DayOfHarm)]);
-}
-
-#[test]
-fn the_dead_and_the_waiting_are_counted_together() {
-    let mut story = Story::failing_for(DAY);
-    assert_eq!(story.ends(4, Cause::Unavailable).looks(5), []);
-    assert_eq!(story.looks(6), [HealthStep::Disable(Reason::DayOfHarm)]);
-}
-
-#[test]
-fn an_endpoint_is_not_disabled_a_second_before_a_day() {
+fn an_endpoint_is_disabled_a_day_after_its_last_success_and_no_second_before() {
     let mut story = Story::failing_for(DAY - SECOND);
     assert_eq!(story.ends(100, Cause::NotFound).looks(100), []);
-    assert_eq!(story.pass(SECOND).looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
-}
-
-#[test]
-fn a_success_in_between_begins_the_day_anew() {
-    let mut story = Story::failing_for(DAY - SECOND);
     assert_eq!(story.tries(&OK).looks(100), [HealthStep::Recovered]);
-    assert_eq!(story.fail_for(DAY - SECOND).looks(100), []);
+    assert_eq!(story.fail_for(DAY - SECOND).looks(100), [], "the day begins anew");
     assert_eq!(story.pass(SECOND).looks(100), [HealthStep::Disable(Reason::DayOfHarm)]);
 }
 
@@ -220,12 +181,14 @@ fn only_deaths_by_a_fault_of_the_endpoint_count() {
 }
 
 #[test]
-fn rejected_messages_do_not_count_towards_disabling() {
+fn rejected_messages_disable_the_endpoint_only_after_five_days() {
     let mut story = Story::new();
     for _ in 0..24 {
         story.tries(&BAD_REQUEST).ends(100, Cause::BadRequest).pass(HOUR);
     }
     assert_eq!(story.tries(&BAD_REQUEST).looks(0), [HealthStep::Warn]);
+    let five_days = [HealthStep::Disable(Reason::FiveDays)];
+    assert_eq!(story.pass(DAY * 4).tries(&BAD_REQUEST).looks(0), five_days, "nothing succeeded");
 }
 
 #[test]
@@ -264,17 +227,11 @@ fn a_late_look_warns_before_it_disables() {
 
 #[test]
 fn five_days_without_success_disable_any_endpoint() {
-    let mut story = Story::failing_for(DAY * 5 - HOUR);
+    let mut story = Story::failing_for(DAY * 5 - SECOND);
     assert_eq!(story.looks(0), []);
-    assert_eq!(story.pass(HOUR - SECOND).looks(0), []);
+    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
+    assert_eq!(story.fail_for(DAY * 5 - SECOND).looks(0), [], "the five days begin anew");
     assert_eq!(story.pass(SECOND).looks(0), [HealthStep::Disable(Reason::FiveDays)]);
-}
-
-#[test]
-fn five_days_of_rejected_messages_disable_the_endpoint() {
-    let mut story = Story::new();
-    story.tries(&BAD_REQUEST).pass(DAY * 5).tries(&BAD_REQUEST);
-    assert_eq!(story.looks(0), [HealthStep::Warn, HealthStep::Disable(Reason::FiveDays)]);
 }
 
 #[test]
@@ -282,13 +239,6 @@ fn five_days_without_a_recent_attempt_do_not_disable() {
     let mut story = Story::new();
     assert_eq!(story.tries(&DOWN).pass(DAY * 6).looks(0), [HealthStep::Warn]);
     assert_eq!(story.tries(&DOWN).looks(0), [HealthStep::Disable(Reason::FiveDays)]);
-}
-
-#[test]
-fn a_success_in_between_begins_the_five_days_anew() {
-    let mut story = Story::failing_for(DAY * 5 - SECOND);
-    assert_eq!(story.tries(&OK).looks(0), [HealthStep::Recovered]);
-    assert_eq!(story.fail_for(DAY * 5 - SECOND).looks(0), []);
 }
 
 // Probed and enabled.
@@ -421,4 +371,56 @@ fn a_clock_set_back_by_hours_keeps_the_counts() {
     story.now = START;
     story.tries(&OK);
     assert_eq!(story.health.score(story.now).tried, 2);
+}
+
+// The score.
+
+#[test]
+fn a_score_covers_the_last_day() {
+    let mut story = Story::new();
+    (0..999).for_each(|_| _ = story.tries(&OK));
+    story.health.tripped(story.now);
+    story.pass(MINUTE).tries(&DOWN);
+    let score = story.health.score(story.now);
+    assert_eq!((score.success_share_milli, score.tried, score.trips), (Some(999), 1_000, 1));
+    assert_eq!(score.last_cause, Some(Cause::ConnectRefused));
+    assert_eq!((score.last_success_at, score.failing_since), (Some(START), Some(story.now)));
+    assert_eq!((score.standing, score.probe_at), (EndpointStanding::Healthy, None));
+    let (p50, p99) = (score.latency_p50.expect("answers"), score.latency_p99.expect("answers"));
+    assert!(Duration::from_millis(32) <= p50 && p50 <= p99 && p99 <= Duration::from_millis(64), "{p50:?} {p99:?}");
+
+    story.pass(DAY + HOUR);
+    let faded = story.health.score(story.now);
+    assert_eq!((faded.success_share_milli, faded.tried, faded.trips), (None, 0, 0));
+}
+
+#[test]
+fn a_refused_connection_has_no_latency() {
+    let mut story = Story::new();
+    story.tries(&DOWN);
+    assert_eq!(story.health.score(story.now).latency_p50, None);
+    story.tries(&Verdict { status: Some(500), ..Verdict::of(Cause::InternalError) });
+    assert!(story.health.score(story.now).latency_p50.is_some());
+}
+
+#[test]
+fn points_follow_the_documented_rule() {
+    let points = |story: &Story| story.health.score(story.now).points;
+    let mut story = Story::new();
+    assert_eq!(points(&story), 100, "without attempts");
+    (0..95).for_each(|_| _ = story.tries(&OK));
+    (0..5).for_each(|_| _ = story.tries(&DOWN));
+    assert_eq!(points(&story), 95, "the success share");
+    story.health.tripped(story.now);
+    assert_eq!(points(&story), 93, "two less for a trip");
+    (0..100).for_each(|_| story.health.tripped(story.now));
+    assert_eq!(points(&story), 75, "trips cost at most twenty");
+    (0..1_900).for_each(|_| story.health.attempted(story.now, &OK, Duration::from_secs(9)));
+    assert_eq!(points(&story), 99 - 20 - 10, "slow answers cost ten");
+    assert_eq!(story.tries(&DOWN).pass(HOUR).looks(0), [HealthStep::Warn]);
+    assert_eq!(points(&story), 20, "at most twenty while failing");
+    assert_eq!(points(&Story::disabled()), 0, "nothing when disabled");
+    let mut tripped = Story::new();
+    tripped.tries(&DOWN).health.tripped(START);
+    assert_eq!(points(&tripped), 0, "never below zero");
 }

@@ -22,7 +22,6 @@
 //! assert_eq!(policy.wait(9, Tier::Promotional, None, Roll(0)), None, "nine attempts are all");
 //! ```
 
-mod defaults;
 mod jitter;
 mod nearest;
 mod preset;
@@ -42,12 +41,12 @@ use jitter::{Band, Jitter};
 use ratio::Ratio;
 use strategy::Strategy;
 
-pub use defaults::PolicyDefaults;
 pub use nearest::{nearest, told_nearest};
 pub use preset::{DEFAULT_PRESET, PRESETS, UnknownPolicy};
 pub use preview::{Preview, Wait};
 pub use spec::{
-    ATTEMPTS_MAX, BadPolicy, BreakerSpec, DELAYS_MAX, JitterSpec, PolicySpec, TierSpec, TiersSpec, WAIT_MAX, WAIT_MIN,
+    ATTEMPTS_MAX, BadPolicy, BreakerSpec, DELAYS_MAX, JitterSpec, PolicyDefaults, PolicySpec, TierSpec, TiersSpec,
+    WAIT_MAX, WAIT_MIN,
 };
 
 /// When to try again, how often, and for how long.
@@ -91,7 +90,7 @@ impl Policy {
 
     /// The preset with that name, or an error that suggests the nearest one.
     pub fn named(name: &str) -> Result<Self, UnknownPolicy> {
-        Self::preset(name).ok_or_else(|| UnknownPolicy::new(name))
+        Self::preset(name).ok_or_else(|| UnknownPolicy::beside(name, []))
     }
 
     /// How long to wait before retry number `retry` (the first is 1), or `None` when `retry` attempts

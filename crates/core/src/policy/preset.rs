@@ -21,11 +21,6 @@ pub struct UnknownPolicy {
 }
 
 impl UnknownPolicy {
-    /// The error for that name where the presets are the only policies.
-    pub fn new(name: &str) -> Self {
-        Self::beside(name, [])
-    }
-
     /// The error for that name where these policies exist beside the presets.
     pub fn beside<'a>(name: &str, stored: impl IntoIterator<Item = &'a str>) -> Self {
         let known = PRESETS.into_iter().chain(stored);
@@ -154,7 +149,7 @@ mod tests {
              backend, apns, exponential, linear, fixed, standard-webhooks"
         );
         assert_eq!(UnknownPolicy::beside("paymnts", ["payments", "crm"]).nearest.as_deref(), Some("payments"));
-        let long = UnknownPolicy::new(&"é".repeat(1_000_000)).to_string();
+        let long = UnknownPolicy::beside(&"é".repeat(1_000_000), []).to_string();
         assert!(long.chars().count() < 240, "{long}");
     }
 

@@ -113,6 +113,38 @@ pub struct BreakerSpec {
     pub open_for: Option<Duration>,
 }
 
+/// Defaults that the server's settings give for fields of a policy. A field that they leave out keeps the built-in
+/// default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyDefaults {
+    /// The longest `Retry-After` that is obeyed in full.
+    pub retry_after_max: Option<Duration>,
+    /// When the breaker of an endpoint opens; also of an origin, except for `consecutive`.
+    pub breaker: BreakerSpec,
+}
+
+impl PolicyDefaults {
+    /// When the breaker of an origin opens. No policy sets it, since one origin may have endpoints with many policies.
+    pub fn origin(&self) -> BreakerRule {
+        let defaults = Policy::build(&PolicySpec::default().or(self));
+        defaults.map_or(BreakerRule::ORIGIN, |policy| policy.breaker().for_origin())
+    }
+}
+
+impl PolicySpec {
+    /// Fills in the server's defaults for fields that are not set.
+    #[must_use]
+    pub fn or(mut self, defaults: &PolicyDefaults) -> Self {
+        let BreakerSpec { failure_rate, min_volume, consecutive, open_for } = &defaults.breaker;
+        self.retry_after_max = self.retry_after_max.or(defaults.retry_after_max);
+        self.breaker.failure_rate = self.breaker.failure_rate.or(*failure_rate);
+        self.breaker.min_volume = self.breaker.min_volume.or(*min_volume);
+        self.breaker.consecutive = self.breaker.consecutive.or(*consecutive);
+        self.breaker.open_for = self.breaker.open_for.or(*open_for);
+        self
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPolicy {
     /// The field's path, such as `base`, `delays[3]` or `tiers.engagement.scale`.
@@ -269,28 +301,15 @@ impl Reader<'_> {
             Strategy::List { delays } => u16::try_from(delays.len() + 1).unwrap_or(ATTEMPTS_MAX).min(ATTEMPTS_MAX),
             _ => ATTEMPTS,
         };
-        let Some(written) = self.spec.max_attempts else {
-            return default;
-        };
-        match u16::try_from(written) {
-            Ok(attempts @ 1..=ATTEMPTS_MAX) => attempts,
-            _ => {
-                let reason = format!("{written} is not from 1 to {ATTEMPTS_MAX}; 1 means one attempt and no retry");
-                self.complain("max_attempts", reason);
-                default
-            }
-        }
+        let remedy = "1 means one attempt and no retry";
+        let written = self.spec.max_attempts;
+        written.map_or(default, |written| self.count("max_attempts", written, ATTEMPTS_MAX, remedy))
     }
 
     fn retry_after_max(&mut self) -> Duration {
         let written = self.spec.retry_after_max.unwrap_or(RETRY_AFTER);
-        if !(RETRY_AFTER_MIN..=WAIT_MAX).contains(&written) {
-            let (low, high) = (human(RETRY_AFTER_MIN), human(WAIT_MAX));
-            let reason =
-                format!("{} is not from {low} to {high}; a receiver's Retry-After is always obeyed", human(written));
-            self.complain("retry_after_max", reason);
-        }
-        written
+        let remedy = "a receiver's Retry-After is always obeyed";
+        self.within("retry_after_max", written, RETRY_AFTER_MIN, WAIT_MAX, remedy)
     }
 
     fn tiers(&mut self) -> [Variant; 3] {
@@ -316,14 +335,12 @@ impl Reader<'_> {
     fn breaker(&mut self) -> BreakerRule {
         let (spec, default) = (&self.spec.breaker, BreakerRule::ENDPOINT);
         let share_milli = spec.failure_rate.map_or(default.share_milli, |written| self.failure_rate(written));
-        let volume = spec.min_volume.map(|written| self.answers("breaker.min_volume", written).into());
-        let in_a_row = spec.consecutive.map(|written| self.answers("breaker.consecutive", written));
-        let open_for = spec.open_for.unwrap_or(default.open_for);
-        if !(OPEN_FOR_MIN..=HOLD_MAX).contains(&open_for) {
-            let (low, high) = (human(OPEN_FOR_MIN), human(HOLD_MAX));
-            let reason = format!("{} is not from {low} to {high}; it grows with each failed probe", human(open_for));
-            self.complain("breaker.open_for", reason);
-        }
+        let mut answers =
+            |field, written| self.count(field, written, BREAKER_ANSWERS_MAX, "leave it out for the default");
+        let volume = spec.min_volume.map(|written| answers("breaker.min_volume", written).into());
+        let in_a_row = spec.consecutive.map(|written| answers("breaker.consecutive", written));
+        let (open_for, remedy) = (spec.open_for.unwrap_or(default.open_for), "it grows with each failed probe");
+        let open_for = self.within("breaker.open_for", open_for, OPEN_FOR_MIN, HOLD_MAX, remedy);
         BreakerRule {
             share_milli,
             volume: volume.unwrap_or(default.volume),
@@ -345,15 +362,22 @@ impl Reader<'_> {
         milli
     }
 
-    fn answers(&mut self, field: &str, written: u64) -> u16 {
-        match u16::try_from(written) {
-            Ok(answers @ 1..=BREAKER_ANSWERS_MAX) => answers,
-            _ => {
-                let reason = format!("{written} is not from 1 to {BREAKER_ANSWERS_MAX}; leave it out for the default");
-                self.complain(field, reason);
-                1
-            }
+    /// A number from 1 to `most`, or 1 after reporting an error.
+    fn count(&mut self, field: &str, written: u64, most: u16, remedy: &str) -> u16 {
+        let count = u16::try_from(written).ok().filter(|count| (1..=most).contains(count));
+        if count.is_none() {
+            self.complain(field, format!("{written} is not from 1 to {most}; {remedy}"));
         }
+        count.unwrap_or(1)
+    }
+
+    /// The duration as it was written; if it is out of bounds, an error is reported.
+    fn within(&mut self, field: &str, written: Duration, low: Duration, high: Duration, remedy: &str) -> Duration {
+        if !(low..=high).contains(&written) {
+            let [given, low, high] = [written, low, high].map(human);
+            self.complain(field, format!("{given} is not from {low} to {high}; {remedy}"));
+        }
+        written
     }
 
     /// The wait, or the nearest allowed one after reporting an error.
@@ -532,5 +556,35 @@ mod tests {
     fn an_error_abbreviates_a_long_name() {
         let error = complaints(&named(&"é".repeat(1_000_000)));
         assert!(error.chars().count() < 120, "{error}");
+    }
+
+    #[test]
+    fn a_policy_overrides_each_server_default_by_itself() {
+        let hour = Duration::from_secs(3_600);
+        let defaults = PolicyDefaults {
+            retry_after_max: Some(hour),
+            breaker: BreakerSpec { consecutive: Some(5), min_volume: Some(50), ..BreakerSpec::default() },
+        };
+        let written = BreakerSpec { consecutive: Some(3), ..BreakerSpec::default() };
+        let spec = PolicySpec { breaker: written, ..PolicySpec::default() };
+        let policy = Policy::build(&spec.clone().or(&defaults)).expect("a valid policy");
+        let rule = policy.breaker();
+        assert_eq!((rule.in_a_row, rule.volume, rule.share_milli, policy.retry_after_max()), (3, 50, 500, hour));
+        let own = PolicySpec { retry_after_max: Some(2 * hour), ..spec }.or(&defaults);
+        assert_eq!(Policy::build(&own).expect("a valid policy").retry_after_max(), 2 * hour);
+    }
+
+    #[test]
+    fn server_defaults_apply_to_origin_breakers_except_failures_in_a_row() {
+        assert_eq!(PolicyDefaults::default().origin(), BreakerRule::ORIGIN);
+        let breaker = BreakerSpec {
+            failure_rate: Some(0.25),
+            min_volume: Some(8),
+            consecutive: Some(3),
+            open_for: Some(Duration::from_secs(5)),
+        };
+        let rule = PolicyDefaults { breaker, ..PolicyDefaults::default() }.origin();
+        let open_for = Duration::from_secs(5);
+        assert_eq!(rule, BreakerRule { share_milli: 250, volume: 8, open_for, ..BreakerRule::ORIGIN });
     }
 }

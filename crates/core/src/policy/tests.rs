@@ -22,46 +22,40 @@ fn any_name(names: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop_oneof![19 => prop::sample::select(names).prop_map(str::to_owned), 1 => ".{0,60}"]
 }
 
-fn any_spec() -> impl Strategy<Value = PolicySpec> {
-    let tier = || (of(any_number(0.01..4.0)), of(any_wait())).prop_map(|(scale, first)| TierSpec { scale, first });
-    let tiers = (tier(), tier(), tier()).prop_map(|(transactional, promotional, engagement)| TiersSpec {
-        transactional,
-        promotional,
-        engagement,
-    });
-    let jitter =
-        (of(any_name(&Jitter::NAMES)), of(any_number(0.0..1.0))).prop_map(|(kind, share)| JitterSpec { kind, share });
-    let growth = (of(any_name(&strategy::Strategy::NAMES)), of(any_wait()), of(any_number(1.0..4.0)), of(any_wait()));
-    let delays = of(prop::collection::vec(any_wait(), 0..12));
-    let attempts = of(prop_oneof![9 => 1_u64..40, 1 => any::<u64>()]).boxed();
-    let open_for = prop_oneof![9 => (1_u64..=300).prop_map(Duration::from_secs), 1 => any_wait()];
-    let breaker = (of(any_number(0.01..1.0)), attempts.clone(), attempts.clone(), of(open_for)).prop_map(
-        |(failure_rate, min_volume, consecutive, open_for)| BreakerSpec {
-            failure_rate,
-            min_volume,
-            consecutive,
-            open_for,
-        },
-    );
-    (growth, of(any_wait()), delays, jitter, attempts, (of(any_wait()), of(any_wait())), tiers, breaker).prop_map(
-        |(growth, step, delays, jitter, max_attempts, (window, retry_after_max), tiers, breaker)| {
-            let (strategy, base, multiplier, cap) = growth;
-            PolicySpec {
-                strategy,
-                base,
-                multiplier,
-                cap,
-                step,
-                delays,
-                jitter,
-                max_attempts,
-                window,
-                retry_after_max,
-                tiers,
-                breaker,
-            }
-        },
-    )
+fn any_tier_spec() -> impl Strategy<Value = TierSpec> {
+    (of(any_number(0.01..4.0)), of(any_wait())).prop_map(|(scale, first)| TierSpec { scale, first })
+}
+
+fn any_count() -> impl Strategy<Value = Option<u64>> {
+    of(prop_oneof![9 => 1_u64..40, 1 => any::<u64>()])
+}
+
+prop_compose! {
+    fn any_breaker()(
+        failure_rate in of(any_number(0.01..1.0)),
+        min_volume in any_count(),
+        consecutive in any_count(),
+        open_for in of(prop_oneof![9 => (1_u64..=300).prop_map(Duration::from_secs), 1 => any_wait()]),
+    ) -> BreakerSpec {
+        BreakerSpec { failure_rate, min_volume, consecutive, open_for }
+    }
+}
+
+prop_compose! {
+    fn any_spec()(
+        (strategy, kind) in (of(any_name(&strategy::Strategy::NAMES)), of(any_name(&Jitter::NAMES))),
+        (multiplier, share) in (of(any_number(1.0..4.0)), of(any_number(0.0..1.0))),
+        [base, cap, step, window, retry_after_max] in prop::array::uniform5(of(any_wait())),
+        delays in of(prop::collection::vec(any_wait(), 0..12)),
+        max_attempts in any_count(),
+        [transactional, promotional, engagement] in prop::array::uniform3(any_tier_spec()),
+        breaker in any_breaker(),
+    ) -> PolicySpec {
+        let (jitter, tiers) = (JitterSpec { kind, share }, TiersSpec { transactional, promotional, engagement });
+        PolicySpec {
+            strategy, base, multiplier, cap, step, delays, jitter, max_attempts, window, retry_after_max, tiers, breaker,
+        }
+    }
 }
 
 fn any_policy() -> impl Strategy<Value = Policy> {

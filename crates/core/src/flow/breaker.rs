@@ -153,21 +153,14 @@ pub enum BreakerChange {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenReason {
+    /// This many failures, at any distance in time.
     InARow(u16),
-    /// The share of failures among successes and failures.
-    Share {
-        /// The share in thousandths, rounded down.
-        milli: u16,
-        /// How many answers there were; saturates at the type's maximum.
-        of: u16,
-    },
-    /// The share of 429 and 503 among all answers.
-    Overloaded {
-        /// The share in thousandths, rounded down.
-        milli: u16,
-        /// How many answers there were; saturates at the type's maximum.
-        of: u16,
-    },
+    /// The share of failures among successes and failures, in thousandths and rounded down; `of` counts both, up to the
+    /// type's maximum.
+    Share { milli: u16, of: u16 },
+    /// The share of 429 and 503 among all answers, likewise.
+    Overloaded { milli: u16, of: u16 },
+    /// The provider refused the credential.
     Credential,
     /// The provider answered with a `Retry-After` for the whole credential.
     RetryAfter,
@@ -221,15 +214,12 @@ enum State {
     HalfOpen { why: OpenReason, successes: u8, probing: bool },
 }
 
-impl Default for Breaker {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+// Every lane and every shared gate may have one.
+const _: () = assert!(size_of::<Breaker>() <= 280);
 
-impl Breaker {
+impl Default for Breaker {
     /// A closed breaker that has counted nothing.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             window: AnswerWindow::default(),
             since: Timestamp::default(),
@@ -239,10 +229,12 @@ impl Breaker {
             state: State::Closed { failed_in_a_row: 0 },
         }
     }
+}
 
+impl Breaker {
     /// A breaker that was not closed when the process ended: half-open, also if its hold had not ended.
     pub fn restore(soft: Soft) -> Self {
-        let mut breaker = Self { since: soft.since, hold_ms: whole_millis(soft.hold), ..Self::new() };
+        let mut breaker = Self { since: soft.since, hold_ms: whole_millis(soft.hold), ..Self::default() };
         breaker.enter(State::HalfOpen { why: OpenReason::BeforeRestart, successes: 0, probing: false });
         breaker
     }
@@ -430,7 +422,7 @@ impl Breaker {
                 let share = milli(seen.failures, of);
                 let opens = share >= u64::from(rule.share_milli)
                     && of >= u64::from(rule.volume)
-                    && self.window.endpoints_failed() >= rule.endpoints.min(ENDPOINTS_MAX);
+                    && self.window.failed.count() >= rule.endpoints.min(ENDPOINTS_MAX);
                 opens.then(|| OpenReason::Share { milli: shown(share), of: shown(of) })
             }
             Signal::Overload => {
@@ -439,7 +431,7 @@ impl Breaker {
                 let share = milli(seen.overloads, seen.answers());
                 let opens = share >= OVERLOADED_MILLI
                     && seen.overloads >= u64::from(rule.volume)
-                    && self.window.endpoints_overloaded() >= rule.endpoints.min(ENDPOINTS_MAX);
+                    && self.window.overloaded.count() >= rule.endpoints.min(ENDPOINTS_MAX);
                 opens.then(|| OpenReason::Overloaded { milli: shown(share), of: shown(seen.answers()) })
             }
         }

@@ -36,7 +36,7 @@ const QUIET: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// In thousandths a second.
-    rate: u64,
+    pub(crate) rate: u64,
     ceiling: u64,
     /// The highest rate that the receiver has sustained.
     sustained: u64,
@@ -77,11 +77,6 @@ impl Pace {
     fn at(now: Timestamp, rate: u64, ceiling: u64, sustained: u64) -> Self {
         let bucket = Bucket::full(&limit(rate), now);
         Self { rate, ceiling, sustained, at_most_since: None, bucket, stepped: now, needed: now }
-    }
-
-    /// The current rate in thousandths a second.
-    pub fn rate(&self) -> u64 {
-        self.rate
     }
 
     /// The time of the next send; `None` if it may start now.
@@ -189,10 +184,10 @@ mod tests {
     #[test]
     fn a_recovery_grows_quickly_to_the_ceiling_and_slowly_above_it() {
         let mut pace = Pace::recovering(NOW, 30_000);
-        let mut rates = vec![pace.rate()];
+        let mut rates = vec![pace.rate];
         for second in 1..=12 {
             pace.answered(NOW + seconds(second), PaceAnswer::Well);
-            rates.push(pace.rate());
+            rates.push(pace.rate);
         }
         assert_eq!(rates[..5], [20_000, 26_000, 33_800, 43_940, 45_000]);
         assert!(rates[5..].windows(2).all(|pair| pair[1] > pair[0] && pair[1] <= pair[0] * 103 / 100), "{rates:?}");
@@ -202,7 +197,7 @@ mod tests {
     fn well_for(pace: &mut Pace, from: Timestamp, count: u64) -> Vec<u64> {
         let second = |second| {
             pace.answered(from + seconds(second), PaceAnswer::Well);
-            pace.rate()
+            pace.rate
         };
         (1..=count).map(second).collect()
     }
@@ -243,10 +238,10 @@ mod tests {
     #[test]
     fn overload_halves_the_pace_each_second_down_to_one_a_second() {
         let mut pace = Pace::slowed(NOW, 30_000);
-        let mut rates = vec![pace.rate()];
+        let mut rates = vec![pace.rate];
         for half in 1..=12 {
             pace.answered(NOW + Duration::from_millis(half * 500), PaceAnswer::TooMuch);
-            rates.push(pace.rate());
+            rates.push(pace.rate);
         }
         rates.dedup();
         assert_eq!(rates, [15_000, 7_500, 3_750, 1_875, 1_000]);
@@ -256,9 +251,9 @@ mod tests {
     fn the_pace_grows_only_by_good_answers() {
         let mut pace = Pace::recovering(NOW, 30_000);
         pace.answered(NOW + seconds(100), PaceAnswer::Nothing);
-        assert_eq!(pace.rate(), 20_000);
+        assert_eq!(pace.rate, 20_000);
         pace.answered(NOW + seconds(101), PaceAnswer::Slowly);
-        assert_eq!(pace.rate(), 19_000);
+        assert_eq!(pace.rate, 19_000);
     }
 
     #[test]

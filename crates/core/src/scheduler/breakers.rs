@@ -2,13 +2,10 @@
 //!
 //! Invariant: after a restart a breaker that was not closed is half-open.
 
-use super::Scheduler;
 use super::destination::DestinationState;
-use crate::flow::Protection;
-use crate::flow::SharedGate;
+use super::{Scheduler, TenantSettings};
 use crate::flow::breaker::{Breaker, BreakerState, OpenReason, Soft};
-use crate::flow::pace;
-use crate::scheduler::TenantSettings;
+use crate::flow::{Protection, SharedGate, pace};
 use crate::{LaneId, Timestamp};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -140,7 +137,7 @@ impl Scheduler {
     /// The progress of a lane's recovery with `waiting` deliveries to send; `None` if it is not recovering.
     pub fn recovery(&self, now: Timestamp, lane: LaneId, waiting: u64) -> Option<Recovery> {
         let destination = self.lanes.of(lane)?.destination.as_ref()?;
-        let rate_milli = destination.pace.as_ref()?.rate();
+        let rate_milli = destination.pace.as_ref()?.rate;
         let drained_at = pace::forecast(now, waiting, rate_milli, destination.healthy);
         Some(Recovery { rate_milli, drained_at })
     }

@@ -11,7 +11,7 @@ const DAY_MS: i64 = 86_400_000;
 /// How often a breaker opens in a day of 5 answers per second, of which 2 % are failures.
 pub(super) fn false_trips(rule: &BreakerRule, seed: u64) -> u64 {
     let mut dice = fastrand::Rng::with_seed(seed);
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     let mut trips = 0;
     for ms in (0..DAY_MS).step_by(200) {
         let now = Timestamp::from_millis(ms + dice.i64(0..200));
@@ -47,7 +47,7 @@ const MEASURED_MS: i64 = 3_600_000;
 /// the rate of the load, growing by a factor of 1.3 each second.
 pub(super) fn flapping(per_second: u32, seed: u64) -> Flapping {
     let mut dice = fastrand::Rng::with_seed(seed);
-    let mut breaker = Breaker::new();
+    let mut breaker = Breaker::default();
     let mut under_way: Vec<(i64, u32, Signal)> = Vec::new();
     let mut waiting = 0_u64;
     let mut pace = f64::INFINITY;

@@ -106,7 +106,7 @@ impl Pair {
         Self {
             rule,
             slip,
-            breaker: Breaker::new(),
+            breaker: Breaker::default(),
             model: BreakerModel::new(rule, slip),
             // Sometimes around the epoch, where seconds change their sign.
             now: Timestamp::from_millis(if dice.u8(..8) == 0 { dice.i64(-99_999..99_999) } else { 1_700_000_000_000 }),
@@ -221,7 +221,7 @@ impl Pair {
     fn restart(&mut self) {
         let (breaker, model) = match self.breaker.soft() {
             Some(soft) => (Breaker::restore(soft), BreakerModel::restore(self.rule, self.slip, soft)),
-            None => (Breaker::new(), BreakerModel::new(self.rule, self.slip)),
+            None => (Breaker::default(), BreakerModel::new(self.rule, self.slip)),
         };
         (self.breaker, self.model) = (breaker, model);
         // Requests under way ended with the process.

@@ -31,8 +31,10 @@ pub(super) struct AnswerWindow {
     sums: [u32; 3],
     /// Indexed by second modulo [`SECONDS`].
     buckets: [Bucket; SECONDS as usize],
-    failed: Endpoints,
-    overloaded: Endpoints,
+    /// The endpoints with a failure within the window, as of the last answer.
+    pub(super) failed: Endpoints,
+    /// Those with an overload answer.
+    pub(super) overloaded: Endpoints,
     /// Seconds since the window began to fill, the newest included; 0 when it is empty.
     filled: u8,
 }
@@ -78,16 +80,6 @@ impl AnswerWindow {
         let this_second = if steps == 0 { self.buckets[usize::from(slot(self.newest))][0] } else { 0 };
         let seconds = (self.filled + steps).min(SECONDS);
         WindowCounts { successes, failures, overloads, successes_this_second: this_second.into(), seconds }
-    }
-
-    /// How many endpoints had a failure within the window, as of the last answer.
-    pub(super) fn endpoints_failed(&self) -> u8 {
-        self.failed.count()
-    }
-
-    /// How many endpoints had an overload answer within the window, as of the last answer.
-    pub(super) fn endpoints_overloaded(&self) -> u8 {
-        self.overloaded.count()
     }
 
     /// Moves the window on to `now` and clears the buckets that are too old.
@@ -145,7 +137,7 @@ fn slot(second: i64) -> u8 {
 /// the lower five bits. Two endpoints with the same hash, one pair in 134 million, count as one: the breaker then
 /// opens a little later, never earlier.
 #[derive(Clone, Copy, Debug)]
-struct Endpoints([u32; ENDPOINTS_MAX as usize]);
+pub(super) struct Endpoints([u32; ENDPOINTS_MAX as usize]);
 
 const SLOT_BITS: u32 = 5;
 const EMPTY: u32 = u32::MAX;
@@ -172,7 +164,7 @@ impl Endpoints {
         self.0 = array::from_fn(|at| if age(self.0[at], newest) + steps < SECONDS { self.0[at] } else { EMPTY });
     }
 
-    fn count(&self) -> u8 {
+    pub(super) fn count(&self) -> u8 {
         self.0.iter().map(|entry| u8::from(*entry != EMPTY)).sum()
     }
 }

@@ -83,9 +83,20 @@ fn next_try(delivery: &Delivery, verdict: &Verdict, decision: &Decision) -> Deli
 }
 
 #[test]
-fn a_2xx_delivers_and_counts_its_attempt() {
-    let decision = settled(&first_try(), &answered(204));
-    assert_eq!((decision.state, decision.attempts), (State::Delivered { at: NOW }, 1));
+fn a_final_verdict_ends_the_delivery_and_counts_its_attempt_if_one_was_made() {
+    let dead = |cause| State::Dead { at: NOW, cause };
+    let cancelled = |cause| State::Cancelled { at: NOW, cause };
+    for (verdict, state, made, endpoint_change) in [
+        (answered(204), State::Delivered { at: NOW }, true, None),
+        (answered(404), dead(Cause::NotFound), true, None),
+        (answered(410), dead(Cause::EndpointGone), true, Some(EndpointChange::Gone)),
+        (Verdict::of(Cause::Erased), cancelled(Cause::Erased), false, None),
+        (Verdict::of(Cause::EndpointDeleted), cancelled(Cause::EndpointDeleted), false, None),
+    ] {
+        let decision = settled(&first_try(), &verdict);
+        assert_eq!((decision.state, decision.attempts), (state, u16::from(made)), "{verdict:?}");
+        assert_eq!((decision.was_made, decision.endpoint_change), (made, endpoint_change), "{verdict:?}");
+    }
 }
 
 #[test]
@@ -112,40 +123,14 @@ fn a_2xx_awaits_the_receipt_where_one_is_asked_for() {
 }
 
 #[test]
-fn a_receipt_before_the_answer_delivers_for_every_status() {
+fn a_receipt_before_the_answer_delivers_for_every_status_and_only_gone_ends_the_endpoint() {
     let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
     for status in [200, 400, 410, 413, 429, 503] {
-        assert_eq!(settled(&delivery, &answered(status)).state, State::Delivered { at: NOW }, "status {status}");
+        let decision = settled(&delivery, &answered(status));
+        let endpoint_change = (status == 410).then_some(EndpointChange::Gone);
+        let expected = (State::Delivered { at: NOW }, endpoint_change);
+        assert_eq!((decision.state, decision.endpoint_change), expected, "status {status}");
     }
-}
-
-#[test]
-fn a_404_is_dead_after_one_attempt() {
-    let decision = settled(&first_try(), &answered(404));
-    assert_eq!((decision.state, decision.attempts), (State::Dead { at: NOW, cause: Cause::NotFound }, 1));
-}
-
-#[test]
-fn delivery_without_payload_or_endpoint_is_cancelled_without_an_attempt() {
-    for cause in [Cause::Erased, Cause::EndpointDeleted] {
-        let decision = settled(&first_try(), &Verdict::of(cause));
-        assert_eq!((decision.state, decision.attempts), (State::Cancelled { at: NOW, cause }, 0));
-        assert_eq!((decision.endpoint_change, decision.was_made), (None, false));
-    }
-}
-
-#[test]
-fn gone_ends_the_endpoint_too() {
-    let decision = settled(&first_try(), &answered(410));
-    assert_eq!(decision.state, State::Dead { at: NOW, cause: Cause::EndpointGone });
-    assert_eq!(decision.endpoint_change, Some(EndpointChange::Gone));
-}
-
-#[test]
-fn gone_ends_the_endpoint_although_a_receipt_came_first() {
-    let delivery = Delivery { ack_within: Some(seconds(300)), receipt_kept: true, ..first_try() };
-    let decision = settled(&delivery, &answered(410));
-    assert_eq!((decision.state, decision.endpoint_change), (State::Delivered { at: NOW }, Some(EndpointChange::Gone)));
 }
 
 #[test]
@@ -157,6 +142,10 @@ fn too_large_tries_a_compact_payload_once_in_its_place() {
     let second = settled(&next_try(&large, &verdict, &first), &verdict);
     assert_eq!(second.state, State::Dead { at: NOW, cause: Cause::PayloadTooLarge });
     assert_eq!(settled(&first_try(), &verdict).state, second.state, "without one it is dead at once");
+    let slowly = Verdict { least_wait: Some(seconds(60)), ..verdict };
+    assert_eq!(wait_of(&settled(&large, &slowly)), seconds(60), "it waits as the channel asks");
+    let expired = Delivery { expiry: Expiry::At(NOW), ..large };
+    assert_eq!(settled(&expired, &verdict).state, State::Expired { at: NOW }, "it is not tried after the TTL");
 }
 
 #[test]
@@ -222,17 +211,23 @@ fn retry_after_is_never_early_and_at_most_a_tenth_late() {
 }
 
 #[test]
-fn retry_after_holds_the_rest_of_the_lane_until_then() {
-    let decision = settled(&first_try(), &asking(429, seconds(120)));
-    let until = Some(NOW + seconds(120));
-    assert_eq!(lane_hold(&decision), Some(Hold { why: Why::RetryAfter, until }));
+fn retry_after_holds_the_rest_of_the_lane_also_where_the_delivery_has_ended() {
+    let short_lived = Delivery { expiry: Expiry::from_ttl(NOW, Some(seconds(60))), ..first_try() };
+    let last_try = Delivery { attempts: 8, ..first_try() };
+    for (delivery, phase) in [(first_try(), Phase::Retry), (short_lived, Phase::Expired), (last_try, Phase::Dead)] {
+        let decision = settled(&delivery, &asking(429, seconds(120)));
+        let hold = Hold { why: Why::RetryAfter, until: Some(NOW + seconds(120)) };
+        assert_eq!((decision.state.phase(), lane_hold(&decision)), (phase, Some(hold)));
+    }
     assert_eq!(lane_hold(&settled(&first_try(), &answered(429))), None);
 }
 
 #[test]
 fn a_retry_after_of_zero_is_ignored() {
-    let decision = settled(&first_try(), &asking(503, Duration::ZERO));
-    assert_eq!((wait_of(&decision), lane_hold(&decision)), (seconds(10), None));
+    for status in [429, 503] {
+        let decision = settled(&first_try(), &asking(status, Duration::ZERO));
+        assert_eq!((wait_of(&decision), lane_hold(&decision)), (seconds(10), None), "status {status}");
+    }
 }
 
 #[test]
@@ -248,8 +243,7 @@ fn a_retry_after_of_years_is_cut_to_the_longest_obeyed() {
 
 #[test]
 fn a_bare_429_waits_twice_as_long() {
-    assert_eq!(wait_of(&settled(&first_try(), &answered(429))), seconds(20));
-    assert_eq!(wait_of(&settled(&first_try(), &answered(503))), seconds(10));
+    assert_eq!([429, 503].map(|status| wait_of(&settled(&first_try(), &answered(status)))), [20, 10].map(seconds));
 }
 
 #[test]
@@ -274,14 +268,6 @@ fn a_retry_at_or_after_the_ttl_expires_now() {
 }
 
 #[test]
-fn a_retry_after_beyond_the_ttl_expires_now_and_still_holds_the_lane() {
-    let delivery = Delivery { expiry: Expiry::from_ttl(NOW, Some(seconds(3_600))), ..first_try() };
-    let decision = settled(&delivery, &asking(503, seconds(7_200)));
-    assert_eq!(decision.state, State::Expired { at: NOW });
-    assert_eq!(lane_hold(&decision).and_then(|hold| hold.until), Some(NOW + seconds(7_200)));
-}
-
-#[test]
 fn now_or_never_has_no_retry() {
     let expiry = Expiry::from_ttl(NOW, Some(Duration::ZERO));
     assert_eq!(expiry, Expiry::NowOrNever(NOW + seconds(5)));
@@ -293,26 +279,17 @@ fn now_or_never_has_no_retry() {
 }
 
 #[test]
-fn a_retry_after_the_policy_window_is_dead() {
-    let windowed = |window| policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
-    let decide = |window| decide(&first_try(), &answered(500), &windowed(window), LOWEST);
-    assert_eq!(decide(9).state, State::Dead { at: NOW, cause: Cause::InternalError });
-    assert_eq!(wait_of(&decide(10)), seconds(10), "at the very end of the window it may still start");
-}
-
-#[test]
 fn the_earlier_of_window_and_ttl_decides() {
-    let decide = |window, ttl| {
+    let decide = |window, expiry| {
         let policy = policy(&PolicySpec { window: Some(seconds(window)), ..every_ten_seconds() });
-        let delivery = Delivery { expiry: Expiry::At(NOW + seconds(ttl)), ..first_try() };
-        decide(&delivery, &answered(500), &policy, LOWEST).state.phase()
+        decide(&Delivery { expiry, ..first_try() }, &answered(500), &policy, LOWEST)
     };
-    assert_eq!(decide(3, 7), Phase::Dead);
-    assert_eq!(decide(7, 3), Phase::Expired);
-    assert_eq!(decide(7, 7), Phase::Expired);
-    assert_eq!(decide(3, 70), Phase::Dead);
-    assert_eq!(decide(70, 3), Phase::Expired);
-    assert_eq!(decide(70, 70), Phase::Retry);
+    assert_eq!(decide(9, Expiry::Never).state, State::Dead { at: NOW, cause: Cause::InternalError });
+    assert_eq!(wait_of(&decide(10, Expiry::Never)), seconds(10), "at the very end of the window it may still start");
+    let phase = |window, ttl| decide(window, Expiry::At(NOW + seconds(ttl))).state.phase();
+    assert_eq!([phase(3, 7), phase(3, 70)], [Phase::Dead; 2]);
+    assert_eq!([phase(7, 3), phase(7, 7), phase(70, 3)], [Phase::Expired; 3]);
+    assert_eq!(phase(70, 70), Phase::Retry);
 }
 
 #[test]
@@ -323,38 +300,12 @@ fn a_missing_receipt_counts_as_one_attempt() {
         ack_within: Some(seconds(300)),
         ..first_try()
     };
-    let decision = ack_timeout(&sent, &Circumstances::new(&policy(&every_ten_seconds())), NOW, LOWEST);
-    assert_eq!(decision.state, State::Retry { due: NOW + seconds(10), cause: Cause::AckTimeout });
-    assert_eq!(decision.attempts, 2);
-    let spent = Delivery { attempts: 9, ..sent };
-    let decision = ack_timeout(&spent, &Circumstances::new(&policy(&every_ten_seconds())), NOW, LOWEST);
-    assert_eq!((decision.state.phase(), decision.attempts), (Phase::Dead, 9));
-}
-
-#[test]
-fn the_last_attempt_holds_the_lane_like_any_other() {
-    let last = Delivery { attempts: 8, ..first_try() };
-    let decision = settled(&last, &asking(503, seconds(120)));
-    assert_eq!(decision.state.phase(), Phase::Dead);
-    assert_eq!(lane_hold(&decision).and_then(|hold| hold.until), Some(NOW + seconds(120)));
-}
-
-#[test]
-fn a_429_with_a_retry_after_of_zero_waits_the_plain_backoff() {
-    assert_eq!(wait_of(&settled(&first_try(), &asking(429, Duration::ZERO))), seconds(10));
-}
-
-#[test]
-fn a_compact_payload_waits_as_the_channel_asks() {
-    let delivery = Delivery { compact: Compact::Spare, ..first_try() };
-    let verdict = Verdict { least_wait: Some(seconds(60)), ..answered(413) };
-    assert_eq!(wait_of(&settled(&delivery, &verdict)), seconds(60));
-}
-
-#[test]
-fn a_compact_payload_is_not_tried_after_the_ttl() {
-    let delivery = Delivery { compact: Compact::Spare, expiry: Expiry::At(NOW), ..first_try() };
-    assert_eq!(settled(&delivery, &answered(413)).state, State::Expired { at: NOW });
+    let policy = policy(&every_ten_seconds());
+    let decide = |delivery| ack_timeout(delivery, &Circumstances::new(&policy), NOW, LOWEST);
+    let retry = State::Retry { due: NOW + seconds(10), cause: Cause::AckTimeout };
+    assert_eq!((decide(&sent).state, decide(&sent).attempts), (retry, 2));
+    let spent = decide(&Delivery { attempts: 9, ..sent });
+    assert_eq!((spent.state.phase(), spent.attempts), (Phase::Dead, 9));
 }
 
 #[test]
@@ -392,38 +343,30 @@ fn disable_answer_disables_the_endpoint_whether_or_not_it_took_the_message() {
     }
 }
 
-fn any_verdict() -> impl Strategy<Value = Verdict> {
-    let causes: Vec<Cause> = Cause::ALL.iter().map(|entry| entry.cause).collect();
-    let retry_after =
-        prop_oneof![Just(None), any::<Duration>().prop_map(Some), (0_u64..200_000).prop_map(|s| Some(seconds(s)))];
-    let scope = prop::sample::select(vec![VerdictScope::Endpoint, VerdictScope::Lane, VerdictScope::Credential]);
-    let least_wait = prop::option::of((0_u64..2_000).prop_map(seconds));
-    (prop::sample::select(causes), retry_after, scope, least_wait, any::<bool>()).prop_map(
-        |(cause, retry_after, scope, least_wait, prune)| Verdict {
-            retry_after,
-            scope,
-            least_wait,
-            prune,
-            ..Verdict::of(cause)
-        },
-    )
+prop_compose! {
+    fn any_verdict()(
+        cause in prop::sample::select(Cause::ALL.iter().map(|entry| entry.cause).collect::<Vec<_>>()),
+        retry_after in
+            prop_oneof![Just(None), any::<Duration>().prop_map(Some), (0_u64..200_000).prop_map(|s| Some(seconds(s)))],
+        scope in prop::sample::select(vec![VerdictScope::Endpoint, VerdictScope::Lane, VerdictScope::Credential]),
+        least_wait in prop::option::of((0_u64..2_000).prop_map(seconds)),
+        prune in any::<bool>(),
+    ) -> Verdict {
+        Verdict { retry_after, scope, least_wait, prune, ..Verdict::of(cause) }
+    }
 }
 
-fn any_circumstances() -> impl Strategy<Value = Circumstances<'static>> {
-    static POLICY: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::default);
-    let strict = prop::sample::select(vec![None, Some(OnDead::Skip), Some(OnDead::Hold)]);
-    let cut = prop::sample::select(vec![None, Some(Cause::EndpointGone), Some(Cause::Cancelled)]);
-    let tightness = prop::option::of((0_u32..=100).prop_map(|used| Tightness::of(used, 100)));
-    (strict, cut, any::<bool>(), tightness, any::<bool>()).prop_map(
-        |(strict, cut, superseded, tightness, credential_gate)| Circumstances {
-            policy: &POLICY,
-            strict,
-            cut,
-            superseded,
-            tightness,
-            credential_gate,
-        },
-    )
+prop_compose! {
+    fn any_circumstances()(
+        strict in prop::sample::select(vec![None, Some(OnDead::Skip), Some(OnDead::Hold)]),
+        cut in prop::sample::select(vec![None, Some(Cause::EndpointGone), Some(Cause::Cancelled)]),
+        superseded in any::<bool>(),
+        tightness in prop::option::of((0_u32..=100).prop_map(|used| Tightness::of(used, 100))),
+        credential_gate in any::<bool>(),
+    ) -> Circumstances<'static> {
+        static POLICY: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::default);
+        Circumstances { policy: &POLICY, strict, cut, superseded, tightness, credential_gate }
+    }
 }
 
 fn any_expiry() -> impl Strategy<Value = Expiry> {

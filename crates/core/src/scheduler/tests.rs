@@ -18,8 +18,9 @@ use crate::flow::breaker::BreakerState;
 use crate::flow::{Protection, SharedGate};
 use crate::id::CredentialId;
 use crate::policy::PolicySpec;
-use crate::{Cause, Why};
-use crate::{Compact, CutScope, Delivery, EndpointId, Expiry, Hold, Key, LaneId, OriginId, Policy, TenantId};
+use crate::{
+    Cause, Compact, CutScope, Delivery, EndpointId, Expiry, Hold, Key, LaneId, OriginId, Policy, TenantId, Why,
+};
 use model::{LANES, SchedulerModel};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
@@ -99,31 +100,24 @@ fn a_tier() -> impl Strategy<Value = Tier> {
     prop::sample::select(Tier::ALL.to_vec())
 }
 
-fn an_arrival() -> impl Strategy<Value = Op> {
-    let due_in = prop_oneof![5 => Just(Duration::ZERO), 1 => a_wait()];
-    let ttl = prop_oneof![4 => Just(None), 1 => a_wait().prop_map(Some)];
-    let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.9));
-    (0..LANES, a_tier(), due_in, ttl, flags).prop_map(|(lane, tier, due_in, ttl, (ack, known))| Op::Arrive {
-        lane,
-        tier,
-        due_in,
-        ttl,
-        ack,
-        known,
-    })
+prop_compose! {
+    fn an_arrival()(
+        lane in 0..LANES,
+        tier in a_tier(),
+        due_in in prop_oneof![5 => Just(Duration::ZERO), 1 => a_wait()],
+        ttl in prop_oneof![4 => Just(None), 1 => a_wait().prop_map(Some)],
+        (ack, known) in (prop::bool::weighted(0.2), prop::bool::weighted(0.9)),
+    ) -> Op {
+        Op::Arrive { lane, tier, due_in, ttl, ack, known }
+    }
 }
 
 fn a_verdict() -> impl Strategy<Value = Verdict> {
-    let cause = prop::sample::select(vec![
-        Cause::InternalError,
-        Cause::DnsNotFound,
-        Cause::NotFound,
-        Cause::PayloadTooLarge,
-        Cause::StoreUnavailable,
-    ]);
+    use Cause::{DnsNotFound, InternalError, NotFound, PayloadTooLarge, StoreUnavailable};
+    let causes = vec![InternalError, DnsNotFound, NotFound, PayloadTooLarge, StoreUnavailable];
     prop_oneof![
         6 => Just(OK),
-        4 => cause.prop_map(Verdict::of),
+        4 => prop::sample::select(causes).prop_map(Verdict::of),
         2 => a_wait().prop_map(asking),
         1 => Just(Verdict::of(Cause::Gone)),
     ]
@@ -133,15 +127,15 @@ fn pause_target() -> impl Strategy<Value = Whom> {
     prop_oneof![Just(Whom::All), (0..2_usize).prop_map(Whom::Tenant), (0..LANES).prop_map(Whom::Lane)]
 }
 
-fn new_settings() -> impl Strategy<Value = Op> {
-    let order = prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict]);
-    let on_dead = prop::sample::select(vec![OnDead::Skip, OnDead::Hold]);
-    (0..LANES, order, on_dead, 1..4_u16).prop_map(|(lane, order, on_dead, max_in_flight)| Op::Set {
-        lane,
-        order,
-        on_dead,
-        max_in_flight,
-    })
+prop_compose! {
+    fn new_settings()(
+        lane in 0..LANES,
+        order in prop::sample::select(vec![Order::Fifo, Order::NewestFirst, Order::Strict]),
+        on_dead in prop::sample::select(vec![OnDead::Skip, OnDead::Hold]),
+        max_in_flight in 1..4_u16,
+    ) -> Op {
+        Op::Set { lane, order, on_dead, max_in_flight }
+    }
 }
 
 fn an_op() -> impl Strategy<Value = Op> {
@@ -167,14 +161,10 @@ fn an_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn some_limits() -> impl Strategy<Value = Limits> {
-    (1..6_u32, 1..6_u32, 4..24_usize).prop_map(|(slots, per_queue, window)| Limits {
-        slots,
-        per_queue,
-        window,
-        protection: Protection::Off,
-        ..Limits::default()
-    })
+prop_compose! {
+    fn some_limits()(slots in 1..6_u32, per_queue in 1..6_u32, window in 4..24_usize) -> Limits {
+        Limits { slots, per_queue, window, protection: Protection::Off, ..Limits::default() }
+    }
 }
 
 proptest! {
@@ -522,7 +512,7 @@ fn a_lane_is_dropped_after_its_pause() {
     queue.pause_lane(LaneId::from_raw(8), Hold { why: Why::Paused, until: None });
     queue.next(NOW + seconds(1), ROLL);
     queue.resume_lane(LaneId::from_raw(8), NOW + seconds(1));
-    assert!(queue.lanes.len() == 0, "{queue:?}");
+    assert!(queue.lanes.slots.len() == 0, "{queue:?}");
 }
 
 #[test]

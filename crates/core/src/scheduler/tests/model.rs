@@ -8,7 +8,6 @@ mod invariants;
 
 use super::*;
 use crate::EndpointChange;
-use crate::{Cause, CutScope, Key, Why};
 
 pub(super) const LANES: usize = 4;
 const TENANTS: usize = 2;

@@ -7,25 +7,14 @@ use super::*;
 /// An event. Numbers choose among the attempts that exist at the time.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Join {
-        tenant: u64,
-        tier: Tier,
-        speed: Speed,
-    },
-    Send {
-        room: Room,
-        expected: Duration,
-    },
-    /// A lane that was taken as a quick one has become slow.
+    Join { tenant: u64, tier: Tier, speed: Speed },
+    Send { room: Room, expected: Duration },
+    // A lane that was taken as a quick one has become slow.
     Slow,
     Pass,
     Land(usize, Duration),
     PutBack(usize),
-    Set {
-        tenant: u64,
-        weight_milli: u32,
-        rate: Option<Rate>,
-    },
+    Set { tenant: u64, weight_milli: u32, rate: Option<Rate> },
     Wake(u64),
     Wait(Duration),
 }

@@ -13,9 +13,7 @@
 //! lanes the one that has waited longest.
 //!
 //! Invariant: a tier or tenant that was idle, limited or skipped continues from the current position of the others.
-//! It saves up no credit, and none waits for ever. The lines of a tier are in `turn/ranks.rs`.
-
-mod ranks;
+//! It saves up no credit, and none waits for ever.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,8 +21,6 @@ use std::time::Duration;
 use crate::flow::bucket::{Bucket, Rate};
 use crate::slots::Slots;
 use crate::{Hold, IdMap, TenantId, Tier, Timestamp, Why};
-use ranks::Ranks;
-pub(super) use ranks::{Room, Speed};
 
 /// The relative weights of the tiers while all have work.
 pub const WEIGHTS: [u64; 3] = [16, 4, 1];
@@ -66,6 +62,31 @@ impl TenantSettings {
     }
 }
 
+/// Whether attempts at a destination take long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Speed {
+    Quick,
+    Slow,
+}
+
+impl Speed {
+    const ALL: [Self; 2] = [Self::Quick, Self::Slow];
+
+    const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// The most slots of one tenant while several are active.
+    pub(super) cap: u32,
+    /// Whether slow destinations may use another slot.
+    pub(super) slow: bool,
+    /// The lowest tier is picked first while it holds fewer slots than this.
+    pub(super) lowest: u32,
+}
+
 /// The lanes that may send, by tier and tenant.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -82,6 +103,26 @@ pub(super) struct Turns {
     looked_at: u32,
     /// How many lanes have joined, modulo 2³²: a logical clock for the order of waiting.
     joined: u32,
+}
+
+/// The tenants of one tier that may send, in two lines: those with quick destinations and those with slow ones. A line
+/// that was skipped or empty continues from the position of the other one.
+#[derive(Debug, Default)]
+struct Ranks {
+    /// The line of quick destinations and that of slow ones, by [`Speed::index`].
+    lines: [TenantLine; 2],
+    /// How far the slow line fell behind the quick one while it was skipped. It does not catch up.
+    left_behind: u64,
+    in_flight: u32,
+    passed: u64,
+}
+
+#[derive(Debug, Default)]
+struct TenantLine {
+    /// Tenants by the slot-time they have used.
+    order: BTreeSet<(u64, u32)>,
+    /// The slot-time of the tenant that was picked last; an idle tenant continues from here.
+    now_at: u64,
 }
 
 #[derive(Debug)]
@@ -424,6 +465,42 @@ impl Turns {
         }
         self.index.remove(&tenant.settings.tenant);
         self.tenants.remove(self.looked_at);
+    }
+}
+
+impl Ranks {
+    /// The next tenant: the slot-time it has used, its index, and its line.
+    fn first(&self, room: Room) -> Option<(u64, u32, Speed)> {
+        let [quick, slow] = self.lines.each_ref().map(|line| line.order.first().copied());
+        let quick = quick.map(|(had, tenant)| (had, tenant, Speed::Quick));
+        let slow = slow.map(|(had, tenant)| (had.saturating_add(self.left_behind), tenant, Speed::Slow));
+        quick.into_iter().chain(slow.filter(|_| room.slow)).min()
+    }
+
+    /// The slot-time from which an idle tenant continues. An empty line first moves up to the other one.
+    fn floor(&mut self, speed: Speed) -> u64 {
+        let [quick, slow] = &self.lines;
+        let beside = match speed {
+            Speed::Quick => slow.now_at.saturating_add(self.left_behind),
+            Speed::Slow => quick.now_at.saturating_sub(self.left_behind),
+        };
+        let line = &mut self.lines[speed.index()];
+        if line.order.is_empty() {
+            line.now_at = line.now_at.max(beside);
+        }
+        line.now_at
+    }
+
+    /// Notes the pick of a tenant that has used this much. While the slow line is skipped, it saves up no credit.
+    fn picked(&mut self, place: u64, speed: Speed, room: Room) {
+        let slow = self.lines[Speed::Slow.index()].order.first().map(|(had, _)| place.saturating_sub(*had));
+        if let Some(behind) = slow.filter(|_| !room.slow) {
+            self.left_behind = self.left_behind.max(behind);
+        }
+        self.lines[speed.index()].now_at = match speed {
+            Speed::Quick => place,
+            Speed::Slow => place.saturating_sub(self.left_behind),
+        };
     }
 }
 

@@ -102,10 +102,6 @@ fn tiers_are_picked_by_weight_and_the_lowest_gets_a_twentieth() {
     assert!(picked[2] < 19_000 / 18, "no more than that: {picked:?}");
     assert_eq!(picked[0] / picked[1], 4, "{picked:?}");
     assert!(picked[0].abs_diff(picked[1] * 4) <= 4, "{picked:?}");
-}
-
-#[test]
-fn two_tiers_share_by_their_weights() {
     let (mut turn, _) = with_tiers(&[Tier::Transactional, Tier::Promotional]);
     assert_eq!(by_tier(&usual_picks(&mut turn, 500)), [400, 100, 0]);
 }
@@ -248,14 +244,20 @@ fn attempts_in_flight_are_charged_with_their_expected_duration() {
 }
 
 #[test]
-fn tenants_share_by_their_weights() {
-    let mut turn = Turns::default();
-    let tenants = [(1, 1_000), (2, 2_000), (3, 4_000)].map(|(tenant, weight_milli)| {
-        turn.set(TenantSettings { weight_milli, ..TenantSettings::new(id(tenant)) }, NOW);
-        with_lanes(&mut turn, tenant, 1)
-    });
-    let picked = usual_picks(&mut turn, 7_000);
-    assert_eq!(tenants.map(|tenant| count_of_tenant(&picked, tenant)), [1_000, 2_000, 4_000]);
+fn tenants_share_by_their_weights_of_which_zero_counts_as_the_least() {
+    for (weights, shares) in
+        [(&[1_000, 2_000, 4_000][..], &[1_000, 2_000, 4_000][..]), (&[0, 1_000][..], &[2, 2_000][..])]
+    {
+        let mut turn = Turns::default();
+        let with_weight = |(tenant, weight_milli): (u64, &u32)| {
+            turn.set(TenantSettings { weight_milli: *weight_milli, ..TenantSettings::new(id(tenant)) }, NOW);
+            with_lanes(&mut turn, tenant, 1)
+        };
+        let tenants: Vec<u32> = (1..).zip(weights).map(with_weight).collect();
+        let picked = usual_picks(&mut turn, shares.iter().sum());
+        let counts: Vec<usize> = tenants.iter().map(|tenant| count_of_tenant(&picked, *tenant)).collect();
+        assert_eq!(counts, shares, "{weights:?}");
+    }
 }
 
 #[test]
@@ -265,15 +267,6 @@ fn a_weight_that_changes_counts_from_then_on() {
     turn.set(TenantSettings { weight_milli: 3_000, ..TenantSettings::new(id(1)) }, NOW);
     let picked = usual_picks(&mut turn, 400);
     assert_eq!((count_of_tenant(&picked, heavy), count_of_tenant(&picked, light)), (300, 100));
-}
-
-#[test]
-fn a_weight_of_zero_counts_as_the_least_weight() {
-    let mut turn = Turns::default();
-    turn.set(TenantSettings { weight_milli: 0, ..TenantSettings::new(id(1)) }, NOW);
-    let (least, usual) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    let picked = usual_picks(&mut turn, 2_002);
-    assert_eq!((count_of_tenant(&picked, least), count_of_tenant(&picked, usual)), (2, 2_000));
 }
 
 #[test]
@@ -434,16 +427,6 @@ fn a_tenant_out_of_tokens_waits_until_it_is_woken() {
 }
 
 #[test]
-fn the_end_of_an_attempt_gives_back_no_token() {
-    let mut turn = with_limit(Rate::per_second(1));
-    with_lanes(&mut turn, 1, 5);
-    let taken = send(&mut turn, USUAL);
-    assert_eq!(turn.take(FREE, NOW), None);
-    turn.landed(taken, USUAL, USUAL);
-    assert_eq!(turn.take(FREE, NOW), None);
-}
-
-#[test]
 fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
     let mut turn = with_limit(Rate::per_second(1));
     let tenant = with_lanes(&mut turn, 1, 2);
@@ -459,33 +442,27 @@ fn an_attempt_not_made_gives_back_its_token_slot_and_charge() {
 }
 
 #[test]
-fn a_limited_tenant_does_not_keep_others_from_their_turns() {
+fn a_limited_tenant_keeps_no_other_from_its_turns_and_saves_nothing_up() {
     let mut turn = with_limit(Rate::per_second(1));
     let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    let picked = usual_picks(&mut turn, 50);
-    assert_eq!((count_of_tenant(&picked, slow), count_of_tenant(&picked, free)), (1, 49));
-}
-
-#[test]
-fn a_tenant_saves_nothing_up_while_it_is_out_of_tokens() {
-    let mut turn = with_limit(Rate::per_second(1));
-    let (slow, free) = (with_lanes(&mut turn, 1, 1), with_lanes(&mut turn, 2, 1));
-    usual_picks(&mut turn, 1_000);
+    let picked = usual_picks(&mut turn, 1_000);
+    assert_eq!((count_of_tenant(&picked, slow), count_of_tenant(&picked, free)), (1, 999));
     turn.set(TenantSettings::new(id(1)), NOW);
     let picked = usual_picks(&mut turn, 100);
-    assert!(
-        count_of_tenant(&picked, slow).abs_diff(count_of_tenant(&picked, free)) <= 2,
-        "{}",
-        count_of_tenant(&picked, slow)
-    );
+    let (slow, free) = (count_of_tenant(&picked, slow), count_of_tenant(&picked, free));
+    assert!(slow.abs_diff(free) <= 2, "{slow} and {free}");
 }
 
 #[test]
-fn removing_a_rate_limit_lets_waiting_lanes_send() {
+fn only_the_removal_of_a_rate_limit_lets_waiting_lanes_send() {
     let mut turn = with_limit(Rate::per_second(1));
     with_lanes(&mut turn, 1, 2);
-    send(&mut turn, USUAL);
+    let taken = send(&mut turn, USUAL);
     assert_eq!(turn.take(FREE, NOW), None);
+    turn.landed(taken, USUAL, USUAL);
+    assert_eq!(turn.take(FREE, NOW), None, "the end of an attempt gives back no token");
+    turn.set(TenantSettings { weight_milli: 7, ..limited(1, Rate::per_second(1)) }, NOW);
+    assert_eq!(turn.take(FREE, NOW), None, "the same limit again does not fill the bucket");
     turn.set(TenantSettings::new(id(1)), NOW);
     assert!(turn.take(FREE, NOW).is_some());
 }
@@ -500,17 +477,6 @@ fn a_tier_saves_nothing_up_while_its_tenants_are_blocked() {
     turn.set(TenantSettings::new(id(1)), NOW);
     let picked = by_tier(&usual_picks(&mut turn, 100));
     assert!(picked[0].abs_diff(80) <= 1 && picked[1].abs_diff(20) <= 1, "by weight again: {picked:?}");
-}
-
-#[test]
-fn setting_the_same_rate_limit_again_does_not_fill_the_bucket() {
-    let mut turn = Turns::default();
-    let settings = limited(1, Rate::per_second(1));
-    turn.set(settings, NOW);
-    with_lanes(&mut turn, 1, 2);
-    send(&mut turn, USUAL);
-    turn.set(TenantSettings { weight_milli: 7, ..settings }, NOW);
-    assert_eq!(turn.take(FREE, NOW), None);
 }
 
 #[test]

@@ -37,18 +37,12 @@ fn crowded(turn: &mut Turns, rounds: usize) -> Vec<TakenTurn> {
 #[test]
 fn slow_lanes_are_skipped_while_they_may_use_no_slot() {
     let mut turn = Turns::default();
-    let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 1));
+    let slow = with_slow_lanes(&mut turn, 1, 3);
+    assert_eq!(turn.take(NO_SLOW, NOW), None, "only slow lanes wait");
+    let quick = with_lanes(&mut turn, 2, 1);
     let sent: Vec<TakenTurn> = (0..50).filter_map(|_| exchange(&mut turn, NO_SLOW)).collect();
     assert_eq!((count_of_tenant(&sent, slow), count_of_tenant(&sent, quick)), (0, 50));
     assert_eq!(take(&mut turn).tenant, slow, "with a slot for slow ones, the tenant with less slot-time is next");
-}
-
-#[test]
-fn nothing_is_taken_if_only_slow_lanes_wait_and_may_use_no_slot() {
-    let mut turn = Turns::default();
-    with_slow_lanes(&mut turn, 1, 3);
-    assert_eq!(turn.take(NO_SLOW, NOW), None);
-    assert!(turn.take(FREE, NOW).is_some());
 }
 
 #[test]
@@ -61,18 +55,13 @@ fn tenants_with_slow_lanes_take_turns_with_any_number_of_lanes() {
 }
 
 #[test]
-fn slow_and_quick_tenants_get_the_same_slot_time_if_both_may_send() {
+fn slow_tenants_get_the_same_slot_time_as_quick_ones_and_save_nothing_up_while_they_are_skipped() {
     let mut turn = Turns::default();
     let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 3));
     let sent: Vec<TakenTurn> = (0..1_010).filter_map(|_| exchange(&mut turn, FREE)).collect();
     assert!(count_of_tenant(&sent, slow).abs_diff(10) <= 1, "{}", count_of_tenant(&sent, slow));
     assert!(count_of_tenant(&sent, quick).abs_diff(1_000) <= 1, "{}", count_of_tenant(&sent, quick));
-}
 
-#[test]
-fn slow_tenants_save_nothing_up_while_they_are_skipped() {
-    let mut turn = Turns::default();
-    let (slow, quick) = (with_slow_lanes(&mut turn, 1, 3), with_lanes(&mut turn, 2, 3));
     (0..10_000).for_each(|_| assert!(exchange(&mut turn, NO_SLOW).is_some()));
     let sent: Vec<TakenTurn> = (0..202).filter_map(|_| exchange(&mut turn, FREE)).collect();
     assert!(count_of_tenant(&sent, slow).abs_diff(2) <= 1, "{}", count_of_tenant(&sent, slow));

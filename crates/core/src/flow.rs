@@ -4,7 +4,6 @@
 
 pub mod breaker;
 pub mod bucket;
-pub mod budget;
 pub mod concurrency;
 pub mod pace;
 

@@ -1,4 +1,4 @@
-//! Token buckets for rate limits (F1).
+//! Token buckets for rate limits (F1) and for retry budgets (C7).
 //!
 //! Every send takes a token; tokens come at the rate, and unused ones are saved up to the burst.
 //! Tokens are counted in billionths and time in whole milliseconds, so that a rate of a thousandth of a token
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::Timestamp;
 
 /// One token, in billionths.
-pub(super) const ONE: u64 = 1_000_000_000;
+const ONE: u64 = 1_000_000_000;
 
 /// A rate limit: how many sends a second, and how many at once after an idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Bucket {
     }
 
     /// A bucket with this many tokens.
-    pub(super) const fn holding(tokens: u32, now: Timestamp) -> Self {
+    const fn holding(tokens: u32, now: Timestamp) -> Self {
         Self { saved: tokens as u64 * ONE, at: now }
     }
 
@@ -140,7 +140,7 @@ impl Bucket {
     }
 
     /// Adds this many billionths of a token.
-    pub(super) fn earn(&mut self, rate: &Rate, billionths: u64) {
+    fn earn(&mut self, rate: &Rate, billionths: u64) {
         self.saved = rate.kept(self.saved.saturating_add(billionths));
     }
 
@@ -148,6 +148,54 @@ impl Bucket {
         // Zero where the clock was set back.
         let passed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
         rate.kept(self.saved.saturating_add(passed.saturating_mul(rate.each_milli())))
+    }
+}
+
+/// What time alone earns. At most a minute's worth is saved: more would be a burst of retries when a destination fails
+/// after a long idle time.
+const TIME: Rate = Rate::per_second(1).with_burst(60);
+
+/// What a first attempt earns: 20 % of a retry.
+const FIRST_TRY: u64 = ONE / 5;
+
+/// The retries of a new destination.
+const AT_FIRST: u32 = 10;
+
+/// The retry budget of a destination: retries stay a small part of its traffic (C7).
+///
+/// Every first attempt earns a fifth of a retry and every second a whole one; unused ones are saved up to a minute's
+/// worth. So retries add little more than a fifth to the load of a failing destination, and do not prevent its recovery.
+/// A retry over the budget waits; it is neither dropped nor counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryBudget {
+    saved: Bucket,
+}
+
+impl RetryBudget {
+    pub const fn new(now: Timestamp) -> Self {
+        Self { saved: Bucket::holding(AT_FIRST, now) }
+    }
+
+    /// Notes a first attempt, which earns a part of a retry.
+    pub fn first_try(&mut self, now: Timestamp) {
+        self.saved.catch_up(&TIME, now);
+        self.saved.earn(&TIME, FIRST_TRY);
+    }
+
+    /// Takes a retry, or returns when there is one if no first attempt earns it earlier.
+    pub fn take(&mut self, now: Timestamp) -> Result<(), Timestamp> {
+        self.saved.take(&TIME, now)
+    }
+
+    /// When there is a retry if no first attempt earns it earlier; `None` if there is one now. After the
+    /// clock was set back, [`RetryBudget::catch_up`] must be called first.
+    pub fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.saved.next_at(&TIME, now)
+    }
+
+    /// Adds the retries that time has earned until `now`.
+    pub fn catch_up(&mut self, now: Timestamp) {
+        self.saved.catch_up(&TIME, now);
     }
 }
 
@@ -271,6 +319,45 @@ mod tests {
         assert!(bucket.is_full(&limit, at(500)));
     }
 
+    fn take_retries(budget: &mut RetryBudget, now: i64) -> usize {
+        (0..).take_while(|_| budget.take(at(now)).is_ok()).count()
+    }
+
+    #[test]
+    fn a_new_destination_has_ten_retries_and_then_one_a_second() {
+        let mut budget = RetryBudget::new(at(0));
+        assert_eq!(take_retries(&mut budget, 0), 10);
+        assert_eq!(budget.take(at(0)), Err(at(1_000)));
+        assert_eq!(budget.next_at(at(400)), Some(at(1_000)));
+        assert_eq!(take_retries(&mut budget, 5_000), 5);
+    }
+
+    #[test]
+    fn five_first_attempts_earn_a_retry() {
+        let mut budget = RetryBudget::new(at(0));
+        take_retries(&mut budget, 0);
+        (0..4).for_each(|_| budget.first_try(at(0)));
+        assert_eq!(budget.take(at(0)), Err(at(200)), "a fifth is missing, which is 200 ms");
+        budget.first_try(at(0));
+        assert_eq!(take_retries(&mut budget, 0), 1);
+    }
+
+    #[test]
+    fn at_most_sixty_retries_are_saved() {
+        let mut budget = RetryBudget::new(at(0));
+        (0..10_000).for_each(|_| budget.first_try(at(0)));
+        assert_eq!(take_retries(&mut budget.clone(), 0), 60);
+        assert_eq!(take_retries(&mut budget, i64::MAX), 60);
+    }
+
+    #[test]
+    fn a_clock_set_back_adds_nothing_and_does_not_stop_the_budget() {
+        let mut budget = RetryBudget::new(at(3_600_000));
+        take_retries(&mut budget, 3_600_000);
+        assert_eq!(budget.take(at(500)), Err(at(1_500)));
+        assert_eq!(take_retries(&mut budget, 1_500), 1);
+    }
+
     fn rates() -> impl Strategy<Value = Rate> {
         let milli = prop_oneof![1..20_000u64, 1_000..20_000_000u64];
         (milli, prop_oneof![Just(0), 0..50u32]).prop_map(|(milli, burst)| Rate::milli(milli).with_burst(burst))
@@ -368,6 +455,22 @@ mod tests {
                 }
                 bucket.catch_up(&rate, now);
                 prop_assert!(bucket.saved <= rate.burst + rate.each_milli());
+            }
+        }
+
+        #[test]
+        fn retries_never_exceed_a_fifth_of_first_attempts_and_one_a_second(
+            moments in prop::collection::vec((0..3_000i64, 0..40u32), 1..100),
+        ) {
+            let mut budget = RetryBudget::new(at(0));
+            let (mut now, mut first_tries, mut retries) = (0, 0, 0);
+            for (gap, tries) in moments {
+                now += gap;
+                (0..tries).for_each(|_| budget.first_try(at(now)));
+                first_tries += usize::try_from(tries).expect("below 40");
+                retries += take_retries(&mut budget, now);
+                let seconds = f64::from(u32::try_from(now).expect("within hours")) / 1e3;
+                prop_assert!(retries as f64 <= 10.0 + 0.2 * first_tries as f64 + seconds + 1e-6);
             }
         }
     }

@@ -69,6 +69,8 @@ pub struct Concurrency {
     answers: u8,
 }
 
+const _: () = assert!(size_of::<Concurrency>() <= 40);
+
 impl Default for Concurrency {
     fn default() -> Self {
         let never = Timestamp::from_millis(i64::MIN);

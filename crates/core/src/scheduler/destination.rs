@@ -8,15 +8,14 @@ use super::blocked_by::{LaneBlock, UnblockedBy};
 use super::drain::Drain;
 use super::flight::Flight;
 use super::lane::LaneSettings;
-use super::ready::{Rank, Ready};
+use super::ready::Ready;
 use super::shared::AnswerSignals;
 use crate::flow::Protection;
 use crate::flow::breaker::{Breaker, BreakerAnswer, BreakerChange, BreakerState, LetsThrough, Pass, Signal};
-use crate::flow::bucket::Bucket;
-use crate::flow::budget::RetryBudget;
+use crate::flow::bucket::{Bucket, RetryBudget};
 use crate::flow::concurrency::Concurrency;
 use crate::flow::pace::{Pace, PaceAnswer};
-use crate::{Cause, DeliveryId, Hold, Tier, Timestamp, Why};
+use crate::{Cause, DeliveryId, Hold, Timestamp, Why};
 
 /// How long a healthy destination is kept after its last attempt, with its concurrency limit and rate.
 const KEPT_WELL: Duration = Duration::from_secs(60);
@@ -86,10 +85,8 @@ impl DestinationState {
         match self.breaker.lets_through(now) {
             LetsThrough::Nothing { until: Some(at) } => return Some(LaneBlock::until(Why::BreakerOpen, at)),
             LetsThrough::Nothing { until: None } => {
-                return Some(LaneBlock {
-                    hold: Hold { why: Why::BreakerOpen, until: None },
-                    unblocked_by: UnblockedBy::AttemptEnd,
-                });
+                let hold = Hold { why: Why::BreakerOpen, until: None };
+                return Some(LaneBlock { hold, unblocked_by: UnblockedBy::AttemptEnd });
             }
             LetsThrough::All | LetsThrough::Probe => {}
         }
@@ -196,31 +193,27 @@ impl DestinationState {
         self.breaker.standing(now) != BreakerState::Closed || self.breaker.is_failing(now)
     }
 
-    pub(super) fn is_postponed(&self, tier: Tier, rank: Rank) -> bool {
-        self.postponed[tier.index()].contains(rank)
-    }
-
     /// Notes a waiting retry for a recovery; `false` if there is no room.
     pub(super) fn keep_retry(&mut self, id: DeliveryId) -> bool {
-        let room = self.retries.len() < RETRIES_MAX;
-        room && self.retries.insert(id)
+        self.retries.len() < RETRIES_MAX && self.retries.insert(id)
     }
 
     /// Whether the destination may be dropped.
     pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
-        let quiet = now.since(self.used);
         let owes = match (settings.and_then(LaneSettings::rate), &self.bucket) {
             (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
             _ => false,
         };
-        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
-        quiet >= kept && !owes && self.drain.is_none()
+        now.since(self.used) >= self.kept(now) && !owes && self.drain.is_none()
     }
 
     /// When to check [`Self::is_over`] again.
     pub(super) fn over_at(&self, now: Timestamp) -> Timestamp {
-        let kept = if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING };
-        (self.used + kept).max(now + Duration::from_secs(1))
+        (self.used + self.kept(now)).max(now + Duration::from_secs(1))
+    }
+
+    fn kept(&self, now: Timestamp) -> Duration {
+        if self.breaker.is_as_new(now) { KEPT_WELL } else { KEPT_FAILING }
     }
 }
 

@@ -34,16 +34,11 @@ fn grown_to(wanted: u16) -> Concurrency {
 }
 
 #[test]
-fn a_new_limit_is_four() {
-    assert!(size_of::<Concurrency>() <= 40);
-    assert_eq!(Concurrency::default().limit(MOST), 4);
-    assert_eq!(Concurrency::default().latency(), Duration::from_millis(100));
-    assert!(!Concurrency::default().is_slow());
-}
-
-#[test]
-fn a_round_of_successes_raises_the_limit_by_one() {
+fn a_limit_begins_at_four_and_a_round_of_successes_raises_it_by_one_if_it_was_used() {
     let mut limit = Concurrency::default();
+    assert_eq!((limit.limit(MOST), limit.latency(), limit.is_slow()), (4, Duration::from_millis(100), false));
+    (0..1_000).for_each(|_| limit.succeeded(at(0), QUICK, 1, MOST));
+    assert_eq!(limit.limit(MOST), 4, "it was not used");
     succeed(&mut limit, 3, 0, QUICK);
     assert_eq!(limit.limit(MOST), 4);
     succeed(&mut limit, 1, 0, QUICK);
@@ -53,19 +48,15 @@ fn a_round_of_successes_raises_the_limit_by_one() {
 }
 
 #[test]
-fn an_unused_limit_does_not_grow() {
-    let mut limit = Concurrency::default();
-    (0..1_000).for_each(|_| limit.succeeded(at(0), QUICK, 1, MOST));
-    assert_eq!(limit.limit(MOST), 4);
-}
-
-#[test]
 fn the_limit_stays_within_what_the_endpoint_allows() {
     let mut limit = grown_to(20);
     assert_eq!((limit.limit(8), limit.limit(1), limit.limit(0)), (8, 1, 1));
     (0..1_000).for_each(|_| limit.succeeded(at(0), QUICK, 8, 8));
     assert_eq!(limit.limit(8), 8);
     assert_eq!(limit.limit(MOST), 8, "a limit that was not used has to grow again");
+    let mut limit = Concurrency::default();
+    limit.succeeded(at(0), DRAWN_OUT, 0, 1);
+    assert_eq!(limit.limit(u16::MAX), 1, "also after a success that took long");
 }
 
 #[test]
@@ -191,13 +182,6 @@ fn outcomes() -> impl Strategy<Value = Vec<(i64, u64, Outcome)>> {
     let time = prop_oneof![any::<i64>(), 0..100_000i64];
     let took = prop_oneof![any::<u64>(), 0..100_000u64];
     prop::collection::vec((time, took, outcome), 1..60)
-}
-
-#[test]
-fn drawn_out_success_leaves_the_limit_within_the_most() {
-    let mut limit = Concurrency::default();
-    limit.succeeded(at(0), DRAWN_OUT, 0, 1);
-    assert_eq!(limit.limit(u16::MAX), 1);
 }
 
 proptest! {

@@ -19,7 +19,6 @@ mod destination;
 mod drain;
 mod ends;
 mod flight;
-mod id_timeline;
 mod lane;
 mod lanes;
 mod pauses;
@@ -148,7 +147,6 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An empty window with these bounds.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }

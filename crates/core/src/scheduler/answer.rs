@@ -5,7 +5,6 @@
 
 use super::drain::Drain;
 use super::flight::Flight;
-use super::lane::LaneSettings;
 use super::shared::AnswerSignals;
 use super::{Scheduler, Stage};
 use crate::flow::breaker::{BreakerChange, BreakerState, Signal};
@@ -26,36 +25,22 @@ impl Scheduler {
             retry_after,
             roll,
         };
-        if self.lanes[index].destination.as_ref().is_some_and(|destination| destination.is_protected()) {
+        let lane = &mut self.lanes[index];
+        let in_flight = lane.in_flight + 1;
+        if let Some(destination) = lane.destination.as_mut().filter(|destination| destination.is_protected()) {
             let own = AnswerSignals { signal: Signal::for_endpoint(verdict), ..heard };
-            self.answered_own(index, flight, verdict, &settings, &own, now);
+            match destination.answered(&settings, flight, verdict.cause, &own, in_flight, now) {
+                Some(BreakerChange::Opened) => self.opened(index, true, now),
+                Some(BreakerChange::Reopened) => self.opened(index, false, now),
+                Some(BreakerChange::Closed) => self.recovered(index, now),
+                None => self.tidy_destination(index, now),
+            }
         }
         if self.limits.protection == Protection::Off {
             return;
         }
         for gate in self.answered_shared(&settings, flight, &heard, now) {
             self.shared_recovered(gate, now);
-        }
-    }
-
-    fn answered_own(
-        &mut self,
-        index: u32,
-        flight: &Flight,
-        verdict: &Verdict,
-        settings: &LaneSettings,
-        heard: &AnswerSignals,
-        now: Timestamp,
-    ) {
-        let lane = &mut self.lanes[index];
-        let in_flight = lane.in_flight + 1;
-        let Some(destination) = lane.destination.as_mut() else { return };
-        match destination.answered(settings, flight, verdict.cause, heard, in_flight, now) {
-            Some(change @ (BreakerChange::Opened | BreakerChange::Reopened)) => {
-                self.opened(index, change == BreakerChange::Opened, now);
-            }
-            Some(BreakerChange::Closed) => self.recovered(index, now),
-            None => self.tidy_destination(index, now),
         }
     }
 
@@ -82,7 +67,7 @@ impl Scheduler {
         let drain = Drain::new(now, self.backlog.id_timeline.next(), |at| self.backlog.id_timeline.since(at));
         let lane = &mut self.lanes[index];
         let (id, strict) = (lane.id, lane.is_strict());
-        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        let before = lane.spilling();
         let Some(destination) = lane.destination.as_mut() else { return };
         destination.pace = Some(Pace::recovering(now, destination.healthy));
         let retries = std::mem::take(&mut destination.retries);
@@ -139,7 +124,7 @@ impl Scheduler {
     /// Ends a lane's drain and puts its postponed retries back into its queues.
     fn restock(&mut self, index: u32, now: Timestamp) {
         let lane = &mut self.lanes[index];
-        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        let before = lane.spilling();
         lane.end_drain();
         self.tell_spilling(index, before);
         self.take_back_postponed(index);

@@ -12,8 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::drain::{DrainPart, IdRange};
-use super::id_timeline::IdTimeline;
+use super::drain::{DrainPart, IdRange, IdTimeline};
 use super::lane::{Order, Overflow};
 use super::timer::Timer;
 use super::window::room;
@@ -189,7 +188,7 @@ impl Scheduler {
     /// The part of a span that the lane's cut does not cover; `None` if it covers all of it. The store's sweep ends the
     /// covered rows in batches, faster than the window could one by one.
     fn above_cut(&self, lane: LaneId, span: IdRange) -> Option<IdRange> {
-        let above = self.cuts.lane_watermark(lane).map(|upto| DeliveryId(upto.plus(1)));
+        let above = self.cuts.cuts.lane_watermark(lane).map(|upto| DeliveryId(upto.plus(1)));
         let from = above.map_or(span.from, |above| above.max(span.from));
         (from < span.below).then_some(IdRange { from, ..span })
     }

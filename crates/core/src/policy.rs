@@ -77,11 +77,6 @@ struct Variant {
 }
 
 impl Policy {
-    /// Checks a spec; the error lists every invalid field.
-    pub fn build(spec: &PolicySpec) -> Result<Self, Vec<BadPolicy>> {
-        spec::build(spec)
-    }
-
     /// The preset with that name, one of [`PRESETS`].
     pub fn preset(name: &str) -> Option<Self> {
         let spec = PolicySpec::preset(name)?;

@@ -31,12 +31,9 @@ impl UnknownPolicy {
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, all) = (echo(&self.name), PRESETS.join(", "));
-        match &self.nearest {
-            Some(nearest) => {
-                write!(f, "there is no policy {name:?}; the nearest is {nearest}, and the presets are {all}")
-            }
-            None => write!(f, "there is no policy {name:?}; the presets are {all}"),
-        }
+        let nearest =
+            self.nearest.as_ref().map(|nearest| format!("the nearest is {nearest}, and ")).unwrap_or_default();
+        write!(f, "there is no policy {name:?}; {nearest}the presets are {all}")
     }
 }
 

@@ -329,14 +329,10 @@ impl<'a> Outlook<'a> {
             Jitter::None => String::new(),
             Jitter::Full => ", each cut at random to anything below".to_owned(),
             Jitter::Equal => ", each cut at random by up to half".to_owned(),
-            Jitter::Decorrelated if self.policy.cap == WAIT_MAX => {
-                ", each drawn at random, up to three times the one before".to_owned()
-            }
             Jitter::Decorrelated => {
-                format!(
-                    ", each drawn at random, up to three times the one before and never above {}",
-                    human(self.policy.cap)
-                )
+                let cap = self.policy.cap;
+                let bound = if cap == WAIT_MAX { String::new() } else { format!(" and never above {}", human(cap)) };
+                format!(", each drawn at random, up to three times the one before{bound}")
             }
             Jitter::Spread(share) => format!(", each give or take {share}"),
             Jitter::Add(share) => format!(", each plus up to {share}"),

@@ -161,28 +161,31 @@ impl fmt::Display for BadPolicy {
 
 impl std::error::Error for BadPolicy {}
 
-/// Reads the whole spec. After an invalid field it continues with a default, so that all errors are collected.
-pub(super) fn build(spec: &PolicySpec) -> Result<Policy, Vec<BadPolicy>> {
-    let mut reader = Reader { spec, wrong: Vec::new(), unused: Vec::new() };
-    let strategy = reader.strategy();
-    let jitter = reader.jitter();
-    let mut policy = Policy {
-        cap: reader.cap(&strategy, jitter),
-        max_attempts: reader.max_attempts(&strategy),
-        window: spec.window.map(|window| reader.bounded("window", window)),
-        retry_after_max: reader.retry_after_max(),
-        tiers: reader.tiers(),
-        breaker: reader.breaker(),
-        strategy,
-        jitter,
-        reach: [Duration::ZERO; 3],
-        unused: reader.unused,
-    };
-    if !reader.wrong.is_empty() {
-        return Err(reader.wrong);
+impl Policy {
+    /// Checks a spec; the error lists every invalid field.
+    pub fn build(spec: &PolicySpec) -> Result<Self, Vec<BadPolicy>> {
+        // After an invalid field the reader continues with a default, so that all errors are collected.
+        let mut reader = Reader { spec, wrong: Vec::new(), unused: Vec::new() };
+        let strategy = reader.strategy();
+        let jitter = reader.jitter();
+        let mut policy = Self {
+            cap: reader.cap(&strategy, jitter),
+            max_attempts: reader.max_attempts(&strategy),
+            window: spec.window.map(|window| reader.bounded("window", window)),
+            retry_after_max: reader.retry_after_max(),
+            tiers: reader.tiers(),
+            breaker: reader.breaker(),
+            strategy,
+            jitter,
+            reach: [Duration::ZERO; 3],
+            unused: reader.unused,
+        };
+        if !reader.wrong.is_empty() {
+            return Err(reader.wrong);
+        }
+        policy.reach = Tier::ALL.map(|tier| policy.latest_start(tier));
+        Ok(policy)
     }
-    policy.reach = Tier::ALL.map(|tier| policy.latest_start(tier));
-    Ok(policy)
 }
 
 struct Reader<'a> {
@@ -539,13 +542,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_below_the_first_wait_is_refused() {
+    fn a_cap_below_the_first_wait_and_a_multiplier_that_shrinks_waits_are_refused() {
         let slow = PolicySpec { base: Some(Duration::from_secs(300)), ..PolicySpec::default() };
         insta::assert_snapshot!(complaints(&slow), @"cap: 1m is below the first wait of 5m; set cap to 5m or more");
-    }
-
-    #[test]
-    fn a_multiplier_that_shrinks_waits_is_refused() {
         for multiplier in [0.0, 0.999, -2.0, 1_000.1, f64::INFINITY, f64::NAN, 1e300] {
             let spec = PolicySpec { multiplier: Some(multiplier), ..PolicySpec::default() };
             assert!(complaints(&spec).starts_with("multiplier: "), "{multiplier}");

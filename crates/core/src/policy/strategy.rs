@@ -80,10 +80,6 @@ mod tests {
         check(&Strategy::Linear { step: base }, &[3_000, 6_000, 9_000]);
         check(&Strategy::Exponential { base, multiplier: times(2.0) }, &[3_000, 6_000, 12_000, 24_000]);
         check(&Strategy::Exponential { base, multiplier: times(1.5) }, &[3_000, 4_500, 6_750, 10_125]);
-    }
-
-    #[test]
-    fn the_last_delay_of_a_list_repeats() {
         let delays = vec![Duration::from_secs(1), Duration::from_secs(5)];
         check(&Strategy::List { delays }, &[1_000, 5_000, 5_000, 5_000]);
     }

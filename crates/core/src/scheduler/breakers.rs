@@ -18,9 +18,7 @@ pub enum BreakerOf {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerShown {
-    /// The lane or the shared gate it belongs to.
     pub of: BreakerOf,
-    /// Whether it is open or half-open, and since when.
     pub standing: BreakerState,
     pub opened: Option<OpenReason>,
     /// How much of the window it holds: deliveries of a lane, or lanes at a shared gate.
@@ -30,9 +28,7 @@ pub struct BreakerShown {
 /// The part of a breaker that is kept over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftBreaker {
-    /// The lane or the shared gate it belongs to.
     pub of: BreakerOf,
-    /// When it opened, and its last hold.
     pub soft: Soft,
 }
 

@@ -17,7 +17,7 @@ use crate::{Cause, CutScope, Delivery, DeliveryId, Key, LaneId, State, Timestamp
 /// The cuts in force, and which of them are not durable yet.
 #[derive(Debug, Default)]
 pub(super) struct CutsInForce {
-    cuts: Cuts,
+    pub(super) cuts: Cuts,
     unrecorded: BTreeMap<CutScope, UnrecordedCut>,
 }
 
@@ -33,11 +33,6 @@ impl CutsInForce {
     /// The cause with which a cut ends this delivery, if one covers it.
     pub(super) fn cause(&self, delivery: &Delivery) -> Option<Cause> {
         self.cuts.cause(delivery)
-    }
-
-    /// Up to which row a cut covers a whole lane.
-    pub(super) fn lane_watermark(&self, lane: LaneId) -> Option<Key> {
-        self.cuts.lane_watermark(lane)
     }
 
     /// Whether a strict lane waits for a cut to become durable.
@@ -144,11 +139,8 @@ impl Scheduler {
 
     /// Ends a delivery whose TTL is over, unless it is in flight, being recorded, or waiting for a receipt.
     pub(super) fn end_over(&mut self, id: DeliveryId, now: Timestamp) -> Option<DeliveryChange> {
-        let item = self.window.get(id)?;
-        if !item.waits()
-            || !item.delivery.expiry.is_over(now)
-            || matches!(item.delivery.state, State::AwaitingAck { .. })
-        {
+        let item = self.window.get(id).filter(|item| item.waits() && item.delivery.expiry.is_over(now))?;
+        if matches!(item.delivery.state, State::AwaitingAck { .. }) {
             return None;
         }
         let end = self.ended_already(&item.delivery, now)?;

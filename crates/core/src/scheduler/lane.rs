@@ -41,7 +41,6 @@ pub enum OnDead {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneSettings {
     pub lane: LaneId,
-    /// The tenant that owns the lane's endpoints.
     pub tenant: TenantId,
     /// Counts the changes of these settings. Older settings that arrive late are ignored.
     pub version: u32,
@@ -51,7 +50,6 @@ pub struct LaneSettings {
     /// Whether the endpoint is disabled: its deliveries wait until it is enabled.
     pub disabled: bool,
     pub order: Order,
-    /// What to do when the first delivery of a strict lane dies.
     pub on_dead: OnDead,
     /// The most attempts in flight at once.
     pub max_in_flight: u16,
@@ -111,7 +109,6 @@ impl LaneSettings {
         self.special.as_ref()?.rate.as_ref()
     }
 
-    /// The daily window in which engagement messages may be sent.
     pub fn off_peak(&self) -> Option<&OffPeak> {
         self.special.as_ref()?.off_peak.as_ref()
     }
@@ -245,6 +242,11 @@ impl Lane {
     /// Whether the store has rows of this queue behind the window; while a backlog drains, fresh ones.
     pub(super) fn is_spilling(&self, tier: Tier) -> bool {
         self.overflow[self.paged_as(tier)].is_spilling()
+    }
+
+    /// [`Self::is_spilling`] of every tier.
+    pub(super) fn spilling(&self) -> [bool; 3] {
+        Tier::ALL.map(|tier| self.is_spilling(tier))
     }
 
     /// Whether rows of any of its queues may be behind the window.

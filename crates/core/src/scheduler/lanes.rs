@@ -16,7 +16,7 @@ use super::Scheduler;
 use super::lane::{Lane, LaneSettings};
 use crate::flow::SharedGate;
 use crate::slots::Slots;
-use crate::{IdMap, LaneId, TenantId, Tier, Timestamp};
+use crate::{IdMap, LaneId, TenantId, Timestamp};
 
 /// The lanes in memory, each under an index that is valid while the lane is there.
 #[derive(Debug, Default)]
@@ -215,13 +215,12 @@ impl Scheduler {
         if lane.settings.as_ref().is_some_and(is_known) {
             return;
         }
-        let before = Tier::ALL.map(|tier| lane.is_spilling(tier));
+        let before = lane.spilling();
         lane.take_over(settings);
         self.tell_spilling(index, before);
         self.enqueue_tiers(index, now);
     }
 
-    /// Whether this lane's settings are known.
     pub fn knows_lane(&self, lane: LaneId) -> bool {
         self.lanes.of(lane).is_some_and(|lane| lane.settings.is_some())
     }
@@ -239,7 +238,6 @@ impl Scheduler {
         self.lanes.of(lane).is_some_and(|lane| lane.settings.is_none())
     }
 
-    /// Drops a lane if it has nothing to do.
     pub fn forget_idle_lane(&mut self, lane: LaneId, now: Timestamp) {
         if let Some(index) = self.lanes.find(lane) {
             self.drop_if_idle(index, now);

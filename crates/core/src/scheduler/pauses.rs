@@ -108,25 +108,21 @@ impl Scheduler {
         wide.or_else(own)
     }
 
-    /// Ends the pause of every lane.
     pub fn resume_all(&mut self, now: Timestamp) {
         self.pauses.all = None;
         self.enqueue_all_lanes(now);
     }
 
-    /// Ends a tenant's pause.
     pub fn resume_tenant(&mut self, tenant: TenantId, now: Timestamp) {
         self.pauses.tenants.remove(&tenant);
         self.enqueue_all_lanes(now);
     }
 
-    /// Ends an origin's pause.
     pub fn resume_origin(&mut self, origin: OriginId, now: Timestamp) {
         self.pauses.origins.remove(&origin);
         self.enqueue_all_lanes(now);
     }
 
-    /// Ends a lane's pause.
     pub fn resume_lane(&mut self, lane: LaneId, now: Timestamp) {
         if let Some(index) = self.lanes.find(lane) {
             let lane = &mut self.lanes[index];

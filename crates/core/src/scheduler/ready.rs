@@ -7,7 +7,6 @@ use std::collections::BinaryHeap;
 /// A delivery's position in its queue: the lowest is sent first.
 pub(super) type Rank = Reverse<u64>;
 
-/// The ranks of ready deliveries.
 #[derive(Debug, Default)]
 pub(super) enum Ready {
     #[default]

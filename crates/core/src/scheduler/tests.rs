@@ -190,7 +190,13 @@ proptest! {
 
 /// A scheduler that knows one lane.
 fn queue(order: Order) -> Scheduler {
-    with_limits(order, Limits::default())
+    knowing([settings(LANE, order)])
+}
+
+fn knowing(lanes: impl IntoIterator<Item = LaneSettings>) -> Scheduler {
+    let mut queue = Scheduler::new(Limits::default());
+    lanes.into_iter().for_each(|lane| set(&mut queue, lane));
+    queue
 }
 
 fn with_limits(order: Order, limits: Limits) -> Scheduler {
@@ -274,25 +280,18 @@ fn hold_of(queue: &Scheduler, now: Timestamp, lane: LaneId, id: u64) -> Hold {
 }
 
 #[test]
-fn a_change_of_spilling_is_reported_once() {
-    let mut queue = queue(Order::Fifo);
-    queue.spilled(LANE, Tier::Engagement, ROW);
-    queue.spilled(LANE, Tier::Engagement, ROW);
-    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
-    let wanted = queue.next_page(NOW).expect("rows are behind the window");
-    queue.paged(NOW, LANE, wanted.tier, IdRange::ALL, false);
-    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, false)]);
-    assert_eq!(queue.take_spilling_changes(), []);
-}
-
-#[test]
-fn a_strict_lane_with_all_rows_in_memory_stops_spilling_in_every_tier() {
-    let mut queue = queue(Order::Strict);
-    queue.spilled(LANE, Tier::Engagement, ROW);
-    assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)]);
-    let wanted = queue.next_page(NOW).expect("rows are behind the window");
-    queue.paged(NOW, LANE, wanted.tier, IdRange::ALL, false);
-    assert!(queue.take_spilling_changes().contains(&(LANE, Tier::Engagement, false)));
+fn a_change_of_spilling_is_reported_once_and_its_end_in_every_tier_that_is_paged_together() {
+    for (order, ends) in [(Order::Fifo, &[Tier::Engagement][..]), (Order::Strict, &Tier::ALL[..])] {
+        let mut queue = queue(order);
+        queue.spilled(LANE, Tier::Engagement, ROW);
+        queue.spilled(LANE, Tier::Engagement, ROW);
+        assert_eq!(queue.take_spilling_changes(), [(LANE, Tier::Engagement, true)], "{order:?}");
+        let wanted = queue.next_page(NOW).expect("rows are behind the window");
+        queue.paged(NOW, LANE, wanted.tier, IdRange::ALL, false);
+        let ended: Vec<_> = ends.iter().map(|tier| (LANE, *tier, false)).collect();
+        assert_eq!(queue.take_spilling_changes(), ended, "{order:?}");
+        assert_eq!(queue.take_spilling_changes(), []);
+    }
 }
 
 #[test]
@@ -402,8 +401,7 @@ fn a_dead_delivery_pauses_only_a_strict_lane_set_to_hold() {
     for (order, on_dead, pauses) in
         [(Order::Strict, OnDead::Hold, true), (Order::Strict, OnDead::Skip, false), (Order::Fifo, OnDead::Hold, false)]
     {
-        let mut queue = Scheduler::new(Limits::default());
-        set(&mut queue, LaneSettings { on_dead, ..settings(LANE, order) });
+        let mut queue = knowing([LaneSettings { on_dead, ..settings(LANE, order) }]);
         queue.admit(NOW, delivery(1), RowIndex::Spilled);
         send(&mut queue, NOW);
         let record = settle(&mut queue, NOW, 1, &Verdict::of(Cause::NotFound));

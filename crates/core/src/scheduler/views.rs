@@ -10,7 +10,7 @@ use super::{BreakerOf, Scheduler, Stage};
 use crate::flow::SharedGate;
 use crate::flow::breaker::BreakerState;
 use crate::named::named;
-use crate::{DeliveryId, Hold, LaneId, Phase, State, Tier, Timestamp, Why};
+use crate::{DeliveryId, Hold, LaneId, Phase, State, Timestamp, Why};
 
 /// Whether a delivery waits, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +92,8 @@ impl Scheduler {
         if lane.speed() == Speed::Slow && !self.has_room_for_slow() {
             return Hold { why: Why::Concurrency, until: None };
         }
-        if let Some(destination) = lane
-            .destination
-            .as_ref()
-            .filter(|destination| destination.is_postponed(delivery.tier, lane.ranked(delivery.id)))
+        if let Some(destination) = &lane.destination
+            && destination.postponed[delivery.tier.index()].contains(lane.ranked(delivery.id))
         {
             return Hold { why: Why::RetryBudget, until: destination.budget.next_at(now) };
         }
@@ -125,7 +123,7 @@ impl Scheduler {
                 .lanes
                 .slots
                 .iter()
-                .map(|lane| Tier::ALL.iter().filter(|tier| lane.is_spilling(**tier)).count() as u64)
+                .map(|lane| lane.spilling().into_iter().filter(|is| *is).count() as u64)
                 .sum(),
             trips: self.shared.trips,
             paused: self.pauses.all(now),

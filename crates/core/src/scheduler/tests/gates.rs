@@ -202,8 +202,7 @@ fn a_reset_before_a_lane_s_settings_are_known_does_not_divide_a_strict_lane() {
 
 #[test]
 fn a_lane_keeps_its_rate_although_sends_are_put_back() {
-    let mut queue = queue(Order::Fifo);
-    set(&mut queue, ten_a_second());
+    let mut queue = knowing([ten_a_second()]);
     admit_all(&mut queue, 0..100);
     let mut times = Vec::new();
     let mut now = NOW;
@@ -226,8 +225,7 @@ fn a_lane_keeps_its_rate_although_sends_are_put_back() {
 
 #[test]
 fn a_token_given_back_late_is_lost() {
-    let mut queue = queue(Order::Fifo);
-    set(&mut queue, ten_a_second());
+    let mut queue = knowing([ten_a_second()]);
     admit_all(&mut queue, 0..10);
     let unsent = send(&mut queue, NOW).expect("the first may be sent");
     let later = NOW + Duration::from_millis(100);

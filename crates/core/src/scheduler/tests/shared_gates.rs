@@ -6,9 +6,8 @@ use crate::id::RegionId;
 
 #[test]
 fn endpoints_of_one_host_stop_together_once_two_of_them_failed() {
-    let mut queue = Scheduler::new(Limits::default());
     let (lanes, host) = ([1, 2, 3].map(LaneId::from_raw), OriginId::of("https://example.com"));
-    lanes.iter().for_each(|lane| set(&mut queue, at_origin(*lane, host)));
+    let mut queue = knowing(lanes.map(|lane| at_origin(lane, host)));
     for id in 0..60 {
         admit(&mut queue, &delivery_in(lanes[usize::try_from(id % 2).expect("0 or 1")], id));
     }
@@ -130,10 +129,7 @@ fn a_refused_credential_holds_all_its_lanes_until_it_is_replaced() {
 
 #[test]
 fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
-    let mut queue = Scheduler::new(Limits::default());
-    for lane in [1, 2] {
-        set(&mut queue, with_credential(LaneId::from_raw(lane), CREDENTIAL));
-    }
+    let mut queue = knowing([1, 2].map(|lane| with_credential(LaneId::from_raw(lane), CREDENTIAL)));
     set(&mut queue, settings(LaneId::from_raw(3), Order::Fifo));
     admit(&mut queue, &delivery_in(LaneId::from_raw(1), 10));
     let first = send(&mut queue, NOW).expect("nothing holds it");
@@ -154,8 +150,7 @@ fn retry_after_of_credential_scope_holds_every_lane_of_the_credential() {
 
 #[test]
 fn retry_after_holds_the_credential_that_was_used_not_the_one_that_replaced_it() {
-    let mut queue = Scheduler::new(Limits::default());
-    set(&mut queue, with_credential(LANE, CREDENTIAL));
+    let mut queue = knowing([with_credential(LANE, CREDENTIAL)]);
     admit(&mut queue, &delivery(1));
     let first = send(&mut queue, NOW).expect("nothing holds it");
     set(&mut queue, with_credential(LANE, CredentialId::from_raw(10)));
@@ -194,8 +189,7 @@ fn overload_of_one_credential_does_not_count_against_its_host_or_provider() {
 fn later_retry_after_never_shortens_the_hold_of_a_credential() {
     let asked = |wait| Verdict { scope: VerdictScope::Credential, ..asking(seconds(wait)) };
     for (first, second) in [(REJECTED, asked(5)), (asked(600), asked(5))] {
-        let mut queue = Scheduler::new(Limits::default());
-        set(&mut queue, with_credential(LANE, CREDENTIAL));
+        let mut queue = knowing([with_credential(LANE, CREDENTIAL)]);
         admit_all(&mut queue, [1, 2]);
         let flights = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|sent| sent.expect("nothing holds them"));
         for (id, verdict) in flights.iter().zip([first, second]) {
@@ -224,8 +218,7 @@ fn probes_that_are_asked_to_slow_down_do_not_end_the_hold_of_a_credential() {
 fn restart_probes_after_a_credentials_retry_after_and_keeps_a_refused_credential_held() {
     let asked = Verdict { scope: VerdictScope::Credential, ..asking(seconds(60)) };
     for (verdict, goes_on) in [(asked, true), (REJECTED, false)] {
-        let mut before = Scheduler::new(Limits::default());
-        set(&mut before, with_credential(LANE, CREDENTIAL));
+        let mut before = knowing([with_credential(LANE, CREDENTIAL)]);
         admit(&mut before, &delivery(1));
         send(&mut before, NOW).expect("nothing holds it");
         before.settle(NOW, ROLL, DeliveryId::from_raw(1), &verdict, false);

@@ -27,11 +27,8 @@ fn every(wait: u64, attempts: Option<u64>) -> Arc<Policy> {
 
 /// Two lanes of one host, 60 deliveries, and answers that open the host's breaker and no lane's.
 fn broken_host() -> (Scheduler, LaneSettings) {
-    let mut queue = Scheduler::new(Limits::default());
     let third = at_origin(LaneId::from_raw(3), OriginId::of("https://example.com"));
-    for lane in 1..=3 {
-        set(&mut queue, LaneSettings { lane: LaneId::from_raw(lane), ..third.clone() });
-    }
+    let mut queue = knowing((1..=3).map(|lane| LaneSettings { lane: LaneId::from_raw(lane), ..third.clone() }));
     for id in 0..60 {
         admit(&mut queue, &delivery_in(LaneId::from_raw(1 + id % 2), id));
     }
@@ -107,8 +104,7 @@ fn a_probe_is_counted_although_its_endpoint_moved_to_another_host() {
 
 #[test]
 fn retries_that_wait_do_not_keep_fresh_messages_out() {
-    let mut queue = queue(Order::Fifo);
-    set(&mut queue, LaneSettings { policy: every(1_800, None), ..settings(LANE, Order::Fifo) });
+    let mut queue = knowing([LaneSettings { policy: every(1_800, None), ..settings(LANE, Order::Fifo) }]);
     for id in 1..=2_000 {
         assert_eq!(admit(&mut queue, &delivery(id)), Admission::Taken, "{} in the window", queue.len());
         if let Some(sent) = send(&mut queue, NOW) {
@@ -119,8 +115,7 @@ fn retries_that_wait_do_not_keep_fresh_messages_out() {
 
 #[test]
 fn a_recovery_with_nothing_left_to_send_is_dropped_and_sets_no_timers() {
-    let mut queue = queue(Order::Fifo);
-    set(&mut queue, LaneSettings { policy: every(2, Some(1)), ..settings(LANE, Order::Fifo) });
+    let mut queue = knowing([LaneSettings { policy: every(2, Some(1)), ..settings(LANE, Order::Fifo) }]);
     admit_all(&mut queue, 1..=13);
     assert_eq!(exchange(&mut queue, NOW, &REFUSED, 10).len(), 10);
     let (sent, wakes) = run(&mut queue, NOW, at(86_400), &OK);
@@ -144,8 +139,7 @@ fn a_credential_that_an_operator_resets_is_probed_and_sends_again() {
 
 #[test]
 fn a_late_refusal_does_not_hold_a_credential_that_was_replaced_since() {
-    let mut queue = queue(Order::Fifo);
-    set(&mut queue, with_credential(LANE, CREDENTIAL));
+    let mut queue = knowing([with_credential(LANE, CREDENTIAL)]);
     admit_all(&mut queue, 1..=5);
     let both = [send(&mut queue, NOW), send(&mut queue, NOW)].map(|id| DeliveryId::from_raw(id.expect("both are due")));
     queue.settle(at(1), ROLL, both[0], &REJECTED, false);

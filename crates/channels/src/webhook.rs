@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// The verdict on an answer with these values of one header.
-    fn judged_with(status: u16, name: HeaderName, values: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
+    fn judged_with(status: u16, name: &HeaderName, values: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
         let headers = values.iter().map(|value| (name.clone(), HeaderValue::from_static(value)));
         let mut table = Overrides::default();
         overrides.iter().for_each(|(status, class)| table.add(status, class).expect("a valid override"));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn judged(status: u16, retry_after: &[&'static str], overrides: &[(&str, &str)]) -> Verdict {
-        judged_with(status, RETRY_AFTER, retry_after, overrides)
+        judged_with(status, &RETRY_AFTER, retry_after, overrides)
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_receiver_may_end_a_message_or_its_endpoint_with_its_answer() {
         let judged = |status, asks: &'static str, overrides: &[(&str, &str)]| {
-            let verdict = judged_with(status, ASKS, &[asks], overrides);
+            let verdict = judged_with(status, &ASKS, &[asks], overrides);
             (verdict.class, verdict.cause)
         };
         assert_eq!(judged(503, "abort-message", &[]), (Class::Dead, Cause::Aborted));

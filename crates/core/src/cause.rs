@@ -127,7 +127,6 @@ causes! {
 }
 
 impl Cause {
-    /// The cause's row of the table.
     pub const fn entry(self) -> &'static CauseEntry {
         &Self::ALL[self as usize]
     }
@@ -159,11 +158,8 @@ mod tests {
     fn causes_are_in_table_order_and_have_unique_codes() {
         for (index, entry) in Cause::ALL.iter().enumerate() {
             assert_eq!(entry.cause as usize, index, "{} is out of place", entry.code);
-            assert!(
-                Cause::ALL[..index].iter().all(|earlier| earlier.code != entry.code),
-                "{} is in the table twice",
-                entry.code
-            );
+            let is_new = Cause::ALL[..index].iter().all(|earlier| earlier.code != entry.code);
+            assert!(is_new, "{} is in the table twice", entry.code);
         }
     }
 }

@@ -119,18 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn transient_statuses_are_retried() {
+    fn transient_statuses_are_retried_and_other_client_errors_and_redirects_are_not() {
         check(&[408, 429, 500, 501, 502, 503, 504, 505, 511, 599], Class::Retry);
-    }
-
-    #[test]
-    fn client_errors_and_redirects_are_never_retried() {
         check(&[400, 401, 402, 403, 404, 405, 406, 407, 409, 411, 412, 414, 415, 418, 422, 425, 451, 499], Class::Dead);
         check(&[300, 301, 302, 303, 304, 307, 308], Class::Dead);
-    }
-
-    #[test]
-    fn gone_and_too_large_have_classes_of_their_own() {
         check(&[410], Class::Gone);
         check(&[413], Class::TooLarge);
     }

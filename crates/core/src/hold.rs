@@ -41,7 +41,6 @@ named! {
 /// A reason to wait, and its end. Waiting costs no attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// The reason, as the API shows it.
     pub why: Why,
     /// When the hold ends; `None` if it lasts until an operator, an owner or an event ends it.
     pub until: Option<Timestamp>,

@@ -45,7 +45,6 @@ impl Key {
         Self(raw)
     }
 
-    /// The key as it is stored.
     pub const fn raw(self) -> u64 {
         self.0
     }
@@ -76,7 +75,6 @@ macro_rules! ids {
                 Self(Key::from_raw(raw))
             }
 
-            /// The id as it is stored.
             pub const fn raw(self) -> u64 {
                 self.0.raw()
             }
@@ -133,7 +131,6 @@ impl OriginId {
         }
     }
 
-    /// The id as it is stored.
     pub const fn raw(self) -> u64 {
         self.0.get()
     }

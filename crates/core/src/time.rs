@@ -12,12 +12,10 @@ impl Timestamp {
     /// The latest time there is: no due time is later.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// The instant `ms` milliseconds after the Unix epoch.
     pub const fn from_millis(ms: i64) -> Self {
         Self(ms)
     }
 
-    /// Milliseconds since the Unix epoch.
     pub const fn as_millis(self) -> i64 {
         self.0
     }

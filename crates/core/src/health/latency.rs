@@ -111,19 +111,12 @@ mod tests {
         check(&mixed, 99, 2_048, 4_096);
         check(&of(&[(1, 0)]), 50, 0, 2);
         check(&of(&[(100, 40_000), (100, 900_000)]), 99, 32_768, 65_536);
-    }
+        assert_eq!(Latency::default().percentile(NOW, 50), None, "without answers");
 
-    #[test]
-    fn percentiles_grow_along_an_even_spread() {
         let even = of(&(1..=1_000).map(|took| (1, took)).collect::<Vec<_>>());
         for percent in (10..=100).step_by(10) {
             check(&even, percent, percent * 10 * 9 / 10, percent * 10 * 11 / 10);
         }
-    }
-
-    #[test]
-    fn without_answers_there_is_no_percentile() {
-        assert_eq!(Latency::default().percentile(NOW, 50), None);
     }
 
     #[test]

@@ -40,8 +40,8 @@ struct Toy;
 impl Channel for Toy {
     fn request(&self, outgoing: &Outgoing<'_>, _now: Timestamp) -> Result<ChannelRequest, Unsendable> {
         let mut ours = Fields::with_capacity(64);
-        ours.push(&http::HeaderName::from_static("toy-attempt"), &outgoing.attempt.to_string())
-            .expect("a number is printable");
+        let name = http::HeaderName::from_static("toy-attempt");
+        assert!(ours.push(&name, &outgoing.attempt.to_string()), "a number is printable");
         Ok(ChannelRequest { ours, body: Bytes::from(outgoing.body.to_ascii_uppercase()), ..ChannelRequest::default() })
     }
 

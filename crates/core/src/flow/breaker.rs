@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::time::millis_up;
 use crate::{EndpointId, Roll, Timestamp};
 
-use window::{AnswerKind, AnswerWindow};
+use window::AnswerWindow;
 
 pub use signal::Signal;
 pub use window::{ENDPOINTS_MAX, WINDOW};
@@ -83,16 +83,13 @@ impl BreakerRule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Every request may be sent.
     Closed,
-    /// No request may be sent.
     Open {
         /// When the first probe may be sent; `None` if the breaker must be closed or reset by a call.
         until: Option<Timestamp>,
         /// When it opened; failed probes do not change this.
         since: Timestamp,
     },
-    /// One probe at a time may be sent.
     HalfOpen {
         /// How many probes in a row succeeded.
         successes: u8,
@@ -133,7 +130,6 @@ pub struct BreakerAnswer {
     /// The generation of the request's [`Pass`].
     pub generation: u32,
     pub endpoint: EndpointId,
-    /// What the answer means for the destination's health.
     pub signal: Signal,
     /// Whether deliveries wait for the destination: a hold is then at most [`HOLD_MAX_WAITED`].
     pub messages_wait: bool,
@@ -403,15 +399,14 @@ impl Breaker {
         failed_in_a_row: u16,
         answer: BreakerAnswer,
     ) -> Option<OpenReason> {
+        self.window.count(now, answer.signal, answer.endpoint);
         match answer.signal {
             Signal::Neutral => None,
             Signal::Success => {
-                self.window.count(now, AnswerKind::Success, answer.endpoint);
                 self.state = State::Closed { failed_in_a_row: 0 };
                 None
             }
             Signal::Failure => {
-                self.window.count(now, AnswerKind::Failure, answer.endpoint);
                 let failed_in_a_row = if rule.in_a_row == 0 { 0 } else { failed_in_a_row.saturating_add(1) };
                 self.state = State::Closed { failed_in_a_row };
                 if rule.in_a_row > 0 && failed_in_a_row >= rule.in_a_row {
@@ -426,7 +421,6 @@ impl Breaker {
                 opens.then(|| OpenReason::Share { milli: shown(share), of: shown(of) })
             }
             Signal::Overload => {
-                self.window.count(now, AnswerKind::Overload, answer.endpoint);
                 let seen = self.window.at(now);
                 let share = milli(seen.overloads, seen.answers());
                 let opens = share >= OVERLOADED_MILLI

@@ -290,11 +290,8 @@ mod tests {
         assert_eq!(bucket.take(&limit, at(40)), Err(at(140)));
         assert_eq!(bucket.take(&limit, at(139)), Err(at(140)));
         assert_eq!(bucket.take(&limit, at(140)), Ok(()));
-    }
 
-    #[test]
-    fn next_at_is_right_after_a_clock_set_back_once_caught_up() {
-        let limit = Rate::per_second(10);
+        // `next_at` is right once the bucket has caught up.
         let mut bucket = Bucket::holding(0, at(HOUR));
         bucket.catch_up(&limit, at(40));
         assert_eq!(bucket.next_at(&limit, at(40)), Some(at(140)));

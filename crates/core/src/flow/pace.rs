@@ -174,12 +174,9 @@ fn of(value: u64, (times, over): (u64, u64)) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::seconds;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-
-    fn seconds(count: u64) -> Duration {
-        Duration::from_secs(count)
-    }
 
     #[test]
     fn a_recovery_grows_quickly_to_the_ceiling_and_slowly_above_it() {

@@ -2,7 +2,7 @@
 
 use crate::{Cause, Class, Verdict, VerdictScope};
 
-/// What an outcome means for the destination's health.
+/// What an outcome means for the destination's health. All but the last are also indexes of the window's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// It works.
@@ -19,23 +19,18 @@ pub enum Signal {
 impl Signal {
     /// The signal for gates that lanes share. The class decides, so an endpoint's override of a status applies.
     pub fn of(verdict: &Verdict) -> Self {
+        use Class::{Credential, Dead, Decided, Delivered, Gone, Limited, Ours, Retry, TooLarge};
         match verdict.class {
-            Class::Delivered => Self::Success,
+            Delivered => Self::Success,
             // The provider is healthy; one of its endpoints, or what one credential may send, is not.
             _ if verdict.scope != VerdictScope::Lane => Self::Neutral,
-            Class::Retry => match verdict.cause {
+            Retry => match verdict.cause {
                 Cause::TooManyRequests | Cause::Unavailable => Self::Overload,
                 // The receiver accepted the request; only the receipt is missing.
                 Cause::AckTimeout => Self::Neutral,
                 _ => Self::Failure,
             },
-            Class::Limited
-            | Class::Dead
-            | Class::Gone
-            | Class::TooLarge
-            | Class::Credential
-            | Class::Ours
-            | Class::Decided => Self::Neutral,
+            Limited | Dead | Gone | TooLarge | Credential | Ours | Decided => Self::Neutral,
         }
     }
 

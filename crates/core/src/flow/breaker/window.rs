@@ -6,6 +6,7 @@
 use std::array;
 use std::time::Duration;
 
+use super::Signal;
 use crate::{EndpointId, Timestamp};
 
 pub const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
@@ -14,15 +15,8 @@ pub const ENDPOINTS_MAX: u8 = 5;
 
 const SECONDS: u8 = 30;
 
-/// What is counted; also the index in a bucket.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum AnswerKind {
-    Success,
-    Failure,
-    Overload,
-}
-
-/// Counts of one second, by [`AnswerKind`]. They saturate: further answers of that second are not counted.
+/// Counts of one second, by [`Signal`] without the neutral one. They saturate: further answers of that second are not
+/// counted.
 type Bucket = [u16; 3];
 
 #[derive(Clone, Debug, Default)]
@@ -57,18 +51,22 @@ impl WindowCounts {
 }
 
 impl AnswerWindow {
-    pub(super) fn count(&mut self, now: Timestamp, what: AnswerKind, endpoint: EndpointId) {
+    /// Counts an answer, unless it is neutral.
+    pub(super) fn count(&mut self, now: Timestamp, signal: Signal, endpoint: EndpointId) {
+        if signal == Signal::Neutral {
+            return;
+        }
         self.advance(now);
         let slot = slot(self.newest);
-        let count = &mut self.buckets[usize::from(slot)][what as usize];
+        let count = &mut self.buckets[usize::from(slot)][signal as usize];
         if let Some(more) = count.checked_add(1) {
             *count = more;
-            self.sums[what as usize] += 1;
+            self.sums[signal as usize] += 1;
         }
-        match what {
-            AnswerKind::Success => {}
-            AnswerKind::Failure => self.failed.note(endpoint, slot),
-            AnswerKind::Overload => self.overloaded.note(endpoint, slot),
+        match signal {
+            Signal::Failure => self.failed.note(endpoint, slot),
+            Signal::Overload => self.overloaded.note(endpoint, slot),
+            Signal::Success | Signal::Neutral => {}
         }
     }
 

@@ -26,6 +26,10 @@ impl Timestamp {
     }
 }
 
+pub(crate) const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
 /// A duration in whole milliseconds, rounded up: a wait is never shorter than what was asked for.
 pub fn millis_up(duration: Duration) -> i64 {
     let ms = duration.as_nanos().div_ceil(1_000_000);

@@ -78,7 +78,7 @@ impl Scheduler {
         self.lanes.breaker_closed(id);
         self.sort_ready(index);
         for retry in retries {
-            self.make_due(retry, now);
+            self.retry_now(now, retry);
         }
         self.stand_in_line(index);
         self.enqueue_tiers(index, now);
@@ -150,18 +150,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes a waiting retry due now.
-    fn make_due(&mut self, id: DeliveryId, now: Timestamp) {
-        let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };
-        if let State::Retry { due, cause } = item.delivery.state
-            && due > now
-        {
-            item.delivery.state = State::Retry { due: now, cause };
-            self.due(id, now);
-        }
-    }
-
-    /// Makes a waiting delivery due now, at its owner's request. Gates and holds of its lane still apply; a wait that
+    /// Makes a waiting delivery due now, at its owner's request or for the recovery of its destination. Gates and holds of its lane still apply; a wait that
     /// its endpoint asked for this delivery alone ends. Nothing is written: the row keeps its due time.
     pub fn retry_now(&mut self, now: Timestamp, id: DeliveryId) {
         let Some(item) = self.window.get_mut(id).filter(|item| item.stage == Stage::Waiting) else { return };

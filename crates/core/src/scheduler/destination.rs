@@ -90,10 +90,7 @@ impl DestinationState {
             }
             LetsThrough::All | LetsThrough::Probe => {}
         }
-        let limited = match (settings.rate(), &self.bucket) {
-            (Some(rate), Some(bucket)) => bucket.next_at(rate, now),
-            _ => None,
-        };
+        let limited = settings.rate().zip(self.bucket.as_ref()).and_then(|(rate, bucket)| bucket.next_at(rate, now));
         let paced = self.pace.as_ref().and_then(|pace| pace.next_at(now));
         limited.max(paced).map(|at| LaneBlock::until(Why::RateLimit, at))
     }
@@ -200,10 +197,8 @@ impl DestinationState {
 
     /// Whether the destination may be dropped.
     pub(super) fn is_over(&self, settings: Option<&LaneSettings>, now: Timestamp) -> bool {
-        let owes = match (settings.and_then(LaneSettings::rate), &self.bucket) {
-            (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
-            _ => false,
-        };
+        let limit = settings.and_then(LaneSettings::rate).zip(self.bucket.as_ref());
+        let owes = limit.is_some_and(|(rate, bucket)| !bucket.is_full(rate, now));
         now.since(self.used) >= self.kept(now) && !owes && self.drain.is_none()
     }
 

@@ -138,10 +138,8 @@ impl Drain {
         self.ready[usize::from(step)][tier.index()].len()
     }
 
-    pub(super) fn take_ready(&mut self, tier: Tier, into: &mut Vec<Rank>) {
-        for part in &mut self.ready {
-            into.extend(part[tier.index()].take());
-        }
+    pub(super) fn take_ready(&mut self, tier: Tier) -> impl Iterator<Item = Rank> {
+        self.ready.iter_mut().flat_map(move |part| part[tier.index()].take())
     }
 
     pub(super) fn overflow(&mut self, step: u8, tier: usize) -> &mut Overflow {

@@ -230,12 +230,10 @@ impl Lane {
     /// What is behind one of its queues.
     pub(super) fn overflow(&mut self, part: DrainPart, tier: Tier) -> &mut Overflow {
         let at = self.paged_as(tier);
-        match self.destination.as_mut().and_then(|destination| destination.drain.as_mut()) {
-            Some(drain) => match part {
-                DrainPart::Fresh => &mut self.overflow[at],
-                DrainPart::Waited(step) => drain.overflow(step, at),
-            },
-            None => &mut self.overflow[at],
+        let drain = self.destination.as_mut().and_then(|destination| destination.drain.as_mut());
+        match (drain, part) {
+            (Some(drain), DrainPart::Waited(step)) => drain.overflow(step, at),
+            _ => &mut self.overflow[at],
         }
     }
 
@@ -400,7 +398,7 @@ impl Lane {
     pub(super) fn take_ready(&mut self, tier: Tier) -> Vec<DeliveryId> {
         let mut taken = self.ready[tier.index()].take();
         if let Some(drain) = self.drain_mut() {
-            drain.take_ready(tier, &mut taken);
+            taken.extend(drain.take_ready(tier));
         }
         taken.sort_unstable_by(|a, b| b.cmp(a));
         taken.into_iter().map(|Reverse(rank)| DeliveryId::from_raw(self.rank(rank))).collect()
@@ -459,19 +457,13 @@ impl Lane {
 
     /// Ends the drain: its deliveries join the lane's own queues.
     pub(super) fn end_drain(&mut self) {
-        if self.drain().is_none() {
-            return;
-        }
         if self.drain().is_some_and(|drain| !drain.is_empty()) {
             self.regroup();
         }
-        let Some(mut drain) = self.destination.as_mut().and_then(|destination| destination.drain.take()) else {
-            return;
-        };
+        let drain = self.destination.as_mut().and_then(|destination| destination.drain.take());
+        let Some(mut drain) = drain else { return };
         for tier in Tier::ALL {
-            let mut taken = Vec::new();
-            drain.take_ready(tier, &mut taken);
-            self.ready[tier.index()].extend(taken);
+            self.ready[tier.index()].extend(drain.take_ready(tier));
         }
     }
 

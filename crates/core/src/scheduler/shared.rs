@@ -83,9 +83,8 @@ impl Shared {
             return Some(LaneBlock { hold: Hold { why: why(gate), until }, unblocked_by });
         }
         let (rate, bucket) = (self.settings.rate.as_ref()?, self.bucket.as_ref()?);
-        bucket
-            .next_at(rate, now)
-            .map(|at| LaneBlock { hold: Hold { why: Why::RateLimit, until: Some(at) }, unblocked_by })
+        let until = Some(bucket.next_at(rate, now)?);
+        Some(LaneBlock { hold: Hold { why: Why::RateLimit, until }, unblocked_by })
     }
 }
 

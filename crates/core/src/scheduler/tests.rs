@@ -18,6 +18,7 @@ use crate::flow::breaker::BreakerState;
 use crate::flow::{Protection, SharedGate};
 use crate::id::CredentialId;
 use crate::policy::PolicySpec;
+use crate::time::seconds;
 use crate::{
     Cause, Compact, CutScope, Delivery, EndpointId, Expiry, Hold, Key, LaneId, OriginId, Policy, TenantId, Why,
 };
@@ -32,10 +33,6 @@ const CREDENTIAL: CredentialId = CredentialId::from_raw(9);
 const OK: Verdict = Verdict::of(Cause::Ok);
 const REFUSED: Verdict = Verdict::of(Cause::ConnectRefused);
 const REJECTED: Verdict = Verdict::of(Cause::CredentialRejected);
-
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
 
 fn at(seconds_in: u64) -> Timestamp {
     NOW + seconds(seconds_in)

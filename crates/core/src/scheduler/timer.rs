@@ -59,10 +59,7 @@ impl Timers {
 
     /// Takes the earliest timer that has fired by `now`.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<Timer> {
-        let Reverse((at, _)) = self.heap.peek()?;
-        if *at > now {
-            return None;
-        }
+        self.heap.peek().filter(|Reverse((at, _))| *at <= now)?;
         self.heap.pop().map(|Reverse((_, timer))| timer)
     }
 

@@ -137,6 +137,12 @@ struct Tenant {
     rings: [[Ring; 2]; 3],
 }
 
+impl Tenant {
+    fn limit(&self) -> Option<(&Rate, &Bucket)> {
+        self.settings.rate.as_ref().zip(self.bucket.as_ref())
+    }
+}
+
 /// A tenant's part of one line.
 #[derive(Debug, Default)]
 struct Ring {
@@ -281,10 +287,7 @@ impl Turns {
     /// Whether a tenant is at its cap of slots or out of tokens. If so, it leaves all lines.
     fn is_kept_back(&mut self, index: u32, cap: u32, now: Timestamp) -> bool {
         let tenant = self.tenant_mut(index);
-        let empty_until = match (&tenant.settings.rate, &tenant.bucket) {
-            (Some(rate), Some(bucket)) => bucket.next_at(rate, now),
-            _ => None,
-        };
+        let empty_until = tenant.limit().and_then(|(rate, bucket)| bucket.next_at(rate, now));
         let why = if tenant.in_flight >= cap {
             Why::Concurrency
         } else if let Some(at) = empty_until {
@@ -378,10 +381,8 @@ impl Turns {
     /// What blocks a whole tenant from sending.
     pub(super) fn holding(&self, tenant: TenantId, now: Timestamp) -> Option<Hold> {
         let tenant = self.tenants.get(*self.index.get(&tenant)?)?;
-        let until = match (&tenant.settings.rate, &tenant.bucket) {
-            (Some(rate), Some(bucket)) if tenant.blocked == Some(Why::RateLimit) => bucket.next_at(rate, now),
-            _ => None,
-        };
+        let limit = tenant.limit().filter(|_| tenant.blocked == Some(Why::RateLimit));
+        let until = limit.and_then(|(rate, bucket)| bucket.next_at(rate, now));
         tenant.blocked.map(|why| Hold { why, until })
     }
 
@@ -456,10 +457,7 @@ impl Turns {
         self.looked_at = (self.looked_at + 1) % self.tenants.bound().max(1);
         let Some(tenant) = self.tenants.get(self.looked_at) else { return };
         let waits = tenant.rings.iter().flatten().any(|ring| !ring.lanes.is_empty());
-        let owes = match (&tenant.settings.rate, &tenant.bucket) {
-            (Some(rate), Some(bucket)) => !bucket.is_full(rate, now),
-            _ => false,
-        };
+        let owes = tenant.limit().is_some_and(|(rate, bucket)| !bucket.is_full(rate, now));
         if tenant.in_flight > 0 || waits || owes || now.since(tenant.last_sent) < PRESENT {
             return;
         }

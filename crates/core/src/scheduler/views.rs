@@ -74,9 +74,7 @@ pub struct SchedulerFigures {
 impl Scheduler {
     /// Why a delivery waits. `lane` and `state` are those of its row, for a delivery that is not in the window.
     pub fn explain(&self, now: Timestamp, id: DeliveryId, lane: LaneId, state: State) -> Explained {
-        let Some(item) = self.window.get(id) else {
-            return Explained::Waits(self.explain_row(now, lane, state));
-        };
+        let Some(item) = self.window.get(id) else { return Explained::Waits(self.explain_row(now, lane, state)) };
         Explained::Waits(match item.stage {
             Stage::InFlight | Stage::Recording => return Explained::UnderWay,
             Stage::Waiting => until_due(item.delivery.state, Some(&self.lanes[item.lane]), now),

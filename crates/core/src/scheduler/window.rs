@@ -182,7 +182,6 @@ impl Index<DeliveryId> for Window {
 /// The result of [`Scheduler::admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The delivery is now in the window.
     Taken,
     /// It was in the window already.
     Known,

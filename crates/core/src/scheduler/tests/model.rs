@@ -242,10 +242,8 @@ impl SchedulerModel {
                 self.rows[at].at = At::Store;
             }
             AfterRecord::Waits => {
-                assert!(
-                    ends.is_none() && (due <= self.now + HORIZON || record.place == RowIndex::Spilled),
-                    "{id} waits"
-                );
+                let stays = due <= self.now + HORIZON || record.place == RowIndex::Spilled;
+                assert!(ends.is_none() && stays, "{id} waits");
                 self.rows[at].at = At::Waits;
             }
             AfterRecord::Ended => panic!("{id} has not ended"),

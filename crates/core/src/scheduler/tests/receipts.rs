@@ -17,10 +17,8 @@ fn a_receipt_before_a_put_back_counts_only_if_an_attempt_was_made() {
             assert!(matches!(&pick, Some(Pick::Record(record)) if arrived(record)), "{pick:?}");
         } else {
             assert!(matches!(pick, Some(Pick::Send(_))), "no receiver can have it: {pick:?}");
-            assert_eq!(
-                settle(&mut queue, NOW, 2, &Verdict::of(Cause::InternalError)).delivery.state.phase().name(),
-                "retry"
-            );
+            let record = settle(&mut queue, NOW, 2, &Verdict::of(Cause::InternalError));
+            assert_eq!(record.delivery.state.phase().name(), "retry");
         }
     }
 }

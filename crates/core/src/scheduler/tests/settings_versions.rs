@@ -7,34 +7,24 @@ fn version(version: u32, disabled: bool) -> Arc<LaneSettings> {
 }
 
 #[test]
-fn older_settings_are_ignored_after_their_lane_was_dropped() {
-    let mut queue = Scheduler::new(Limits::default());
-    queue.tell_lane(NOW, &version(1, true));
-    queue.forget_idle_lane(LANE, NOW);
-    assert!(!queue.knows_lane(LANE), "an idle lane is dropped");
-    queue.set_lane(NOW, &version(0, false));
-    assert_eq!(queue.admit(NOW, delivery(1), RowIndex::Ready), Admission::Taken);
-    assert!(queue.lacks_settings(LANE), "they must be read from the store");
-    assert_eq!(queue.next(NOW, ROLL), None, "nothing is sent without settings");
-    queue.tell_lane(NOW, &version(0, false));
-    assert!(queue.lacks_settings(LANE), "a read from before the change is as old");
-    queue.tell_lane(NOW, &version(1, true));
-    assert_eq!(queue.next(NOW, ROLL), None, "it is disabled");
-    queue.tell_lane(NOW, &version(2, false));
-    assert!(matches!(queue.next(NOW, ROLL), Some(Pick::Send(_))));
-}
-
-#[test]
-fn settings_with_older_rules_are_ignored_after_their_lane_was_dropped() {
-    let mut queue = Scheduler::new(Limits::default());
+fn settings_of_an_older_version_or_older_rules_are_ignored_after_their_lane_was_dropped() {
     let ruled = |rules, disabled| Arc::new(LaneSettings { rules, ..(*version(1, disabled)).clone() });
-    queue.tell_lane(NOW, &ruled(2, true));
-    queue.forget_idle_lane(LANE, NOW);
-    queue.set_lane(NOW, &ruled(1, false));
-    assert_eq!(queue.admit(NOW, delivery(1), RowIndex::Ready), Admission::Taken);
-    assert!(queue.lacks_settings(LANE), "they must be read from the store");
-    queue.tell_lane(NOW, &ruled(2, false));
-    assert!(matches!(queue.next(NOW, ROLL), Some(Pick::Send(_))));
+    for settings in [&version as &dyn Fn(u32, bool) -> Arc<LaneSettings>, &ruled] {
+        let mut queue = Scheduler::new(Limits::default());
+        queue.tell_lane(NOW, &settings(1, true));
+        queue.forget_idle_lane(LANE, NOW);
+        assert!(!queue.knows_lane(LANE), "an idle lane is dropped");
+        queue.set_lane(NOW, &settings(0, false));
+        assert_eq!(queue.admit(NOW, delivery(1), RowIndex::Ready), Admission::Taken);
+        assert!(queue.lacks_settings(LANE), "they must be read from the store");
+        assert_eq!(queue.next(NOW, ROLL), None, "nothing is sent without settings");
+        queue.tell_lane(NOW, &settings(0, false));
+        assert!(queue.lacks_settings(LANE), "a read from before the change is as old");
+        queue.tell_lane(NOW, &settings(1, true));
+        assert_eq!(queue.next(NOW, ROLL), None, "it is disabled");
+        queue.tell_lane(NOW, &settings(2, false));
+        assert!(matches!(queue.next(NOW, ROLL), Some(Pick::Send(_))));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod books;
 mod speeds;
 
 use super::*;
+use crate::time::seconds;
 
 const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 /// No limits.
@@ -16,10 +17,6 @@ const TIER: Tier = Tier::Promotional;
 
 fn id(tenant: u64) -> TenantId {
     TenantId::from_raw(tenant)
-}
-
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
 }
 
 /// A tenant with lanes that wait in [`TIER`]; their numbers begin at a hundred times the tenant's.

@@ -281,13 +281,8 @@ impl SchedulerModel {
         self.fetch();
         let queue = &self.queue;
         assert!(queue.is_empty() && queue.in_flight() == 0 && queue.lanes.slots.len() == 0, "{queue:?}");
-        assert!(queue.timers.over.is_empty() && queue.timers.unacknowledged.is_empty());
-        assert!(
-            queue.backlog.rows_to_come == 0
-                && queue.under_way().is_empty()
-                && queue.pauses.is_empty()
-                && queue.wake_at().is_none(),
-            "{queue:?}"
-        );
+        assert!(queue.timers.over.is_empty() && queue.timers.unacknowledged.is_empty(), "{queue:?}");
+        assert!(queue.backlog.rows_to_come == 0 && queue.under_way().is_empty(), "{queue:?}");
+        assert!(queue.pauses.is_empty() && queue.wake_at().is_none(), "{queue:?}");
     }
 }

@@ -142,14 +142,8 @@ mod tests {
     }
 
     fn waiting(id: u64) -> Delivery {
-        Delivery::queued(
-            DeliveryId::from_raw(id),
-            MessageId::from_raw(1),
-            EndpointId::from_raw(2),
-            LANE,
-            Tier::Promotional,
-            Timestamp::from_millis(0),
-        )
+        let (id, message, endpoint) = (DeliveryId::from_raw(id), MessageId::from_raw(1), EndpointId::from_raw(2));
+        Delivery::queued(id, message, endpoint, LANE, Tier::Promotional, Timestamp::default())
     }
 
     #[test]

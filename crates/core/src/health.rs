@@ -326,17 +326,11 @@ impl Outcome {
 
 /// Whether a delivery that ended with this cause died by a fault of its endpoint, not of its message or ours.
 const fn is_of_the_endpoint(cause: Cause) -> bool {
+    use Cause::{Forbidden, MethodNotAllowed, NotFound, RedirectNotFollowed, Unauthorized};
     match cause.class() {
         // All attempts were spent on transient failures, including DNS and TLS.
         Class::Retry | Class::Limited => true,
-        Class::Dead => matches!(
-            cause,
-            Cause::Unauthorized
-                | Cause::Forbidden
-                | Cause::NotFound
-                | Cause::MethodNotAllowed
-                | Cause::RedirectNotFollowed
-        ),
+        Class::Dead => matches!(cause, Unauthorized | Forbidden | NotFound | MethodNotAllowed | RedirectNotFollowed),
         Class::Delivered | Class::Gone | Class::TooLarge | Class::Credential | Class::Ours | Class::Decided => false,
     }
 }

@@ -217,13 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_and_closes_by_the_local_clock() {
+    fn a_window_opens_and_closes_by_the_local_clock_and_may_span_midnight() {
         check(&window(clock(1, 0), clock(5, 0), berlin()), utc(2, 10, 0, 0), utc(2, 10, 4, 0));
         check(&window(clock(1, 0), clock(5, 0), kolkata()), utc(2, 9, 19, 30), utc(2, 9, 23, 30));
-    }
-
-    #[test]
-    fn a_window_may_span_midnight() {
         let night = window(clock(20, 0), clock(7, 0), berlin());
         check(&night, utc(2, 10, 19, 0), utc(2, 11, 6, 0));
         assert_eq!(night.opens_at(at(utc(2, 10, 23, 30))), None);
@@ -277,16 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn invalid_offsets_are_refused() {
+    fn offsets_may_come_in_any_order_and_repeat_and_invalid_ones_are_refused() {
         assert_eq!(Offsets::new(vec![]), Err(BadOffsets::Empty));
         assert_eq!(Offsets::fixed(7_200_000), Err(BadOffsets::OutOfRange(7_200_000)));
         assert_eq!(Offsets::fixed(i32::MIN), Err(BadOffsets::OutOfRange(i32::MIN)));
         let twice = vec![(at(3), 0), (at(5), HOUR), (at(5), 0)];
         assert_eq!(Offsets::new(twice), Err(BadOffsets::TwiceAt(at(5))));
-    }
 
-    #[test]
-    fn offsets_may_come_in_any_order_and_repeat() {
         let mut shuffled = berlin();
         shuffled.reverse();
         shuffled.push((at(utc(5, 1, 0, 0)), 2 * HOUR));

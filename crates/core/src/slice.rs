@@ -76,13 +76,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::time::seconds;
 
     const NOW: Timestamp = Timestamp::from_millis(1_790_000_000_000);
     const LANE: LaneId = LaneId::from_raw(7);
-
-    fn seconds(n: u64) -> Duration {
-        Duration::from_secs(n)
-    }
 
     /// The longest delay by a slice, over all due times within a hundred seconds.
     fn longest_kept(wait: Duration, tier: Tier, tight: Tightness) -> Duration {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Phase;
 use crate::policy::{JitterSpec, PolicySpec};
+use crate::time::seconds;
 
 /// Long after the epoch, so that births and ends fit on both sides of it.
 const NOW: Timestamp = Timestamp::from_millis(1_000_000_000);
@@ -13,17 +14,9 @@ const HIGHEST: Roll = Roll(u64::MAX);
 
 /// Being sent for the first time, born now, without a TTL.
 fn first_try() -> Delivery {
-    Delivery {
-        state: State::Dispatching,
-        ..Delivery::queued(
-            DeliveryId::from_raw(2),
-            MessageId::from_raw(1),
-            EndpointId::from_raw(4),
-            LaneId::from_raw(3),
-            Tier::Promotional,
-            NOW,
-        )
-    }
+    let (id, message) = (DeliveryId::from_raw(2), MessageId::from_raw(1));
+    let (endpoint, lane) = (EndpointId::from_raw(4), LaneId::from_raw(3));
+    Delivery { state: State::Dispatching, ..Delivery::queued(id, message, endpoint, lane, Tier::Promotional, NOW) }
 }
 
 /// 10 s each time, exactly; nine attempts.
@@ -41,10 +34,6 @@ fn answered(status: u16) -> Verdict {
 
 fn asking(status: u16, retry_after: Duration) -> Verdict {
     Verdict { retry_after: Some(retry_after), ..answered(status) }
-}
-
-fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
 }
 
 /// Settles now, in a lane that is not strict, without a cut.

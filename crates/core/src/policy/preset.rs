@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::nearest::nearest;
 use super::spec::{JitterSpec, PolicySpec, WAIT_MAX, echo};
+use crate::time::seconds;
 
 /// Every preset's name, the default first.
 pub const PRESETS: [&str; 9] =
@@ -96,10 +97,6 @@ impl PolicySpec {
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
-
-const fn seconds(count: u64) -> Duration {
-    Duration::from_secs(count)
-}
 
 fn list(waits: &[u64]) -> PolicySpec {
     PolicySpec {

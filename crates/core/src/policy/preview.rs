@@ -233,9 +233,7 @@ impl<'a> Outlook<'a> {
     }
 
     fn list_note(&self) -> Option<String> {
-        let Strategy::List { delays } = &self.policy.strategy else {
-            return None;
-        };
+        let Strategy::List { delays } = &self.policy.strategy else { return None };
         let retries = usize::from(self.policy.max_attempts) - 1;
         if self.policy.jitter == Jitter::Decorrelated {
             return Some("decorrelated jitter uses only the first of the delays and grows from it".to_owned());

@@ -75,9 +75,7 @@ fn any_roll() -> impl Strategy<Value = Roll> {
 fn starts(policy: &Policy, tier: Tier, rolls: &[Roll]) -> Vec<Duration> {
     let (mut starts, mut previous, mut at) = (Vec::new(), None, Duration::ZERO);
     for (retry, roll) in (1..).zip(rolls.iter().cycle()) {
-        let Some(wait) = policy.wait(retry, tier, previous, *roll) else {
-            break;
-        };
+        let Some(wait) = policy.wait(retry, tier, previous, *roll) else { break };
         at += wait;
         previous = Some(wait);
         starts.push(at);

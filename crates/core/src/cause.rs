@@ -1,7 +1,6 @@
 //! Why an attempt or a delivery ended the way it did: one closed list (B7).
 //!
-//! The table in `docs/causes.md` is generated from [`Cause::ALL`]; a code, once released, keeps
-//! its meaning.
+//! The table in `docs/causes.md` is generated from [`Cause::ALL`]; a code, once released, keeps its meaning.
 
 /// What follows from a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -192,8 +192,7 @@ mod tests {
         changes(-5 * HOUR, &[(utc(3, 8, 7, 0), -4 * HOUR), (utc(11, 1, 6, 0), -5 * HOUR)])
     }
 
-    /// By half an hour only: back on the first Sunday of April, forward on the first of October,
-    /// at 02:00 local time.
+    /// By half an hour only: back on the first Sunday of April, forward on the first of October, at 02:00 local time.
     fn lord_howe() -> Vec<(Timestamp, i32)> {
         changes(11 * HOUR, &[(utc(4, 4, 15, 0), 21 * HOUR / 2), (utc(10, 3, 15, 30), 11 * HOUR)])
     }

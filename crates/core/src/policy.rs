@@ -1,14 +1,12 @@
 //! Retry policies: how long to wait before each retry (C1–C6). Randomness is an argument.
 //!
-//! A wait is computed in four steps: the *strategy* gives the delay (`strategy.rs`), the tier scales it,
-//! the cap bounds it, and *jitter* spreads it at random (`jitter.rs`). Users write a
-//! [`PolicySpec`]; a [`Policy`] is a spec that was checked. `preset.rs` has the built-in
-//! policies; [`Policy::preview`] describes what a policy does.
+//! A wait is computed in four steps: the *strategy* gives the delay (`strategy.rs`), the tier scales it, the cap bounds
+//! it, and *jitter* spreads it at random (`jitter.rs`). Users write a [`PolicySpec`]; a [`Policy`] is a spec that was
+//! checked. `preset.rs` has the built-in policies; [`Policy::preview`] describes what a policy does.
 //!
-//! Invariants: a policy holds only bounded numbers, so that no retry, roll or previous wait makes
-//! it panic; it has a wait for every retry up to its attempts and none after; the cap bounds the
-//! delay *before* jitter, so that capped retries do not all happen at once (decorrelated alone
-//! is cut after jitter, as published).
+//! Invariants: a policy holds only bounded numbers, so that no retry, roll or previous wait makes it panic; it has a
+//! wait for every retry up to its attempts and none after; the cap bounds the delay *before* jitter, so that capped
+//! retries do not all happen at once (decorrelated alone is cut after jitter, as published).
 //!
 //! Called by [`crate::delivery::settle`], which also applies `Retry-After`, the window and the TTL.
 //!

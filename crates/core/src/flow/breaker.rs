@@ -1,16 +1,14 @@
-//! A circuit breaker as a value (E1, E3, B6): it counts a destination's failures and decides whether
-//! the next request may be sent. *Closed* lets every request through, *open* none, *half-open* one probe
-//! at a time.
+//! A circuit breaker as a value (E1, E3, B6): it counts a destination's failures and decides whether the next request
+//! may be sent. *Closed* lets every request through, *open* none, *half-open* one probe at a time.
 //!
 //! The caller checks [`Breaker::lets_through`] first, calls [`Breaker::start`] when a request is sent,
 //! and returns the generation of its pass with [`Breaker::answered`], or with [`Breaker::put_back`]
 //! if the request was not sent after all. `signal.rs` maps an outcome to a signal; the sliding window is
 //! `window.rs`. The scheduler decides which breakers apply to a lane.
 //!
-//! Invariants: a success never opens it; only a half-open breaker closes by itself; the answer
-//! to a request from before the last transition changes nothing; a hold is never above
-//! [`HOLD_MAX_WAITED`] while messages wait, unless a `Retry-After` asked for more. Calls may come in any order and
-//! with any clock.
+//! Invariants: a success never opens it; only a half-open breaker closes by itself; the answer to a request from before
+//! the last transition changes nothing; a hold is never above [`HOLD_MAX_WAITED`] while messages wait, unless a
+//! `Retry-After` asked for more. Calls may come in any order and with any clock.
 
 mod signal;
 #[cfg(test)]

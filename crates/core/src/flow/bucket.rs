@@ -1,10 +1,9 @@
 //! Token buckets for rate limits (F1) and for retry budgets (C7).
 //!
-//! Every send takes a token; tokens come at the rate, and unused ones are saved up to the burst.
-//! Tokens are counted in billionths and time in whole milliseconds, so that a rate of a thousandth of a token
-//! a second is exact and nothing is lost to rounding. Invariant: any span of `d` milliseconds, from one send to
-//! another and both counted, has fewer than `burst + rate × (d + 1 ms)` sends; at a burst of 1 no
-//! sliding second has more sends than the rate.
+//! Every send takes a token; tokens come at the rate, and unused ones are saved up to the burst. Tokens are counted in
+//! billionths and time in whole milliseconds, so that a rate of a thousandth of a token a second is exact and nothing
+//! is lost to rounding. Invariant: any span of `d` milliseconds, from one send to another and both counted, has fewer
+//! than `burst + rate × (d + 1 ms)` sends; at a burst of 1 no sliding second has more sends than the rate.
 //!
 //! The clock may be set. A jump forward fills the bucket, by at most one burst. A jump back adds
 //! nothing, and the time until the next token is counted from the new time on.
@@ -56,9 +55,8 @@ impl Rate {
         self.milli * 1_000
     }
 
-    /// Cuts `saved` to the burst, except for the growth of the millisecond in which the bucket became full: time has
-    /// no finer resolution, and without that growth a rate of 499 a second at a burst of 1 would be one send
-    /// every 3 ms.
+    /// Cuts `saved` to the burst, except for the growth of the millisecond in which the bucket became full: time has no
+    /// finer resolution, and without that growth a rate of 499 a second at a burst of 1 would be one send every 3 ms.
     const fn kept(&self, saved: u64) -> u64 {
         if saved > self.burst && saved - self.burst >= self.each_milli() { self.burst } else { saved }
     }

@@ -1,9 +1,8 @@
 //! The adaptive limit of attempts in flight at one destination (F2).
 //!
-//! The limit grows by one after a round of successes with normal latency, and is halved at a sign of
-//! overload: 429, 503, a timeout, an answer that took 20 s.
-//! Other failures (500, refused) do not change it. Invariant: the limit is at least 1, at most
-//! what the endpoint allows, and does not grow while answers take much longer than they used to.
+//! The limit grows by one after a round of successes with normal latency, and is halved at a sign of overload: 429,
+//! 503, a timeout, an answer that took 20 s. Other failures (500, refused) do not change it. Invariant: the limit is at
+//! least 1, at most what the endpoint allows, and does not grow while answers take much longer than they used to.
 //!
 //! The limit at which an overload occurred is remembered: when the limit has grown to just below it, it stays there
 //! for many rounds before it is tried again. Otherwise a receiver with one worker would get two requests at
@@ -129,8 +128,7 @@ impl Concurrency {
     /// The destination answered 429 or 503, or an attempt took too long.
     pub fn overloaded(&mut self, now: Timestamp) {
         let apart = self.latency().clamp(CUTS_APART_LEAST, CUTS_APART_MOST);
-        // A failure soon after a cut belongs to the same overload. If the cut is in the future, the clock was set
-        // back.
+        // A failure soon after a cut belongs to the same overload. If the cut is in the future, the clock was set back.
         if self.cut_at <= now && now.since(self.cut_at) < apart {
             return;
         }

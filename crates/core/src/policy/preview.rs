@@ -70,8 +70,7 @@ impl Policy {
 
     /// The waits of all retries, without regard to window and TTL.
     fn waits(&self, tier: Tier) -> impl Iterator<Item = Wait> {
-        // Decorrelated waits grow from the previous one: the shortest from the shortest, the longest
-        // from the longest.
+        // Decorrelated waits grow from the previous one: the shortest from the shortest, the longest from the longest.
         let mut before: Option<Wait> = None;
         let mut since_accept = Duration::ZERO;
         (1..self.max_attempts).map(move |retry| {

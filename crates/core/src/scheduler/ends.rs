@@ -1,5 +1,4 @@
-//! Ends without another attempt: a cut covers the delivery, its TTL is over, a receipt came, or the
-//! store ended it.
+//! Ends without another attempt: a cut covers the delivery, its TTL is over, a receipt came, or the store ended it.
 //!
 //! Invariant: a delivery that is in flight or being recorded is not ended here. A cut spares it; other ends are applied
 //! once its attempt has ended, by [`Scheduler::recorded`].

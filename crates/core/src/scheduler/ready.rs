@@ -1,5 +1,4 @@
-//! The ready deliveries of one queue, as a heap by rank. Most queues have one or none, which need no
-//! allocation.
+//! The ready deliveries of one queue, as a heap by rank. Most queues have one or none, which need no allocation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

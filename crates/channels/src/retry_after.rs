@@ -85,21 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn hostile_values_are_ignored() {
+    fn hostile_values_and_invalid_dates_are_ignored() {
         let digits = "9".repeat(400);
         let zeros = format!("{}5", "0".repeat(400));
         let values = ["", " ", "-5", "+5", "abc", "1e309", "5.0", "5,", "5 6", "0x10", "1_000", "inf", "NaN", "5\0"];
         let odd_characters = ["\x005", "\x0b5", "5\r\n", "٥", "५", "5\u{a0}", "5é"];
         let too_long = ["18446744073709551616", &digits, &zeros];
-        for value in values.iter().chain(&odd_characters).chain(&too_long) {
-            check(&[value], None);
-        }
-        assert_eq!(parse([&b"\xff5"[..], b"\xc3"], NOW), None);
-    }
-
-    #[test]
-    fn invalid_dates_are_ignored() {
-        let values = [
+        let dates = [
             "Mon, 06 Nov 1994 08:51:37 GMT",
             "Sun, 31 Feb 2094 08:51:37 GMT",
             "Sun, 06 Nov 2094 24:00:00 GMT",
@@ -110,9 +102,10 @@ mod tests {
             "\nSun, 06 Nov 1994 08:51:37 GMT",
             "1994-11-06T08:51:37Z",
         ];
-        for value in values {
+        for value in values.iter().chain(&odd_characters).chain(&too_long).chain(&dates) {
             check(&[value], None);
         }
+        assert_eq!(parse([&b"\xff5"[..], b"\xc3"], NOW), None);
     }
 
     #[test]

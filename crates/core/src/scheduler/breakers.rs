@@ -55,18 +55,20 @@ impl Scheduler {
 
     /// Every breaker that is not closed, lanes first.
     pub fn breakers(&self, now: Timestamp) -> Vec<BreakerShown> {
-        let shown = |of, breaker: &Breaker, holds| BreakerShown {
-            of,
-            standing: breaker.standing(now),
-            opened: breaker.reason(),
-            holds,
-        };
+        let shown = self.known_breakers().map(|(of, breaker, holds)| {
+            let (standing, opened) = (breaker.standing(now), breaker.reason());
+            BreakerShown { of, standing, opened, holds }
+        });
+        shown.filter(|shown| shown.standing != BreakerState::Closed).collect()
+    }
+
+    /// The breakers that may not be closed, lanes first, each with [`BreakerShown::holds`].
+    fn known_breakers(&self) -> impl Iterator<Item = (BreakerOf, &Breaker, usize)> {
         let lanes = self.lanes.troubled().filter_map(|lane| {
             let kept = lane.kept.iter().sum::<u32>() as usize;
-            Some(shown(BreakerOf::Lane(lane.id), &lane.destination.as_ref()?.breaker, kept))
+            Some((BreakerOf::Lane(lane.id), &lane.destination.as_ref()?.breaker, kept))
         });
-        let shared = self.shared.iter().map(|(gate, breaker, parked)| shown(BreakerOf::Shared(gate), breaker, parked));
-        lanes.chain(shared).filter(|shown| shown.standing != BreakerState::Closed).collect()
+        lanes.chain(self.shared.iter().map(|(gate, breaker, parked)| (BreakerOf::Shared(gate), breaker, parked)))
     }
 
     /// Resets a breaker; `false` if it does not exist or is closed.
@@ -101,14 +103,8 @@ impl Scheduler {
 
     /// The breakers that are not closed, for the next start.
     pub fn soft_breakers(&self) -> Vec<SoftBreaker> {
-        let lanes = self.lanes.troubled().filter_map(|lane| {
-            Some(SoftBreaker { of: BreakerOf::Lane(lane.id), soft: lane.destination.as_ref()?.breaker.soft()? })
-        });
-        let shared = self
-            .shared
-            .iter()
-            .filter_map(|(gate, breaker, _)| Some(SoftBreaker { of: BreakerOf::Shared(gate), soft: breaker.soft()? }));
-        lanes.chain(shared).collect()
+        let soft = |(of, breaker, _): (BreakerOf, &Breaker, usize)| Some(SoftBreaker { of, soft: breaker.soft()? });
+        self.known_breakers().filter_map(soft).collect()
     }
 
     /// Restores breakers that were not closed before a restart, as half-open.

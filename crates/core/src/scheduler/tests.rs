@@ -82,7 +82,7 @@ enum Op {
     Evicted,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Whom {
     All,
     Tenant(usize),

@@ -6,6 +6,8 @@
 
 mod invariants;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::EndpointChange;
 
@@ -33,7 +35,6 @@ struct LaneModel {
     settings: Arc<LaneSettings>,
     /// Since when the scheduler has the settings.
     known: Option<Timestamp>,
-    paused: Option<Hold>,
     /// Every hold that the receiver ever asked for.
     holds: Vec<Hold>,
     /// Picks of other lanes while this one had a delivery to send, by tier.
@@ -52,8 +53,7 @@ pub(super) struct SchedulerModel {
     now: Timestamp,
     rows: Vec<Row>,
     lanes: Vec<LaneModel>,
-    paused_all: Option<Hold>,
-    paused_tenants: [Option<Hold>; TENANTS],
+    pauses: BTreeMap<Whom, Hold>,
     cuts: Vec<(CutScope, Key, Cause)>,
     pages: Vec<Page>,
     issued: u64,
@@ -65,7 +65,6 @@ impl SchedulerModel {
         let lane = |index: usize| LaneModel {
             settings: Arc::new(settings(lane_id(index), Order::Fifo)),
             known: None,
-            paused: None,
             holds: Vec::new(),
             passed_over: [0; 3],
         };
@@ -75,8 +74,7 @@ impl SchedulerModel {
             now: NOW,
             rows: Vec::new(),
             lanes: (0..LANES).map(lane).collect(),
-            paused_all: None,
-            paused_tenants: [None; TENANTS],
+            pauses: BTreeMap::new(),
             cuts: Vec::new(),
             pages: Vec::new(),
             issued: 0,
@@ -331,36 +329,20 @@ impl SchedulerModel {
 
     fn pause(&mut self, whom: Whom, lasts: Option<Duration>) {
         let hold = Hold { why: Why::Paused, until: lasts.map(|lasts| self.now + lasts) };
+        self.pauses.insert(whom, hold);
         match whom {
-            Whom::All => {
-                self.paused_all = Some(hold);
-                self.queue.pause_all(hold);
-            }
-            Whom::Tenant(nth) => {
-                self.paused_tenants[nth % TENANTS] = Some(hold);
-                self.queue.pause_tenant(tenant_id(nth), hold);
-            }
-            Whom::Lane(lane) => {
-                self.lanes[lane].paused = Some(hold);
-                self.queue.pause_lane(lane_id(lane), hold);
-            }
+            Whom::All => self.queue.pause_all(hold),
+            Whom::Tenant(nth) => self.queue.pause_tenant(tenant_id(nth), hold),
+            Whom::Lane(lane) => self.queue.pause_lane(lane_id(lane), hold),
         }
     }
 
     fn resume(&mut self, whom: Whom) {
+        self.pauses.remove(&whom);
         match whom {
-            Whom::All => {
-                self.paused_all = None;
-                self.queue.resume_all(self.now);
-            }
-            Whom::Tenant(nth) => {
-                self.paused_tenants[nth % TENANTS] = None;
-                self.queue.resume_tenant(tenant_id(nth), self.now);
-            }
-            Whom::Lane(lane) => {
-                self.lanes[lane].paused = None;
-                self.queue.resume_lane(lane_id(lane), self.now);
-            }
+            Whom::All => self.queue.resume_all(self.now),
+            Whom::Tenant(nth) => self.queue.resume_tenant(tenant_id(nth), self.now),
+            Whom::Lane(lane) => self.queue.resume_lane(lane_id(lane), self.now),
         }
     }
 
@@ -490,10 +472,12 @@ impl SchedulerModel {
 
     fn held(&self, lane: usize, now: Timestamp) -> Option<Hold> {
         let entry = &self.lanes[lane];
-        let tenant = self.paused_tenants[lane % TENANTS].filter(|_| entry.known.is_some());
+        let pause = |whom: Whom| self.pauses.get(&whom).copied();
+        let tenant = pause(Whom::Tenant(lane % TENANTS)).filter(|_| entry.known.is_some());
         let unknown = Hold { why: Why::Store, until: None };
         let longest = entry.holds.iter().copied().max_by_key(|hold| hold.until.unwrap_or(Timestamp::MAX));
-        let gates = [self.paused_all, tenant, entry.known.is_none().then_some(unknown), entry.paused, longest];
+        let unknown = entry.known.is_none().then_some(unknown);
+        let gates = [pause(Whom::All), tenant, unknown, pause(Whom::Lane(lane)), longest];
         gates.into_iter().flatten().find(|hold| hold.holds(now))
     }
 

@@ -171,7 +171,7 @@ impl SchedulerModel {
     /// Checks that a dropped lane had nothing to do.
     fn check_idle(&self, lane: usize) {
         let entry = &self.lanes[lane];
-        let holds = entry.paused.iter().chain(&entry.holds).any(|hold| hold.holds(self.now));
+        let holds = self.pauses.get(&Whom::Lane(lane)).into_iter().chain(&entry.holds).any(|hold| hold.holds(self.now));
         let has_rows = self.rows.iter().any(|row| index(row.durable.lane) == lane && row.at != At::Store);
         let paging = self.pages.iter().any(|page| index(page.wanted.lane) == lane);
         assert!(!holds && !has_rows && !paging, "lane {lane} was dropped while it had work");
@@ -184,11 +184,10 @@ impl SchedulerModel {
             instants.extend(row.delivery.expiry.at());
         }
         for lane in &self.lanes {
-            instants.extend(lane.paused.iter().chain(&lane.holds).filter_map(|hold| hold.until));
+            instants.extend(lane.holds.iter().filter_map(|hold| hold.until));
             instants.extend(lane.known.map(|since| since + ASK_AGAIN));
         }
-        instants
-            .extend(self.paused_all.iter().chain(self.paused_tenants.iter().flatten()).filter_map(|hold| hold.until));
+        instants.extend(self.pauses.values().filter_map(|hold| hold.until));
         instants.retain(|at| *at > self.now);
         instants.sort();
         let work_at = instants.into_iter().find(|at| self.rows.iter().any(|row| self.has_work(row, *at)));

@@ -326,7 +326,8 @@ pub fn settle(
         Class::Gone => decision.state = State::Dead { at: now, cause: Cause::EndpointGone },
         Class::TooLarge if delivery.compact == Compact::Spare => {
             decision.compact = Compact::InUse;
-            let due = least_due(verdict, given, now, roll);
+            let asked = asked_until(verdict, given.policy, now, roll).unwrap_or(now);
+            let due = asked.max(now + verdict.least_wait.unwrap_or_default());
             decision.state = if delivery.expiry.is_over(due) {
                 State::Expired { at: now }
             } else {
@@ -407,12 +408,6 @@ fn taken(delivery: &Delivery, now: Timestamp) -> State {
 fn asked_until(verdict: &Verdict, policy: &Policy, now: Timestamp, roll: Roll) -> Option<Timestamp> {
     let asked = verdict.retry_after.filter(|wait| !wait.is_zero())?.min(policy.retry_after_max());
     Some(now + roll.between(asked, asked + asked / RETRY_AFTER_SPREAD))
-}
-
-/// The earliest time of the next attempt that the receiver and the channel allow.
-fn least_due(verdict: &Verdict, given: &Circumstances<'_>, now: Timestamp, roll: Roll) -> Timestamp {
-    let asked = asked_until(verdict, given.policy, now, roll).unwrap_or(now);
-    asked.max(now + verdict.least_wait.unwrap_or_default())
 }
 
 fn try_again(

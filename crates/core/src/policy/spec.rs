@@ -236,17 +236,12 @@ impl Reader<'_> {
 
     fn delays(&mut self) -> Vec<Duration> {
         let delays = self.spec.delays.as_deref().unwrap_or_default();
-        if delays.is_empty() {
-            let reason = r#"a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#;
-            self.complain("delays", reason.to_owned());
-            return vec![BASE];
-        }
-        if delays.len() > DELAYS_MAX {
-            let reason = format!(
-                "{} are too many; give at most {DELAYS_MAX}, the last one repeats up to max_attempts",
-                delays.len()
-            );
-            self.complain("delays", reason);
+        let count = delays.len();
+        if !(1..=DELAYS_MAX).contains(&count) {
+            let none = r#"a list needs at least one wait; give some, such as ["10s", "2m"], or another strategy"#;
+            let many =
+                format!("{count} are too many; give at most {DELAYS_MAX}, the last one repeats up to max_attempts");
+            self.complain("delays", if count == 0 { none.to_owned() } else { many });
             return vec![BASE];
         }
         // Only the first invalid delay is reported: there may be a thousand.

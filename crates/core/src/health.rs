@@ -136,7 +136,6 @@ pub struct Score {
     /// How often the endpoint's breaker opened.
     pub trips: u64,
     pub last_cause: Option<Cause>,
-    /// The time of the last successful attempt.
     pub last_success_at: Option<Timestamp>,
     /// The first failed attempt since then; `None` if the last attempt succeeded or the endpoint is disabled.
     pub failing_since: Option<Timestamp>,

@@ -34,7 +34,6 @@ impl Key {
     /// Higher than every key that is ever minted, and the highest that a column of SQLite holds.
     pub const MAX: Self = Self::from_raw(u64::MAX >> 1);
 
-    /// The `seq`th row of `writer`.
     pub fn new(writer: WriterId, seq: u64) -> Self {
         assert!(seq <= SEQ_MAX, "writer {} has used up its sequence", writer.0);
         Self((u64::from(writer.0) << SEQ_BITS) | seq)

@@ -53,7 +53,6 @@ impl Offsets {
     }
 }
 
-/// Why a list of offsets is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffsets {
     Empty,

@@ -78,7 +78,6 @@ impl Bucket {
         Self { saved: rate.burst, at: now }
     }
 
-    /// A bucket with this many tokens.
     const fn holding(tokens: u32, now: Timestamp) -> Self {
         Self { saved: tokens as u64 * ONE, at: now }
     }
@@ -137,7 +136,6 @@ impl Bucket {
         self.at = now;
     }
 
-    /// Adds this many billionths of a token.
     fn earn(&mut self, rate: &Rate, billionths: u64) {
         self.saved = rate.kept(self.saved.saturating_add(billionths));
     }

@@ -29,7 +29,6 @@ pub(super) struct Total {
     pub(super) trips: u64,
 }
 
-/// A ring of hours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DayCounts {
     hours: [HourCounts; HOURS],

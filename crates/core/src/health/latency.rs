@@ -24,7 +24,6 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// Counts an answer with this latency.
     pub(super) fn note(&mut self, now: Timestamp, took: Duration) {
         self.fade_to(now);
         let index = bucket(took);

@@ -14,7 +14,6 @@ pub const PRESETS: [&str; 9] =
 /// The preset of an endpoint that names no policy.
 pub const DEFAULT_PRESET: &str = PRESETS[0];
 
-/// The error for a policy name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     pub name: String,

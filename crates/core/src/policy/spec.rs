@@ -69,7 +69,6 @@ pub struct PolicySpec {
     /// The longest `Retry-After` that is obeyed in full. Default: 24 h.
     pub retry_after_max: Option<Duration>,
     pub tiers: TiersSpec,
-    /// When the endpoint's own breaker opens.
     pub breaker: BreakerSpec,
 }
 

@@ -7,7 +7,6 @@ use super::ratio::Ratio;
 /// The longest delay: above every cap of every tier, and far from overflow.
 const FAR: Duration = Duration::from_secs(10_000 * 86_400);
 
-/// How the delay grows from retry to retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
     /// The same delay each time.

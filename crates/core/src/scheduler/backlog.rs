@@ -33,7 +33,6 @@ pub struct PageWanted {
     pub tier: Tier,
     pub order: Order,
     pub span: IdRange,
-    /// The most rows to read.
     pub limit: u32,
 }
 

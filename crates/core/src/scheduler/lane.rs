@@ -56,7 +56,6 @@ pub struct LaneSettings {
     pub policy: Arc<Policy>,
     /// The scheme, host and port of the endpoint's URL.
     pub origin: Option<OriginId>,
-    /// Settings that most lanes do not have.
     pub special: Option<Box<Special>>,
 }
 
@@ -94,7 +93,6 @@ impl LaneSettings {
         }
     }
 
-    /// Adds the settings that most lanes do not have.
     #[must_use]
     pub fn with(self, special: Special) -> Self {
         Self { special: Some(Box::new(special)), ..self }

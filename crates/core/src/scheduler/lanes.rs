@@ -63,7 +63,6 @@ impl Lanes {
         ids
     }
 
-    /// The lanes whose own breaker is not closed.
     pub(super) fn troubled(&self) -> impl Iterator<Item = &Lane> {
         self.troubled.iter().filter_map(|lane| self.of(*lane))
     }

@@ -79,7 +79,6 @@ impl Scheduler {
         self.pause_began(hold);
     }
 
-    /// Pauses every lane that sends to this origin.
     pub fn pause_origin(&mut self, origin: OriginId, hold: Hold) {
         self.pauses.origins.insert(origin, hold);
         self.pause_began(hold);

@@ -88,24 +88,16 @@ pub(crate) fn run(
                 return sum;
             }
             sum.seeds += 1;
-            let what = match life(seed) {
+            let (flaws, what) = match life(seed) {
                 Ok(one) => {
                     sum += one;
                     continue;
                 }
-                Err(Flaw::Lost(what)) => {
-                    sum.lost += 1;
-                    what
-                }
-                Err(Flaw::Damaged(what)) => {
-                    sum.damaged += 1;
-                    what
-                }
-                Err(Flaw::Misbehaved(what)) => {
-                    sum.misbehaved += 1;
-                    what
-                }
+                Err(Flaw::Lost(what)) => (&mut sum.lost, what),
+                Err(Flaw::Damaged(what)) => (&mut sum.damaged, what),
+                Err(Flaw::Misbehaved(what)) => (&mut sum.misbehaved, what),
             };
+            *flaws += 1;
             if printed.fetch_add(1, Ordering::Relaxed) < SHOWN {
                 eprintln!("{name}, seed {seed}: {what}");
             }

@@ -164,10 +164,9 @@ pub(crate) fn new_folder() -> TempDir {
 pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
     let found: rusqlite::Result<String> = Connection::open(folder.join("posthaste.db"))
         .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)));
-    match found {
-        Ok(found) if found == "ok" => Ok(()),
-        Ok(found) => Err(Flaw::Damaged(format!("the database is damaged: {found}"))),
-        Err(error) => Err(Flaw::Damaged(format!("the database is damaged: {error}"))),
+    match found.unwrap_or_else(|error| error.to_string()).as_str() {
+        "ok" => Ok(()),
+        found => Err(Flaw::Damaged(format!("the database is damaged: {found}"))),
     }
 }
 

@@ -9,7 +9,6 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::AddAssign;
 
 use posthaste_core::scheduler::Order;
 
@@ -94,17 +93,6 @@ pub struct Exercised {
     /// Deliveries that were superseded under a collapse key.
     pub superseded: usize,
     pub erased: usize,
-}
-
-impl AddAssign for Exercised {
-    fn add_assign(&mut self, other: Self) {
-        self.breakers_opened += other.breakers_opened;
-        self.drains += other.drains;
-        self.rate_limited += other.rate_limited;
-        self.turns += other.turns;
-        self.superseded += other.superseded;
-        self.erased += other.erased;
-    }
 }
 
 /// Requests that repeated an attempt.

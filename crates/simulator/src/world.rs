@@ -18,7 +18,7 @@ use posthaste_store::{Accepted, ArrivedDelivery, MemoryStore};
 
 use super::RunOutcome;
 use super::history::{ApiCall, History, Ms, PendingSnapshot, SentMessage, What};
-use super::plan::{BEGIN, Happening, MessagePlan, RunPlan, Sabotage};
+use super::plan::{BEGIN, Happening, MessagePlan, RunPlan};
 use super::wire::SimulatedWire;
 use super::{outsider, producer};
 use node::Node;
@@ -273,7 +273,7 @@ impl<'a> World<'a> {
         self.history.sent.push(SentMessage { called_at: self.now, ..sent });
         let index = self.history.sent.len() - 1;
         let (life, wait) = (self.life, self.store_wait());
-        if self.plan.sabotage == Some(Sabotage::AckBeforeDurable) {
+        if self.plan.acks_early {
             self.history.sent[index].acked_at = Some(self.now);
         }
         if !self.crashes_here() {

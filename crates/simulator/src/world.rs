@@ -366,7 +366,6 @@ impl<'a> World<'a> {
                     stamped,
                     life: self.life,
                     delivery: *id,
-                    state: found.delivery.state.phase().name(),
                     attempts: found.delivery.attempts,
                     why: hold.why.name(),
                     until: hold.until.map(Timestamp::as_millis),

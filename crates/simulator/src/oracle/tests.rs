@@ -91,16 +91,7 @@ fn asked(what: What, at: Ms) -> ApiCall {
 }
 
 fn look(at: Ms, until: Ms) -> PendingSnapshot {
-    PendingSnapshot {
-        at,
-        stamped: at,
-        life: 1,
-        delivery: 10,
-        state: "retry",
-        attempts: 1,
-        why: "backoff",
-        until: Some(until),
-    }
+    PendingSnapshot { at, stamped: at, life: 1, delivery: 10, attempts: 1, why: "backoff", until: Some(until) }
 }
 
 #[test]

@@ -18,7 +18,6 @@ pub mod outage;
 mod outsider;
 pub mod plan;
 pub mod planted;
-mod producer;
 mod schedules;
 pub mod simulation;
 pub mod wire;

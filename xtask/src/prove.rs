@@ -127,14 +127,10 @@ pub(crate) fn build_command(root: &Path, packages: &[&str]) -> Command {
 
 /// The command that runs `binary` once it is built; the caller adds the name of the proof.
 pub(crate) fn command(root: &Path, binary: &str) -> Result<Command> {
-    let release = release_folder()?;
+    let release = target_folder()?.join("release");
     let mut prove = Command::new(release.join(binary));
     prove.current_dir(root).env("POSTHASTE_BIN", release.join("posthaste"));
     Ok(prove)
-}
-
-fn release_folder() -> Result<PathBuf> {
-    Ok(target_folder()?.join("release"))
 }
 
 /// The target folder, in which this program was built.

@@ -88,24 +88,16 @@ pub(crate) fn run(
                 return sum;
             }
             sum.seeds += 1;
-            let what = match life(seed) {
+            let (flaws, what) = match life(seed) {
                 Ok(one) => {
                     sum += one;
                     continue;
                 }
-                Err(Flaw::Lost(what)) => {
-                    sum.lost += 1;
-                    what
-                }
-                Err(Flaw::Damaged(what)) => {
-                    sum.damaged += 1;
-                    what
-                }
-                Err(Flaw::Misbehaved(what)) => {
-                    sum.misbehaved += 1;
-                    what
-                }
+                Err(Flaw::Lost(what)) => (&mut sum.lost, what),
+                Err(Flaw::Damaged(what)) => (&mut sum.damaged, what),
+                Err(Flaw::Misbehaved(what)) => (&mut sum.misbehaved, what),
             };
+            *flaws += 1;
             if printed.fetch_add(1, Ordering::Relaxed) < SHOWN {
                 eprintln!("{name}, seed {seed}: {what}");
             }
@@ -172,10 +164,9 @@ pub(crate) fn new_folder() -> TempDir {
 pub(crate) fn check_integrity(folder: &Path) -> Result<(), Flaw> {
     let found: rusqlite::Result<String> = Connection::open(folder.join("posthaste.db"))
         .and_then(|conn| conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)));
-    match found {
-        Ok(found) if found == "ok" => Ok(()),
-        Ok(found) => Err(Flaw::Damaged(format!("the database is damaged: {found}"))),
-        Err(error) => Err(Flaw::Damaged(format!("the database is damaged: {error}"))),
+    match found.unwrap_or_else(|error| error.to_string()).as_str() {
+        "ok" => Ok(()),
+        found => Err(Flaw::Damaged(format!("the database is damaged: {found}"))),
     }
 }
 

@@ -404,33 +404,25 @@ impl OpenFile {
 
     /// Records a sync. The real file is not synced: these proofs do not cut the real disk's power.
     pub(crate) fn sync(&mut self) -> CallFate {
-        let mut state = locked(&self.disk);
-        if state.survivors.is_some() {
-            return CallFate::Dead;
-        }
-        if state.count() {
-            state.cut();
-            return CallFate::Dead;
-        }
-        let struck = state.strikes(DiskCall::Sync);
-        let State { files, dice, .. } = &mut *state;
-        let Some(file) = files.get_mut(&self.name) else { return CallFate::Done };
-        if let Some(kind) = struck {
-            file.fail_sync(dice);
-            self.reported = file.failed_syncs;
-            return if kind == FaultKind::Silent { CallFate::Done } else { CallFate::Fails(kind) };
-        }
-        // A sync of another holder failed: as the kernel does, report that once to this holder too.
-        if file.failed_syncs > self.reported {
-            file.fail_sync(dice);
-            self.reported = file.failed_syncs;
-            return CallFate::Fails(FaultKind::Broken);
-        }
-        // The unix VFS syncs the folder together with the first sync of a file that it has created.
-        if file.sync() {
-            state.sync_folder();
-        }
-        CallFate::Done
+        change(&self.disk, |state, cut| {
+            if cut {
+                return CallFate::Dead;
+            }
+            let struck = state.strikes(DiskCall::Sync);
+            let Some(file) = state.files.get_mut(&self.name) else { return CallFate::Done };
+            // A sync of another holder failed: as the kernel does, report that once to this holder too.
+            let kind = struck.or((file.failed_syncs > self.reported).then_some(FaultKind::Broken));
+            if let Some(kind) = kind {
+                file.fail_sync(&mut state.dice);
+                self.reported = file.failed_syncs;
+                return if kind == FaultKind::Silent { CallFate::Done } else { CallFate::Fails(kind) };
+            }
+            // The unix VFS syncs the folder together with the first sync of a file that it has created.
+            if file.sync() {
+                state.sync_folder();
+            }
+            CallFate::Done
+        })
     }
 
     /// Whether `synchronous = FULL` is to be weakened. Notes that it was, if so.

@@ -11,7 +11,6 @@
 use std::time::Duration;
 
 use posthaste_store::sqlite::Sqlite;
-use posthaste_testkit::master_key;
 use posthaste_testkit::prove::{Figure, Findings, Options, count};
 use tokio::time::{sleep, timeout};
 
@@ -40,18 +39,14 @@ pub(crate) fn run(options: &Options) -> Findings {
     let silent_fault = |n| DiskFault { call: DiskCall::Sync, kind: FaultKind::Silent, at: 1 + n, times: u64::MAX };
     let control = crowd::run("the control", silent, |n| life(n, silent_fault(n)))?;
     eprintln!("the control, a disk that hides failed syncs: {control}");
+    let caught = count(control.lost + control.damaged);
     Ok(vec![
         Figure::at_least("faults", count(found.seeds), "cases", count(cases.len() as u64)),
         Figure::at_least("struck", count(found.struck), "failed calls", count(cases.len() as u64)),
         Figure::at_most("acknowledged_lost", count(found.lost), "cases", 0.0),
         Figure::at_most("corrupt", count(found.damaged), "cases", 0.0),
         Figure::at_most("misbehaved", count(found.misbehaved), "cases that did not stop or go on", 0.0),
-        Figure::at_least(
-            "control_caught",
-            count(control.lost + control.damaged),
-            "cases of a disk that hides failed syncs",
-            1.0,
-        ),
+        Figure::at_least("control_caught", caught, "cases of a disk that hides failed syncs", 1.0),
     ])
 }
 
@@ -80,13 +75,13 @@ fn life(seed: u64, fault: DiskFault) -> Result<CrowdTally, Flaw> {
     if at_the_start {
         disk.fail(fault);
     }
-    match Sqlite::open_bounded(folder.path(), master_key(), bounds(&mut dice)) {
+    match crowd::open(folder.path(), bounds(&mut dice)) {
         Ok(store) => {
             let met = meet(&store, &disk, &mut load, (!at_the_start).then_some(fault), goes_on);
             crowd::block_on(met)?;
         }
         Err(_) if disk.struck() > 0 => {}
-        Err(error) => return Err(Flaw::Damaged(format!("the store does not open: {}", crowd::chain(&error)))),
+        Err(flaw) => return Err(flaw),
     }
     let struck = disk.struck();
 

@@ -22,14 +22,14 @@ use posthaste_store::{
 };
 
 use crate::crowd::Flaw;
-use chores::{Came, Chore, LoadChores};
+use chores::{Chore, LoadChores};
 use ledger::{LoadAnswer, LoadLedger, StoreFact};
 
-const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const TENANT: TenantId = TenantId::from_raw(9);
 
-/// The state of a store, as a round of load found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a store, as a round of load found it; the worst comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreHealth {
     /// It accepted everything.
     Well,
@@ -64,7 +64,7 @@ impl StoreLoad {
 
     /// How many calls were answered as done.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.ledger.acknowledged() + self.chores.done()
+        self.ledger.acknowledged + self.chores.done
     }
 
     /// Begins a session. Returns `false` if the store has stopped or is full.
@@ -73,7 +73,7 @@ impl StoreLoad {
             Ok(start) => {
                 self.session = Some(start.session);
                 self.next = 1;
-                self.ledger.fetched();
+                self.ledger.arrived = false;
                 self.ledger.check_start(&start)?;
                 Ok(true)
             }
@@ -103,19 +103,20 @@ impl StoreLoad {
         let mut found = StoreHealth::Well;
         for (op, answer) in answers {
             match answer {
-                LoadAnswer::Full if found == StoreHealth::Well => found = StoreHealth::Full,
+                LoadAnswer::Full => found = found.max(StoreHealth::Full),
                 LoadAnswer::Doubt => found = StoreHealth::Stopped,
                 _ => {}
             }
             self.note(op, answer)?;
         }
         if let Some((chore, answered)) = chore.zip(answered) {
-            found = self.note_chore(chore, answered, found).await?;
+            self.ledger.arrived |= answered.as_ref().is_ok_and(|answer| chore.has_arrived(answer));
+            found = found.max(self.chores.note(chore, answered).await?);
         }
         // In place of the dispatch loop: without a reader of arrivals, the store would stop accepting at their bound.
-        if found == StoreHealth::Well && self.ledger.has_arrivals() {
+        if found == StoreHealth::Well && self.ledger.arrived {
             store.arrivals().await;
-            self.ledger.fetched();
+            self.ledger.arrived = false;
         }
         Ok(found)
     }
@@ -129,27 +130,6 @@ impl StoreLoad {
             key
         };
         if self.dice.bool() { self.chores.draw(&mut self.dice, &mut mint).await } else { None }
-    }
-
-    async fn note_chore(
-        &mut self,
-        chore: Chore,
-        answered: Result<String, StoreError>,
-        found: StoreHealth,
-    ) -> Result<StoreHealth, Flaw> {
-        let (came, found) = match &answered {
-            Ok(_) => (Came::Done, found),
-            Err(StoreError::Full) if found == StoreHealth::Well => (Came::Full, StoreHealth::Full),
-            Err(StoreError::Full) => (Came::Full, found),
-            Err(StoreError::Stopped | StoreError::Database { .. }) => (Came::Doubt, StoreHealth::Stopped),
-            Err(error) => return Err(Flaw::Lost(format!("{chore:?} was refused: {error}"))),
-        };
-        let answer = answered.unwrap_or_default();
-        if matches!(came, Came::Done) && chore.has_arrived(&answer) {
-            self.ledger.arrives();
-        }
-        self.chores.note(chore, came, &answer).await?;
-        Ok(found)
     }
 
     fn op(&mut self, session: Session) -> Option<Op> {
@@ -215,25 +195,7 @@ impl StoreLoad {
         };
         let last_cause = (cause != Cause::Ok).then_some(cause);
         let delivery = Delivery { state, last_cause, attempts: before.attempts + 1, ..before.clone() };
-        Settlement {
-            excerpt: None,
-            attempt: Some(AttemptRecord {
-                number: delivery.attempts,
-                at: NOW,
-                took: Duration::from_micros(self.dice.u64(..1_000_000)),
-                cause,
-                status: None,
-            }),
-            record: DeliveryChange {
-                attempts_before: before.attempts,
-                place: RowIndex::Delayed,
-                shard: Shard::of(delivery.lane),
-                pauses_lane: false,
-                endpoint_change: None,
-                delivery,
-            },
-            epoch: session.epoch,
-        }
+        settlement(session, delivery, cause, Duration::from_micros(self.dice.u64(..1_000_000)))
     }
 
     fn fact(&mut self) -> StoreFact {
@@ -249,11 +211,11 @@ impl StoreLoad {
         match op {
             Op::Accept(messages) => messages.into_iter().for_each(|accepted| self.ledger.accepted(accepted, answer)),
             // No second message may exist, whichever the answer; `ask` has judged the answer itself.
-            Op::Again(accepted) => self.ledger.never(accepted.message.id),
+            Op::Again(accepted) => _ = self.ledger.never.insert(accepted.message.id),
             Op::Settle(settlements) => {
                 settlements.into_iter().for_each(|settlement| self.ledger.settled(settlement.record.delivery, answer));
             }
-            Op::Spill(deliveries) => self.ledger.spilled(&deliveries),
+            Op::Spill(deliveries) => self.ledger.waiting.extend(&deliveries),
             Op::Fact(fact) => self.ledger.stated(fact, answer),
         }
         if let LoadAnswer::Wrong(what) = answer { Err(Flaw::Lost(what.to_owned())) } else { Ok(()) }
@@ -301,6 +263,23 @@ async fn ask(store: &Sqlite, session: Session, op: Op) -> (Op, LoadAnswer) {
         _ => LoadAnswer::Wrong("a valid call was refused"),
     });
     (op, answer)
+}
+
+/// The settlement of an attempt that left the delivery as it is here.
+pub(crate) fn settlement(session: Session, delivery: Delivery, cause: Cause, took: Duration) -> Settlement {
+    Settlement {
+        excerpt: None,
+        attempt: Some(AttemptRecord { number: delivery.attempts, at: NOW, took, cause, status: None }),
+        record: DeliveryChange {
+            attempts_before: delivery.attempts - 1,
+            place: RowIndex::Delayed,
+            shard: Shard::of(delivery.lane),
+            pauses_lane: false,
+            endpoint_change: None,
+            delivery,
+        },
+        epoch: session.epoch,
+    }
 }
 
 fn endpoint(n: u64) -> Endpoint {

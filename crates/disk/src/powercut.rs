@@ -11,8 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use posthaste_store::sqlite::{Bounds, Sqlite};
-use posthaste_testkit::master_key;
+use posthaste_store::sqlite::Bounds;
 use posthaste_testkit::prove::{CannotRun, Figure, Findings, Options, count};
 use tokio::time::timeout;
 
@@ -77,10 +76,10 @@ fn life(seed: u64, prepare: impl Fn(&FaultyDisk)) -> Result<CrowdTally, Flaw> {
 
 /// Opens a store on the disk and puts load on it until the power is cut.
 fn until_cut(folder: &Path, disk: &FaultyDisk, load: &mut StoreLoad, bounds: Bounds) -> Result<(), Flaw> {
-    let store = match Sqlite::open_bounded(folder, master_key(), bounds) {
+    let store = match crowd::open(folder, bounds) {
         Ok(store) => store,
         Err(_) if disk.is_cut() => return Ok(()),
-        Err(error) => return Err(Flaw::Damaged(format!("the store does not open: {}", crowd::chain(&error)))),
+        Err(flaw) => return Err(flaw),
     };
     let run = async {
         if !load.begin(&store).await? {

@@ -166,6 +166,36 @@ macro_rules! real {
     }};
 }
 
+/// Defines a method that forwards to the unix VFS. Where an error code is given, the method returns it without power.
+macro_rules! forward {
+    ($name:ident($($arg:ident: $kind:ty),*) $(-> $result:ty)? => $method:ident $(, without power $code:ident)?) => {
+        unsafe extern "C" fn $name(file: *mut ffi::sqlite3_file $(, $arg: $kind)*) $(-> $result)? {
+            // SAFETY: SQLite calls the methods of a file only while it is open.
+            let opened = unsafe { parts(file) };
+            $(if opened.0.is_dead() {
+                return ffi::$code;
+            })?
+            real!(opened.1, $method $(, $arg)*)
+        }
+    };
+}
+
+forward!(read(into: *mut c_void, bytes: c_int, at: i64) -> c_int => xRead, without power SQLITE_IOERR_READ);
+forward!(file_size(size: *mut i64) -> c_int => xFileSize, without power SQLITE_IOERR_FSTAT);
+forward!(lock(level: c_int) -> c_int => xLock, without power SQLITE_IOERR_LOCK);
+forward!(unlock(level: c_int) -> c_int => xUnlock);
+forward!(check_reserved_lock(held: *mut c_int) -> c_int => xCheckReservedLock);
+forward!(sector_size() -> c_int => xSectorSize);
+forward!(device_characteristics() -> c_int => xDeviceCharacteristics);
+forward!(
+    shm_map(page: c_int, size: c_int, extend: c_int, out: *mut *mut c_void) -> c_int
+        => xShmMap, without power SQLITE_IOERR_SHMMAP
+);
+// Works without power too: SQLite must be able to release its locks.
+forward!(shm_lock(offset: c_int, n: c_int, flags: c_int) -> c_int => xShmLock);
+forward!(shm_barrier() => xShmBarrier);
+forward!(shm_unmap(delete: c_int) -> c_int => xShmUnmap);
+
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: SQLite closes a file it opened, once.
     let (handle, real) = unsafe { parts(file) };
@@ -173,15 +203,6 @@ unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: made by `Box::into_raw` in `open`, and not used after this.
     drop(unsafe { Box::from_raw(handle) });
     real!(real, xClose)
-}
-
-unsafe extern "C" fn read(file: *mut ffi::sqlite3_file, into: *mut c_void, bytes: c_int, at: i64) -> c_int {
-    // SAFETY: SQLite reads a file that is open.
-    let (handle, real) = unsafe { parts(file) };
-    if handle.is_dead() {
-        return ffi::SQLITE_IOERR_READ;
-    }
-    real!(real, xRead, into, bytes, at)
 }
 
 unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, from: *const c_void, bytes: c_int, at: i64) -> c_int {
@@ -224,36 +245,6 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     }
 }
 
-unsafe extern "C" fn file_size(file: *mut ffi::sqlite3_file, size: *mut i64) -> c_int {
-    // SAFETY: SQLite calls this with an open file.
-    let (handle, real) = unsafe { parts(file) };
-    if handle.is_dead() {
-        return ffi::SQLITE_IOERR_FSTAT;
-    }
-    real!(real, xFileSize, size)
-}
-
-unsafe extern "C" fn lock(file: *mut ffi::sqlite3_file, level: c_int) -> c_int {
-    // SAFETY: SQLite locks a file that is open.
-    let (handle, real) = unsafe { parts(file) };
-    if handle.is_dead() {
-        return ffi::SQLITE_IOERR_LOCK;
-    }
-    real!(real, xLock, level)
-}
-
-unsafe extern "C" fn unlock(file: *mut ffi::sqlite3_file, level: c_int) -> c_int {
-    // SAFETY: SQLite unlocks a file that is open.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xUnlock, level)
-}
-
-unsafe extern "C" fn check_reserved_lock(file: *mut ffi::sqlite3_file, held: *mut c_int) -> c_int {
-    // SAFETY: SQLite calls this with an open file.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xCheckReservedLock, held)
-}
-
 unsafe extern "C" fn file_control(file: *mut ffi::sqlite3_file, op: c_int, arg: *mut c_void) -> c_int {
     // SAFETY: SQLite calls this with an open file.
     let (handle, real) = unsafe { parts(file) };
@@ -284,49 +275,4 @@ unsafe fn weaken(args: *mut *mut c_char) {
         value.write(b'1'.cast_signed());
         value.add(1).write(0);
     }
-}
-
-unsafe extern "C" fn sector_size(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: SQLite calls this with an open file.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xSectorSize)
-}
-
-unsafe extern "C" fn device_characteristics(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: SQLite calls this with an open file.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xDeviceCharacteristics)
-}
-
-unsafe extern "C" fn shm_map(
-    file: *mut ffi::sqlite3_file,
-    page: c_int,
-    size: c_int,
-    extend: c_int,
-    out: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: SQLite maps a file that is open.
-    let (handle, real) = unsafe { parts(file) };
-    if handle.is_dead() {
-        return ffi::SQLITE_IOERR_SHMMAP;
-    }
-    real!(real, xShmMap, page, size, extend, out)
-}
-
-unsafe extern "C" fn shm_lock(file: *mut ffi::sqlite3_file, offset: c_int, n: c_int, flags: c_int) -> c_int {
-    // SAFETY: SQLite locks a file that is open. Works without power too: SQLite must be able to release its locks.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xShmLock, offset, n, flags)
-}
-
-unsafe extern "C" fn shm_barrier(file: *mut ffi::sqlite3_file) {
-    // SAFETY: SQLite calls this with an open file.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xShmBarrier);
-}
-
-unsafe extern "C" fn shm_unmap(file: *mut ffi::sqlite3_file, delete: c_int) -> c_int {
-    // SAFETY: SQLite unmaps a file that is open.
-    let (_, real) = unsafe { parts(file) };
-    real!(real, xShmUnmap, delete)
 }

@@ -19,47 +19,24 @@ pub(crate) struct Contender {
     policy: Option<Policy>,
 }
 
-/// The results of one run.
+/// The results of a run, or the averages of many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ContentionOutcome {
     /// Writes tried by all clients.
-    pub(crate) calls: u64,
-    /// The time until the last client knew that its write had succeeded.
-    pub(crate) took: Duration,
-}
-
-/// The average results of many runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Average {
-    /// Writes tried by all clients.
     pub(crate) calls: f64,
-    /// The time until the last client was done, in milliseconds.
+    /// The time until the last client knew that its write had succeeded, in milliseconds.
     pub(crate) millis: f64,
 }
 
-/// The known average results of a contender with 100 clients.
-pub(crate) struct Reference {
-    /// The contender's name.
-    pub(crate) name: &'static str,
-    /// Writes tried by all clients.
-    pub(crate) calls: f64,
-    /// The time until all clients were done, in milliseconds.
-    pub(crate) millis: f64,
-}
-
-/// The known figures with 100 clients, fewest calls first.
-pub(crate) const REFERENCE: [Reference; 6] = [
-    known("full", 796.0, 4_920.0),
-    known("equal", 813.0, 6_605.0),
-    known("spread", 837.0, 9_358.0),
-    known("decorrelated", 1_003.0, 4_633.0),
-    known("exponential", 1_858.0, 63_697.0),
-    known("none", 2_426.0, 2_031.0),
+/// The names of the contenders, and their known averages with 100 clients, fewest calls first.
+pub(crate) const REFERENCE: [(&str, ContentionOutcome); 6] = [
+    ("full", ContentionOutcome { calls: 796.0, millis: 4_920.0 }),
+    ("equal", ContentionOutcome { calls: 813.0, millis: 6_605.0 }),
+    ("spread", ContentionOutcome { calls: 837.0, millis: 9_358.0 }),
+    ("decorrelated", ContentionOutcome { calls: 1_003.0, millis: 4_633.0 }),
+    ("exponential", ContentionOutcome { calls: 1_858.0, millis: 63_697.0 }),
+    ("none", ContentionOutcome { calls: 2_426.0, millis: 2_031.0 }),
 ];
-
-const fn known(name: &'static str, calls: f64, millis: f64) -> Reference {
-    Reference { name, calls, millis }
-}
 
 impl Contender {
     /// The six contenders of [`REFERENCE`], in its order. Their base is 5 ms, doubled from the first retry on; their
@@ -92,7 +69,7 @@ impl Contender {
         let mut dice = fastrand::Rng::with_seed(seed);
         let mut crowd = vec![Client::default(); clients];
         let mut version = 0;
-        let mut outcome = ContentionOutcome { calls: 0, took: Duration::ZERO };
+        let (mut calls, mut took) = (0_u64, Duration::ZERO);
         // Ties are broken by the client's number, so that a seed always gives the same run.
         let mut arrivals: BinaryHeap<Reverse<(Duration, usize, Arrival)>> =
             (0..clients).map(|client| Reverse((leg(&mut dice), client, Arrival::Read))).collect();
@@ -105,11 +82,11 @@ impl Contender {
                     arrivals.push(Reverse((write_at, number, Arrival::Write)));
                 }
                 Arrival::Write => {
-                    outcome.calls += 1;
+                    calls += 1;
                     let answered = now + leg(&mut dice);
                     if client.read == version {
                         version += 1;
-                        outcome.took = outcome.took.max(answered);
+                        took = took.max(answered);
                         continue;
                     }
                     let again = answered + self.wait(client, &mut dice) + leg(&mut dice);
@@ -117,18 +94,17 @@ impl Contender {
                 }
             }
         }
-        outcome
+        ContentionOutcome { calls: calls as f64, millis: took.as_secs_f64() * 1e3 }
     }
 
     /// The average of this many runs with successive seeds.
-    pub(crate) fn average(&self, clients: usize, runs: u32, first_seed: u64) -> Average {
-        let mut sum = Average { calls: 0.0, millis: 0.0 };
+    pub(crate) fn average(&self, clients: usize, runs: u32, first_seed: u64) -> ContentionOutcome {
+        let (mut calls, mut millis) = (0.0, 0.0);
         for run in 0..runs {
             let outcome = self.run(clients, first_seed.wrapping_add(u64::from(run)));
-            sum.calls += outcome.calls as f64;
-            sum.millis += outcome.took.as_secs_f64() * 1e3;
+            (calls, millis) = (calls + outcome.calls, millis + outcome.millis);
         }
-        Average { calls: sum.calls / f64::from(runs), millis: sum.millis / f64::from(runs) }
+        ContentionOutcome { calls: calls / f64::from(runs), millis: millis / f64::from(runs) }
     }
 
     fn wait(&self, client: &mut Client, dice: &mut fastrand::Rng) -> Duration {
@@ -147,23 +123,21 @@ impl Contender {
 
 /// The orderings between contenders that do not hold for these averages, which are in the order of [`REFERENCE`]. With
 /// some fifty clients or more all of them must hold.
-pub(crate) fn broken_orderings(averages: &[Average; 6]) -> Vec<String> {
+pub(crate) fn broken_orderings(averages: &[ContentionOutcome; 6]) -> Vec<String> {
     let [full, equal, spread, decorrelated, exponential, none] = averages;
-    let calls = |average: &Average| average.calls;
-    let millis = |average: &Average| average.millis;
     let orderings = [
-        ("calls: full < equal", calls(full) < calls(equal)),
-        ("calls: equal < spread", calls(equal) < calls(spread)),
-        ("calls: spread < decorrelated", calls(spread) < calls(decorrelated)),
-        ("calls: decorrelated < exponential", calls(decorrelated) < calls(exponential)),
-        ("calls: exponential < none", calls(exponential) < calls(none)),
-        ("time: none < decorrelated", millis(none) < millis(decorrelated)),
-        ("time: none < full", millis(none) < millis(full)),
-        ("time: decorrelated about full", (1.0 / 1.5..1.5).contains(&(millis(decorrelated) / millis(full)))),
-        ("time: decorrelated < equal", millis(decorrelated) < millis(equal)),
-        ("time: full < equal", millis(full) < millis(equal)),
-        ("time: equal < spread", millis(equal) < millis(spread)),
-        ("time: spread far below exponential", 3.0 * millis(spread) < millis(exponential)),
+        ("calls: full < equal", full.calls < equal.calls),
+        ("calls: equal < spread", equal.calls < spread.calls),
+        ("calls: spread < decorrelated", spread.calls < decorrelated.calls),
+        ("calls: decorrelated < exponential", decorrelated.calls < exponential.calls),
+        ("calls: exponential < none", exponential.calls < none.calls),
+        ("time: none < decorrelated", none.millis < decorrelated.millis),
+        ("time: none < full", none.millis < full.millis),
+        ("time: decorrelated about full", (1.0 / 1.5..1.5).contains(&(decorrelated.millis / full.millis))),
+        ("time: decorrelated < equal", decorrelated.millis < equal.millis),
+        ("time: full < equal", full.millis < equal.millis),
+        ("time: equal < spread", equal.millis < spread.millis),
+        ("time: spread far below exponential", 3.0 * spread.millis < exponential.millis),
     ];
     orderings.into_iter().filter(|(_, holds)| !holds).map(|(ordering, _)| ordering.to_owned()).collect()
 }
@@ -197,10 +171,10 @@ mod tests {
 
     #[test]
     fn single_client_writes_once_without_waiting() {
-        for (contender, known) in Contender::all().iter().zip(&REFERENCE) {
+        for (contender, (name, _)) in Contender::all().iter().zip(&REFERENCE) {
             let outcome = contender.run(1, 7);
-            assert_eq!(outcome.calls, 1, "{}", known.name);
-            assert!((20..60).contains(&outcome.took.as_millis()), "four legs took {:?}", outcome.took);
+            assert_eq!(outcome.calls, 1.0, "{name}");
+            assert!((20.0..60.0).contains(&outcome.millis), "four legs took {} ms", outcome.millis);
         }
     }
 

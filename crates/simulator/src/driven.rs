@@ -1,8 +1,6 @@
 //! Runs a scenario through the tokio driver under paused time: the production driver with its `select!`, its channels
 //! and its timer. It has fewer faults than [`super::world`]; it tests the order in which events reach the loop.
 
-mod slow;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,21 +9,24 @@ use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use posthaste_core::{DeliveryId, Key, MessageId, Roll, Timestamp};
+use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
+use posthaste_core::{Cut, CutScope, DeliveryId, Key, LaneId, LaneSettings, MessageId, Roll, Timestamp};
 use posthaste_engine::clock::Clock;
 use posthaste_engine::dispatch::driver::{DispatchHandle, Driver, Transport};
 use posthaste_engine::dispatch::{CommandReply, Finished, SendAttempt};
-use posthaste_store::{ArrivedDelivery, MemoryState, Outbox, Session};
+use posthaste_store::{
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, MemoryState, Outbox, Pause, PauseScope, PendingPage,
+    Query, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::RunOutcome;
 use super::history::{ApiCall, History, Ms, SentMessage, What};
+use super::outsider;
 use super::plan::{BEGIN, Happening, MessagePlan, RunPlan};
 use super::wire::SimulatedWire;
-use super::{outsider, producer};
-use slow::Slow;
 
 /// Long enough for every schedule to end.
 const GIVE_UP: Duration = Duration::from_secs(60 * 86_400);
@@ -56,6 +57,9 @@ struct Shared {
     arrivals: Mutex<VecDeque<ArrivedDelivery>>,
     arrived: Notify,
     node: Mutex<Option<Node>>,
+    /// How long the node stays down after each crash that was ordered and has not happened.
+    crash: Mutex<VecDeque<Duration>>,
+    crashed: Notify,
     store_ms: Mutex<u64>,
     /// Makes pauses and resumes take effect in the order of their calls, as with a single writer.
     pauses: tokio::sync::Mutex<()>,
@@ -114,44 +118,44 @@ async fn drive(plan: RunPlan) -> RunOutcome {
         history: Mutex::default(),
         arrivals: Mutex::default(),
         arrived: Notify::new(),
-        node: Mutex::new(None),
+        node: Mutex::default(),
+        crash: Mutex::default(),
+        crashed: Notify::new(),
         store_ms: Mutex::new(3),
         pauses: tokio::sync::Mutex::default(),
         receipts: Mutex::default(),
         receipt_left: Notify::new(),
         plan,
     });
-    let crash = Arc::new(Mutex::new(VecDeque::new()));
-    let crashed = Arc::new(Notify::new());
     tokio::select! {
         biased;
-        () = nodes(Arc::clone(&shared), Arc::clone(&crash), Arc::clone(&crashed)) => {}
-        () = outside(Arc::clone(&shared), crash, crashed) => {}
+        () = nodes(&shared) => {}
+        () = outside(&shared) => {}
     }
     judge(&shared)
 }
 
 /// Runs the node, and restarts it after each crash.
-async fn nodes(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crashed: Arc<Notify>) {
+async fn nodes(shared: &Arc<Shared>) {
     loop {
-        let store = Arc::new(Slow(Arc::clone(&shared)));
+        let store = Arc::new(Slow(Arc::clone(shared)));
         lock(&shared.arrivals).clear();
         let start = lock(&shared.disk).open(shared.clock.now());
         let session = start.session;
         let mut dice = Rng::with_seed(shared.plan.seed ^ session.id);
         let dice = Box::new(move || Roll(dice.u64(..)));
-        let wires = Wires { shared: Arc::clone(&shared), under_way: FuturesUnordered::new() };
+        let wires = Wires { shared: Arc::clone(shared), under_way: FuturesUnordered::new() };
         let (driver, handle) = Driver::new(shared.plan.limits, start, store, wires, shared.clock, dice);
         *lock(&shared.node) = Some(Node { handle, session, sequence: Arc::new(Mutex::new(1)) });
         tokio::select! {
             biased;
-            () = crashed.notified() => {}
+            () = shared.crashed.notified() => {}
             ended = driver.run(CancellationToken::new()) => panic!("the loop ended by itself: {ended:?}"),
         }
         *lock(&shared.node) = None;
         let crash_now = outsider::crash(&lock(&shared.disk), &lock(&shared.wire).log, shared.clock.ms());
         lock(&shared.history).crashes.push(crash_now);
-        let down = lock(&crash).pop_front().unwrap_or(Duration::from_secs(1));
+        let down = lock(&shared.crash).pop_front().unwrap_or(Duration::from_secs(1));
         sleep(down).await;
     }
 }
@@ -171,7 +175,7 @@ fn receipts(shared: &Arc<Shared>, calls: &Calls) {
 }
 
 /// Runs the events of the plan, then waits until everything has ended.
-async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, crashed: Arc<Notify>) {
+async fn outside(shared: &Arc<Shared>) {
     let mut calls = Calls::new();
     let mut happenings: VecDeque<(Ms, Happening)> = shared.plan.happenings.iter().cloned().collect();
     let healed = shared.clock.at(shared.plan.healed_at);
@@ -180,16 +184,16 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
         tokio::select! {
             biased;
             Some(()) = calls.next(), if !calls.is_empty() => {}
-            () = shared.receipt_left.notified() => receipts(&shared, &calls),
+            () = shared.receipt_left.notified() => receipts(shared, &calls),
             () = sleep_until(next) => {
                 let Some((_, happening)) = happenings.pop_front() else { break };
                 if let Happening::Crash(down) = happening {
                     if lock(&shared.node).is_some() {
-                        lock(&crash).push_back(down);
-                        crashed.notify_one();
+                        lock(&shared.crash).push_back(down);
+                        shared.crashed.notify_one();
                     }
                 } else {
-                    calls.push(Box::pin(happen(Arc::clone(&shared), happening)));
+                    calls.push(Box::pin(happen(Arc::clone(shared), happening)));
                 }
             }
         }
@@ -197,7 +201,7 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
     let give_up = Instant::now() + GIVE_UP;
     while Instant::now() < give_up && lock(&shared.disk).pending() > 0 {
         for resume in outsider::resume_everything(&shared.plan) {
-            ask(&shared, resume).await;
+            ask(shared, resume).await;
         }
         let rest = sleep(RESUME_EVERY);
         tokio::pin!(rest);
@@ -205,7 +209,7 @@ async fn outside(shared: Arc<Shared>, crash: Arc<Mutex<VecDeque<Duration>>>, cra
             tokio::select! {
                 biased;
                 Some(()) = calls.next(), if !calls.is_empty() => {}
-                () = shared.receipt_left.notified() => receipts(&shared, &calls),
+                () = shared.receipt_left.notified() => receipts(shared, &calls),
                 () = &mut rest => break,
             }
         }
@@ -253,7 +257,7 @@ async fn send(shared: &Arc<Shared>, message: &MessagePlan) {
     let id = MessageId(Key::new(node.session.writer, seq));
     let handle = &node.handle;
     let spilling = |lane, tier| handle.is_spilling(lane, tier);
-    let (accepted, sent) = producer::compose(&shared.plan, message, id, shared.clock.now(), spilling);
+    let (accepted, sent) = outsider::compose(&shared.plan, message, id, shared.clock.now(), spilling);
     let index = {
         let mut history = lock(&shared.history);
         history.sent.push(SentMessage { called_at: shared.clock.ms(), ..sent });
@@ -328,5 +332,97 @@ impl Transport for Wires {
             }
             None => std::future::pending().await,
         }
+    }
+}
+
+/// A memory store with delays before and after each call.
+struct Slow(Arc<Shared>);
+
+impl Slow {
+    async fn delay(&self) {
+        let most = *lock(&self.0.store_ms);
+        let wait = lock(&self.0.rng).u64(1..=most.max(1));
+        sleep(Duration::from_millis(wait)).await;
+    }
+
+    /// Waits, performs the call, and waits again. A crash may come before, between or after.
+    async fn slowly<T>(&self, act: impl FnOnce(&mut MemoryState) -> T) -> T {
+        self.delay().await;
+        let done = act(&mut lock(&self.0.disk));
+        let wait = lock(&self.0.rng).u64(0..4);
+        sleep(Duration::from_millis(wait)).await;
+        done
+    }
+}
+
+impl Outbox for Slow {
+    async fn open(&self, at: Timestamp) -> Result<SessionStart, StoreError> {
+        Ok(lock(&self.0.disk).open(at))
+    }
+
+    async fn accept(&self, session: Session, messages: Vec<Accepted>) -> Result<Vec<Acceptance>, StoreError> {
+        self.slowly(|memory| {
+            let (acceptances, arrivals) = memory.accept(session, messages)?;
+            lock(&self.0.arrivals).extend(arrivals);
+            self.0.arrived.notify_one();
+            Ok(acceptances)
+        })
+        .await
+    }
+
+    async fn arrivals(&self) -> Vec<ArrivedDelivery> {
+        loop {
+            let arrivals: Vec<ArrivedDelivery> = lock(&self.0.arrivals).drain(..).collect();
+            if !arrivals.is_empty() {
+                return arrivals;
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+
+    async fn settle(&self, session: Session, settlements: Vec<Settlement>) -> Result<Vec<Settled>, StoreError> {
+        self.slowly(|memory| memory.settle(session, settlements)).await
+    }
+
+    async fn spill(&self, session: Session, deliveries: Vec<DeliveryId>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.spill(session, &deliveries)).await
+    }
+
+    async fn page(&self, query: Query, limit: u32, _now: Timestamp) -> Result<PendingPage, StoreError> {
+        Ok(self.slowly(|memory| memory.page(query, limit)).await)
+    }
+
+    async fn lanes(&self, lanes: Vec<LaneId>) -> Result<Vec<Arc<LaneSettings>>, StoreError> {
+        Ok(self.slowly(|memory| memory.lanes(&lanes)).await)
+    }
+
+    async fn cut(&self, session: Session, cut: Cut, by: Option<ApiKeyRef>) -> Result<u64, StoreError> {
+        self.slowly(|memory| memory.cut(session, cut, by)).await
+    }
+
+    async fn sweep(&self, session: Session, sweep: Sweep, under_way: Vec<DeliveryId>) -> Result<SweptRows, StoreError> {
+        self.slowly(|memory| memory.sweep(session, sweep, &under_way)).await
+    }
+
+    async fn uncut(&self, session: Session, scope: CutScope, at: Timestamp) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.uncut(session, scope, at)).await
+    }
+
+    async fn pause(&self, session: Session, pause: Pause, at: Timestamp) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
+        self.slowly(|memory| memory.pause(session, pause, at)).await
+    }
+
+    async fn resume(&self, session: Session, scope: PauseScope, act: AuditStamp) -> Result<(), StoreError> {
+        let _in_order = self.0.pauses.lock().await;
+        self.slowly(|memory| memory.resume(session, scope, act)).await
+    }
+
+    async fn reset(&self, session: Session, of: BreakerOf, how: Reset, act: AuditStamp) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.reset(session, of, how, act)).await
+    }
+
+    async fn remember(&self, session: Session, breakers: Vec<SoftBreaker>) -> Result<(), StoreError> {
+        self.slowly(|memory| memory.remember(session, &breakers)).await
     }
 }

@@ -4,12 +4,10 @@
 //! slots so that they are scarce (`fairness/scheduler.rs`). The service of each tenant and tier is counted from
 //! outside: slot-time and weights (`fairness/shares.rs`), the effect of a noisy tenant on quiet ones
 //! (`fairness/neighbours.rs`), the tiers (`fairness/tiers.rs`), and ten thousand small tenants beside a heavy one
-//! (`fairness/crowd.rs`). As controls, schedulers that are unfair on purpose (`fairness/plain.rs`) must miss the same
-//! bars.
+//! (`fairness/crowd.rs`). As controls, schedulers that are unfair on purpose must miss the same bars.
 
 mod crowd;
 mod neighbours;
-mod plain;
 mod scheduler;
 mod shares;
 mod tiers;
@@ -58,6 +56,11 @@ fn jain(values: impl Iterator<Item = u64>) -> f64 {
         (count, sum, squares) = (count + 1.0, sum + value, squares + value * value);
     }
     sum * sum / (count * squares)
+}
+
+/// The figure of Jain's index among the slot-times of these sources.
+fn jain_of(name: &str, got: &[world::Got], bar: f64) -> Figure {
+    Figure::at_least(&format!("{name}_jain"), jain(got.iter().map(|got| got.slot_ms)), "of 1", bar)
 }
 
 const fn seconds(count: u64) -> Duration {

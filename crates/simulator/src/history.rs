@@ -1,6 +1,6 @@
 //! The history of a run, as an observer outside the node sees it: calls and their answers, requests on the wire, the
 //! virtual clock. It uses plain numbers and texts and none of the engine's types, so that the oracle cannot depend on
-//! the engine's decisions.
+//! the engine's decisions: messages, deliveries, lanes and subjects are given by their ids.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ pub type Ms = i64;
 pub struct SentMessage {
     pub called_at: Ms,
     pub acked_at: Option<Ms>,
-    /// The message's id.
     pub message: u64,
     pub deliveries: Vec<SentDelivery>,
     /// The earliest time of an attempt that the caller requested, by the node's clock.
@@ -29,7 +28,6 @@ pub struct SentMessage {
 /// A delivery of a sent message to one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct SentDelivery {
-    /// The delivery's id.
     pub id: u64,
     pub lane: u64,
     /// The end of its TTL, by the node's clock, if it has one.
@@ -42,7 +40,6 @@ pub struct SentRequest {
     pub left_at: Ms,
     /// The same time by the node's clock, from the request's header.
     pub stamped: Ms,
-    /// The delivery's id.
     pub delivery: u64,
     pub lane: u64,
     /// The attempt's number, from the request's header.
@@ -97,9 +94,7 @@ pub struct PendingSnapshot {
     pub stamped: Ms,
     /// The number of the node's life that answered; a crash begins a new one.
     pub life: u32,
-    /// The delivery's id.
     pub delivery: u64,
-    pub state: &'static str,
     pub attempts: u16,
     /// The reason why it waits.
     pub why: &'static str,
@@ -110,7 +105,6 @@ pub struct PendingSnapshot {
 /// A delivery as the API showed it at the end of the run.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// The delivery's id.
     pub delivery: u64,
     /// The name of its state; `missing` if the API does not know the delivery.
     pub state: &'static str,

@@ -18,18 +18,19 @@ pub mod outage;
 mod outsider;
 pub mod plan;
 pub mod planted;
-mod producer;
 mod schedules;
 pub mod simulation;
 pub mod wire;
 pub mod world;
+
+use std::sync::{Mutex, PoisonError};
 
 use posthaste_prove::Proof;
 
 use oracle::{Exercised, Violation};
 use plan::RunPlan;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RunOutcome {
     pub seed: u64,
     /// All broken promises.
@@ -58,6 +59,27 @@ pub fn repeat(seed: u64) -> String {
     format!("cargo xtask prove simulation --seeds 1 --first {seed}")
 }
 
+/// Runs seeds on two threads, each taking the next one, and returns what each thread has collected. A sum of the two
+/// does not depend on which thread runs which seed.
+fn on_two_threads<T: Default + Send>(
+    seeds: impl Iterator<Item = u64> + Send,
+    run: impl Fn(&mut T, u64) + Sync,
+) -> [T; 2] {
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        let mut collected = T::default();
+        while let Some(seed) = next() {
+            run(&mut collected, seed);
+        }
+        collected
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        [work(), other.join().expect("a seed that panics fails the proof")]
+    })
+}
+
 pub const PROOFS: &[Proof] = &[
     Proof::new("schedules", schedules::run)
         .shows("every jitter by statistics, the presets as documented, contention against known figures"),
@@ -77,4 +99,31 @@ pub const PROOFS: &[Proof] = &[
 ];
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_seed_gives_the_same_run() {
+        let (one, two) = (run(7), run(7));
+        assert_eq!(one.trace, two.trace);
+        assert_eq!((one.deliveries, one.requests, one.points), (two.deliveries, two.requests, two.points));
+    }
+
+    #[test]
+    fn different_seeds_give_different_runs() {
+        let mut traces: Vec<u64> = (1..=5).map(|seed| run(seed).trace).collect();
+        traces.sort_unstable();
+        traces.dedup();
+        assert_eq!(traces.len(), 5);
+    }
+
+    #[test]
+    fn few_seeds_break_no_promise_on_either_driver() {
+        for seed in 1..=5 {
+            let outcome = run(seed);
+            assert_eq!(outcome.violations, [], "{}", repeat(seed));
+            assert!(outcome.deliveries > 0 && outcome.requests > 0, "seed {seed} did nothing");
+            assert_eq!(driven::run(seed).violations, [], "driven; {}", repeat(seed));
+        }
+    }
+}

@@ -2,9 +2,7 @@
 //!
 //! Senders with more messages than the limit call it every millisecond, at the times that it promises, and after
 //! pauses. Their sends are counted in every sliding second. As controls, the same measurements must detect the
-//! limiters of `wrong.rs`, which are wrong on purpose.
-
-mod wrong;
+//! limiters that are wrong on purpose.
 
 use posthaste_core::Timestamp;
 use posthaste_core::flow::bucket::{Bucket, Rate};
@@ -23,9 +21,9 @@ const HOUR: i64 = 3_600 * SECOND;
 pub(crate) fn run(options: &Options) -> Findings {
     let sends = if options.quick { 100_000 } else { 1_000_000 };
     let found = Measured::of(ours, sends);
-    eprintln!("limits: {} sends at {} limits", found.sends, LIMITS.len());
+    eprintln!("limits: {} sends at {} limits", found.sends, LEAST_BURST.len() + LARGER_BURST.len());
 
-    let caught = wrong::LIMITERS.iter().filter(|limiter| {
+    let caught = WRONG_LIMITERS.iter().filter(|limiter| {
         let caught = (limiter.shows)(&Measured::of(limiter.make, 20_000));
         if !caught {
             eprintln!("  control, a wrong limiter, is not detected: {}", limiter.name);
@@ -40,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Findings {
         Figure::at_most("sends_not_as_promised", found.broken_promises as f64, "sends", 0.0),
         Figure::at_most("added_by_a_clock_jump", found.added_bursts, "bursts", 1.0),
         Figure::at_most("stall_beyond_one_token", found.stall_ms as f64, "ms", 0.0),
-        Figure::at_least("negative_controls_caught", caught.count() as f64, "limiters", wrong::LIMITERS.len() as f64),
+        Figure::at_least("negative_controls_caught", caught.count() as f64, "limiters", WRONG_LIMITERS.len() as f64),
     ])
 }
 
@@ -65,26 +63,10 @@ struct Limit {
     burst: u32,
 }
 
-const LIMITS: [Limit; 14] = [
-    least_burst(7),
-    least_burst(33),
-    least_burst(100),
-    least_burst(499),
-    least_burst(500),
-    least_burst(501),
-    least_burst(3_333),
-    least_burst(10_000),
-    Limit { per_second: 7, burst: 7 },
-    Limit { per_second: 100, burst: 20 },
-    Limit { per_second: 499, burst: 2 },
-    Limit { per_second: 500, burst: 500 },
-    Limit { per_second: 3_333, burst: 50 },
-    Limit { per_second: 10_000, burst: 2_000 },
-];
-
-const fn least_burst(per_second: u32) -> Limit {
-    Limit { per_second, burst: 0 }
-}
+/// The limits that are measured with the least burst.
+const LEAST_BURST: [u32; 8] = [7, 33, 100, 499, 500, 501, 3_333, 10_000];
+/// Limits with larger bursts.
+const LARGER_BURST: [(u32, u32); 6] = [(7, 7), (100, 20), (499, 2), (500, 500), (3_333, 50), (10_000, 2_000)];
 
 impl Limit {
     fn rate(self) -> Rate {
@@ -161,9 +143,10 @@ impl Measured {
             added_bursts: 0.0,
             stall_ms: 0,
         };
-        let least = LIMITS.iter().filter(|limit| limit.burst == 0).count();
-        for limit in LIMITS {
-            let span = limit.time_of(sends.div_ceil(u32::try_from(least).expect("a few")));
+        let each = sends.div_ceil(u32::try_from(LEAST_BURST.len()).expect("a few"));
+        for (per_second, burst) in LEAST_BURST.map(|limit| (limit, 0)).into_iter().chain(LARGER_BURST) {
+            let limit = Limit { per_second, burst };
+            let span = limit.time_of(each);
             found.pace(limit, span, make);
             for jumps in jumps() {
                 found.jump(limit, &jumps, make);
@@ -277,6 +260,97 @@ fn take_all(limiter: &mut Limiter, now: i64, times: &mut Vec<i64>) {
     times.extend((0..ENOUGH).take_while(|_| limiter(now).is_ok()).map(|_| now));
 }
 
+/// A limiter that is wrong on purpose, with the measurement that must detect it.
+struct Wrong {
+    name: &'static str,
+    make: fn(Limit, i64) -> Limiter,
+    shows: fn(&Measured) -> bool,
+}
+
+const WRONG_LIMITERS: [Wrong; 8] = [
+    Wrong { name: "counts by the calendar second", make: by_calendar, shows: above },
+    Wrong { name: "gives every third token back twice", make: given_back_twice, shows: above },
+    Wrong { name: "has a burst of two instead of one", make: larger_burst, shows: above },
+    Wrong { name: "never sends", make: never, shows: |found| found.reached < REACHED_BAR },
+    Wrong { name: "waits whole milliseconds", make: whole_millis, shows: |found| found.reached < REACHED_BAR },
+    Wrong { name: "promises too late", make: late, shows: |found| found.broken_promises > 0 },
+    Wrong { name: "saves through a jump", make: saving, shows: |found| found.added_bursts > 1.0 },
+    Wrong { name: "waits for the clock to come back", make: waiting, shows: |found| found.stall_ms > 0 },
+];
+
+fn above(found: &Measured) -> bool {
+    found.above_percent > ABOVE_BAR_PERCENT
+}
+
+fn by_calendar(limit: Limit, _: i64) -> Limiter {
+    let (mut second, mut sent) = (0, 0);
+    Box::new(move |now| {
+        if now / SECOND != second {
+            (second, sent) = (now / SECOND, 0);
+        }
+        if sent == limit.per_second {
+            return Err((second + 1) * SECOND);
+        }
+        sent += 1;
+        Ok(())
+    })
+}
+
+fn given_back_twice(limit: Limit, start: i64) -> Limiter {
+    bucket(limit, start, 2)
+}
+
+fn larger_burst(limit: Limit, start: i64) -> Limiter {
+    ours(Limit { burst: limit.at_once() + 1, ..limit }, start)
+}
+
+fn never(_: Limit, _: i64) -> Limiter {
+    Box::new(|now| Err(now + 1))
+}
+
+/// Loses the fraction of a millisecond at each send.
+fn whole_millis(limit: Limit, _: i64) -> Limiter {
+    let mut next = i64::MIN;
+    Box::new(move |now| {
+        if now < next {
+            return Err(next);
+        }
+        next = now + limit.time_of(1);
+        Ok(())
+    })
+}
+
+fn late(limit: Limit, start: i64) -> Limiter {
+    let mut limiter = ours(limit, start);
+    Box::new(move |now| limiter(now).map_err(|promised| promised + 1))
+}
+
+/// Keeps up to two bursts when the clock jumps forward, and one otherwise.
+fn saving(limit: Limit, start: i64) -> Limiter {
+    let rate = limit.rate();
+    let wide = Rate::per_second(limit.per_second).with_burst(limit.at_once() * 2);
+    let mut bucket = Bucket::full(&rate, Timestamp::from_millis(start));
+    let mut last = start;
+    Box::new(move |now| {
+        let rate = if now > last + 1 { &wide } else { &rate };
+        let now = Timestamp::from_millis(now);
+        let taken = bucket.take(rate, now).map_err(Timestamp::as_millis);
+        if taken.is_err() {
+            last = now.as_millis();
+        }
+        taken
+    })
+}
+
+fn waiting(limit: Limit, start: i64) -> Limiter {
+    let mut limiter = ours(limit, start);
+    let mut latest = start;
+    Box::new(move |now| {
+        latest = latest.max(now);
+        limiter(latest)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,7 +367,7 @@ mod tests {
     #[test]
     fn bucket_keeps_its_limits_and_wrong_limiters_are_detected() {
         let found = Measured::of(ours, 20_000);
-        for limiter in &wrong::LIMITERS {
+        for limiter in &WRONG_LIMITERS {
             assert!(!(limiter.shows)(&found), "taken for one that {}: {found:?}", limiter.name);
             let wrong = Measured::of(limiter.make, 20_000);
             assert!((limiter.shows)(&wrong), "{}: {wrong:?}", limiter.name);

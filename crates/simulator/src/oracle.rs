@@ -1,15 +1,13 @@
 //! Judges the history of a run, promise by promise. It knows the promises but not the engine: it neither calls nor
-//! repeats any of the engine's decisions. Breakers, rate limits and fairness are judged in `breakers.rs`, `rates.rs`
-//! and `turns.rs`; deliveries that must not be sent again in `ends.rs`.
+//! repeats any of the engine's decisions. Breakers and fairness are judged in `breakers.rs` and `turns.rs`; deliveries
+//! that must not be sent again in `ends.rs`.
 
 mod breakers;
 mod ends;
-mod rates;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::AddAssign;
 
 use posthaste_core::scheduler::Order;
 
@@ -94,17 +92,6 @@ pub struct Exercised {
     /// Deliveries that were superseded under a collapse key.
     pub superseded: usize,
     pub erased: usize,
-}
-
-impl AddAssign for Exercised {
-    fn add_assign(&mut self, other: Self) {
-        self.breakers_opened += other.breakers_opened;
-        self.drains += other.drains;
-        self.rate_limited += other.rate_limited;
-        self.turns += other.turns;
-        self.superseded += other.superseded;
-        self.erased += other.erased;
-    }
 }
 
 /// Requests that repeated an attempt.
@@ -403,6 +390,29 @@ impl<'a> Facts<'a> {
                 let seen =
                     format!("delivery {} waits for {} since {} ms longer", look.delivery, look.why, look.at - first.at);
                 found.push(violation("every hold ends", seen));
+            }
+        }
+    }
+
+    /// In no second more requests leave than the destination's rate limit allows (F1).
+    fn rates_hold(&self, found: &mut Vec<Violation>) {
+        for plan in &self.plan.lanes {
+            let lane = plan.settings.lane.raw();
+            let (Some((rate, burst)), Some(requests)) = (plan.rate, self.by_lane.get(&lane)) else { continue };
+            let (rate, burst) = (rate as usize, burst as usize);
+            let left: Vec<Ms> = requests.iter().map(|it| it.left_at).collect();
+            for (place, from) in left.iter().enumerate() {
+                let sent = left[place..].iter().take_while(|at| **at < from + 1_000).count();
+                // A node does not know after its start what was sent before, and a clock that jumps forward adds at
+                // most one burst.
+                let crashes = self.history.crashes.iter();
+                let forgot = crashes.filter(|crash| (*from..from + 1_000).contains(&crash.at)).count()
+                    + usize::from(self.plan.clock_jumps);
+                if sent * 100 > (rate + burst * (1 + forgot) - 1) * 101 {
+                    let seen = format!("lane {lane}: {sent} left within a second, allowed are {rate}, {burst} at once");
+                    found.push(violation("rate limits hold", seen));
+                    break;
+                }
             }
         }
     }

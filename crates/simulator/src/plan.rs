@@ -68,9 +68,7 @@ impl LanePlan {
     pub fn endpoint(&self) -> EndpointId {
         EndpointId(self.settings.lane.0.plus(1_000_000))
     }
-}
 
-impl LanePlan {
     pub fn mode(&self, at: Ms) -> Mode {
         self.modes.iter().find(|(until, _)| at < *until).map_or(Mode::Healthy(20), |(_, mode)| *mode)
     }
@@ -115,13 +113,6 @@ pub enum Happening {
     Jump(Ms),
 }
 
-/// A fault of the world around the engine that the oracle must detect: the negative control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// Producers get "accepted" before the message is in the store.
-    AckBeforeDurable,
-}
-
 #[derive(Clone, Debug)]
 pub struct RunPlan {
     pub seed: u64,
@@ -138,8 +129,9 @@ pub struct RunPlan {
     pub clock_jumps: bool,
     /// The share of attempts, in thousandths, that a local fault prevents until all faults are over.
     pub not_started_milli: u32,
-    /// A fault for the negative control.
-    pub sabotage: Option<Sabotage>,
+    /// The negative control, a fault of the world around the engine that the oracle must detect: producers get
+    /// "accepted" before the message is in the store.
+    pub acks_early: bool,
 }
 
 impl RunPlan {
@@ -177,7 +169,7 @@ impl RunPlan {
             crash_at_point: None,
             clock_jumps: false,
             not_started_milli: if rng.bool() { rng.u32(1..400) } else { 0 },
-            sabotage: None,
+            acks_early: false,
         };
         plan.sends(&mut rng, &destinations, deliveries, busy_ms);
         plan.collapses();

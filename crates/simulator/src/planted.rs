@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::plan::{RunPlan, Sabotage};
+use crate::plan::RunPlan;
 use copy::Replica;
 use posthaste_prove::{CannotRun, Context, Figure, Findings, Options};
 
@@ -44,11 +44,11 @@ pub fn run(_: &Options) -> Findings {
     let hunter = copy.build()?;
     eprintln!("planted-bugs: built in {:.0} s", began.elapsed().as_secs_f64());
 
-    let control = Hunt { bug: "", seeds: CONTROL_SEEDS }.start(&hunter)?;
+    let control = start_hunt(&hunter, "", CONTROL_SEEDS)?;
     let mut caught = Vec::new();
     eprintln!("\n{:<26} {:>5} {:>6}  caught by", "bug", "seed", "s");
     for bug in &bugs {
-        let found = Hunt { bug, seeds: SEEDS_MAX }.start(&hunter)?;
+        let found = start_hunt(&hunter, bug, SEEDS_MAX)?;
         eprintln!("{bug:<26} {found}");
         caught.extend(found.first.map(|(seed, _)| seed));
     }
@@ -67,12 +67,6 @@ fn listed(readme: &str) -> Vec<String> {
     readme.lines().filter_map(name).collect()
 }
 
-/// A run of the copy with one bug, or none if the name is empty, over a number of seeds.
-struct Hunt<'a> {
-    bug: &'a str,
-    seeds: u64,
-}
-
 /// The result of a hunt.
 struct Found {
     /// The first seed in which a promise was broken, with that promise.
@@ -80,16 +74,15 @@ struct Found {
     took: Duration,
 }
 
-impl Hunt<'_> {
-    fn start(&self, hunter: &Path) -> Result<Found, CannotRun> {
-        let began = Instant::now();
-        let cannot = |error| CannotRun(format!("cannot start {}: {error}", hunter.display()));
-        // Standard error is ignored: bugs may also make the engine panic, which does not count.
-        let ran = Command::new(hunter).arg(self.seeds.to_string()).env(AWAKE, self.bug).output().map_err(cannot)?;
-        let line = String::from_utf8_lossy(&ran.stdout);
-        let first = line.split_once(' ').and_then(|(seed, by)| Some((seed.parse().ok()?, by.trim().to_owned())));
-        Ok(Found { first, took: began.elapsed() })
-    }
+/// Runs the copy with one bug, or none if the name is empty, over a number of seeds.
+fn start_hunt(hunter: &Path, bug: &str, seeds: u64) -> Result<Found, CannotRun> {
+    let began = Instant::now();
+    let ran = Command::new(hunter).arg(seeds.to_string()).env(AWAKE, bug).output();
+    // Standard error is ignored: bugs may also make the engine panic, which does not count.
+    let printed = ran.context(format!("cannot start {}", hunter.display()))?.stdout;
+    let line = String::from_utf8_lossy(&printed);
+    let first = line.split_once(' ').and_then(|(seed, by)| Some((seed.parse().ok()?, by.trim().to_owned())));
+    Ok(Found { first, took: began.elapsed() })
 }
 
 impl fmt::Display for Found {
@@ -111,36 +104,26 @@ pub fn hunt() {
         std::process::exit(1);
     });
     let seeds = std::env::args().nth(1).and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS_MAX);
-    let sabotage = std::env::var(AWAKE).is_ok_and(|bug| bug == ACK_BEFORE_DURABLE);
-    if let Some((seed, promise)) = first_violation(seeds, sabotage.then_some(Sabotage::AckBeforeDurable)) {
+    let acks_early = std::env::var(AWAKE).is_ok_and(|bug| bug == ACK_BEFORE_DURABLE);
+    if let Some((seed, promise)) = first_violation(seeds, acks_early) {
         println!("{seed} {promise}");
     }
 }
 
-/// Runs seeds on two threads, each taking the next one. Returns the lowest seed that fails, which does not depend on
-/// the threads' speed.
-fn first_violation(seeds: u64, sabotage: Option<Sabotage>) -> Option<(u64, &'static str)> {
-    let next = AtomicU64::new(1);
-    let lowest = AtomicU64::new(seeds + 1);
-    let work = || {
-        let mut found = None;
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed > seeds || seed > lowest.load(Ordering::Relaxed) {
-                return found;
-            }
-            let plan = RunPlan { sabotage, ..RunPlan::from_seed(seed) };
-            let outcome = std::panic::catch_unwind(|| crate::world::run(&plan));
-            let broken = outcome.ok().and_then(|outcome| outcome.violations.first().map(|first| first.promise));
-            if let Some(promise) = broken {
-                lowest.fetch_min(seed, Ordering::Relaxed);
-                found = Some((seed, promise));
-            }
+/// Returns the lowest seed that fails, which does not depend on the threads' speed.
+fn first_violation(seeds: u64, acks_early: bool) -> Option<(u64, &'static str)> {
+    let lowest = AtomicU64::new(u64::MAX);
+    let both = crate::on_two_threads(1..=seeds, |found, seed| {
+        if seed > lowest.load(Ordering::Relaxed) {
+            return;
         }
-    };
-    let both = std::thread::scope(|scope| {
-        let other = scope.spawn(work);
-        [work(), other.join().expect("a seed's panic is caught where it happens")]
+        let plan = RunPlan { acks_early, ..RunPlan::from_seed(seed) };
+        let outcome = std::panic::catch_unwind(|| crate::world::run(&plan));
+        let broken = outcome.ok().and_then(|outcome| outcome.violations.first().map(|first| first.promise));
+        if let Some(promise) = broken {
+            lowest.fetch_min(seed, Ordering::Relaxed);
+            *found = Some((seed, promise));
+        }
     });
     both.into_iter().flatten().min()
 }
@@ -171,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_listed_bug_has_a_patch_that_applies() {
-        let bugs = listed(&read(&folder().join("README.md")).unwrap_or_else(|CannotRun(why)| panic!("{why}")));
+        let bugs = listed(&read(&folder().join("README.md")).expect("the list is beside the patches"));
         assert!(bugs.len() >= 16, "{bugs:?}");
         let patched: Vec<&str> = bugs.iter().map(String::as_str).filter(|bug| *bug != ACK_BEFORE_DURABLE).collect();
         let patches = patch::read_all(&folder(), &patched).unwrap_or_else(|CannotRun(why)| panic!("{why}"));

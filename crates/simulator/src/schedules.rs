@@ -8,7 +8,7 @@
 mod spread;
 mod written;
 
-use crate::contention::{self, Average, Contender, REFERENCE};
+use crate::contention::{self, Contender, ContentionOutcome, REFERENCE};
 use posthaste_prove::{Figure, Findings, Options};
 
 /// How far a measured mean or deviation may be from its formula. With this many draws chance alone stays below half of
@@ -63,18 +63,17 @@ fn written_figures() -> Vec<Figure> {
 fn contention_figures(runs: u32) -> Vec<Figure> {
     eprintln!("contention: {CLIENTS} clients, {runs} runs each; known averages in brackets");
     let averages = Contender::all().map(|contender| contender.average(CLIENTS, runs, 1));
-    for (known, Average { calls, millis }) in REFERENCE.iter().zip(&averages) {
-        let (name, known_calls, known_millis) = (known.name, known.calls, known.millis);
-        eprintln!("  {name:12} {calls:6.0} calls ({known_calls})  {millis:7.0} ms ({known_millis})");
+    for ((name, known), ContentionOutcome { calls, millis }) in REFERENCE.iter().zip(&averages) {
+        eprintln!("  {name:12} {calls:6.0} calls ({})  {millis:7.0} ms ({})", known.calls, known.millis);
     }
     let broken = contention::broken_orderings(&averages);
     for ordering in &broken {
         eprintln!("  does not hold: {ordering}");
     }
     let (mut calls, mut time, mut time_plain) = (0.0_f64, 0.0_f64, 0.0_f64);
-    for (known, average) in REFERENCE.iter().zip(&averages) {
+    for ((name, known), average) in REFERENCE.iter().zip(&averages) {
         calls = calls.max(percent_off(average.calls, known.calls));
-        let worst = if known.name == "exponential" { &mut time_plain } else { &mut time };
+        let worst = if *name == "exponential" { &mut time_plain } else { &mut time };
         *worst = worst.max(percent_off(average.millis, known.millis));
     }
     vec![

@@ -1,12 +1,10 @@
 //! The proofs `simulation`, that no promise is broken in many seeds, and `determinism`, that a seed gives the same run
 //! in every process.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::RunOutcome;
-use crate::oracle::Exercised;
-use crate::plan::{RunPlan, Sabotage};
-use posthaste_prove::{CannotRun, Figure, Findings, Options};
+use crate::oracle::Violation;
+use crate::plan::RunPlan;
+use posthaste_prove::{CannotRun, Context, Figure, Findings, Options};
 
 /// Seeds that once failed. Every simulation runs them first.
 const KEPT: &str = include_str!("../seeds/kept.txt");
@@ -20,29 +18,33 @@ pub fn run(options: &Options) -> Findings {
     let mut all: Vec<u64> = if options.first.is_none() { kept()? } else { Vec::new() };
     all.extend(first..first + seeds);
     let began = tokio::time::Instant::now();
-    let tally = run_all(&all);
+    let threads = crate::on_two_threads(all.into_iter(), Runs::add);
     let took = began.elapsed();
-    for (seed, problem) in tally.problems.iter().take(20) {
+    let problems: Vec<(u64, String)> = threads.iter().flat_map(Runs::problems).collect();
+    for (seed, problem) in problems.iter().take(20) {
         keep(*seed, problem);
         eprintln!("seed {seed}: {problem}\n    repeat it with: {}", crate::repeat(*seed));
     }
+    let sum = |count: fn(&RunOutcome) -> usize| {
+        threads.iter().flat_map(|runs| &runs.on_the_heap).map(count).sum::<usize>() as f64
+    };
+    let driven: usize = threads.iter().map(|runs| runs.driven.len()).sum();
     // Runs without faults would prove nothing. With few seeds there may be none.
     let enough = |a_seed: f64| if seeds >= 100 { a_seed * seeds as f64 } else { 0.0 };
-    let gates = tally.exercised;
     let caught = (1..=20).filter(|seed| !sabotaged(*seed).violations.is_empty()).count();
     Ok(vec![
-        Figure::at_least("seeds", tally.runs as f64, "runs", seeds as f64),
-        Figure::at_least("driven_seeds", tally.driven as f64, "runs", (seeds / DRIVEN_EVERY) as f64),
-        Figure::at_least("deliveries", tally.deliveries as f64, "deliveries", enough(400.0)),
-        Figure::at_least("crashes", tally.crashes as f64, "crashes", enough(0.5)),
-        Figure::at_least("breakers_opened", gates.breakers_opened as f64, "times", enough(0.5)),
-        Figure::at_least("drains", gates.drains as f64, "backlogs", enough(0.1)),
-        Figure::at_least("rate_limited", gates.rate_limited as f64, "looks", enough(5.0)),
-        Figure::at_least("turns", gates.turns as f64, "looks", enough(5.0)),
-        Figure::at_least("erased", gates.erased as f64, "deliveries", enough(2.0)),
-        Figure::at_least("superseded", gates.superseded as f64, "deliveries", enough(5.0)),
+        Figure::at_least("seeds", sum(|_| 1), "runs", seeds as f64),
+        Figure::at_least("driven_seeds", driven as f64, "runs", (seeds / DRIVEN_EVERY) as f64),
+        Figure::at_least("deliveries", sum(|run| run.deliveries), "deliveries", enough(400.0)),
+        Figure::at_least("crashes", sum(|run| run.crashes), "crashes", enough(0.5)),
+        Figure::at_least("breakers_opened", sum(|run| run.exercised.breakers_opened), "times", enough(0.5)),
+        Figure::at_least("drains", sum(|run| run.exercised.drains), "backlogs", enough(0.1)),
+        Figure::at_least("rate_limited", sum(|run| run.exercised.rate_limited), "looks", enough(5.0)),
+        Figure::at_least("turns", sum(|run| run.exercised.turns), "looks", enough(5.0)),
+        Figure::at_least("erased", sum(|run| run.exercised.erased), "deliveries", enough(2.0)),
+        Figure::at_least("superseded", sum(|run| run.exercised.superseded), "deliveries", enough(5.0)),
         Figure::at_least("negative_control_caught", caught as f64, "of 20 sabotaged seeds", 1.0),
-        Figure::at_most("violations", tally.problems.len() as f64, "violations", 0.0),
+        Figure::at_most("violations", problems.len() as f64, "violations", 0.0),
         Figure::at_most("time", took.as_secs_f64(), "s", if options.quick { 120.0 } else { 180.0 }),
     ])
 }
@@ -68,83 +70,44 @@ fn kept() -> Result<Vec<u64>, CannotRun> {
         .collect()
 }
 
+/// The runs of one thread.
 #[derive(Default)]
-struct Tally {
-    runs: u64,
-    driven: u64,
-    deliveries: u64,
-    crashes: u64,
-    exercised: Exercised,
-    problems: Vec<(u64, String)>,
+struct Runs {
+    on_the_heap: Vec<RunOutcome>,
+    driven: Vec<RunOutcome>,
 }
 
-impl Tally {
-    fn add(&mut self, outcome: &RunOutcome) {
-        self.runs += 1;
-        self.deliveries += outcome.deliveries as u64;
-        self.crashes += outcome.crashes as u64;
-        self.exercised += outcome.exercised;
-        self.problems.extend(outcome.violations.iter().map(|found| (outcome.seed, found.to_string())));
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.runs += other.runs;
-        self.driven += other.driven;
-        self.deliveries += other.deliveries;
-        self.crashes += other.crashes;
-        self.exercised += other.exercised;
-        self.problems.extend(other.problems);
-    }
-}
-
-/// Runs seeds on two threads, each taking the next one. The sum does not depend on which thread runs which seed.
-fn run_all(seeds: &[u64]) -> Tally {
-    let next = AtomicU64::new(0);
-    let work = || {
-        let mut tally = Tally::default();
-        while let Some(seed) = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).ok().and_then(|at| seeds.get(at)) {
-            tally.add(&guarded(*seed, crate::run));
-            if seed.is_multiple_of(DRIVEN_EVERY) {
-                let outcome = guarded(*seed, crate::driven::run);
-                tally.driven += 1;
-                tally.problems.extend(outcome.violations.iter().map(|found| (*seed, format!("driven: {found}"))));
-            }
-            if tally.runs.is_multiple_of(100) {
-                eprintln!("  {} seeds, {} violations", tally.runs, tally.problems.len());
-            }
+impl Runs {
+    fn add(&mut self, seed: u64) {
+        self.on_the_heap.push(guarded(seed, crate::run));
+        if seed.is_multiple_of(DRIVEN_EVERY) {
+            self.driven.push(guarded(seed, crate::driven::run));
         }
-        tally
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(work);
-        let mut tally = work();
-        tally.merge(other.join().expect("a seed's panic is caught where it happens"));
-        tally
-    })
+        if self.on_the_heap.len().is_multiple_of(100) {
+            eprintln!("  {} seeds, {} violations", self.on_the_heap.len(), self.problems().count());
+        }
+    }
+
+    fn problems(&self) -> impl Iterator<Item = (u64, String)> {
+        let found = |run: &RunOutcome, how: &str| {
+            run.violations.iter().map(|found| (run.seed, format!("{how}{found}"))).collect::<Vec<_>>()
+        };
+        let on_the_heap = self.on_the_heap.iter().flat_map(move |run| found(run, ""));
+        on_the_heap.chain(self.driven.iter().flat_map(move |run| found(run, "driven: ")))
+    }
 }
 
 /// The control: a run whose producers get "accepted" too early. The oracle must detect that.
 fn sabotaged(seed: u64) -> RunOutcome {
-    let mut plan = RunPlan::from_seed(seed);
-    plan.sabotage = Some(Sabotage::AckBeforeDurable);
-    crate::world::run(&plan)
+    crate::world::run(&RunPlan { acks_early: true, ..RunPlan::from_seed(seed) })
 }
 
 /// Runs a seed, and turns a panic of the engine into a violation.
 fn guarded(seed: u64, run: fn(u64) -> RunOutcome) -> RunOutcome {
-    std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| RunOutcome {
-        seed,
-        violations: vec![crate::oracle::Violation {
-            promise: "the engine never panics",
-            seen: "it panicked; see above".into(),
-        }],
-        trace: 0,
-        deliveries: 0,
-        requests: 0,
-        duplicates: 0,
-        crashes: 0,
-        exercised: Exercised::default(),
-        points: 0,
+    std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| {
+        let promise = "the engine never panics";
+        let panicked = Violation { promise, seen: "it panicked; see above".into() };
+        RunOutcome { seed, violations: vec![panicked], ..RunOutcome::default() }
     })
 }
 
@@ -172,9 +135,7 @@ pub fn print_traces(first: u64, seeds: u64) {
 }
 
 fn other_process(first: u64, seeds: u64) -> Result<Vec<u64>, CannotRun> {
-    let cannot = |what: &str, error: &dyn std::fmt::Display| CannotRun(format!("{what}: {error}"));
-    let binary = std::env::current_exe().map_err(|error| cannot("cannot find this program", &error))?;
-    let output = std::process::Command::new(binary)
+    let output = std::process::Command::new(std::env::current_exe().context("cannot find this program")?)
         .args(["--traces", &first.to_string(), &seeds.to_string()])
         .env_clear()
         .env("TZ", "Pacific/Chatham")
@@ -182,11 +143,9 @@ fn other_process(first: u64, seeds: u64) -> Result<Vec<u64>, CannotRun> {
         .env("RUST_BACKTRACE", "0")
         .current_dir(std::env::temp_dir())
         .output()
-        .map_err(|error| cannot("cannot start the second process", &error))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines()
-        .map(|line| line.parse().map_err(|error| cannot("the second process printed no trace", &error)))
-        .collect()
+        .context("cannot start the second process")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| line.parse().context("the second process printed no trace")).collect()
 }
 
 #[cfg(test)]

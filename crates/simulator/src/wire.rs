@@ -49,8 +49,6 @@ pub struct SimulatedWire {
     rng: Rng,
     /// Requests in the order they left.
     pub log: Vec<SentRequest>,
-    /// Attempts that a local fault prevented.
-    pub not_started: usize,
 }
 
 impl SimulatedWire {
@@ -63,7 +61,6 @@ impl SimulatedWire {
             healed_at: plan.healed_at,
             rng: Rng::with_seed(plan.seed ^ 0x57_49_52_45),
             log: Vec::new(),
-            not_started: 0,
         }
     }
 
@@ -71,7 +68,6 @@ impl SimulatedWire {
     /// history is `recorded`.
     pub fn send(&mut self, now: Ms, stamped: Ms, start: &AttemptStart, recorded: u16) -> RequestFate {
         if now < self.healed_at && self.rng.u32(..1_000) < self.not_started_milli {
-            self.not_started += 1;
             let verdict = Verdict::of(Cause::NotStarted);
             return RequestFate { after: Duration::ZERO, verdict, receipt_after: None, request: None };
         }

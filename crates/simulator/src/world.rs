@@ -18,10 +18,10 @@ use posthaste_store::{Accepted, ArrivedDelivery, MemoryStore};
 
 use super::RunOutcome;
 use super::history::{ApiCall, History, Ms, PendingSnapshot, SentMessage, What};
-use super::plan::{BEGIN, Happening, MessagePlan, RunPlan, Sabotage};
+use super::outsider;
+use super::plan::{BEGIN, Happening, MessagePlan, RunPlan};
 use super::wire::SimulatedWire;
-use super::{outsider, producer};
-use node::Node;
+use node::{Node, ms};
 
 /// The virtual time after the end of all faults within which everything must end.
 const GIVE_UP: Ms = 20 * 86_400_000;
@@ -244,18 +244,17 @@ impl<'a> World<'a> {
             Happening::Pause(kind, lane, wait) => {
                 let id = outsider::paused(self.plan, kind, lane);
                 self.ask(What::Pause(kind, id));
-                let wait = i64::try_from(wait.as_millis()).unwrap_or(0);
-                self.after(wait, Ahead::ResumeAt(kind, id));
+                self.after(ms(wait), Ahead::ResumeAt(kind, id));
             }
             Happening::Erase(whom) => self.erase(whom),
             Happening::Crash(down) => self.crash(down),
             Happening::Stall(each, length) => {
-                self.store_ms = i64::try_from(each.as_millis()).unwrap_or(0);
-                self.after(i64::try_from(length.as_millis()).unwrap_or(0), Ahead::StallEnds);
+                self.store_ms = ms(each);
+                self.after(ms(length), Ahead::StallEnds);
             }
             Happening::Fail(length) => {
                 self.failing = true;
-                self.after(i64::try_from(length.as_millis()).unwrap_or(0), Ahead::FailEnds);
+                self.after(ms(length), Ahead::FailEnds);
             }
             Happening::Jump(ms) => self.wall_offset += ms,
         }
@@ -269,11 +268,11 @@ impl<'a> World<'a> {
         let dispatch = &node.dispatch;
         let now = Timestamp::from_millis(stamped);
         let (accepted, sent) =
-            producer::compose(self.plan, message, id, now, |lane, tier| dispatch.is_spilling(lane, tier));
+            outsider::compose(self.plan, message, id, now, |lane, tier| dispatch.is_spilling(lane, tier));
         self.history.sent.push(SentMessage { called_at: self.now, ..sent });
         let index = self.history.sent.len() - 1;
         let (life, wait) = (self.life, self.store_wait());
-        if self.plan.sabotage == Some(Sabotage::AckBeforeDurable) {
+        if self.plan.acks_early {
             self.history.sent[index].acked_at = Some(self.now);
         }
         if !self.crashes_here() {
@@ -366,7 +365,6 @@ impl<'a> World<'a> {
                     stamped,
                     life: self.life,
                     delivery: *id,
-                    state: found.delivery.state.phase().name(),
                     attempts: found.delivery.attempts,
                     why: hold.why.name(),
                     until: hold.until.map(Timestamp::as_millis),

@@ -154,14 +154,11 @@ mod tests {
     const TEST: &str = "#[cfg(test)]\nmod tests {\n    fn f() { ";
 
     #[test]
-    fn a_clock_or_a_random_map_in_the_core_is_reported() {
+    fn clocks_and_random_maps_are_reported_in_code_of_the_core_only() {
         check(check_purity, "crates/core/src/retry.rs", "fn now() {\n    std::time::SystemTime::now()\n}\n", &[2]);
         check(check_purity, "crates/core/src/retry.rs", "let lanes = HashMap::new();\n", &[1]);
         check(check_purity, "crates/core/src/scheduler/lane.rs", "use std::{env, fs};\n", &[1]);
-    }
 
-    #[test]
-    fn comments_and_other_crates_may_name_clocks() {
         check(check_purity, "crates/core/src/retry.rs", "//! No SystemTime here.\nuse std::time::Duration;\n", &[]);
         check(check_purity, "crates/engine/src/clock.rs", "SystemTime::now()", &[]);
     }
@@ -176,27 +173,21 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_outside_the_connector_is_reported() {
+    fn connections_are_reported_outside_the_connector_and_tests() {
         let connects = "//! Health.\nlet s = TcpStream::connect(a).await;";
         check(check_forbidden, "crates/server/src/health.rs", connects, &[2]);
         check(check_forbidden, "crates/engine/src/dispatch.rs", "tokio::net::UdpSocket::bind(a)", &[1]);
-    }
 
-    #[test]
-    fn the_connector_and_tests_may_connect() {
         check(check_forbidden, "crates/engine/src/connector/dial.rs", "TcpStream::connect(a)", &[]);
         check(check_forbidden, "crates/server/src/api.rs", &format!("{TEST}TcpStream::connect(a) }} }}"), &[]);
         check(check_forbidden, "crates/server/src/run.rs", "TcpListener::bind(a)", &[]);
     }
 
     #[test]
-    fn a_task_without_an_owner_is_reported() {
+    fn tasks_are_reported_outside_their_owners_and_tests() {
         check(check_forbidden, "crates/engine/src/dispatch.rs", "fn f() {\n    tokio::spawn(g());\n}", &[2]);
         check(check_forbidden, "crates/server/src/api.rs", "set.spawn(g());", &[1]);
-    }
 
-    #[test]
-    fn tasks_of_owners_and_of_tests_are_allowed() {
         check(check_forbidden, "crates/server/src/run.rs", "set.spawn(g());", &[]);
         check(check_forbidden, "crates/engine/src/driver.rs", &format!("{TEST}tokio::spawn(g()); }} }}"), &[]);
         check(check_forbidden, "crates/engine/src/driver.rs", "// never spawn here\nlet respawned = 1;", &[]);
@@ -230,14 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_without_a_doc_comment_is_reported() {
+    fn modules_without_a_doc_comment_and_named_mod_rs_are_reported() {
         check(check_modules, "crates/core/src/retry.rs", "use std::fmt;\n", &[1]);
         check(check_modules, "crates/core/src/retry.rs", "//! When to try again.\n", &[]);
         check(check_modules, "crates/core/tests/it/main.rs", "mod a;\n", &[]);
-    }
 
-    #[test]
-    fn mod_rs_is_reported() {
         check(check_modules, "crates/core/src/scheduler/mod.rs", "//! Queues.\n", &[1]);
         check(check_modules, "crates/core/src/scheduler.rs", "//! Queues.\n", &[]);
     }

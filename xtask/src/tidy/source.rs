@@ -103,6 +103,15 @@ fn list(folder: &Path, foreign: &[&str], paths: &mut Vec<PathBuf>) -> Result<()>
     Ok(())
 }
 
+/// The lines of a text with their positions; each ends with its line break.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut end = 0;
+    text.split_inclusive('\n').map(move |line| {
+        end += line.len();
+        (end - line.len(), line)
+    })
+}
+
 /// Where `word` occurs in `text`, as a word and not as a part of a longer name.
 pub(super) fn find_word(text: &str, word: &str) -> Vec<usize> {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::source::{Complaint, SourceFile, find_word};
+use super::source::{Complaint, SourceFile, find_word, lines};
 
 /// Written by cargo; it names its registry in every entry.
 const LOCK_FILE: &str = "Cargo.lock";
@@ -107,16 +107,12 @@ fn has_owner(behind: &str) -> bool {
 
 /// A doc comment adds a unit, a bound, an owner or a consequence, or it is left out.
 pub(super) fn check_doc_comments(file: &SourceFile) -> Vec<Complaint> {
-    let mut at = 0;
-    let mut complaints = Vec::new();
-    for line in file.text.split_inclusive('\n') {
+    let is_empty = |line: &str| {
         let comment = line.trim().strip_prefix("/// ").and_then(|comment| comment.strip_suffix('.'));
-        if comment.is_some_and(|comment| EMPTY.contains(&comment)) {
-            complaints.push(file.complaint(at, "a doc comment without content", "write what the item holds"));
-        }
-        at += line.len();
-    }
-    complaints
+        comment.is_some_and(|comment| EMPTY.contains(&comment))
+    };
+    let empty = lines(&file.text).filter(|(_, line)| is_empty(line));
+    empty.map(|(at, _)| file.complaint(at, "a doc comment without content", "write what the item holds")).collect()
 }
 
 /// The name of a function or a test begins with a verb or its subject.
@@ -145,24 +141,19 @@ pub(super) fn check_type_names(files: &[SourceFile]) -> Vec<Complaint> {
     all.map(complain).collect()
 }
 
-fn exported_types(code: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    for line in code.split_inclusive('\n') {
-        let item = line.trim_start().strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
+fn exported_types(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    lines(code).filter_map(|(at, line)| {
+        let rest = line.trim_start().strip_prefix("pub")?;
+        let item = match rest.strip_prefix('(') {
             // A type with `pub(in …)` stays close to its module, and is not counted.
-            Some(scoped) if !scoped.starts_with("in ") => scoped.split_once(')').map_or("", |(_, item)| item),
-            Some(_) => "",
+            Some(scoped) if scoped.starts_with("in ") => return None,
+            Some(scoped) => scoped.split_once(')')?.1,
             None => rest,
-        });
-        let name = item.and_then(|item| item.strip_prefix(" struct ").or_else(|| item.strip_prefix(" enum ")));
-        if let Some(name) = name {
-            let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
-            found.push((at, &name[..end]));
-        }
-        at += line.len();
-    }
-    found
+        };
+        let name = item.strip_prefix(" struct ").or_else(|| item.strip_prefix(" enum "))?;
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
+        Some((at, &name[..end]))
+    })
 }
 
 #[cfg(test)]

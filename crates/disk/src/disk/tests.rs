@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, LaneSettings, MessageId, Policy, RowIndex,
-    Shard, State, TenantId, Tier, Timestamp,
+    Cause, Delivery, DeliveryId, EndpointId, Key, LaneId, LaneSettings, MessageId, Policy, RowIndex, State, TenantId,
+    Tier,
 };
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, AttemptRecord, AuditStamp, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register,
-    Session, Settled, Settlement, StoreError,
+    Accepted, AuditStamp, Document, DocumentKind, Filed, Message, NewDelivery, Outbox, Register, Session, Settled,
+    Settlement, StoreError,
 };
 use posthaste_testkit::master_key;
 use tempfile::TempDir;
 
 use super::FaultyDisk;
+use crate::load::{NOW, settlement};
 
-const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 const RESERVE: u64 = 1 << 20;
 
 /// The log is not restarted in these tests: reusing its space would make room on a full disk.
@@ -49,19 +49,7 @@ fn message(session: Session, n: u64) -> Accepted {
 fn delivered(session: Session, accepted: &Accepted) -> Settlement {
     let before = &accepted.deliveries[0].delivery;
     let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
-    Settlement {
-        record: DeliveryChange {
-            attempts_before: 0,
-            place: RowIndex::Delayed,
-            shard: Shard::of(before.lane),
-            pauses_lane: false,
-            endpoint_change: None,
-            delivery,
-        },
-        epoch: session.epoch,
-        excerpt: None,
-        attempt: Some(AttemptRecord { number: 1, at: NOW, took: Duration::ZERO, cause: Cause::Ok, status: Some(200) }),
-    }
+    settlement(session, delivery, Cause::Ok, Duration::ZERO)
 }
 
 /// Accepts messages until the disk is full. Returns the accepted ones.

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    Cause, Cut, CutScope, Delivery, DeliveryChange, DeliveryId, JobId, Key, LaneId, MessageId, RowIndex, Shard, State,
-    TenantId, Tier, Timestamp,
+    Cause, Cut, CutScope, Delivery, DeliveryId, JobId, Key, LaneId, MessageId, RowIndex, State, TenantId, Tier,
+    Timestamp,
 };
 use posthaste_store::journal::{Head, JournalEntry};
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, AttemptRecord, AuditStamp, Chunk, ChunkDelivery, CollapseKey, DeadLetterFilter, DeadLetters,
-    DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay,
-    Outbox, ReplayWhat, Replayable, Retention, RetentionStep, Session, Settlement, Skips, Store, StoreError, Sweep,
+    Accepted, Archive, AuditStamp, Chunk, ChunkDelivery, CollapseKey, DeadLetterFilter, DeadLetters, DeliveryJob,
+    FanOut, JobCursor, JobKind, JobQuery, Jobs, ListOrder, MemoryStore, Message, NewDelivery, NewReplay, Outbox,
+    ReplayWhat, Replayable, Retention, RetentionStep, Session, Skips, Store, StoreError, Sweep,
 };
 
-use super::{NOW, endpoint};
+use super::{NOW, StoreHealth, endpoint, settlement};
 use crate::crowd::{Flaw, chain};
 
 /// A tenant of its own, so that purges and lists here do not touch deliveries in the ledger.
@@ -58,31 +58,19 @@ impl Chore {
     }
 }
 
-/// The result of a chore in the real store.
-#[derive(Debug)]
-pub(super) enum Came {
-    Done,
-    Full,
-    Doubt,
-}
-
 /// The state of all chores of one life.
 pub(super) struct LoadChores {
     model: MemoryStore,
     messages: Vec<MessageId>,
     cuts: Vec<CutScope>,
     doubt: Option<Chore>,
-    done: u64,
+    /// How many chores were answered as done.
+    pub(super) done: u64,
 }
 
 impl LoadChores {
     pub(super) fn new() -> Self {
         Self { model: MemoryStore::default(), messages: Vec::new(), cuts: Vec::new(), doubt: None, done: 0 }
-    }
-
-    /// How many chores were answered as done.
-    pub(super) fn done(&self) -> u64 {
-        self.done
     }
 
     /// Draws a chore that is possible now. `mint` reserves a number of keys and returns the first.
@@ -183,21 +171,29 @@ impl LoadChores {
     }
 
     /// Applies a finished chore to the model. An answer that differs from the model's is a flaw.
-    pub(super) async fn note(&mut self, chore: Chore, came: Came, answer: &str) -> Result<(), Flaw> {
-        match came {
-            Came::Full if !matches!(chore, Chore::Retain) => Ok(()),
-            Came::Full | Came::Doubt => {
-                self.doubt = Some(chore);
-                Ok(())
-            }
-            Came::Done => {
+    pub(super) async fn note(
+        &mut self,
+        chore: Chore,
+        answered: Result<String, StoreError>,
+    ) -> Result<StoreHealth, Flaw> {
+        match answered {
+            Ok(answer) => {
                 self.done += 1;
                 let expected = self.apply(&chore).await;
                 if expected == answer {
-                    return Ok(());
+                    return Ok(StoreHealth::Well);
                 }
                 Err(Flaw::Lost(format!("{chore:?} was answered with {answer} instead of {expected}")))
             }
+            Err(StoreError::Full) => {
+                self.doubt = matches!(chore, Chore::Retain).then_some(chore);
+                Ok(StoreHealth::Full)
+            }
+            Err(StoreError::Stopped | StoreError::Database { .. }) => {
+                self.doubt = Some(chore);
+                Ok(StoreHealth::Stopped)
+            }
+            Err(error) => Err(Flaw::Lost(format!("{chore:?} was refused: {error}"))),
         }
     }
 
@@ -303,7 +299,9 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
         Chore::Accept(accepted) => write!(answer, "{:?}", store.accept(session, vec![accepted.clone()]).await?),
         Chore::Spread(chunk) => write!(answer, "{:?}", store.spread(session, chunk.clone()).await?),
         Chore::Settle(delivery) => {
-            write!(answer, "{:?}", store.settle(session, vec![settlement(session, delivery)]).await?)
+            let cause = delivery.last_cause.unwrap_or(Cause::Ok);
+            let settlement = settlement(session, delivery.clone(), cause, Duration::from_millis(5));
+            write!(answer, "{:?}", store.settle(session, vec![settlement]).await?)
         }
         Chore::Replay(replay) => write!(answer, "{:?}", store.start_replay(session, replay.clone(), None).await?),
         Chore::Cut(cut) => write!(answer, "{} ended", store.cut(session, cut.clone(), None).await?),
@@ -323,24 +321,6 @@ pub(super) async fn ask<S: Store>(store: &S, session: Session, chore: &Chore) ->
     };
     written.expect("writing to a string does not fail");
     Ok(answer)
-}
-
-fn settlement(session: Session, delivery: &Delivery) -> Settlement {
-    let cause = delivery.last_cause.unwrap_or(Cause::Ok);
-    let took = Duration::from_millis(5);
-    Settlement {
-        excerpt: None,
-        attempt: Some(AttemptRecord { number: delivery.attempts, at: NOW, took, cause, status: None }),
-        record: DeliveryChange {
-            attempts_before: delivery.attempts - 1,
-            place: RowIndex::Delayed,
-            shard: Shard::of(delivery.lane),
-            pauses_lane: false,
-            endpoint_change: None,
-            delivery: delivery.clone(),
-        },
-        epoch: session.epoch,
-    }
 }
 
 /// Everything that can be read of the chores, one line each.

@@ -48,32 +48,18 @@ pub(super) struct LoadLedger {
     sent: BTreeMap<MessageId, Sent>,
     lives: BTreeMap<DeliveryId, Life>,
     /// Pending deliveries for which no call is under way.
-    waiting: BTreeSet<DeliveryId>,
+    pub(super) waiting: BTreeSet<DeliveryId>,
     facts: BTreeMap<StoreFact, LoadAnswer>,
-    never: BTreeSet<MessageId>,
+    /// Ids that no message may have.
+    pub(super) never: BTreeSet<MessageId>,
     next_fact: u64,
-    acknowledged: u64,
-    arrived: bool,
+    /// How many calls were answered as done.
+    pub(super) acknowledged: u64,
+    /// Whether there are arrivals that were not fetched.
+    pub(super) arrived: bool,
 }
 
 impl LoadLedger {
-    pub(super) fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
-    pub(super) fn has_arrivals(&self) -> bool {
-        self.arrived
-    }
-
-    /// Notes an arrival from a chore.
-    pub(super) fn arrives(&mut self) {
-        self.arrived = true;
-    }
-
-    pub(super) fn fetched(&mut self) {
-        self.arrived = false;
-    }
-
     /// A number for a fact, higher than those of the lanes in use.
     pub(super) fn fresh_fact(&mut self) -> u64 {
         self.next_fact += 1;
@@ -113,30 +99,19 @@ impl LoadLedger {
         self.sent.insert(accepted.message.id, Sent { accepted, answer });
     }
 
-    /// Notes an id that no message may have.
-    pub(super) fn never(&mut self, message: MessageId) {
-        self.never.insert(message);
-    }
-
     pub(super) fn settled(&mut self, next: Delivery, answer: LoadAnswer) {
         self.count(answer);
         let Some(life) = self.lives.get_mut(&next.id) else { return };
         match answer {
             LoadAnswer::Done => {
-                let waits = !next.state.is_terminal();
-                let id = next.id;
-                life.sure = next;
-                if waits {
-                    self.waiting.insert(id);
+                if !next.state.is_terminal() {
+                    self.waiting.insert(next.id);
                 }
+                life.sure = next;
             }
             LoadAnswer::Doubt => life.perhaps.push(next),
             LoadAnswer::Full | LoadAnswer::Wrong(_) => {}
         }
-    }
-
-    pub(super) fn spilled(&mut self, deliveries: &[DeliveryId]) {
-        self.waiting.extend(deliveries);
     }
 
     pub(super) fn stated(&mut self, fact: StoreFact, answer: LoadAnswer) {

@@ -24,24 +24,19 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, mut other: Self) {
         self.events += other.events;
-        for (sum, more) in self.kinds_mut().into_iter().zip(other.kinds()) {
-            *sum += more;
+        for (sum, more) in self.kinds().into_iter().zip(other.kinds()) {
+            *sum += *more;
         }
     }
 
     /// The count of the rarest transition.
-    pub(super) fn rarest(&self) -> u64 {
-        self.kinds().into_iter().min().unwrap_or(0)
+    pub(super) fn rarest(mut self) -> u64 {
+        self.kinds().into_iter().min().map_or(0, |count| *count)
     }
 
-    fn kinds(&self) -> [u64; 6] {
-        let mut copy = *self;
-        copy.kinds_mut().map(|count| *count)
-    }
-
-    fn kinds_mut(&mut self) -> [&mut u64; 6] {
+    fn kinds(&mut self) -> [&mut u64; 6] {
         [
             &mut self.opened_in_a_row,
             &mut self.opened_by_share,

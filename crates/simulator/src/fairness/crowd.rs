@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use posthaste_core::Tier;
-
-use super::plain::{Plain, PlainRule};
-use super::scheduler::{CoreScheduler, FairScheduler};
+use super::scheduler::{CoreScheduler, FairScheduler, Plain, PlainRule};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
-use super::{Part, SLOTS, in_millis, jain, millis, seconds};
+use super::{Part, SLOTS, in_millis, jain_of, millis, seconds};
 use posthaste_prove::{Figure, Options};
 
 const SMALL: u64 = 10_000;
@@ -15,6 +12,7 @@ const SMALL_TAKES: Duration = millis(50);
 /// When the small tenants begin. Until then the heavy one is alone, and holds as many slots as it can use.
 const COME: Duration = seconds(30);
 
+/// The bar for the fairness among the small tenants.
 const JAIN_BAR: f64 = 0.95;
 
 pub(super) fn run(_: &Options) -> Part {
@@ -23,11 +21,9 @@ pub(super) fn run(_: &Options) -> Part {
         part.figures.extend(judge(name, takes, &mut CoreScheduler::new(SLOTS)));
     }
     // Each small tenant has its next message as soon as the last is delivered.
-    let again = LoadSource { load: FairnessLoad::Saturating { waiting: 1 }, ..small(0) };
-    let sources: Vec<LoadSource> =
-        beside(millis(50), |tenant| LoadSource { lanes: lane(tenant), tenant, ..again.clone() });
-    let got = play(&sources, &mut CoreScheduler::new(SLOTS), COME..COME + seconds(20));
-    part.figures.push(jain_of("small_again", &got));
+    let again = |tenant| LoadSource { load: FairnessLoad::Saturating { waiting: 1 }, ..small(tenant) };
+    let got = play(&beside(millis(50), again), &mut CoreScheduler::new(SLOTS), COME..COME + seconds(20));
+    part.figures.push(jain_of("small_again", &got[1..], JAIN_BAR));
 
     part.controls.extend(judge("small_fifo", seconds(10), &mut Plain::new(PlainRule::Fifo, SLOTS)));
     part
@@ -42,28 +38,14 @@ fn bound(heavy_takes: Duration) -> Duration {
 }
 
 fn beside(heavy_takes: Duration, small: impl Fn(u64) -> LoadSource) -> Vec<LoadSource> {
-    let heavy = LoadSource {
-        tenant: 0,
-        tier: Tier::Promotional,
-        lanes: 0..100,
-        load: FairnessLoad::Saturating { waiting: 72 },
-        receiver: FairnessReceiver::well(heavy_takes),
-    };
+    let load = FairnessLoad::Saturating { waiting: 72 };
+    let heavy = LoadSource::new(0, 0..100, load, FairnessReceiver::well(heavy_takes));
     std::iter::once(heavy).chain((1..=SMALL).map(small)).collect()
 }
 
 fn small(tenant: u64) -> LoadSource {
-    LoadSource {
-        tenant,
-        tier: Tier::Promotional,
-        lanes: lane(tenant),
-        load: FairnessLoad::AtOnce { messages: 1, from: COME, attempts: 0 },
-        receiver: FairnessReceiver::well(SMALL_TAKES),
-    }
-}
-
-fn lane(tenant: u64) -> std::ops::Range<u64> {
-    1_000 + tenant..1_001 + tenant
+    let load = FairnessLoad::AtOnce { messages: 1, from: COME, attempts: 0 };
+    LoadSource::new(tenant, 1_000 + tenant..1_001 + tenant, load, FairnessReceiver::well(SMALL_TAKES))
 }
 
 /// Runs one message for each small tenant, until shortly after the last attempt must have begun.
@@ -73,10 +55,6 @@ fn judge(name: &str, heavy_takes: Duration, scheduler: &mut dyn FairScheduler) -
     let longest = got[1..].iter().map(Got::longest_wait).max().unwrap_or(Duration::MAX);
     let served = got[1..].iter().filter(|got| got.sent > 0).count();
     eprintln!("fairness: {name}: {served} of {SMALL} sent, the last after {longest:?} of {bound:?}");
-    [Figure::at_most(&format!("{name}_longest_wait"), in_millis(longest), "ms", in_millis(bound)), jain_of(name, &got)]
-}
-
-/// Jain's index of fairness among the small tenants.
-fn jain_of(name: &str, got: &[Got]) -> Figure {
-    Figure::at_least(&format!("{name}_jain"), jain(got[1..].iter().map(|got| got.slot_ms)), "of 1", JAIN_BAR)
+    let wait = Figure::at_most(&format!("{name}_longest_wait"), in_millis(longest), "ms", in_millis(bound));
+    [wait, jain_of(name, &got[1..], JAIN_BAR)]
 }

@@ -7,11 +7,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_core::Tier;
 use posthaste_core::scheduler::Limits;
 
-use super::plain::{Plain, PlainRule};
-use super::scheduler::{CoreScheduler, FairScheduler};
+use super::scheduler::{CoreScheduler, FairScheduler, Plain, PlainRule};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play, quantile};
 use super::{Part, SLOTS, in_millis, millis, seconds};
 use posthaste_prove::{Figure, Options};
@@ -92,26 +90,15 @@ impl Tarpit {
 
 /// The quiet tenants: each sends 20 messages per second to one endpoint that answers in 50 ms.
 fn quiet(from: Duration) -> Vec<LoadSource> {
-    let source = |tenant| LoadSource {
-        tenant,
-        tier: Tier::Promotional,
-        lanes: tenant..tenant + 1,
-        load: FairnessLoad::Random { per_second: 20.0, from },
-        receiver: FairnessReceiver::well(millis(50)),
-    };
-    (1..=QUIET).map(source).collect()
+    let load = FairnessLoad::Random { per_second: 20.0, from };
+    let receiver = FairnessReceiver::well(millis(50));
+    (1..=QUIET).map(|tenant| LoadSource::new(tenant, tenant..tenant + 1, load, receiver)).collect()
 }
 
 /// A noisy tenant: it sends 100 messages per second.
 fn noisy(tenant: u64, endpoints: u64, receiver: FairnessReceiver) -> LoadSource {
-    let first = tenant * 1_000;
-    LoadSource {
-        tenant,
-        tier: Tier::Promotional,
-        lanes: first..first + endpoints,
-        load: FairnessLoad::Random { per_second: 100.0, from: Duration::ZERO },
-        receiver,
-    }
+    let (first, load) = (tenant * 1_000, FairnessLoad::Random { per_second: 100.0, from: Duration::ZERO });
+    LoadSource::new(tenant, first..first + endpoints, load, receiver)
 }
 
 /// The quiet tenants begin when the noisy one has been alone for long enough to hold as many slots as it can use.

@@ -5,12 +5,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use posthaste_core::Tier;
-
-use super::plain::{Plain, PlainRule};
-use super::scheduler::CoreScheduler;
+use super::scheduler::{CoreScheduler, Plain, PlainRule};
 use super::world::{BEGIN, FairnessLoad, FairnessReceiver, Got, LoadSource, play};
-use super::{Part, SLOTS, jain, millis, seconds};
+use super::{Part, SLOTS, jain_of, millis, seconds};
 use posthaste_prove::{Figure, Options};
 
 const TENANTS: u64 = 10;
@@ -37,7 +34,7 @@ pub(super) fn run(options: &Options) -> Part {
     for (name, sources, measured) in plays {
         let got = play(sources, &mut CoreScheduler::new(SLOTS), measured.clone());
         print(name, &got);
-        figures.push(jain_of(name, &got));
+        figures.push(jain_of(name, &got, JAIN_BAR));
         figures.push(Figure::at_least(&format!("{name}_slots_in_use"), in_use(&got, &measured), "of 1", IN_USE_BAR));
     }
     // Two tenants of each weight, so that no share is above one half, the most that one tenant may hold.
@@ -49,7 +46,7 @@ pub(super) fn run(options: &Options) -> Part {
     figures.push(error("weights_beyond_the_half", &shares, &[1.0 / 6.0, 1.0 / 3.0, 0.5]));
 
     let by_count = play(&any, &mut Plain::new(PlainRule::ByCount, SLOTS), measured);
-    Part { figures, controls: vec![jain_of("equal_tenants_by_count", &by_count)] }
+    Part { figures, controls: vec![jain_of("equal_tenants_by_count", &by_count, JAIN_BAR)] }
 }
 
 /// Tenants whose receivers' times are a geometric progression over this range.
@@ -60,13 +57,8 @@ fn unequal(takes: Range<Duration>) -> Vec<LoadSource> {
 }
 
 fn source(tenant: u64, takes: Duration) -> LoadSource {
-    LoadSource {
-        tenant,
-        tier: Tier::Promotional,
-        lanes: tenant * LANES..(tenant + 1) * LANES,
-        load: FairnessLoad::Saturating { waiting: WAITING },
-        receiver: FairnessReceiver::well(takes),
-    }
+    let load = FairnessLoad::Saturating { waiting: WAITING };
+    LoadSource::new(tenant, tenant * LANES..(tenant + 1) * LANES, load, FairnessReceiver::well(takes))
 }
 
 /// The measured share of each tenant. The receivers of every other tenant take ten times as long.
@@ -91,11 +83,6 @@ fn print(name: &str, got: &[Got]) {
     let shares: Vec<String> = shares(got).iter().map(|share| format!("{:.2}", 100.0 * share)).collect();
     let sent: u64 = got.iter().map(|got| got.sent).sum();
     eprintln!("fairness: {name}: {sent} attempts, % of slot-time: {}", shares.join(" "));
-}
-
-fn jain_of(name: &str, got: &[Got]) -> Figure {
-    let index = jain(got.iter().map(|got| got.slot_ms));
-    Figure::at_least(&format!("{name}_jain"), index, "of 1", JAIN_BAR)
 }
 
 fn in_use(got: &[Got], measured: &Range<Duration>) -> f64 {

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use posthaste_core::Tier;
 
-use super::plain::{Plain, PlainRule};
-use super::scheduler::{CoreScheduler, FairScheduler};
+use super::scheduler::{CoreScheduler, FairScheduler, Plain, PlainRule};
 use super::world::{FairnessLoad, FairnessReceiver, Got, LoadSource, play};
 use super::{Part, in_millis, millis, seconds};
 use posthaste_prove::{Figure, Options};
@@ -36,16 +35,15 @@ pub(super) fn run(_: &Options) -> Part {
         part.figures.push(oldest(name, &got));
     }
     let got = campaign(&mut CoreScheduler::new(CAMPAIGN_SLOTS));
-    let wait = in_millis(got[0].wait(0.99));
-    part.figures.push(Figure::at_most("urgent_wait_behind_campaigns_p99", wait, "ms", in_millis(URGENT_BAR)));
+    let urgent = |name, got: &[Got]| Figure::at_most(name, in_millis(got[0].wait(0.99)), "ms", in_millis(URGENT_BAR));
+    part.figures.push(urgent("urgent_wait_behind_campaigns_p99", &got));
 
     let by_tier = play(&saturating([250; 3]), &mut Plain::new(PlainRule::ByTier, SLOTS), TEN_MINUTES);
     part.controls.push(share("lowest_tier_by_tier", &by_tier));
     let by_tier = play(&little_of_the_lowest([250; 3]), &mut Plain::new(PlainRule::ByTier, SLOTS), TEN_MINUTES);
     part.controls.push(oldest("lowest_tier_by_tier", &by_tier));
     let fifo = campaign(&mut Plain::new(PlainRule::Fifo, CAMPAIGN_SLOTS));
-    let wait = in_millis(fifo[0].wait(0.99));
-    part.controls.push(Figure::at_most("urgent_wait_fifo_p99", wait, "ms", in_millis(URGENT_BAR)));
+    part.controls.push(urgent("urgent_wait_fifo_p99", &fifo));
     part
 }
 
@@ -54,13 +52,9 @@ fn saturating(takes: [u64; 3]) -> Vec<LoadSource> {
     let of_tenant = |tenant: u64| {
         Tier::ALL.map(|tier| {
             let first = tenant * 1_000 + tier as u64 * 100;
-            LoadSource {
-                tenant,
-                tier,
-                lanes: first..first + LANES,
-                load: FairnessLoad::Saturating { waiting: WAITING },
-                receiver: FairnessReceiver::well(millis(takes[tier.index()])),
-            }
+            let load = FairnessLoad::Saturating { waiting: WAITING };
+            let receiver = FairnessReceiver::well(millis(takes[tier.index()]));
+            LoadSource { tier, ..LoadSource::new(tenant, first..first + LANES, load, receiver) }
         })
     };
     (1..=TENANTS).flat_map(of_tenant).collect()
@@ -103,19 +97,12 @@ const CAMPAIGN_ENDPOINTS: u64 = 5_000;
 /// the last messages wait for minutes. The measurement begins when the campaigns have aged.
 fn campaign(scheduler: &mut dyn FairScheduler) -> Vec<Got> {
     let takes = FairnessReceiver::well(millis(250));
-    let urgent = LoadSource {
-        tenant: 1,
-        tier: Tier::Transactional,
-        lanes: 1..1 + LANES,
-        load: FairnessLoad::Random { per_second: 40.0, from: Duration::ZERO },
-        receiver: takes,
-    };
-    let of_tenant = |tenant: u64| LoadSource {
-        tenant,
-        tier: Tier::Engagement,
-        lanes: tenant * CAMPAIGN_ENDPOINTS..(tenant + 1) * CAMPAIGN_ENDPOINTS,
-        load: FairnessLoad::AtOnce { messages: CAMPAIGN_ENDPOINTS, from: seconds(1), attempts: 0 },
-        receiver: takes,
+    let load = FairnessLoad::Random { per_second: 40.0, from: Duration::ZERO };
+    let urgent = LoadSource { tier: Tier::Transactional, ..LoadSource::new(1, 1..1 + LANES, load, takes) };
+    let load = FairnessLoad::AtOnce { messages: CAMPAIGN_ENDPOINTS, from: seconds(1), attempts: 0 };
+    let of_tenant = |tenant: u64| {
+        let lanes = tenant * CAMPAIGN_ENDPOINTS..(tenant + 1) * CAMPAIGN_ENDPOINTS;
+        LoadSource { tier: Tier::Engagement, ..LoadSource::new(tenant, lanes, load, takes) }
     };
     let sources: Vec<LoadSource> = std::iter::once(urgent).chain((2..2 + CAMPAIGNS).map(of_tenant)).collect();
     let got = play(&sources, scheduler, seconds(180)..seconds(240));

@@ -24,6 +24,13 @@ pub(super) struct LoadSource {
     pub(super) receiver: FairnessReceiver,
 }
 
+impl LoadSource {
+    /// A source in the promotional tier.
+    pub(super) fn new(tenant: u64, lanes: Range<u64>, load: FairnessLoad, receiver: FairnessReceiver) -> Self {
+        Self { tenant, tier: Tier::Promotional, lanes, load, receiver }
+    }
+}
+
 /// The arrival of a source's messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FairnessLoad {
@@ -290,18 +297,13 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fairness::plain::{Plain, PlainRule};
+    use crate::fairness::scheduler::{Plain, PlainRule};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn at_once(messages: u64) -> LoadSource {
-        LoadSource {
-            tenant: 1,
-            tier: Tier::Promotional,
-            lanes: 1..2,
-            load: FairnessLoad::AtOnce { messages, from: SECOND, attempts: 0 },
-            receiver: FairnessReceiver::hangs(SECOND * 10),
-        }
+        let load = FairnessLoad::AtOnce { messages, from: SECOND, attempts: 0 };
+        LoadSource::new(1, 1..2, load, FairnessReceiver::hangs(SECOND * 10))
     }
 
     #[test]

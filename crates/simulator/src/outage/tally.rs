@@ -66,7 +66,7 @@ pub(super) enum MessageEnd {
 }
 
 /// The counts of a run under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OutageTally {
     outage_begins: Duration,
     recovers: Duration,
@@ -87,14 +87,7 @@ impl OutageTally {
             outage_begins: scenario.outage_begins(),
             recovers: scenario.recovers(),
             watch: scenario.watch,
-            lives: Vec::new(),
-            seconds: Vec::new(),
-            tries_into_outage: 0,
-            tries_after: 0,
-            shed: 0,
-            delivered_fresh_time: 0,
-            unended: 0,
-            breaker_closed: None,
+            ..Self::default()
         }
     }
 

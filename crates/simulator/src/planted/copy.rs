@@ -66,13 +66,13 @@ impl Replica {
         }
         for path in existing.keys().filter(|path| !files.contains_key(*path)) {
             let path = self.root.join(path);
-            std::fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+            std::fs::remove_file(&path).context(format!("cannot remove {}", path.display()))?;
         }
         for (path, bytes) in files.iter().filter(|(path, bytes)| existing.get(*path) != Some(bytes)) {
             let path = self.root.join(path);
             let folder = path.parent().expect("a file lies in a folder");
-            std::fs::create_dir_all(folder).map_err(|error| cannot("make", folder, &error))?;
-            std::fs::write(&path, bytes).map_err(|error| cannot("write", &path, &error))?;
+            std::fs::create_dir_all(folder).context(format!("cannot make {}", folder.display()))?;
+            std::fs::write(&path, bytes).context(format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
@@ -82,12 +82,12 @@ impl Replica {
 fn gather(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<(), CannotRun> {
     let whole = root.join(path);
     if whole.is_dir() {
-        for entry in std::fs::read_dir(&whole).map_err(|error| cannot("read", &whole, &error))? {
-            let name = entry.map_err(|error| cannot("read", &whole, &error))?.file_name();
+        for entry in std::fs::read_dir(&whole).context(format!("cannot read {}", whole.display()))? {
+            let name = entry.context(format!("cannot read {}", whole.display()))?.file_name();
             gather(root, &path.join(name), files)?;
         }
     } else if whole.is_file() {
-        let bytes = std::fs::read(&whole).map_err(|error| cannot("read", &whole, &error))?;
+        let bytes = std::fs::read(&whole).context(format!("cannot read {}", whole.display()))?;
         files.insert(path.to_owned(), bytes);
     }
     Ok(())
@@ -107,10 +107,6 @@ fn marked(manifest: &str, text: &str) -> Result<String, CannotRun> {
         return Err(CannotRun(format!("{manifest} has no line `{line}` of a package of the workspace")));
     }
     Ok(marked)
-}
-
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> CannotRun {
-    CannotRun(format!("cannot {what} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

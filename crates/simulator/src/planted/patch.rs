@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::read;
-use posthaste_prove::CannotRun;
+use posthaste_prove::{CannotRun, Context};
 
 /// A place in a source file, and its replacement.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) struct Patch {
 
 /// Reads the patch of the switch itself, and the patches of these bugs. A patch without a bug in the list is an error.
 pub(super) fn read_all(folder: &Path, bugs: &[&str]) -> Result<Vec<Patch>, CannotRun> {
-    let cannot = |error: &dyn std::fmt::Display| CannotRun(format!("cannot read {}: {error}", folder.display()));
-    for entry in std::fs::read_dir(folder).map_err(|error| cannot(&error))? {
-        let path = entry.map_err(|error| cannot(&error))?.path();
+    let cannot = || format!("cannot read {}", folder.display());
+    for entry in std::fs::read_dir(folder).context(cannot())? {
+        let path = entry.context(cannot())?.path();
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         if path.extension().is_some_and(|ending| ending == "patch")
             && !["switch"].iter().chain(bugs).any(|bug| *bug == name)

@@ -70,29 +70,22 @@ pub(super) fn cases() -> Vec<SpreadCase> {
 
 /// The controls: wrong jitters, each of which must be detected.
 pub(super) fn controls() -> Vec<SpreadCase> {
-    let e = 10.0;
-    let spread = Expected::even(e * (1.0 - SHARE), e * (1.0 + SHARE));
+    const E: f64 = 10.0;
+    const LOW: f64 = E * (1.0 - SHARE);
+    const HIGH: f64 = E * (1.0 + SHARE);
+    let control = |name: &str, expected, draw: fn(&mut fastrand::Rng) -> f64| SpreadCase {
+        name: name.to_owned(),
+        draw: Box::new(move |dice| seconds(draw(dice))),
+        expected,
+    };
+    let spread = Expected::even(LOW, HIGH);
     vec![
-        SpreadCase {
-            name: "full, over half its range".to_owned(),
-            draw: Box::new(move |dice| seconds(dice.f64() * e / 2.0)),
-            expected: Expected::even(0.0, e),
-        },
-        SpreadCase {
-            name: "spread, cut at the cap after the roll".to_owned(),
-            draw: Box::new(move |dice| seconds((e * (1.0 - SHARE + 2.0 * SHARE * dice.f64())).min(e))),
-            expected: spread,
-        },
-        SpreadCase {
-            name: "spread, only to its two ends".to_owned(),
-            draw: Box::new(move |dice| seconds(if dice.bool() { e * (1.0 - SHARE) } else { e * (1.0 + SHARE) })),
-            expected: spread,
-        },
-        SpreadCase {
-            name: "add, to the other side".to_owned(),
-            draw: Box::new(move |dice| seconds(e * (1.0 - SHARE * dice.f64()))),
-            expected: Expected::even(e, e * (1.0 + SHARE)),
-        },
+        control("full, over half its range", Expected::even(0.0, E), |dice| dice.f64() * E / 2.0),
+        control("spread, cut at the cap after the roll", spread, |dice| {
+            (E * (1.0 - SHARE + 2.0 * SHARE * dice.f64())).min(E)
+        }),
+        control("spread, only to its two ends", spread, |dice| if dice.bool() { LOW } else { HIGH }),
+        control("add, to the other side", Expected::even(E, HIGH), |dice| E * (1.0 - SHARE * dice.f64())),
     ]
 }
 

@@ -12,12 +12,13 @@ pub(super) struct Written {
     pub(super) name: &'static str,
     waits: &'static str,
     jitter: Jitter,
-    limits: Limits,
+    /// The longest wait before jitter, in every tier; and the window for retries.
+    cap_and_window: Option<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy)]
 enum Jitter {
-    None,
+    Exact,
     Equal,
     /// Plus or minus up to this many per cent.
     Spread(u64),
@@ -25,30 +26,22 @@ enum Jitter {
     Add(u64),
 }
 
-/// The limits of a preset beside its waits.
-#[derive(Clone, Copy)]
-enum Limits {
-    None,
-    /// The longest wait before jitter, in every tier; and the window for retries.
-    CapAndWindow(&'static str, &'static str),
-}
-
 /// All presets.
 pub(super) fn presets() -> Vec<Written> {
-    use Jitter::{Add, Equal, None, Spread};
-    let plain = |name, waits, jitter| Written { name, waits, jitter, limits: Limits::None };
+    use Jitter::{Add, Equal, Exact, Spread};
+    let plain = |name, waits, jitter| Written { name, waits, jitter, cap_and_window: None };
     vec![
         plain("webhook", "10 s, 30 s, 2 min, 10 min, 30 min, 2 h, 8 h, 24 h", Spread(20)),
         plain("gethook", "30 s, 2 min, 10 min, 1 h", Spread(20)),
         Written {
-            limits: Limits::CapAndWindow("60 s", "24 h"),
+            cap_and_window: Some(("60 s", "24 h")),
             ..plain("web-push", "2 s, 4 s, 8 s, 16 s, 32 s", Spread(20))
         },
         plain("backend", "1 s, 2 s, 4 s, 8 s, 16 s, 32 s, 60 s", Add(30)),
         plain("apns", "1 s, 2 s, 4 s", Add(50)),
         plain("exponential", "10 s, 20 s, 40 s, 80 s, 160 s, 320 s, 640 s, 1280 s", Equal),
-        plain("linear", "30 s, 60 s, 90 s, 120 s, 150 s, 180 s, 210 s, 240 s", None),
-        plain("fixed", "60 s, 60 s, 60 s, 60 s", None),
+        plain("linear", "30 s, 60 s, 90 s, 120 s, 150 s, 180 s, 210 s, 240 s", Exact),
+        plain("fixed", "60 s, 60 s, 60 s, 60 s", Exact),
         plain("standard-webhooks", "5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h", Spread(20)),
     ]
 }
@@ -64,10 +57,7 @@ impl Written {
         if usize::from(policy.max_attempts()) != waits.len() + 1 {
             differences.push(format!("{} attempts for {} waits", policy.max_attempts(), waits.len()));
         }
-        let window = match self.limits {
-            Limits::None => None,
-            Limits::CapAndWindow(_, window) => Some(Duration::from_micros(micros(window))),
-        };
+        let window = self.cap_and_window.map(|(_, window)| Duration::from_micros(micros(window)));
         if policy.window() != window {
             differences.push(format!("window {:?}, not {window:?}", policy.window()));
         }
@@ -84,10 +74,7 @@ impl Written {
     /// The waits of a tier: for transactional the first within a second and the others halved, for engagement doubled.
     fn tier(&self, tier: Tier, waits: &[u64]) -> Vec<Wait> {
         let mut since_accept = Duration::ZERO;
-        let cap = match self.limits {
-            Limits::None => u64::MAX,
-            Limits::CapAndWindow(cap, _) => micros(cap),
-        };
+        let cap = self.cap_and_window.map_or(u64::MAX, |(cap, _)| micros(cap));
         let rows = (1..).zip(waits).map(|(retry, written)| {
             let aim = match tier {
                 Tier::Transactional if retry == 1 => (*written).min(1_000_000),
@@ -97,7 +84,7 @@ impl Written {
             }
             .min(cap);
             let (earliest, latest) = match self.jitter {
-                Jitter::None => (aim, aim),
+                Jitter::Exact => (aim, aim),
                 Jitter::Equal => (aim / 2, aim),
                 Jitter::Spread(percent) | Jitter::Add(percent) if tier == Tier::Transactional && retry == 1 => {
                     (aim - aim * percent / 100, aim)

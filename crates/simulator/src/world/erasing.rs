@@ -9,7 +9,7 @@ use posthaste_engine::dispatch::{Command, Event, Finished, SendAttempt, Ticket};
 use posthaste_store::{Archive, Erase, ErasureTarget};
 
 use super::super::history::{ApiCall, Ms, What};
-use super::super::producer::{TENANT, subject_name};
+use super::super::outsider::{TENANT, subject_name};
 use super::{Ahead, World};
 
 /// The time between two steps.

@@ -222,6 +222,6 @@ fn elapsed(now: Ms) -> Duration {
     Duration::from_millis(u64::try_from(now - BEGIN).unwrap_or(0))
 }
 
-fn ms(duration: Duration) -> Ms {
+pub(super) fn ms(duration: Duration) -> Ms {
     i64::try_from(duration.as_millis()).unwrap_or(Ms::MAX)
 }

@@ -118,7 +118,7 @@ fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
     line: &[u8],
-) -> Result<(NewMessage, Option<Allowance>), Problem> {
+) -> Result<(NewMessage, Option<Allowance>)> {
     if line.len() > BODY_BYTES_MAX {
         return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
     }

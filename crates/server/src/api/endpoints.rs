@@ -188,11 +188,7 @@ pub async fn change<S: Store, C: Clock>(
 }
 
 /// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
-pub async fn delete<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn delete<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, _: NoBody) -> Answer {
     caller.tenant()?;
     let endpoint = find(&api, caller.sees(), &name).await?;
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
@@ -399,11 +395,7 @@ fn matches(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Opt
         && wanted.is_none_or(|wanted| status == wanted)
 }
 
-async fn find<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    named: &str,
-) -> Result<Arc<Endpoint>, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, named: &str) -> Result<Arc<Endpoint>> {
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_meant(visibility, named).await?;
     let known = api.engine.endpoint(visibility, id).await?.ok_or_else(unknown)?;

@@ -213,11 +213,7 @@ pub async fn put<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, 
 }
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
-pub async fn delete<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn delete<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, _: NoBody) -> Answer {
     if !api.engine.delete_policy(owner(&caller), &name, caller.by()).await? {
         return Err(no_such());
     }

@@ -11,7 +11,7 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Takes a message from a tenant's quota; `None` if it has no quota. Fails with `Retry-After` if the quota is used up.
-pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
+pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>> {
     api.engine.take_from_quota(tenant).map_err(|until| used_up(until, api.engine.now()))
 }
 

@@ -32,7 +32,7 @@ pub struct Subject(String);
 impl<S: Send + Sync> FromRequestParts<S> for Subject {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let named = Path::<String>::from_request_parts(parts, state).await;
         let named = named.map(|Path(named)| named).map_err(|_| "must be UTF-8, percent-encoded".to_owned());
         let named = named.and_then(|named| value::checked_subject(&named).map(|()| named));
@@ -46,9 +46,8 @@ pub async fn erase<S: Store, C: Clock>(
     State(api): ApiRef<S, C>,
     caller: Caller<PRIVACY>,
     Subject(subject): Subject,
-    request: Request,
+    _: NoBody,
 ) -> Answer {
-    no_body(request).await?;
     erasure::erase(&api, caller.tenant_id()?, ErasureTarget::Subject(subject), caller.by()).await
 }
 

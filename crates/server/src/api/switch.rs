@@ -1,10 +1,10 @@
 //! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
-use posthaste_core::{TenantId, Timestamp};
+use posthaste_core::Timestamp;
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope};
 
 use super::caller::{OPERATE, find_tenant};
-use super::list::{CURSOR, LIMIT, not_ours};
+use super::list::{CURSOR, LIMIT};
 use super::prelude::*;
 use crate::value::Words;
 
@@ -125,8 +125,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
     }
     let visibility = caller.asks_for();
     let list = api.engine.list_id(visibility, "pauses");
-    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let mut passed = query.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
+    let mut passed = query.place(&api, list)?.map_or(0, |(_, passed)| passed);
     let limit = query.limit as usize;
     let from = usize::try_from(passed).unwrap_or(usize::MAX);
     // One more than a page reads: it shows whether there is a next page.
@@ -148,11 +147,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
 }
 
 /// Whether a pause can hold deliveries of the tenants in `visibility`.
-async fn is_visible<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    scope: PauseScope,
-) -> Result<bool, Problem> {
+async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, scope: PauseScope) -> Result<bool> {
     Ok(match scope {
         PauseScope::All | PauseScope::Origin(_) => true,
         PauseScope::Tenant(tenant) => visibility.sees(tenant),
@@ -219,10 +214,10 @@ struct PauseView {
 }
 
 impl PauseView {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self> {
         let id = match pause.scope {
             PauseScope::All => None,
-            PauseScope::Tenant(tenant) => tenant_id(api, tenant).await?,
+            PauseScope::Tenant(tenant) => api.engine.tenant_public_id(tenant).await?,
             PauseScope::Origin(_) => pause.origin.clone(),
             PauseScope::Lane(lane) => {
                 let known = api.engine.endpoint_of_lane(lane).await?;
@@ -249,11 +244,6 @@ fn audit_id(scope: PauseScope) -> Option<String> {
     }
 }
 
-async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
-    let known = api.engine.tenant(tenant).await?;
-    Ok(known.map(|known| api.engine.public_id(IdKind::Tenant, known.id.0, known.at)))
-}
-
 /// The scope that a request names, with its public id.
 struct PauseTarget {
     scope: PauseScope,
@@ -269,7 +259,7 @@ async fn find_target<S: Store, C: Clock>(
     visibility: Visibility,
     TargetBody { scope, id }: TargetBody,
     mut fields: BodyObject<'_>,
-) -> Result<PauseTarget, Problem> {
+) -> Result<PauseTarget> {
     let mut tenant = None;
     let mut origin = None;
     match (scope, &id) {

@@ -24,6 +24,13 @@ impl Locked {
         self.server.call_as(key, tenant, method, path, body).await
     }
 
+    /// Posts with this API key and this idempotency key.
+    async fn keyed(&self, key: &str, idempotency_key: &str, path: &str, body: &str) -> Answer {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str()), ("idempotency-key", idempotency_key)];
+        self.server.call_with(&headers, Method::POST, path, body).await
+    }
+
     pub(crate) async fn operate(&self, method: Method, path: &str, body: &str) -> Answer {
         self.call(&self.operator, "", method, path, body).await
     }
@@ -201,13 +208,7 @@ async fn a_repeated_request_shows_a_new_key_only_to_its_creator() {
     let locked = Locked::start().await;
     let (_, whole) = locked.tenant("acme", "").await;
     let few = locked.operate(Method::POST, "/v1/tenants/acme/keys", r#"{"scopes": ["secrets"]}"#).await;
-    let make = async |key: &str| {
-        let request = Request::post("/v1/tenants/acme/keys")
-            .header("content-type", "application/json")
-            .header("authorization", format!("Bearer {key}"))
-            .header("idempotency-key", "k");
-        locked.server.send(request.body(Full::from("{}")).expect("a request")).await
-    };
+    let make = async |key: &str| locked.keyed(key, "k", "/v1/tenants/acme/keys", "{}").await;
     let first = make(&whole).await.expect(StatusCode::CREATED);
     assert_eq!(make(&whole).await.raw, first.raw);
     assert_eq!(make(few.text("key")).await.problem(), (422, "idempotency_key_reused", ""));
@@ -284,7 +285,7 @@ async fn another_tenant_s_objects_are_answered_like_unknown_ones() {
         assert_eq!(answer.body, never.body, "{path}");
     }
     let listed = locked.call(&bob, "", Method::GET, "/v1/endpoints", "").await;
-    assert_eq!(listed.body["data"].as_array().map(Vec::len), Some(0));
+    assert!(listed.list().is_empty(), "{}", listed.body);
     let body = format!(r#"{{"payload": 1, "to": {{"endpoints": ["{endpoint}"]}}}}"#);
     assert_eq!(locked.call(&bob, "", Method::POST, "/v1/messages", &body).await.problem().1, "endpoint_unknown");
     for named in ["ann", "never"] {
@@ -332,13 +333,7 @@ async fn requests_with_an_idempotency_key_create_once() {
         ("/v1/replays", r#"{"select": {}}"#, r#"{"select": {"tier": 1}}"#),
     ] {
         let caller = if matches!(path, "/v1/endpoints" | "/v1/replays") { &key } else { &locked.operator };
-        let send = async |body: &'static str| {
-            let request = Request::post(path)
-                .header("content-type", "application/json")
-                .header("authorization", format!("Bearer {caller}"))
-                .header("idempotency-key", path);
-            locked.server.send(request.body(Full::from(body)).expect("a request")).await
-        };
+        let send = async |body: &str| locked.keyed(caller, path, path, body).await;
         let first = send(body).await;
         let expected = if path == "/v1/replays" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
         assert_eq!(first.status, expected, "{path}: {}", first.body);
@@ -366,7 +361,7 @@ async fn a_tenant_s_policy_hides_the_operator_s_of_the_same_name() {
         let seen = locked.call(key, "", Method::GET, path, "").await;
         assert_eq!((seen.text("owner"), &seen.body["delays"][0]), (owner, &delay.into()));
         let list = locked.call(key, "", Method::GET, "/v1/policies", "").await;
-        let named = list.body["data"].as_array().expect("a list").iter().filter(|one| one["name"] == "house");
+        let named = list.list().iter().filter(|one| one["name"] == "house");
         assert_eq!(named.map(|one| &one["owner"]).collect::<Vec<_>>(), [owner], "it is listed once");
     }
     let not_bobs = locked.call(&bob, "", Method::DELETE, path, "").await;
@@ -377,7 +372,7 @@ async fn a_tenant_s_policy_hides_the_operator_s_of_the_same_name() {
     assert_eq!(in_use.problem(), (409, "policy_in_use", ""));
     assert!(in_use.text("detail").contains("of the tenant bob"), "{}", in_use.body);
     let audit = locked.operate(Method::GET, "/v1/audit", "").await;
-    let about = audit.body["data"].as_array().expect("a list").iter().filter(|one| one["what"] == "policy made");
-    assert_eq!(about.count(), 2, "{}", audit.body);
+    let made = audit.list().iter().filter(|one| one["what"] == "policy made").count();
+    assert_eq!(made, 2, "{}", audit.body);
     locked.server.stop().await.expect("it stops");
 }

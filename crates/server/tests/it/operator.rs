@@ -1,12 +1,11 @@
-//! Operator keys: they read all tenants' objects, or those of the tenant they name.
+//! Operator keys: they read all tenants' objects, or those of the tenant they name. And the master key.
 
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::fixture::{Answer, delivery_of};
+use crate::fixture::{Answer, Server, answer, delivery_of};
 use crate::keys::Locked;
-use crate::switch::answer;
 
 /// A server with two tenants, each of which has a dead letter and a replay.
 struct Given {
@@ -42,10 +41,13 @@ impl Given {
 
     /// The tenants of a list's rows, in its order.
     async fn owners(&self, tenant: &str, path: &str) -> Vec<String> {
-        let list = self.get(tenant, path).await;
-        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
-        let rows = list.body["data"].as_array().expect("a list").iter();
-        rows.map(|row| row["tenant"].as_str().expect("an id").to_owned()).collect()
+        self.texts(tenant, path, "tenant").await
+    }
+
+    /// A field of a list's rows, in its order.
+    async fn texts(&self, tenant: &str, path: &str, field: &str) -> Vec<String> {
+        let list = self.get(tenant, path).await.expect(StatusCode::OK);
+        list.list().iter().map(|row| row[field].as_str().expect("a text").to_owned()).collect()
     }
 }
 
@@ -121,12 +123,7 @@ async fn operator_routes_are_limited_to_the_named_tenant() {
     for id in [acme, umbrella] {
         call("", "/v1/pause", &format!(r#"{{"scope": "tenant", "id": "{id}"}}"#)).await.expect(StatusCode::OK);
     }
-    let ids = async |tenant: &str, path: &str| {
-        let list = given.get(tenant, path).await;
-        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
-        let rows = list.body["data"].as_array().expect("a list").iter();
-        rows.map(|row| row["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
-    };
+    let ids = async |tenant: &str, path: &str| given.texts(tenant, path, "id").await;
     assert_eq!(ids("", "/v1/pause").await, [first.as_str(), second, endpoint]);
     assert_eq!(ids(acme, "/v1/pause").await, std::slice::from_ref(first));
     assert_eq!(ids(umbrella, "/v1/pause").await, [second.as_str(), endpoint]);
@@ -139,7 +136,7 @@ async fn operator_routes_are_limited_to_the_named_tenant() {
     assert_eq!(ids(acme, "/v1/tenants?uid=umbrella").await, Vec::<String>::new());
     assert!(ids("", "/v1/tenants").await.contains(second));
     let trail = given.get(acme, "/v1/audit?limit=250").await;
-    let rows = trail.body["data"].as_array().expect("a list");
+    let rows = trail.list();
     assert!(!rows.is_empty() && rows.iter().all(|row| row["tenant"] == first.as_str()), "{rows:?}");
     let other = given.get(acme, "/v1/audit?tenant=umbrella").await;
     assert_eq!(other.problem(), (400, "invalid_parameter", ""));
@@ -236,21 +233,16 @@ async fn breakers_show_their_origin_and_are_limited_to_the_named_tenant() {
         }
     }
     let breakers = async |tenant: &str| {
-        let list = call(tenant, Method::GET, "/v1/breakers", "").await.body["data"].clone();
         let row = |row: &Value| (row["of"].clone(), row["origin"].clone(), row["id"].as_str().unwrap_or("").to_owned());
-        list.as_array().expect("a list").iter().map(row).collect::<Vec<_>>()
+        call(tenant, Method::GET, "/v1/breakers", "").await.list().iter().map(row).collect::<Vec<_>>()
     };
     while breakers("").await.len() < 2 {}
     let (own, shared) = (breakers("umbrella").await, breakers("acme").await);
-    let of_and_origin = |row: &(Value, Value, String)| (row.0.clone(), row.1.clone());
-    assert_eq!(
-        own.iter().map(of_and_origin).collect::<Vec<_>>(),
-        [("endpoint".into(), "http://127.0.0.1:9998".into())]
-    );
-    assert_eq!(
-        shared.iter().map(of_and_origin).collect::<Vec<_>>(),
-        [("origin".into(), "http://127.0.0.1:9999".into())]
-    );
+    for (rows, of, origin) in
+        [(&own, "endpoint", "http://127.0.0.1:9998"), (&shared, "origin", "http://127.0.0.1:9999")]
+    {
+        assert_eq!((rows.len(), &rows[0].0, &rows[0].1), (1, &of.into(), &origin.into()), "{rows:?}");
+    }
 
     let reset = async |tenant: &str, id: &str| {
         call(tenant, Method::POST, &format!("/v1/breakers/{id}/reset"), r#"{"force": true}"#).await
@@ -270,9 +262,8 @@ async fn breakers_show_their_origin_and_are_limited_to_the_named_tenant() {
 async fn trail(given: &Given, query: &str) -> Vec<Value> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = given.get("", &format!("/v1/audit?limit=3&{query}{cursor}")).await;
-        assert_eq!(page.status, StatusCode::OK, "{query}: {}", page.body);
-        found.extend(page.body["data"].as_array().expect("a list").iter().cloned());
+        let page = given.get("", &format!("/v1/audit?limit=3&{query}{cursor}")).await.expect(StatusCode::OK);
+        found.extend_from_slice(page.list());
         let Some(next) = page.body["next_cursor"].as_str() else { return found };
         cursor = format!("&cursor={next}");
     }
@@ -310,4 +301,11 @@ async fn the_audit_trail_is_filtered_by_tenant_kind_and_time() {
     let path = format!("/v1/audit?limit=1&tenant=acme&cursor={}", other.text("next_cursor"));
     assert_eq!(given.get("", &path).await.problem(), (400, "invalid_parameter", ""));
     given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_master_key_without_a_keeper_is_not_rotated() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/v1/master-key/rotation").await.body["under_way"], false);
+    assert_eq!(server.post("/v1/master-key/rotation", "").await.problem(), (409, "no_newer_key", ""));
 }

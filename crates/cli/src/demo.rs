@@ -10,7 +10,6 @@ mod api;
 mod behaviour;
 mod frame;
 mod ledger;
-mod log;
 mod outage;
 mod paint;
 mod plan;

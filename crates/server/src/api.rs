@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
 use bytes::Bytes;
@@ -314,9 +314,15 @@ fn json_vec(body: &impl Serialize) -> Vec<u8> {
 
 /// An answer with a body that is JSON already.
 fn json_bytes(status: StatusCode, body: Bytes) -> Response {
-    let mut response = Body::from(body).into_response();
+    let mut response = typed("application/json", body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A successful answer with a body of this media type.
+fn typed(media_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
-use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use posthaste_engine::engine::{ExplainedDelivery, NotDone};
 use posthaste_engine::export::{Export, Exported};
@@ -22,7 +20,7 @@ use super::endpoint_fields::{EndpointView, Sight};
 use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
 use super::prelude::*;
-use super::{NDJSON, endpoints};
+use super::{NDJSON, endpoints, typed};
 use crate::problem::not_written;
 use crate::request_id::{self, RequestId};
 use crate::value;
@@ -83,9 +81,7 @@ pub async fn export<S: Store, C: Clock>(
             Err(error)
         }
     });
-    let mut response = Response::new(Body::from_stream(parts));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    Ok(response)
+    Ok(typed(NDJSON, Body::from_stream(parts)))
 }
 
 struct ExportStream<S, C> {

@@ -87,7 +87,8 @@ pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<
     let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     let target = find_target(&api, caller.asks_for(), target, fields).await?;
-    let pause = Pause { origin: target.origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
+    let origin = target.id.clone().filter(|_| matches!(target.scope, PauseScope::Origin(_)));
+    let pause = Pause { origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
     api.engine.pause(pause.clone()).await?;
     let Pause { scope, until, reason, .. } = pause;
     let (until, audit_id) = (until.map(ApiTime), audit_id(scope));
@@ -102,7 +103,7 @@ pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller
     let body = body(request).await?;
     let mut fields = BodyObject::read(&body)?;
     let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
-    let PauseTarget { scope, id, .. } = find_target(&api, caller.asks_for(), target, fields).await?;
+    let PauseTarget { scope, id } = find_target(&api, caller.asks_for(), target, fields).await?;
     let scope_word = word(scope);
     if !api.engine.resume(scope, caller.by()).await? {
         let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
@@ -244,12 +245,10 @@ fn audit_id(scope: PauseScope) -> Option<String> {
     }
 }
 
-/// The scope that a request names, with its public id.
+/// The scope that a request names, with the public id of a tenant or the normal form of an origin.
 struct PauseTarget {
     scope: PauseScope,
     id: Option<String>,
-    /// The origin in its normal form, if the scope is one.
-    origin: Option<String>,
 }
 
 /// Finds what a body names, of which `fields` are read. A request with `Posthaste-Tenant` can name only
@@ -295,12 +294,10 @@ async fn find_target<S: Store, C: Clock>(
     Ok(match (tenant, origin) {
         (Some(tenant), _) => {
             let id = api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at);
-            PauseTarget { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
+            PauseTarget { scope: PauseScope::Tenant(tenant.id), id: Some(id) }
         }
-        (None, Some((written, origin))) => {
-            PauseTarget { scope: PauseScope::Origin(origin), id: Some(written.clone()), origin: Some(written) }
-        }
-        (None, None) => PauseTarget { scope: PauseScope::All, id: None, origin: None },
+        (None, Some((id, origin))) => PauseTarget { scope: PauseScope::Origin(origin), id: Some(id) },
+        (None, None) => PauseTarget { scope: PauseScope::All, id: None },
     })
 }
 

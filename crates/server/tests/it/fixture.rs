@@ -212,6 +212,17 @@ impl<S: Store> Server<S> {
         }
     }
 
+    /// The entries of a whole list, read page by page. The path has a query.
+    pub(crate) async fn pages(&self, key: &str, path: &str) -> Vec<Value> {
+        let (mut entries, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.call_as(key, "", Method::GET, &format!("{path}{cursor}"), "").await.expect(StatusCode::OK);
+            entries.extend_from_slice(page.list());
+            let Some(next) = page.body["next_cursor"].as_str() else { return entries };
+            cursor = format!("&cursor={next}");
+        }
+    }
+
     /// Creates an endpoint with these further fields, whose receiver the test answers for; returns the receiver and
     /// the endpoint's id.
     pub(crate) async fn receiver(&self, more: &str) -> (TcpListener, String) {

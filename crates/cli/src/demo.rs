@@ -66,8 +66,6 @@ impl fmt::Display for Interrupted {
     }
 }
 
-impl std::error::Error for Interrupted {}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let plan = DemoPlan::new(args.seconds, args.messages)?;
     // Checked before the demo begins, since the chart is written at its end.
@@ -80,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     runtime()?.block_on(async {
         tokio::select! {
             biased;
-            interrupted = interrupted() => Err(interrupted?.into()),
+            interrupted = interrupted() => Err(anyhow::Error::msg(interrupted?)),
             ended = show(args, plan, folder.path()) => ended,
         }
     })

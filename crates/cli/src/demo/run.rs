@@ -112,15 +112,11 @@ impl<'a> DemoRun<'a> {
     pub(super) async fn run(mut self, screen: &mut Screen) -> Result<DemoReport> {
         while self.is_sending()? || !matches!(self.replay, Replay::Done) {
             self.step(screen).await?;
-            screen.show(&self.view())?;
-            tokio::time::sleep(FRAME_EVERY).await;
         }
         self.report_event(Tone::Plain, "all messages are sent; now reading the result of each from the server");
         let until = Instant::now() + ENDS_WITHIN;
         while !self.read_results().await? && Instant::now() < until {
             self.step(screen).await?;
-            screen.show(&self.view())?;
-            tokio::time::sleep(FRAME_EVERY).await;
         }
         screen.show(&self.view())?;
         self.report().await
@@ -144,7 +140,10 @@ impl<'a> DemoRun<'a> {
             self.kill(screen).await?;
         }
         self.update_breakers().await?;
-        self.continue_replay().await
+        self.continue_replay().await?;
+        screen.show(&self.view())?;
+        tokio::time::sleep(FRAME_EVERY).await;
+        Ok(())
     }
 
     /// Kills the server with SIGKILL while it works, and starts a new one over the same folder.

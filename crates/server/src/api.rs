@@ -72,7 +72,7 @@ mod prelude {
     pub(super) use super::body::body;
     pub(super) use super::caller::Caller;
     pub(super) use super::list::{ListPage, ListQuery, page};
-    pub(super) use super::{Answer, Api, ApiRef, ByName, NoBody, Result, json, no_parameters};
+    pub(super) use super::{Answer, Api, ApiRef, ByName, EmptyBody, JsonBody, Result, json, no_parameters};
     pub(super) use crate::body_fields::Body;
     pub(super) use crate::object::BodyObject;
     pub(super) use crate::openapi::{Operation, Parameter, parameter};
@@ -267,10 +267,21 @@ where
     }
 }
 
-/// The body of a request that needs none. One with fields is refused.
-pub struct NoBody;
+/// A body of JSON.
+pub struct JsonBody(Bytes);
 
-impl<S: Sync> FromRequest<S> for NoBody {
+impl<S: Sync> FromRequest<S> for JsonBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
+        body(request).await.map(Self)
+    }
+}
+
+/// The body of a request that needs none: one with fields is refused.
+pub struct EmptyBody;
+
+impl<S: Sync> FromRequest<S> for EmptyBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {

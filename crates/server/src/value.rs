@@ -173,6 +173,17 @@ pub(crate) trait Words: Copy + PartialEq + 'static {
     }
 }
 
+/// Implements [`Words`] with a word for each value.
+macro_rules! words {
+    ($($type:ty { $($word:literal $value:ident),+ })+) => {$(
+        impl crate::value::Words for $type {
+            fn words() -> Vec<(&'static str, Self)> {
+                vec![$(($word, Self::$value)),+]
+            }
+        }
+    )+};
+}
+
 macro_rules! named_words {
     ($($type:ty),+) => {$(
         impl Words for $type {

@@ -12,7 +12,7 @@ use posthaste_store::journal::{EntryKind, JournalEntry};
 
 use super::caller::OPERATE;
 use super::prelude::*;
-use super::tenants;
+use super::{endpoints, tenants};
 use about::{About, NamedObject, about};
 
 /// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.
@@ -222,6 +222,11 @@ impl AuditEntryView {
             Some(message) => api.engine.accepted_at(vec![message]).await?.into_iter().next().flatten(),
             None => None,
         };
+        // A deleted endpoint still has its id.
+        let endpoint = match endpoint {
+            Some(endpoint) => api.engine.endpoint_once(Visibility::All, endpoint).await?,
+            None => None,
+        };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
         let named = match named {
             Some(NamedObject::Made(kind, key, at)) => Some(api.engine.public_id(kind, key, at)),
@@ -235,10 +240,7 @@ impl AuditEntryView {
             recorded_at: ApiTime(row.at),
             kind: ApiWord(entry.kind()),
             tenant: api.tenant_public_id(tenant).await?,
-            endpoint: match endpoint {
-                Some(endpoint) => endpoint_id(api, endpoint).await?,
-                None => None,
-            },
+            endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
             message: message.and_then(|message| id(IdKind::Message, message.0)),
             delivery: delivery.and_then(|delivery| id(IdKind::Delivery, delivery.0)),
             id: named,
@@ -246,10 +248,4 @@ impl AuditEntryView {
             by: entry.by().map(|by| api.engine.public_id(IdKind::Key, by.key, by.made)),
         })
     }
-}
-
-/// The public id of an endpoint, also of a deleted one.
-async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>> {
-    let known = api.engine.endpoint_once(Visibility::All, endpoint).await?;
-    Ok(known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)))
 }

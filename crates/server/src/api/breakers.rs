@@ -43,7 +43,9 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
         if !is_visible(caller.asks_for(), &lanes) {
             continue;
         }
-        let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
+        // A shared breaker belongs to no tenant.
+        let owner = lanes.first().filter(|_| matches!(breaker.of, BreakerOf::Lane(_))).map(|(_, owner)| *owner);
+        let (id, tenant) = (id(&api, breaker.of).await?, api.tenant_public_id(owner).await?);
         let origin = origin(&api, breaker.of, &lanes).await?;
         data.push(BreakerView { id, tenant, origin, ..BreakerView::of(&breaker) });
     }
@@ -81,12 +83,8 @@ async fn origin<S: Store, C: Clock>(
 }
 
 /// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
-pub async fn reset<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, OPERATE>,
-    request: Request,
-) -> Answer {
-    let body = body(request).await?;
-    let ResetBody { force, reason: _checked } = BodyObject::parse(&body)?;
+pub async fn reset<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, OPERATE>, body: JsonBody) -> Answer {
+    let ResetBody { force, reason: _checked } = BodyObject::parse(&body.0)?;
     let force = force.unwrap_or(false);
     let how = if force { Reset::Force } else { Reset::Probe };
     let visibility = caller.asks_for();
@@ -150,15 +148,6 @@ async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<S
     let known = api.engine.endpoint_of_lane(lane).await?.filter(|known| known.status != EndpointStatus::Deleted);
     let id = known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at));
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
-}
-
-/// The id of the tenant that the breaker's endpoint belongs to; `None` for a shared breaker.
-async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Option<String>> {
-    let owner = match of {
-        BreakerOf::Lane(lane) => api.engine.endpoint_of_lane(lane).await?.map(|endpoint| endpoint.tenant),
-        BreakerOf::Shared(_) => None,
-    };
-    Ok(api.tenant_public_id(owner).await?)
 }
 
 #[derive(Serialize, JsonSchema)]

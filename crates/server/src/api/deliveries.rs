@@ -119,7 +119,7 @@ fn state(name: &str) -> Result<Phase> {
 }
 
 /// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
-pub async fn retry<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: NoBody) -> Answer {
+pub async fn retry<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     let visibility = Visibility::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &name).ok_or_else(unknown)?;
@@ -177,17 +177,14 @@ pub(super) async fn whole<S: Store, C: Clock>(
     let endpoint = endpoint.map(|known| endpoints::public_id(api, &known));
     let attempts = view.shown.attempts.iter().map(attempt).collect();
     let cause_detail = match delivery.state {
-        Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?.map(too_large),
+        // The receiver's limit is below the number of bytes sent; the answer does not give it.
+        Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?,
         _ => None,
     };
+    let cause_detail = cause_detail.map(|bytes| format!("its receiver refused {bytes} bytes: its limit is lower"));
     let fields = DeliveryFields::of(api, tenant, accepted_at, links, view).await?;
     let delivery = DeliveryFields { cause_detail, ..fields };
     Ok(DeliveryView { delivery, endpoint, attempts })
-}
-
-/// The detail of a 413: the receiver's limit is below the number of bytes sent; the answer does not give it.
-fn too_large(bytes: usize) -> String {
-    format!("its receiver refused {bytes} bytes: its limit is lower")
 }
 
 /// When a delivery was created, and its links to replays.

@@ -67,14 +67,14 @@ pub async fn list_tenants<S: Store, C: Clock>(ByName { api, caller, name }: ByNa
 
 pub async fn revoke_operators<S: Store, C: Clock>(
     ByName { api, caller, name }: ByName<S, C, OPERATE>,
-    _: NoBody,
+    _: EmptyBody,
 ) -> Answer {
     revoke(&api, None, &name, caller.by()).await
 }
 
 pub async fn revoke_tenants<S: Store, C: Clock>(
     ByName { api, caller, name: (tenant, key) }: ByName<S, C, SECRETS, (String, String)>,
-    _: NoBody,
+    _: EmptyBody,
 ) -> Answer {
     revoke(&api, Some(managed_tenant(&api, &caller, &tenant).await?), &key, caller.by()).await
 }

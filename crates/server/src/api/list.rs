@@ -11,7 +11,7 @@ use posthaste_store::ListOrder;
 
 use super::parameters;
 use super::prelude::*;
-use crate::value::{Bounded, Words};
+use crate::value::Bounded;
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 250;
@@ -23,11 +23,7 @@ pub(crate) const ORDER: Parameter =
     parameter::<ApiWord<ListOrder>>("order", "desc: newest first (default); asc: oldest first");
 pub(crate) const CURSOR: Parameter = parameter::<String>("cursor", "the next_cursor of the previous page");
 
-impl Words for ListOrder {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("desc", Self::NewestFirst), ("asc", Self::OldestFirst)]
-    }
-}
+words! { ListOrder { "desc" NewestFirst, "asc" OldestFirst } }
 
 /// The query parameters of a list.
 #[derive(Debug)]

@@ -150,7 +150,7 @@ pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) 
     }
 }
 
-pub async fn cancel<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: NoBody) -> Answer {
+pub async fn cancel<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(IdKind::Message, &name).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;

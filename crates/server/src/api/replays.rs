@@ -174,16 +174,16 @@ async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, id: &
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
 
-pub async fn pause<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: NoBody) -> Answer {
+pub async fn pause<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     change(named, JobState::Paused).await
 }
 
-pub async fn resume<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: NoBody) -> Answer {
+pub async fn resume<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     change(named, JobState::Running).await
 }
 
 /// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
-pub async fn cancel<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: NoBody) -> Answer {
+pub async fn cancel<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     change(named, JobState::Cancelled).await
 }
 
@@ -201,11 +201,7 @@ async fn change<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, next: JobState)
     Ok(json(StatusCode::OK, &ReplayView::of(&api, job).await?))
 }
 
-impl Words for JobState {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("running", Self::Running), ("paused", Self::Paused), ("done", Self::Done), ("cancelled", Self::Cancelled)]
-    }
-}
+words! { JobState { "running" Running, "paused" Paused, "done" Done, "cancelled" Cancelled } }
 
 #[derive(Serialize, JsonSchema)]
 struct DryRunView {

@@ -44,7 +44,7 @@ pub async fn erase<S: Store, C: Clock>(
     State(api): ApiRef<S, C>,
     caller: Caller<PRIVACY>,
     Subject(subject): Subject,
-    _: NoBody,
+    _: EmptyBody,
 ) -> Answer {
     erasure::erase(&api, caller.tenant_id()?, ErasureTarget::Subject(subject), caller.by()).await
 }

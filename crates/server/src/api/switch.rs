@@ -6,7 +6,6 @@ use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope};
 use super::caller::{OPERATE, find_tenant};
 use super::list::{CURSOR, LIMIT};
 use super::prelude::*;
-use crate::value::Words;
 
 /// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,11 +15,7 @@ enum Scope {
     Origin,
 }
 
-impl Words for Scope {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("all", Self::All), ("tenant", Self::Tenant), ("origin", Self::Origin)]
-    }
-}
+words! { Scope { "all" All, "tenant" Tenant, "origin" Origin } }
 
 /// The most pauses that a request of one tenant's list reads.
 const LOOKED_MAX: usize = 5_000;
@@ -81,9 +76,8 @@ kinds! {
 }
 
 /// `POST /v1/pause`. After the answer nothing within the scope is sent.
-pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let mut fields = BodyObject::read(&body)?;
+pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, body: JsonBody) -> Answer {
+    let mut fields = BodyObject::read(&body.0)?;
     let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     let target = find_target(&api, caller.asks_for(), target, fields).await?;
@@ -99,9 +93,8 @@ pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<
     ))
 }
 
-pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let mut fields = BodyObject::read(&body)?;
+pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, body: JsonBody) -> Answer {
+    let mut fields = BodyObject::read(&body.0)?;
     let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
     let PauseTarget { scope, id } = find_target(&api, caller.asks_for(), target, fields).await?;
     let scope_word = word(scope);

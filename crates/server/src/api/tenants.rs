@@ -105,17 +105,16 @@ pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
 
 pub async fn change<S: Store, C: Clock>(
     ByName { api, caller, name }: ByName<S, C, MANAGE_OWN>,
-    request: Request,
+    body: JsonBody,
 ) -> Answer {
-    let body = body(request).await?;
     let mut tries = 0;
     loop {
         let before = find_visible(&api, &caller, &name).await?;
         if !caller.is_operator() {
-            only_its_own(&body)?;
+            only_its_own(&body.0)?;
         }
         let rules = api.engine.rules(before.id).await?;
-        let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
+        let (uid, terms) = parse(&body.0, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
         let tenant = Tenant { uid, terms, ..(*before).clone() };
         tries += 1;
         match api.engine.change_tenant(&before, &tenant, caller.by()).await {
@@ -126,7 +125,7 @@ pub async fn change<S: Store, C: Clock>(
 }
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
-pub async fn erase<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, OPERATE>, _: NoBody) -> Answer {
+pub async fn erase<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, OPERATE>, _: EmptyBody) -> Answer {
     let tenant = find_visible(&api, &caller, &name).await?;
     erasure::erase(&api, tenant.id, ErasureTarget::Tenant, caller.by()).await
 }

@@ -13,10 +13,9 @@ use posthaste_store::sqlite::backup::{CopyProgress, back_up};
 use serde_json::{Value, json};
 
 use crate::audit::show::ProgressBar;
-use crate::config::Config;
+use crate::config::{Config, SettingsArgs};
 use crate::say::say;
 use crate::serve;
-use crate::settings::SettingsArgs;
 
 /// The most endpoints that a restore lists; further ones are only counted.
 const SHOWN: usize = 20;

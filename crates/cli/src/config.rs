@@ -6,17 +6,15 @@
 
 mod defaults;
 mod layer;
-mod master_key;
-mod retention;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow};
 use posthaste_core::policy::PolicyDefaults;
 use posthaste_engine::connector::{self, Roots};
 use posthaste_engine::master_key::MasterKeySource;
@@ -32,6 +30,8 @@ const DEFAULT: &str = include_str!("posthaste.toml");
 /// With a shorter TTL nearly every row is compared with its history; with a longer one even a row of yesterday is sent
 /// after its MAC alone was checked.
 const RETRY_TOKEN_TTLS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 60 * 60);
+/// How long data can be kept: up to ten years.
+const KEPT: RangeInclusive<Duration> = Duration::from_secs(60 * 60)..=Duration::from_secs(3_650 * 24 * 60 * 60);
 /// The settings file that is read if it exists and no other is named.
 const FILE: &str = "posthaste.toml";
 
@@ -68,46 +68,70 @@ pub(crate) enum RootsFrom {
     File(Roots),
 }
 
-#[derive(Debug, Default)]
+/// The flags of `serve`.
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Flags {
-    pub(crate) config: Option<PathBuf>,
-    pub(crate) data: Option<PathBuf>,
-    pub(crate) listen: Option<String>,
-    pub(crate) metrics_listen: Option<String>,
-    /// Any setting, as KEY=VALUE.
-    pub(crate) set: Vec<String>,
+    /// The settings file [default: posthaste.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder [default: ./posthaste-data]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The address to listen on [default: 127.0.0.1:8400]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// A second address that serves metrics to Prometheus without a key [default: none]
+    #[arg(long, value_name = "ADDR")]
+    metrics_listen: Option<String>,
+    /// Any other setting, such as breaker.consecutive=5; can be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
 }
 
-/// All faults of the settings.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BadConfig(pub(crate) Vec<String>);
+/// The flags of commands that work on a server's data folder: they read the same settings as the server.
+#[derive(clap::Args)]
+pub(crate) struct SettingsArgs {
+    /// The server's settings file [default: posthaste.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder [default: as in the server's settings]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Any other setting of the server, such as master_key_file=/etc/posthaste.key; can be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
 
-impl fmt::Display for BadConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the settings cannot be used:")?;
-        self.0.iter().try_for_each(|complaint| write!(f, "\n  {complaint}"))
+impl SettingsArgs {
+    pub(crate) fn load(&self) -> Result<Config> {
+        let Self { config, data, set } = self;
+        let flags = Flags { config: config.clone(), data: data.clone(), set: set.clone(), ..Flags::default() };
+        Config::load(&flags)
     }
 }
 
-impl std::error::Error for BadConfig {}
+/// The faults of the settings.
+type Complaints = Vec<String>;
 
 impl Config {
-    pub(crate) fn load(flags: &Flags) -> Result<Self, BadConfig> {
-        let file = read_file(flags.config.as_deref())?;
+    pub(crate) fn load(flags: &Flags) -> Result<Self> {
         let utf8 = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
-        Self::parse(flags, std::env::vars_os().filter_map(utf8), file)
+        let environment = std::env::vars_os().filter_map(utf8);
+        let parsed = read_file(flags.config.as_deref()).and_then(|file| Self::parse(flags, environment, file));
+        parsed.map_err(unusable)
     }
 
     /// The embedded defaults with this data folder; environment and files are ignored. For `demo`.
-    pub(crate) fn in_folder(data: PathBuf) -> Result<Self, BadConfig> {
-        Self::parse(&Flags { data: Some(data), ..Flags::default() }, std::iter::empty(), None)
+    pub(crate) fn in_folder(data: PathBuf) -> Result<Self> {
+        let flags = Flags { data: Some(data), ..Flags::default() };
+        Self::parse(&flags, std::iter::empty(), None).map_err(unusable)
     }
 
     fn parse(
         flags: &Flags,
         environment: impl Iterator<Item = (String, String)>,
         file: Option<(String, String)>,
-    ) -> Result<Self, BadConfig> {
+    ) -> Result<Self, Complaints> {
         let mut layers = Layers::new(DEFAULT);
         if let Some((name, text)) = file {
             layers.file(&name, &text);
@@ -129,18 +153,23 @@ impl Config {
             }
         }
         let config = read(&mut layers);
-        layers.finish().map_err(BadConfig)?;
-        config.ok_or_else(|| BadConfig(vec!["a setting is missing from the embedded defaults".to_owned()]))
+        layers.finish()?;
+        config.ok_or_else(|| vec!["a setting is missing from the embedded defaults".to_owned()])
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "a function for map_err")]
+fn unusable(complaints: Complaints) -> anyhow::Error {
+    anyhow!("the settings cannot be used:\n  {}", complaints.join("\n  "))
+}
+
 /// The file's name and text, if there is one.
-fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, BadConfig> {
+fn read_file(named: Option<&Path>) -> Result<Option<(String, String)>, Complaints> {
     let path = named.unwrap_or(Path::new(FILE));
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.display().to_string(), text))),
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(BadConfig(vec![format!("cannot read {}: {error}", path.display())])),
+        Err(error) => Err(vec![format!("cannot read {}: {error}", path.display())]),
     }
 }
 
@@ -165,7 +194,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         "system" => Ok(RootsFrom::System),
         path => Roots::file(Path::new(path)).map(RootsFrom::File).map_err(|error| error.to_string()),
     });
-    let retention = retention::read(layers);
+    let retention = retention(layers);
     let defaults = defaults::read(layers);
     let retry_token_ttl = layers.get("retry_token_ttl", |setting| {
         let given = duration::parse(setting.text()).filter(|given| RETRY_TOKEN_TTLS.contains(given));
@@ -196,7 +225,7 @@ fn read(layers: &mut Layers) -> Option<Config> {
         list::<HostPattern>(setting, "a host such as example.net or a pattern such as *.example.net")
     });
     let allow_ip_literals = layers.get("targets.allow_ip_literals", |setting| Ok(setting.truth()));
-    let master_key = master_key::read(layers);
+    let master_key = master_key(layers);
     Some(Config {
         listen: listen?,
         data: data?,
@@ -233,6 +262,67 @@ fn log(setting: &Setting) -> Result<Targets, String> {
     Err(format!("must be {form}, not {:?}", setting.text()))
 }
 
+/// Reads the times. A time out of bounds, or longer than one that must outlast it, is a complaint.
+fn retention(layers: &mut Layers) -> Option<Retention> {
+    let payload = layers.get("retention.payload", kept);
+    let history = layers.get("retention.history", kept);
+    let journal = layers.get("retention.audit", kept);
+    let retention = Retention { payload: payload?, history: history?, journal: journal? };
+    // The audit trail must outlast the history that it proves, and the history the payload it belongs to.
+    if retention.history > retention.journal {
+        layers.complain(
+            "retention.history is longer than retention.audit: the audit trail must be kept as long as what it proves"
+                .to_owned(),
+        );
+    }
+    if retention.payload > retention.history {
+        layers.complain(
+            "retention.payload is longer than retention.history: keep the history as long as the payload".to_owned(),
+        );
+    }
+    Some(retention)
+}
+
+fn kept(setting: &Setting) -> Result<Duration, String> {
+    let given = duration::parse(setting.text()).filter(|given| KEPT.contains(given));
+    given.ok_or_else(|| format!("must be 1h to {}, not {:?}", duration::write(*KEPT.end()), setting.text()))
+}
+
+/// Reads the source, by default a file in the data folder. More than one is a complaint.
+fn master_key(layers: &mut Layers) -> Option<MasterKeySource> {
+    let text = |setting: &Setting| {
+        // Errors name the setting as it was written.
+        let named = setting.source().to_owned();
+        let text = setting.text().to_owned();
+        (!text.is_empty()).then(|| MasterKeySource::Text { named, text: text.into() })
+    };
+    let file = |setting: &Setting| match setting.text() {
+        "" => None,
+        path => Some(MasterKeySource::File(PathBuf::from(path))),
+    };
+    let command =
+        |setting: &Setting| Some(setting.texts()).filter(|words| !words.is_empty()).map(MasterKeySource::Command);
+    let mut given = [
+        given(layers, "master_key", text),
+        given(layers, "master_key_file", file),
+        given(layers, "master_key_command", command),
+    ]
+    .into_iter()
+    .flatten();
+    let Some((named, source)) = given.next() else { return Some(MasterKeySource::Folder) };
+    let Some((other, _)) = given.next() else { return Some(source) };
+    layers.complain(format!("{named} and {other} are both set: keep one"));
+    None
+}
+
+fn given(
+    layers: &mut Layers,
+    key: &str,
+    read: impl FnOnce(&Setting) -> Option<MasterKeySource>,
+) -> Option<(String, MasterKeySource)> {
+    layers.get(key, |setting| Ok(read(setting).map(|source| (setting.source().to_owned(), source))))?
+}
+
 /// The most slots: the connector's default bound of jobs, since each attempt under way is one job.
 fn slots_max() -> u32 {
     u32::try_from(connector::Settings::default().jobs_max).unwrap_or(u32::MAX)
@@ -253,13 +343,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(environment: &[(&str, &str)], file: &str, flags: &Flags) -> Result<Config, BadConfig> {
+    fn parse(environment: &[(&str, &str)], file: &str, flags: &Flags) -> Result<Config, Complaints> {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Config::parse(flags, environment, Some(("posthaste.toml".to_owned(), file.to_owned())))
     }
 
     fn complaints(environment: &[(&str, &str)], file: &str) -> Vec<String> {
-        parse(environment, file, &Flags::default()).expect_err("bad settings").0
+        parse(environment, file, &Flags::default()).expect_err("bad settings")
     }
 
     #[test]
@@ -268,6 +358,19 @@ mod tests {
         assert_eq!(config.listen, SocketAddr::from(([127, 0, 0, 1], 8400)));
         assert_eq!((config.slots, config.attempt_timeout), (1_024, Duration::from_secs(30)));
         assert!(!config.targets.allow_http && config.targets.allow_ip_literals);
+        assert_eq!(config.retention, Retention::default());
+    }
+
+    #[test]
+    fn retention_times_are_bounded_and_ordered() {
+        let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+        let config = parse(&[], "[retention]\npayload = \"1d\"\nhistory = \"90d\"", &Flags::default());
+        let retention = config.expect("good settings").retention;
+        assert_eq!((retention.payload, retention.history), (days(1), days(90)));
+        let short = complaints(&[], "[retention]\npayload = \"1s\"\nhistory = \"500d\"\naudit = \"450d\"");
+        assert_eq!(short, ["retention.payload in posthaste.toml: must be 1h to 3650d, not \"1s\""]);
+        let unordered = complaints(&[], "[retention]\npayload = \"60d\"\nhistory = \"40d\"\naudit = \"30d\"");
+        assert_eq!(unordered.len(), 2, "{unordered:?}");
     }
 
     #[test]
@@ -335,7 +438,7 @@ mod tests {
             parse(&environment, "slots = 7", &set(&["slots=9", "retry_token_ttl = 2m"])).expect("good settings");
         assert_eq!((config.slots, config.retry_token_ttl), (9, Duration::from_secs(120)));
         assert_eq!(config.defaults.breaker.failure_rate, Some(0.25));
-        let found = parse(&[], "", &set(&["slots", "slotz=1", "retry_token_ttl=1s"])).expect_err("bad settings").0;
+        let found = parse(&[], "", &set(&["slots", "slotz=1", "retry_token_ttl=1s"])).expect_err("bad settings");
         assert_eq!(
             found,
             [

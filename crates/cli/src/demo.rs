@@ -10,7 +10,6 @@ mod api;
 mod behaviour;
 mod frame;
 mod ledger;
-mod log;
 mod outage;
 mod paint;
 mod plan;
@@ -67,8 +66,6 @@ impl fmt::Display for Interrupted {
     }
 }
 
-impl std::error::Error for Interrupted {}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let plan = DemoPlan::new(args.seconds, args.messages)?;
     // Checked before the demo begins, since the chart is written at its end.
@@ -81,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     runtime()?.block_on(async {
         tokio::select! {
             biased;
-            interrupted = interrupted() => Err(interrupted?.into()),
+            interrupted = interrupted() => Err(anyhow::Error::msg(interrupted?)),
             ended = show(args, plan, folder.path()) => ended,
         }
     })

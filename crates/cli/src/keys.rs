@@ -11,10 +11,9 @@ use posthaste_store::sqlite::rotation::status;
 use posthaste_store::{Outbox, Rotation};
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, SettingsArgs};
 use crate::say::say;
 use crate::serve;
-use crate::settings::SettingsArgs;
 
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {

@@ -11,7 +11,6 @@ mod keys;
 mod policy;
 mod say;
 mod serve;
-mod settings;
 mod simulate;
 
 use std::process::ExitCode;

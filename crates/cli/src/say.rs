@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{ErrorKind, Write, stdout};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 /// The reader of stdout has closed the pipe. That ends a command without an error.
 #[derive(Debug)]
@@ -15,8 +15,6 @@ impl fmt::Display for OutputClosed {
     }
 }
 
-impl std::error::Error for OutputClosed {}
-
 pub(crate) fn line(text: fmt::Arguments<'_>) -> Result<()> {
     part(format_args!("{text}\n"))
 }
@@ -25,7 +23,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) -> Result<()> {
 pub(crate) fn part(text: fmt::Arguments<'_>) -> Result<()> {
     let mut out = stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Error::msg(OutputClosed)),
         written => written.context("cannot write the output"),
     }
 }

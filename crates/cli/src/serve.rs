@@ -1,7 +1,6 @@
 //! `posthaste serve`: reads the settings, opens the store and runs the server until it is stopped by a signal.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -28,35 +27,15 @@ use crate::config::{Config, Flags, LogFormat, RootsFrom};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The settings file [default: posthaste.toml, if it exists]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The data folder [default: ./posthaste-data]
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-    /// The address to listen on [default: 127.0.0.1:8400]
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// A second address that serves metrics to Prometheus without a key [default: none]
-    #[arg(long, value_name = "ADDR")]
-    metrics_listen: Option<String>,
-    /// Any other setting, such as breaker.consecutive=5; can be given several times
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    flags: Flags,
     /// For development on this machine: callers need no keys, and http and loopback targets are allowed
     #[arg(long)]
     dev: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let flags = Flags {
-        config: args.config.clone(),
-        data: args.data.clone(),
-        listen: args.listen.clone(),
-        metrics_listen: args.metrics_listen.clone(),
-        set: args.set.clone(),
-    };
-    let mut config = Config::load(&flags)?;
+    let mut config = Config::load(&args.flags)?;
     let door = if args.dev { Door::Open } else { Door::Locked };
     if args.dev {
         ensure!(

@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let senders = args.policies.iter().map(|name| sender(name, &scenario)).collect::<Result<Vec<_>>>()?;
     // Opened first, so that a bad path is reported before the simulation runs.
-    let svg = args.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
+    let create = |path| File::create(path).map(|file| (path, file)).with_context(|| cannot_write(path));
+    let svg = args.svg.as_deref().map(create).transpose()?;
     let rows = play(&scenario, &args.policies, &senders);
     let picture = picture(&scenario, &rows);
     if let Some((path, mut file)) = svg {
@@ -111,10 +112,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     say!("{}", table::text(&rows))?;
     say!("{}", chart::terminal(&picture, chart::WIDTH))?;
     say!("{}", table::words(&scenario, &rows))
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| cannot_write(path))
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -15,7 +15,6 @@ pub mod endpoints;
 mod erasure;
 pub mod health;
 mod idempotency;
-mod in_progress;
 pub mod keys;
 pub(crate) mod list;
 pub mod master_key;
@@ -34,22 +33,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter};
 use axum::{Router, middleware};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{StatusCode, Uri};
-use posthaste_core::EndpointId;
+use posthaste_core::{EndpointId, TenantId};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_engine::clock::Clock;
 use posthaste_engine::engine::{Engine, Visibility};
-use posthaste_store::Store;
+use posthaste_store::{Store, StoreError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::object::BodyObject;
 use crate::problem::{Code, Problem};
 use crate::request_id::RequestId;
 use crate::served::HttpCounters;
@@ -72,7 +72,7 @@ mod prelude {
     pub(super) use super::body::body;
     pub(super) use super::caller::Caller;
     pub(super) use super::list::{ListPage, ListQuery, page};
-    pub(super) use super::{Answer, Api, ApiRef, ByName, json, no_body, no_parameters};
+    pub(super) use super::{Answer, Api, ApiRef, ByName, EmptyBody, JsonBody, Result, json, no_parameters};
     pub(super) use crate::body_fields::Body;
     pub(super) use crate::object::BodyObject;
     pub(super) use crate::openapi::{Operation, Parameter, parameter};
@@ -80,8 +80,11 @@ mod prelude {
     pub(super) use crate::value::{ApiTime, ApiWord};
 }
 
+/// A result whose error is a refusal, unless it names another.
+pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
+
 /// The result of a handler: a response, or a refusal.
-pub type Answer = Result<Response, Problem>;
+pub type Answer = Result<Response>;
 
 pub type ApiRef<S, C> = State<Arc<Api<S, C>>>;
 
@@ -93,7 +96,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// The state that all handlers share.
 #[derive(Debug)]
 pub struct Api<S, C> {
-    /// The engine that carries requests out.
     pub engine: Arc<Engine<S, C>>,
     door: Door,
     ready: AtomicBool,
@@ -124,20 +126,20 @@ impl<S: Store, C: Clock> Api<S, C> {
         response.headers_mut().insert(REQUEST_ID, id);
     }
 
-    async fn endpoint_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId> {
         let id = self.endpoint_once_named(visibility, named).await?;
         self.engine.endpoint(visibility, id).await?.map(|_| id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
     /// Like [`Api::endpoint_named`], but also finds a deleted endpoint, whose deliveries can still be read.
-    async fn endpoint_once_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_once_named(&self, visibility: Visibility, named: &str) -> Result<EndpointId> {
         let id = self.endpoint_meant(visibility, named).await?;
         let known = self.engine.endpoint_once(visibility, id).await?;
         known.map(|known| known.id).ok_or_else(|| Problem::no_such("endpoint"))
     }
 
     /// Resolves an endpoint's id or uid. A uid is unique within a tenant only, so it needs one.
-    async fn endpoint_meant(&self, visibility: Visibility, named: &str) -> Result<EndpointId, Problem> {
+    async fn endpoint_meant(&self, visibility: Visibility, named: &str) -> Result<EndpointId> {
         let meant = self.engine.endpoint_named(visibility, named).await?;
         meant.ok_or_else(|| match visibility {
             Visibility::Tenant(_) => Problem::no_such("endpoint"),
@@ -148,6 +150,13 @@ impl<S: Store, C: Clock> Api<S, C> {
         })
     }
 
+    async fn tenant_public_id(&self, tenant: Option<TenantId>) -> Result<Option<String>, StoreError> {
+        match tenant {
+            Some(tenant) => self.engine.tenant_public_id(tenant).await,
+            None => Ok(None),
+        }
+    }
+
     fn endpoint_id(&self, public_id: &str) -> Option<EndpointId> {
         self.engine.opened(IdKind::Endpoint, public_id).map(|(key, _)| EndpointId(key))
     }
@@ -156,7 +165,6 @@ impl<S: Store, C: Clock> Api<S, C> {
 /// A method and path that the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiRoute {
-    /// The method.
     pub method: &'static str,
     /// The path, with its parameters in braces.
     pub path: &'static str,
@@ -225,8 +233,8 @@ routes! {
 /// The router of all routes; anything else is answered with `not_found`.
 fn router<S: Store, C: Clock>(api: Arc<Api<S, C>>) -> Router {
     let router = routed().fallback(async |uri: Uri| Problem::no_route(&uri));
-    let in_progress = Arc::<in_progress::InProgress>::default();
-    let router = router.layer(middleware::from_fn_with_state(in_progress, in_progress::run_in_turn));
+    let in_progress = Arc::<idempotency::InProgress>::default();
+    let router = router.layer(middleware::from_fn_with_state(in_progress, idempotency::run_in_turn));
     let router = if access_log::is_read() { router.layer(middleware::from_fn(access_log::write)) } else { router };
     router.with_state(api)
 }
@@ -251,7 +259,7 @@ where
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self> {
         let caller = Caller::from_request_parts(parts, api).await?;
         // A path that is not UTF-8 is answered as an unknown route.
         let name = Path::from_request_parts(parts, api).await.map_err(|_| Problem::no_route(&parts.uri))?.0;
@@ -259,19 +267,36 @@ where
     }
 }
 
-/// Refuses a body with fields: the request needs none.
-async fn no_body(request: Request) -> Result<(), Problem> {
-    let body = body(request).await?;
-    crate::object::BodyObject::read_optional(&body)?.finish()
+/// A body of JSON.
+pub struct JsonBody(Bytes);
+
+impl<S: Sync> FromRequest<S> for JsonBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
+        body(request).await.map(Self)
+    }
+}
+
+/// The body of a request that needs none: one with fields is refused.
+pub struct EmptyBody;
+
+impl<S: Sync> FromRequest<S> for EmptyBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
+        let body = body(request).await?;
+        BodyObject::read_optional(&body)?.finish().map(|()| Self)
+    }
 }
 
 /// Refuses query parameters: the request takes none.
-fn no_parameters(uri: &Uri) -> Result<(), Problem> {
+fn no_parameters(uri: &Uri) -> Result<()> {
     if uri.query().is_none() { Ok(()) } else { parameters(uri, &[]).map(|_| ()) }
 }
 
 /// The query parameters of a request. An unknown or repeated one is refused.
-fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>, Problem> {
+fn parameters(uri: &Uri, known: &[&'static str]) -> Result<Vec<(String, String)>> {
     let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|_| Problem::new(Code::InvalidParameter, "the query is not name=value pairs joined by &"))?;
     for (index, (name, _)) in given.iter().enumerate() {
@@ -300,9 +325,15 @@ fn json_vec(body: &impl Serialize) -> Vec<u8> {
 
 /// An answer with a body that is JSON already.
 fn json_bytes(status: StatusCode, body: Bytes) -> Response {
-    let mut response = Body::from(body).into_response();
+    let mut response = typed("application/json", body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A successful answer with a body of this media type.
+fn typed(media_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 

@@ -41,8 +41,11 @@ impl<'a> BodyObject<'a> {
             let detail = format!("the body nests deeper than {DEPTH_MAX} levels; flatten it");
             return Err(Problem::new(Code::InvalidBody, detail));
         }
-        let fields: Fields<'a> = serde_json::from_slice(body).map_err(|error| not_an_object(&error))?;
-        Ok(Self::new(String::new(), fields.0))
+        match serde_json::from_slice::<Fields<'a>>(body) {
+            Ok(fields) => Ok(Self::new(String::new(), fields.0)),
+            Err(error) if error.is_data() => Err(Problem::new(Code::InvalidBody, "the body must be a JSON object")),
+            Err(error) => Err(Problem::new(Code::InvalidJson, error.to_string())),
+        }
     }
 
     /// Like [`BodyObject::read`], but an empty body is an empty object.
@@ -226,7 +229,7 @@ impl<'a> BodyObject<'a> {
     pub(crate) fn finish(self) -> Result<(), Problem> {
         let needs_later_version = self.needs_later_version;
         let complaints = self.into_complaints();
-        if complaints.is_empty() {
+        if complaints.listed.is_empty() {
             return Ok(());
         }
         let code = if needs_later_version { Code::NotBuiltYet } else { Code::InvalidBody };
@@ -253,13 +256,6 @@ impl<'a> BodyObject<'a> {
 /// A name escaped for a JSON pointer, cut to 64 characters.
 pub(crate) fn escaped(name: &str) -> String {
     name.chars().take(64).collect::<String>().replace('~', "~0").replace('/', "~1")
-}
-
-fn not_an_object(error: &serde_json::Error) -> Problem {
-    if error.is_data() {
-        return Problem::new(Code::InvalidBody, "the body must be a JSON object");
-    }
-    Problem::new(Code::InvalidJson, error.to_string())
 }
 
 /// Whether brackets nest deeper than [`DEPTH_MAX`]. Brackets within strings do not count.
@@ -309,25 +305,22 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
+        deserializer.deserialize_map(Fields(Vec::with_capacity(8)))
     }
 }
 
-struct FieldsVisitor;
-
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields<'de>;
+impl<'de> Visitor<'de> for Fields<'de> {
+    type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-        let mut fields = Vec::with_capacity(8);
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
         while let Some((name, value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
-            fields.push((name.0, value));
+            self.0.push((name.0, value));
         }
-        Ok(Fields(fields))
+        Ok(self)
     }
 }
 
@@ -356,7 +349,7 @@ mod tests {
         let Outer { name: _name, inner } = Outer::read(&mut object);
         let _ttl = inner.map(|Inner { ttl }| ttl);
         object.not_built(&["later"]);
-        object.into_complaints().listed().iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
+        object.into_complaints().listed.iter().map(|one| format!("{} {}", one.pointer, one.detail)).collect()
     }
 
     #[test]
@@ -392,7 +385,7 @@ mod tests {
         assert_eq!(fields.list("tags", String::parse), None);
         assert_eq!(fields.texts("headers"), None);
         let complaints = fields.into_complaints();
-        let pointers: Vec<&str> = complaints.listed().iter().map(|one| one.pointer.as_str()).collect();
+        let pointers: Vec<&str> = complaints.listed.iter().map(|one| one.pointer.as_str()).collect();
         assert_eq!(pointers, ["/tags/1", "/tags/3", "/headers/x", "/headers/a~1b", "/headers/y"]);
     }
 

@@ -24,9 +24,8 @@ pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 /// The documentation of one route and method.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// The method, as [`ROUTES`](api::ROUTES) has it.
+    /// The method and the path, as [`ROUTES`](api::ROUTES) has them.
     pub method: &'static str,
-    /// The path, as [`ROUTES`](api::ROUTES) has it.
     pub path: &'static str,
     /// What the route does, in one line.
     pub summary: &'static str,
@@ -54,7 +53,6 @@ pub struct Operation {
 /// A query parameter. None is required.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// The name in the query.
     pub name: &'static str,
     /// What it means, in one line.
     says: &'static str,
@@ -69,11 +67,10 @@ struct RequestBody {
     is_optional: bool,
 }
 
-/// An answer on success.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SuccessAnswer {
     status: u16,
-    /// What the answer means, in one line.
+    /// What it means, in one line.
     says: &'static str,
     /// The schema and the media type of the body, if it has one.
     body: Option<(SchemaOf, &'static str)>,
@@ -108,12 +105,10 @@ impl Operation {
         }
     }
 
-    /// Sets the scope that the caller's key needs.
     pub(crate) const fn scope(self, scope: &'static str) -> Self {
         Self { scope: Some(scope), ..self }
     }
 
-    /// Sets the scope that a tenant's key needs for its own tenant.
     pub(crate) const fn or_own(self, scope: &'static str) -> Self {
         Self { own_scope: Some(scope), ..self }
     }
@@ -131,7 +126,6 @@ impl Operation {
         self.paging.iter().chain(self.query)
     }
 
-    /// Sets a required JSON body.
     pub(crate) const fn body<T: JsonSchema>(self) -> Self {
         self.request::<T>(JSON, false)
     }
@@ -179,22 +173,18 @@ impl Operation {
         Self { answers, ..self }
     }
 
-    /// Marks a route that takes an `Idempotency-Key`.
     pub(crate) const fn keyed(self) -> Self {
         Self { is_keyed: true, ..self }
     }
 
-    /// Marks a route that is refused (429) beyond the tenant's quota.
     pub(crate) const fn limited(self) -> Self {
         Self { is_limited: true, ..self }
     }
 
-    /// Marks a route that is refused (429) while the tenant has the most running that it may have.
     pub(crate) const fn bounded(self) -> Self {
         Self { is_bounded: true, ..self }
     }
 
-    /// Marks a route that is refused (409) in some states of its subject.
     pub(crate) const fn conflicts(self) -> Self {
         Self { may_conflict: true, ..self }
     }

@@ -118,19 +118,11 @@ const COMPLAINTS_MAX: usize = 20;
 /// The faults of a body: the first 20 as complaints, and the number of further ones.
 #[derive(Debug, Default)]
 pub struct Complaints {
-    listed: Vec<Complaint>,
+    pub(crate) listed: Vec<Complaint>,
     further: usize,
 }
 
 impl Complaints {
-    pub fn is_empty(&self) -> bool {
-        self.listed.is_empty()
-    }
-
-    pub fn listed(&self) -> &[Complaint] {
-        &self.listed
-    }
-
     /// The number of all complaints, listed or not.
     pub fn count(&self) -> usize {
         self.listed.len() + self.further

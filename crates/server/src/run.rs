@@ -109,11 +109,16 @@ pub async fn run<S: Store, C: Clock>(
         watchers.spawn(watched(Arc::clone(&api), metrics, stop.clone()));
     }
 
-    let ended_early = accept(&api, &listener, &mut connections, &mut dispatch_loop, &stop).await;
+    let failed = |error| tracing::warn!(%error, "cannot accept a connection, retrying");
+    let ended_early = tokio::select! {
+        biased;
+        () = accept(Routes::new(&api), &listener, CONNECTIONS_MAX, &mut connections, &stop, failed) => None,
+        ended = dispatch_loop.join_next() => ended,
+    };
     drop(listener);
     api.stop_being_ready();
     if let Some(ended) = ended_early {
-        return ended;
+        return Ok(ended??);
     }
     let ending = async { tokio::join!(all(&mut connections), all(&mut watchers)) };
     if timeout(REQUESTS_END_WITHIN, ending).await.is_err() {
@@ -129,53 +134,20 @@ pub async fn run<S: Store, C: Clock>(
     }
 }
 
-/// Accepts connections until `stop`. Returns the dispatch loop's result if that ends first.
+/// Accepts connections until `stop`, and serves at most `most` of them at once.
 async fn accept<S: Store, C: Clock>(
-    api: &Arc<Api<S, C>>,
+    routes: Routes<S, C>,
     listener: &TcpListener,
+    most: usize,
     connections: &mut JoinSet<()>,
-    dispatch_loop: &mut JoinSet<Result<(), StoreError>>,
     stop: &CancellationToken,
-) -> Option<Result<(), RunError>> {
-    let routes = Arc::new(Routes::new(api));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        // A free place first: an accepted connection is always served.
-        let place = tokio::select! {
-            biased;
-            () = stop.cancelled() => return None,
-            Some(ended) = dispatch_loop.join_next() => return Some(ended.map_err(RunError::from).and_then(|ended| Ok(ended?))),
-            Some(ended) = connections.join_next(), if !connections.is_empty() => {
-                report(ended);
-                continue;
-            }
-            Ok(place) = Arc::clone(&places).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = stop.cancelled() => return None,
-            Some(ended) = dispatch_loop.join_next() => return Some(ended.map_err(RunError::from).and_then(|ended| Ok(ended?))),
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection, retrying");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-            }
-        }
-    }
-}
-
-/// Accepts connections of the metrics listener until `stop`.
-async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener, stop: CancellationToken) {
-    let routes = Arc::new(Routes::for_watchers(&api));
-    let places = Arc::new(Semaphore::new(WATCHERS_MAX));
-    let mut connections = JoinSet::new();
+    failed: impl Fn(io::Error),
+) {
+    let routes = Arc::new(routes);
+    let places = Arc::new(Semaphore::new(most));
     loop {
         let accepted = async {
+            // A free place first: an accepted connection is always served.
             let place = Arc::clone(&places).acquire_owned().await;
             (place, listener.accept().await)
         };
@@ -193,12 +165,19 @@ async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener,
                 connections.spawn(serve(stream, Arc::clone(&routes), stop.clone(), place));
             }
             (_, Err(error)) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics, retrying");
+                failed(error);
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
             (Err(_), _) => break,
         }
     }
+}
+
+/// Accepts connections of the metrics listener until `stop`.
+async fn watched<S: Store, C: Clock>(api: Arc<Api<S, C>>, listener: TcpListener, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    let failed = |error| tracing::warn!(%error, "cannot accept a connection for metrics, retrying");
+    accept(Routes::for_watchers(&api), &listener, WATCHERS_MAX, &mut connections, &stop, failed).await;
     all(&mut connections).await;
 }
 

@@ -47,7 +47,6 @@ impl HttpCounters {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a connection as open until the returned value is dropped.
     pub(crate) fn opened(&self) -> OpenConnection<'_> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         OpenConnection(self)

@@ -14,7 +14,7 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_store::StoreState;
 use posthaste_store::journal::EntryKind;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::body_fields::ParseValue;
@@ -77,9 +77,9 @@ pub(crate) struct ApiDuration(pub(crate) Duration);
 
 parsed! {
     String => String, text;
-    bool => bool, |raw: &RawValue| serde_json::from_str(raw.get()).map_err(|_| "must be true or false".to_owned());
+    bool => bool, |raw| read(raw, "true or false");
     u64 => u64, whole;
-    f64 => f64, number;
+    f64 => f64, |raw| read(raw, "a number");
     ApiTime => Timestamp, time;
     ApiDuration => Duration, duration;
 }
@@ -173,6 +173,17 @@ pub(crate) trait Words: Copy + PartialEq + 'static {
     }
 }
 
+/// Implements [`Words`] with a word for each value.
+macro_rules! words {
+    ($($type:ty { $($word:literal $value:ident),+ })+) => {$(
+        impl crate::value::Words for $type {
+            fn words() -> Vec<(&'static str, Self)> {
+                vec![$(($word, Self::$value)),+]
+            }
+        }
+    )+};
+}
+
 macro_rules! named_words {
     ($($type:ty),+) => {$(
         impl Words for $type {
@@ -218,20 +229,21 @@ impl<T: Words> ParseValue for ApiWord<T> {
     }
 }
 
+/// Parses a value, or complains that it must be `form`.
+fn read<'a, T: Deserialize<'a>>(raw: &'a RawValue, form: &str) -> Result<T, String> {
+    serde_json::from_str(raw.get()).map_err(|_| format!("must be {form}"))
+}
+
 pub(crate) fn text(raw: &RawValue) -> Result<String, String> {
-    serde_json::from_str(raw.get()).map_err(|_| "must be a string".to_owned())
+    read(raw, "a string")
 }
 
 pub(crate) fn texts(raw: &RawValue) -> Result<Vec<String>, String> {
-    serde_json::from_str(raw.get()).map_err(|_| "must be a list of strings".to_owned())
+    read(raw, "a list of strings")
 }
 
 fn whole(raw: &RawValue) -> Result<u64, String> {
-    serde_json::from_str(raw.get()).map_err(|_| "must be a whole number".to_owned())
-}
-
-pub(crate) fn number(raw: &RawValue) -> Result<f64, String> {
-    serde_json::from_str(raw.get()).map_err(|_| "must be a number".to_owned())
+    read(raw, "a whole number")
 }
 
 fn duration(raw: &RawValue) -> Result<Duration, String> {
@@ -243,8 +255,7 @@ fn duration(raw: &RawValue) -> Result<Duration, String> {
 }
 
 pub(crate) fn durations(raw: &RawValue) -> Result<Vec<Duration>, String> {
-    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| "must be a list of durations".to_owned())?;
-    list.into_iter().map(duration).collect()
+    read::<Vec<&RawValue>>(raw, "a list of durations")?.into_iter().map(duration).collect()
 }
 
 pub(crate) fn time(raw: &RawValue) -> Result<Timestamp, String> {
@@ -258,7 +269,7 @@ pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
     let read = match written.strip_prefix('"') {
         Some(rest) => Tier::ALL.into_iter().find(|tier| rest.strip_suffix('"') == Some(tier.name())),
         // 1.0 is the same number as 1.
-        None => Tier::parse(written).or_else(|| Tier::parse(&number(raw).ok()?.to_string())),
+        None => Tier::parse(written).or_else(|| Tier::parse(&f64::parse(raw).ok()?.to_string())),
     };
     read.ok_or_else(|| {
         let names = Tier::ALL.map(Tier::name);
@@ -270,13 +281,11 @@ pub(crate) fn tier(raw: &RawValue) -> Result<Tier, String> {
 /// The longest name that a caller chooses: names are sent in headers.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Parses a name that the caller chooses, such as a correlation id.
 fn name(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_name(&written).map(|()| written)
 }
 
-/// Parses a uid: a name that is accepted in place of an id, so it must not look like one.
 fn uid(raw: &RawValue) -> Result<String, String> {
     let written = name(raw)?;
     match [IdKind::Endpoint, IdKind::Tenant].map(IdKind::prefix).iter().find(|prefix| written.starts_with(**prefix)) {
@@ -298,7 +307,6 @@ fn is_name(text: &str) -> bool {
 /// The longest subject: enough for a mail address or another identifier of a person.
 const SUBJECT_BYTES_MAX: usize = 256;
 
-/// Parses a subject: the person or thing whose data a message is, or that an endpoint belongs to.
 fn subject(raw: &RawValue) -> Result<String, String> {
     let written = text(raw)?;
     checked_subject(&written).map(|()| written)

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::log::RequestLog;
 use super::plan::ReceiverName;
 use super::producer::AcceptedMessage;
+use super::receiver::RequestLog;
 
 /// The result of a message as the server reports it, from all of its deliveries, replays included.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,7 +33,6 @@ pub(super) struct ProducerState {
     server: ServerAddress,
     began: Instant,
     pause: Duration,
-    messages: usize,
     endpoints: Vec<(ReceiverName, String)>,
     next: AtomicUsize,
     /// Whether the endpoint of `legacy` is gone; its messages then go to another.
@@ -54,7 +53,6 @@ impl ProducerState {
             server,
             began: Instant::now(),
             pause: (plan.length / SCALE).div_f64(plan.messages as f64),
-            messages: plan.messages,
             endpoints: receivers.iter().map(|one| (one.who, one.endpoint.clone())).collect(),
             next: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
@@ -91,7 +89,7 @@ async fn produce(state: Arc<ProducerState>) -> Result<()> {
     let mut client = ReconnectingClient::new(state.server.clone());
     loop {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
-        if number >= state.messages {
+        if number >= state.clock.plan.messages {
             return Ok(());
         }
         let turn = u32::try_from(number).unwrap_or(u32::MAX);

@@ -18,12 +18,11 @@ use super::api::ReconnectingClient;
 use super::behaviour::ReceiverHealth;
 use super::frame::{DemoEvent, DemoView, ReceiverRow};
 use super::ledger::{DemoLedger, MessageResult};
-use super::log::RequestLog;
 use super::outage;
 use super::paint::Tone;
 use super::plan::{DemoClock, DemoPlan, ReceiverName, SCALE};
 use super::producer::{AcceptedMessage, ProducerState};
-use super::receiver::DemoReceiver;
+use super::receiver::{DemoReceiver, RequestLog};
 use super::report::{DemoReport, ReceiverCounts, RunCounts};
 use super::screen::Screen;
 use super::server::DemoServer;
@@ -113,15 +112,11 @@ impl<'a> DemoRun<'a> {
     pub(super) async fn run(mut self, screen: &mut Screen) -> Result<DemoReport> {
         while self.is_sending()? || !matches!(self.replay, Replay::Done) {
             self.step(screen).await?;
-            screen.show(&self.view())?;
-            tokio::time::sleep(FRAME_EVERY).await;
         }
         self.report_event(Tone::Plain, "all messages are sent; now reading the result of each from the server");
         let until = Instant::now() + ENDS_WITHIN;
         while !self.read_results().await? && Instant::now() < until {
             self.step(screen).await?;
-            screen.show(&self.view())?;
-            tokio::time::sleep(FRAME_EVERY).await;
         }
         screen.show(&self.view())?;
         self.report().await
@@ -145,7 +140,10 @@ impl<'a> DemoRun<'a> {
             self.kill(screen).await?;
         }
         self.update_breakers().await?;
-        self.continue_replay().await
+        self.continue_replay().await?;
+        screen.show(&self.view())?;
+        tokio::time::sleep(FRAME_EVERY).await;
+        Ok(())
     }
 
     /// Kills the server with SIGKILL while it works, and starts a new one over the same folder.

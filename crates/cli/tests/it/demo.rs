@@ -12,12 +12,20 @@ use crate::{posthaste, refused};
 const SMALL: &str = "demo --seconds 3 --messages 240";
 
 /// The demo with a folder of its own for temporary files.
-fn demo(folder: &Path, line: &str) -> Command {
+fn demo(folder: &Path, flags: &str) -> Command {
     let temporary = folder.join("temporary");
     std::fs::create_dir(&temporary).expect("a folder");
-    let mut command = posthaste(folder, line);
+    let mut command = posthaste(folder, &format!("{SMALL} {flags}"));
     command.env("TMPDIR", temporary);
     command
+}
+
+/// Runs the demo to its end, which must be a success; returns its stdout.
+fn played(folder: &Path, flags: &str) -> String {
+    let output = demo(folder, flags).output().expect("the command starts");
+    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{printed}{complaint}");
+    printed.into_owned()
 }
 
 /// The names of a folder's entries, sorted.
@@ -47,9 +55,7 @@ fn check_left_behind(folder: &Path, kept: &[&str]) {
 #[test]
 fn every_message_is_accounted_for_although_receivers_fail_and_the_server_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = demo(folder.path(), &format!("{SMALL} --json")).output().expect("the command starts");
-    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{printed}{complaint}");
+    let printed = played(folder.path(), "--json");
     let ledger: Value = serde_json::from_str(&printed).expect("one JSON object");
     let count = |name: &str| ledger[name].as_u64().unwrap_or_else(|| panic!("no {name} in {ledger}"));
     let dead: u64 = ledger["dead"].as_object().expect("causes").values().filter_map(Value::as_u64).sum();
@@ -69,9 +75,7 @@ fn every_message_is_accounted_for_although_receivers_fail_and_the_server_is_kill
 #[test]
 fn without_a_terminal_the_demo_prints_lines_without_colours() {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = demo(folder.path(), &format!("{SMALL} --svg load.svg")).output().expect("the command starts");
-    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{printed}{complaint}");
+    let printed = played(folder.path(), "--svg load.svg");
     for part in
         ["60 times as fast", "kill -9 of the server", "the server is back", "The ledger", "░", "load.svg", "Next"]
     {
@@ -94,11 +98,8 @@ fn signalled(mut demo: Child, signal: &str) -> Option<i32> {
 fn an_interrupted_demo_ends_its_server_and_removes_its_data() {
     for (signal, moment) in [("-INT", "time runs"), ("-TERM", "goes down"), ("-INT", "kill -9"), ("-HUP", "is back")] {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut started = demo(folder.path(), SMALL)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the command starts");
+        let mut started = demo(folder.path(), "");
+        let mut started = started.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
         let mut output = BufReader::new(started.stdout.take().expect("piped"));
         let mut line = String::new();
         while !line.contains(moment) {

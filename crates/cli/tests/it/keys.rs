@@ -1,6 +1,6 @@
 //! `posthaste keys`: the status of the master key, and its rotation.
 
-use crate::{begun, ended, refused, stop};
+use crate::{begun, json, kill, refused, stop, succeeded};
 
 #[test]
 fn a_rotation_replaces_the_master_key() {
@@ -8,16 +8,15 @@ fn a_rotation_replaces_the_master_key() {
     stop(begun(folder.path()));
     let file = folder.path().join("posthaste-data/master.key");
     let old = std::fs::read_to_string(&file).expect("the first start made it");
-    let (_, before, _) = ended(folder.path(), "keys status");
+    let before = succeeded(folder.path(), "keys status");
     assert!(before.starts_with("The data is encrypted under master key "), "{before}");
-    let (ok, printed, complaint) = ended(folder.path(), "keys rotate");
-    assert!(ok && printed.contains("keys were rewrapped"), "{printed}{complaint}");
+    let printed = succeeded(folder.path(), "keys rotate");
+    assert!(printed.contains("keys were rewrapped"), "{printed}");
     let new = std::fs::read_to_string(&file).expect("it is there");
     assert!(new != old && new.lines().count() == 1, "the old key is no longer in the file");
-    let (_, after, _) = ended(folder.path(), "keys status");
-    assert_ne!(after, before);
-    let mut server = begun(folder.path());
-    server.kill().and_then(|()| server.wait()).expect("it serves with the new key, until it is killed");
+    assert_ne!(succeeded(folder.path(), "keys status"), before);
+    // It serves with the new key.
+    kill(begun(folder.path()));
     std::fs::write(&file, old).expect("it can be written");
     refused(folder.path(), "keys rotate", "the data are sealed under master key");
 }
@@ -37,15 +36,12 @@ fn maintenance_commands_take_the_server_s_settings_file_and_any_setting() {
         "backup --config own.toml --to kept",
         "restore kept --config own.toml --set data=third --set master_key_file=elsewhere/master.key",
     ] {
-        let (ok, printed, complaint) = ended(folder.path(), line);
-        assert!(ok, "{line}: {printed}{complaint}");
+        succeeded(folder.path(), line);
     }
-    let (_, printed, _) = ended(folder.path(), "keys status --config own.toml --json");
-    let json: serde_json::Value = serde_json::from_str(&printed).expect("one JSON object");
-    assert!(json["newest"].is_string() && json["older"] == serde_json::json!([]), "{printed}");
-    let (_, printed, _) = ended(folder.path(), "backup --config own.toml --to second --json");
-    let json: serde_json::Value = serde_json::from_str(&printed).expect("one JSON object");
-    assert_eq!((&json["to"], &json["backup"]["pending"]), (&"second".into(), &0.into()), "{printed}");
+    let status = json(folder.path(), "keys status --config own.toml --json");
+    assert!(status["newest"].is_string() && status["older"] == serde_json::json!([]), "{status}");
+    let made = json(folder.path(), "backup --config own.toml --to second --json");
+    assert_eq!((&made["to"], &made["backup"]["pending"]), (&"second".into(), &0.into()), "{made}");
     refused(folder.path(), "keys status --set dta=elsewhere", "dta");
 }
 

@@ -13,6 +13,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
+
 /// The command with these arguments, in this folder and without an environment, so that no settings leak in.
 fn posthaste(folder: &Path, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
@@ -27,6 +29,19 @@ fn ended(folder: &Path, line: &str) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
+/// Runs a command that must succeed; returns its stdout.
+fn succeeded(folder: &Path, line: &str) -> String {
+    let (ok, printed, complaint) = ended(folder, line);
+    assert!(ok, "{line}: {printed}{complaint}");
+    printed
+}
+
+/// Runs a command that must succeed and print one JSON object.
+fn json(folder: &Path, line: &str) -> Value {
+    let printed = succeeded(folder, line);
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{line}: {error}: {printed}"))
+}
+
 /// Runs a command that must fail with a complaint that contains `expected`; returns the complaint.
 fn refused(folder: &Path, line: &str, expected: &str) -> String {
     let (ok, _, complaint) = ended(folder, line);
@@ -34,10 +49,9 @@ fn refused(folder: &Path, line: &str, expected: &str) -> String {
     complaint
 }
 
-/// Starts a server with these arguments; returns it with the first line of its stdout.
-fn serving(folder: &Path, line: &str) -> (Child, String) {
-    let mut server =
-        posthaste(folder, line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
+/// Starts a server with these arguments and this stderr; returns it with the first line of its stdout.
+fn serving(folder: &Path, line: &str, stderr: impl Into<Stdio>) -> (Child, String) {
+    let mut server = posthaste(folder, line).stdout(Stdio::piped()).stderr(stderr).spawn().expect("the command starts");
     let mut line = String::new();
     let read = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line);
     read.expect("it prints a line");
@@ -46,11 +60,16 @@ fn serving(folder: &Path, line: &str) -> (Child, String) {
 
 /// Starts a server and waits until it has signed its first checkpoint.
 fn begun(folder: &Path) -> Child {
-    let (server, line) = serving(folder, "serve --dev --listen 127.0.0.1:0");
+    let (server, line) = serving(folder, "serve --dev --listen 127.0.0.1:0", Stdio::null());
     assert!(line.contains("listening"), "{line:?}");
     // It signs in its first second; before that it may not handle signals yet. Each try is a process of its own.
     assert!((0..1_000).any(|_| ended(folder, "audit checkpoint").0), "it never signs a checkpoint");
     server
+}
+
+/// Ends a process with SIGKILL, so that it can do nothing more.
+fn kill(mut server: Child) {
+    server.kill().and_then(|()| server.wait()).expect("it runs until it is killed");
 }
 
 /// Ends a server with SIGTERM, and checks that it succeeds.

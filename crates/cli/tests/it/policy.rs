@@ -1,16 +1,13 @@
 //! `posthaste policy preview`.
 
-use crate::{ended, posthaste, refused};
+use crate::{json, posthaste, refused, succeeded};
 
 #[test]
 fn a_preview_is_text_with_a_table_or_json() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, words, _) = ended(folder.path(), "policy preview webhook --tier 1 --ttl 24h");
-    assert!(ok && words.contains("since accept") && words.contains("survives for certain"), "{words}");
-    let (ok, json, _) = ended(folder.path(), "policy preview webhook --json");
-    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert!(ok);
-    assert_eq!(json["waits"][0]["after"], "10s");
+    let words = succeeded(folder.path(), "policy preview webhook --tier 1 --ttl 24h");
+    assert!(words.contains("since accept") && words.contains("survives for certain"), "{words}");
+    assert_eq!(json(folder.path(), "policy preview webhook --json")["waits"][0]["after"], "10s");
 }
 
 #[test]
@@ -24,8 +21,7 @@ fn an_unknown_policy_is_refused_with_the_nearest_name() {
 fn a_ttl_has_the_form_and_the_bounds_of_the_api() {
     let folder = tempfile::tempdir().expect("a folder");
     for good in ["0", "90", "24h", "30d"] {
-        let (ok, _, complaint) = ended(folder.path(), &format!("policy preview webhook --ttl {good}"));
-        assert!(ok, "{good}: {complaint}");
+        succeeded(folder.path(), &format!("policy preview webhook --ttl {good}"));
     }
     refused(folder.path(), "policy preview webhook --ttl 31d", "must be at most 30d");
 }

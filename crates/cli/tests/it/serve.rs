@@ -3,29 +3,29 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
-use crate::{ended, refused, serving};
+use crate::{ended, kill, refused, serving};
 
 #[test]
 fn without_dev_a_key_is_needed_and_the_first_one_is_written_to_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut server, line) = serving(folder.path(), "serve --listen 127.0.0.1:0");
-    let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
+    let (server, line) = serving(folder.path(), "serve --listen 127.0.0.1:0", Stdio::null());
     // The key's file is written before the first request is answered.
-    let without = list_tenants(&address, "");
+    let without = list_tenants(&line, "");
     let file = folder.path().join("posthaste-data/operator.key");
     let key = std::fs::read_to_string(&file).unwrap_or_default();
-    let with = list_tenants(&address, &format!("authorization: Bearer {}\r\n", key.trim()));
-    server.kill().expect("it runs");
-    server.wait().expect("it ends");
+    let with = list_tenants(&line, &format!("authorization: Bearer {}\r\n", key.trim()));
+    kill(server);
     assert!(without.starts_with("HTTP/1.1 401 "), "{without}");
     assert!(with.starts_with("HTTP/1.1 200 "), "{with}");
     assert!(key.starts_with("ph_op_"), "an operator key");
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
 }
 
-/// Requests the list of tenants with this header, and returns the whole answer.
-fn list_tenants(address: &str, header: &str) -> String {
+/// Requests the list of tenants with this header from the server that printed this line; returns the whole answer.
+fn list_tenants(line: &str, header: &str) -> String {
+    let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default();
     let mut stream = TcpStream::connect(address).expect("it listens");
     let request = format!("GET /v1/tenants HTTP/1.1\r\nhost: {address}\r\n{header}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
@@ -38,18 +38,9 @@ fn list_tenants(address: &str, header: &str) -> String {
 fn the_access_log_has_the_request_id_of_the_answer() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = std::fs::File::create(folder.path().join("log")).expect("a file");
-    let mut server = crate::posthaste(folder.path(), "serve --dev --listen 127.0.0.1:0 --set log=debug")
-        .stdout(std::process::Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .expect("the command starts");
-    let mut line = String::new();
-    let out = server.stdout.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("it prints a line");
-    let address = line.split("http://").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or_default().to_owned();
-    let answer = list_tenants(&address, "");
-    server.kill().expect("it runs");
-    server.wait().expect("it ends");
+    let (server, line) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0 --set log=debug", log);
+    let answer = list_tenants(&line, "");
+    kill(server);
     let id = answer.lines().find_map(|line| line.strip_prefix("request-id: ")).expect("it has one").trim();
     let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
     let line = log.lines().find(|line| line.contains(id)).unwrap_or_else(|| panic!("{id} in {log}"));
@@ -73,11 +64,10 @@ fn all_faults_of_the_settings_are_reported_at_once() {
 #[test]
 fn a_second_server_on_the_same_folder_is_refused_and_the_first_keeps_running() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (mut first, line) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0");
+    let (mut first, line) = serving(folder.path(), "serve --dev --listen 127.0.0.1:0", Stdio::null());
     let (ok, _, complaint) = ended(folder.path(), "serve --dev --listen 127.0.0.1:0");
     let still_there = first.try_wait().expect("its state is known").is_none();
-    first.kill().expect("it runs");
-    first.wait().expect("it ends");
+    kill(first);
     assert!(line.starts_with("posthaste: listening on http://127.0.0.1:"), "{line}");
     assert!(!ok && complaint.contains("posthaste-data"), "{complaint}");
     assert!(still_there);

@@ -1,6 +1,6 @@
 //! `posthaste simulate`.
 
-use crate::{ended, refused};
+use crate::{ended, json, refused, succeeded};
 
 /// Small enough for a test, with everything that the full one has.
 const SMALL: &str = "simulate --load 2 --capacity 4 --outage 5m --policy webhook --policy naive-fixed";
@@ -13,34 +13,27 @@ fn senders_are_compared_in_a_table_a_chart_and_text() {
     for part in ["down for 5m", "tries into", "naive, every 60 s", "▲ back", "░", "it would take 5m"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
-    let (_, again, _) = ended(folder.path(), SMALL);
-    assert_eq!(text, again, "the same seed is the same run");
-    let (_, other, _) = ended(folder.path(), &format!("{SMALL} --seed 2"));
-    assert_ne!(text, other);
+    assert_eq!(text, succeeded(folder.path(), SMALL), "the same seed is the same run");
+    assert_ne!(text, succeeded(folder.path(), &format!("{SMALL} --seed 2")));
 }
 
 #[test]
 fn json_has_the_figures_and_the_load() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, json, complaint) = ended(folder.path(), &format!("{SMALL} --json"));
-    assert!(ok, "{complaint}");
-    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let json = json(folder.path(), &format!("{SMALL} --json"));
     let [posthaste, naive] = [0, 1].map(|index| &json["senders"][index]);
     assert_eq!((&posthaste["name"], &naive["name"]), (&"posthaste".into(), &"naive-fixed".into()));
     let tries = |sender: &serde_json::Value| sender["tries_into_outage"].as_u64().expect("a number");
     assert!(tries(posthaste) * 10 < tries(naive), "{} and {}", tries(posthaste), tries(naive));
-    let by_second: u64 = naive["tries_by_second"].as_array().expect("a list")[120..420]
-        .iter()
-        .map(|second| second.as_u64().expect("a number"))
-        .sum();
+    let by_second = &naive["tries_by_second"].as_array().expect("a list")[120..420];
+    let by_second: u64 = by_second.iter().map(|second| second.as_u64().expect("a number")).sum();
     assert_eq!(by_second, tries(naive), "the outage is from the third minute to the seventh");
 }
 
 #[test]
 fn an_svg_is_written_to_the_given_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (ok, _, complaint) = ended(folder.path(), &format!("{SMALL} --svg load.svg"));
-    assert!(ok, "{complaint}");
+    succeeded(folder.path(), &format!("{SMALL} --svg load.svg"));
     let svg = std::fs::read_to_string(folder.path().join("load.svg")).expect("the file");
     assert!(svg.starts_with("<svg") && svg.contains("Posthaste") && svg.contains("naive, every 60 s"));
     refused(folder.path(), &format!("{SMALL} --svg missing/load.svg"), "cannot write missing/load.svg");

@@ -11,9 +11,8 @@ use posthaste_store::JournalRow;
 use posthaste_store::journal::{EntryKind, JournalEntry};
 
 use super::caller::OPERATE;
-use super::list::not_ours;
 use super::prelude::*;
-use super::tenants;
+use super::{endpoints, tenants};
 use about::{About, NamedObject, about};
 
 /// The most journal rows that one request reads: a row is a commit, and can have hundreds of entries.
@@ -43,8 +42,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
     let query = ListQuery::of(&uri, FILTERS)?;
     let filter = Filter::of(&api, &query).await?.within(caller.asks_for())?;
     let list = query.list(&api, Visibility::All, &filter);
-    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let after = query.cursor.as_ref().map(open).transpose()?;
+    let after = query.place(&api, list)?;
     // Where the page begins: a row, and how many of its entries earlier pages have passed.
     let (from, passed) = after.map_or((None, 0), |(passed, row)| (Some(row), passed.as_millis()));
     let rows = api.engine.trail(filter.span, query.order, from, ROWS_MAX).await?;
@@ -92,7 +90,7 @@ struct Filter {
 type Owners = BTreeMap<EndpointId, Option<TenantId>>;
 
 impl Filter {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &ListQuery) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, query: &ListQuery) -> Result<Self> {
         let refused = |detail: String| Problem::new(Code::InvalidParameter, detail);
         let kind = |named: &str| {
             let all = || EntryKind::ALL.map(EntryKind::name).join(", ");
@@ -116,7 +114,7 @@ impl Filter {
     }
 
     /// Limits the filter to the tenant of `Posthaste-Tenant`, if that is sent.
-    fn within(self, visibility: Visibility) -> Result<Self, Problem> {
+    fn within(self, visibility: Visibility) -> Result<Self> {
         match (self.tenant, visibility.tenant()) {
             (Some(filtered), Some(named)) if filtered != named => {
                 let detail =
@@ -133,7 +131,7 @@ impl Filter {
         api: &Api<S, C>,
         owners: &mut Owners,
         entry: &JournalEntry,
-    ) -> Result<Option<About>, Problem> {
+    ) -> Result<Option<About>> {
         let is_other = self.kind.is_some_and(|kind| kind != entry.kind());
         if is_other || self.by.is_some_and(|by| entry.by().is_none_or(|who| who.key != by)) {
             return Ok(None);
@@ -218,10 +216,15 @@ impl AuditEntryView {
         row: &JournalRow,
         entry: &JournalEntry,
         about: About,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self> {
         let About { tenant, endpoint, message, delivery, named, what, .. } = about;
         let accepted = match message {
             Some(message) => api.engine.accepted_at(vec![message]).await?.into_iter().next().flatten(),
+            None => None,
+        };
+        // A deleted endpoint still has its id.
+        let endpoint = match endpoint {
+            Some(endpoint) => api.engine.endpoint_once(Visibility::All, endpoint).await?,
             None => None,
         };
         let id = |kind, key| accepted.map(|at| api.engine.public_id(kind, key, at));
@@ -236,14 +239,8 @@ impl AuditEntryView {
             at: ApiTime(entry.at()),
             recorded_at: ApiTime(row.at),
             kind: ApiWord(entry.kind()),
-            tenant: match tenant {
-                Some(tenant) => api.engine.tenant_public_id(tenant).await?,
-                None => None,
-            },
-            endpoint: match endpoint {
-                Some(endpoint) => endpoint_id(api, endpoint).await?,
-                None => None,
-            },
+            tenant: api.tenant_public_id(tenant).await?,
+            endpoint: endpoint.map(|known| endpoints::public_id(api, &known)),
             message: message.and_then(|message| id(IdKind::Message, message.0)),
             delivery: delivery.and_then(|delivery| id(IdKind::Delivery, delivery.0)),
             id: named,
@@ -251,10 +248,4 @@ impl AuditEntryView {
             by: entry.by().map(|by| api.engine.public_id(IdKind::Key, by.key, by.made)),
         })
     }
-}
-
-/// The public id of an endpoint, also of a deleted one.
-async fn endpoint_id<S: Store, C: Clock>(api: &Api<S, C>, endpoint: EndpointId) -> Result<Option<String>, Problem> {
-    let known = api.engine.endpoint_once(Visibility::All, endpoint).await?;
-    Ok(known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at)))
 }

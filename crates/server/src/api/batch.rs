@@ -1,9 +1,6 @@
 //! Batches: many messages in one request, a line each. Every line has its own idempotency key and is accepted or
 //! refused on its own; the answers have the order of the lines.
 
-use axum::response::Response;
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, NotAccepted};
 use posthaste_engine::tenants::{Allowance, Tenant};
 
@@ -13,7 +10,7 @@ use super::idempotency::{key_of_line, stands_for};
 use super::messages::{AcceptedView, answer};
 use super::new_message::NewMessageBody;
 use super::prelude::*;
-use super::{NDJSON, json_bytes, new_message, quota};
+use super::{NDJSON, new_message, quota, typed};
 use crate::problem::RefusedLine;
 
 /// The most messages in a request: all answers are held in memory until the last one is known.
@@ -109,7 +106,7 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<S
         }
         written.push(b'\n');
     }
-    let mut response = ndjson(written);
+    let mut response = typed(NDJSON, written);
     quota::tell(&mut response, allowance);
     Ok(response)
 }
@@ -118,7 +115,7 @@ fn message<S: Store, C: Clock>(
     api: &Api<S, C>,
     tenant: &Tenant,
     line: &[u8],
-) -> Result<(NewMessage, Option<Allowance>), Problem> {
+) -> Result<(NewMessage, Option<Allowance>)> {
     if line.len() > BODY_BYTES_MAX {
         return Err(Problem::new(Code::BodyTooLarge, format!("the line is larger than {BODY_BYTES_MAX} bytes")));
     }
@@ -140,10 +137,4 @@ fn write(number: usize, outcome: Result<AcceptOutcome, NotAccepted>, line: &mut 
     let fields = first.body.strip_prefix(b"{").unwrap_or(&first.body);
     line.extend_from_slice(format!("{{\"status\":{},\"line\":{number},{replayed}", first.status).as_bytes());
     line.extend_from_slice(fields);
-}
-
-fn ndjson(lines: Vec<u8>) -> Response {
-    let mut response = json_bytes(StatusCode::OK, Bytes::from(lines));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    response
 }

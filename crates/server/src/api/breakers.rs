@@ -43,7 +43,9 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
         if !is_visible(caller.asks_for(), &lanes) {
             continue;
         }
-        let (id, tenant) = (id(&api, breaker.of).await?, tenant(&api, breaker.of).await?);
+        // A shared breaker belongs to no tenant.
+        let owner = lanes.first().filter(|_| matches!(breaker.of, BreakerOf::Lane(_))).map(|(_, owner)| *owner);
+        let (id, tenant) = (id(&api, breaker.of).await?, api.tenant_public_id(owner).await?);
         let origin = origin(&api, breaker.of, &lanes).await?;
         data.push(BreakerView { id, tenant, origin, ..BreakerView::of(&breaker) });
     }
@@ -52,7 +54,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
 
 /// The lanes that a breaker holds, with their tenants: its endpoint's, or of those that share it the ones with waiting
 /// deliveries.
-async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec<(LaneId, TenantId)>, Problem> {
+async fn lanes<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Vec<(LaneId, TenantId)>> {
     Ok(match of {
         BreakerOf::Lane(lane) => {
             let endpoint = api.engine.endpoint_of_lane(lane).await?;
@@ -71,7 +73,7 @@ async fn origin<S: Store, C: Clock>(
     api: &Api<S, C>,
     of: BreakerOf,
     lanes: &[(LaneId, TenantId)],
-) -> Result<Option<String>, Problem> {
+) -> Result<Option<String>> {
     let (BreakerOf::Lane(_) | BreakerOf::Shared(SharedGate::Origin(_)), Some((lane, _))) = (of, lanes.first()) else {
         return Ok(None);
     };
@@ -81,12 +83,8 @@ async fn origin<S: Store, C: Clock>(
 }
 
 /// `POST /v1/breakers/{id}/reset`: the breaker sends a probe next; `{"force": true}` closes it at once.
-pub async fn reset<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, OPERATE>,
-    request: Request,
-) -> Answer {
-    let body = body(request).await?;
-    let ResetBody { force, reason: _checked } = BodyObject::parse(&body)?;
+pub async fn reset<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, OPERATE>, body: JsonBody) -> Answer {
+    let ResetBody { force, reason: _checked } = BodyObject::parse(&body.0)?;
     let force = force.unwrap_or(false);
     let how = if force { Reset::Force } else { Reset::Probe };
     let visibility = caller.asks_for();
@@ -105,11 +103,7 @@ pub async fn reset<S: Store, C: Clock>(
 }
 
 /// The breaker of an endpoint named by its id or uid; `None` for an id of any other breaker.
-async fn meant<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    named: &str,
-) -> Result<Option<BreakerOf>, Problem> {
+async fn meant<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, named: &str) -> Result<Option<BreakerOf>> {
     if ["origin_", "region_", "credential_", "lane_"].iter().any(|prefix| named.starts_with(prefix))
         || named == shared_id(SharedGate::Resolver)
     {
@@ -129,7 +123,7 @@ struct ResetBreakerView {
 }
 
 /// The id of a breaker: its endpoint's id, or the id of the gate that lanes share.
-async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String, Problem> {
+async fn id<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<String> {
     Ok(match of {
         BreakerOf::Lane(lane) => endpoint(api, lane).await?,
         BreakerOf::Shared(gate) => shared_id(gate),
@@ -150,22 +144,10 @@ pub(super) fn origin_id(origin: OriginId) -> String {
     format!("origin_{:016x}", origin.raw())
 }
 
-async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String, Problem> {
+async fn endpoint<S: Store, C: Clock>(api: &Api<S, C>, lane: LaneId) -> Result<String> {
     let known = api.engine.endpoint_of_lane(lane).await?.filter(|known| known.status != EndpointStatus::Deleted);
     let id = known.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at));
     Ok(id.unwrap_or_else(|| format!("lane_{:016x}", lane.raw())))
-}
-
-/// The id of the tenant that the breaker's endpoint belongs to; `None` for a shared breaker.
-async fn tenant<S: Store, C: Clock>(api: &Api<S, C>, of: BreakerOf) -> Result<Option<String>, Problem> {
-    let owner = match of {
-        BreakerOf::Lane(lane) => api.engine.endpoint_of_lane(lane).await?.map(|endpoint| endpoint.tenant),
-        BreakerOf::Shared(_) => None,
-    };
-    match owner {
-        Some(owner) => Ok(api.engine.tenant_public_id(owner).await?),
-        None => Ok(None),
-    }
 }
 
 #[derive(Serialize, JsonSchema)]

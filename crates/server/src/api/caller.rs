@@ -56,7 +56,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     const NEEDS: ApiKeyScope = ApiKeyScope::ALL[(SCOPE & !OWN) as usize];
 
     /// The tenant of the request. Fails with `tenant_required` for an operator that named none.
-    pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>, Problem> {
+    pub(crate) fn tenant(&self) -> Result<&Arc<Tenant>> {
         self.tenant.as_ref().ok_or_else(|| {
             Problem::new(Code::TenantRequired, "name the tenant: send the header Posthaste-Tenant with its id or uid")
         })
@@ -69,7 +69,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         if self.is_named || !self.is_operator() { self.sees() } else { Visibility::All }
     }
 
-    pub(crate) fn tenant_id(&self) -> Result<TenantId, Problem> {
+    pub(crate) fn tenant_id(&self) -> Result<TenantId> {
         Ok(self.tenant()?.id)
     }
 
@@ -78,7 +78,7 @@ impl<const SCOPE: u8> Caller<SCOPE> {
         self.tenant.as_ref().map_or(Visibility::All, |tenant| Visibility::Tenant(tenant.id))
     }
 
-    pub(crate) fn may(&self, scope: ApiKeyScope) -> Result<(), Problem> {
+    pub(crate) fn may(&self, scope: ApiKeyScope) -> Result<()> {
         self.key.as_ref().map_or(Ok(()), |key| key.allows(scope)).map_err(denied)
     }
 
@@ -104,8 +104,13 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     pub(crate) fn is_operator(&self) -> bool {
         self.key.as_ref().is_none_or(|key| key.tenant.is_none())
     }
+}
 
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, headers: &HeaderMap) -> Result<Self, Problem> {
+impl<S: Store, C: Clock, const SCOPE: u8> FromRequestParts<Arc<Api<S, C>>> for Caller<SCOPE> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self> {
+        let headers = &parts.headers;
         let key = match (headers.get(AUTHORIZATION), api.door) {
             (None, Door::Open) => None,
             (presented, _) => Some(admitted(api, presented).await?),
@@ -122,19 +127,8 @@ impl<const SCOPE: u8> Caller<SCOPE> {
     }
 }
 
-impl<S: Store, C: Clock, const SCOPE: u8> FromRequestParts<Arc<Api<S, C>>> for Caller<SCOPE> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api<S, C>>) -> Result<Self, Problem> {
-        Self::of(api, &parts.headers).await
-    }
-}
-
 /// Admits the key in an `Authorization` header.
-async fn admitted<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    presented: Option<&HeaderValue>,
-) -> Result<Arc<KnownKey>, Problem> {
+async fn admitted<S: Store, C: Clock>(api: &Api<S, C>, presented: Option<&HeaderValue>) -> Result<Arc<KnownKey>> {
     let Some(presented) = presented else {
         return Err(Problem::new(Code::Unauthorized, "send your API key as Authorization: Bearer ph_…"));
     };
@@ -160,11 +154,7 @@ fn denied(denial: Denied) -> Problem {
 
 /// The tenant of a tenant key. `Posthaste-Tenant` may only name that tenant; another tenant is answered like an unknown
 /// one.
-async fn own_tenant<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    own: TenantId,
-    headers: &HeaderMap,
-) -> Result<Arc<Tenant>, Problem> {
+async fn own_tenant<S: Store, C: Clock>(api: &Api<S, C>, own: TenantId, headers: &HeaderMap) -> Result<Arc<Tenant>> {
     // A key can be cached for a moment after its tenant was erased.
     let tenant = api.engine.tenant(own).await?.ok_or_else(|| denied(Denied::Wrong))?;
     let is_own = |named: &HeaderValue| {
@@ -178,7 +168,7 @@ async fn named_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     headers: &HeaderMap,
     falls_back: bool,
-) -> Result<Option<Arc<Tenant>>, Problem> {
+) -> Result<Option<Arc<Tenant>>> {
     let mut named = headers.get_all(TENANT).iter();
     match (named.next(), named.next()) {
         (None, _) if falls_back => Ok(Some(api.engine.default_tenant().await?)),
@@ -199,10 +189,7 @@ fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Option<TenantI
     api.engine.opened(IdKind::Tenant, named).map(|(key, _)| TenantId(key))
 }
 
-pub(super) async fn find_tenant<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    named: &str,
-) -> Result<Option<Arc<Tenant>>, Problem> {
+pub(super) async fn find_tenant<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Option<Arc<Tenant>>> {
     if let Some(id) = tenant_id(api, named)
         && let Some(tenant) = api.engine.tenant(id).await?
     {

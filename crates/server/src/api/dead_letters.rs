@@ -5,7 +5,6 @@ use posthaste_core::Timestamp;
 use posthaste_store::{DeadLetter, DeadLetterCursor, DeadLetterFilter};
 
 use super::caller::READ;
-use super::list::not_ours;
 use super::prelude::*;
 use crate::value::TierChoice;
 
@@ -26,11 +25,21 @@ pub(crate) const OPERATIONS: &[Operation] = &[Operation::get("/v1/dead-letters",
 /// `GET /v1/dead-letters`. An operator sees those of all tenants, unless it names one.
 pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, uri: Uri) -> Answer {
     let query = ListQuery::of(&uri, FILTERS)?;
-    let filter = filter(&api, caller.sees(), &query).await?;
+    let endpoint = match query.filter("endpoint") {
+        Some(named) => Some(api.endpoint_once_named(caller.sees(), named).await?),
+        None => None,
+    };
+    let filter = DeadLetterFilter {
+        tenant: caller.sees().tenant(),
+        endpoint,
+        cause: query.cause()?,
+        event_type: query.filter("event_type").map(str::to_owned),
+        tier: query.tier()?,
+        since: query.time("since")?,
+        until: query.time("until")?,
+    };
     let list = query.list(&api, caller.sees(), &filter);
-    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let after = query.cursor.as_ref().map(open).transpose()?;
-    let after = after.map(|(at, number)| DeadLetterCursor { at, number });
+    let after = query.place(&api, list)?.map(|(at, number)| DeadLetterCursor { at, number });
     let found = api.engine.dead_letters(filter, query.order, after, query.limit).await?;
     let mut data = Vec::with_capacity(found.letters.len());
     let accepted = api.engine.accepted_at(found.letters.iter().map(|letter| letter.message).collect()).await?;
@@ -39,26 +48,6 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     }
     let next = found.next.and_then(|next| api.engine.cursor(list, next.at, next.number));
     Ok(page(&uri, data, next))
-}
-
-async fn filter<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    query: &ListQuery,
-) -> Result<DeadLetterFilter, Problem> {
-    let endpoint = match query.filter("endpoint") {
-        Some(named) => Some(api.endpoint_once_named(visibility, named).await?),
-        None => None,
-    };
-    Ok(DeadLetterFilter {
-        tenant: visibility.tenant(),
-        endpoint,
-        cause: query.cause()?,
-        event_type: query.filter("event_type").map(str::to_owned),
-        tier: query.tier()?,
-        since: query.time("since")?,
-        until: query.time("until")?,
-    })
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -81,11 +70,7 @@ struct DeadLetterView {
 }
 
 impl DeadLetterView {
-    async fn of<S: Store, C: Clock>(
-        api: &Api<S, C>,
-        letter: &DeadLetter,
-        accepted_at: Timestamp,
-    ) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, letter: &DeadLetter, accepted_at: Timestamp) -> Result<Self> {
         let endpoint = api.engine.endpoint_once(Visibility::Tenant(letter.tenant), letter.endpoint).await?;
         let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         Ok(Self {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use posthaste_core::policy::told_nearest;
 use posthaste_core::scheduler::Explained;
-use posthaste_core::{Cause, Delivery, DeliveryId, MessageId, Phase, State as Life, Timestamp, Why};
+use posthaste_core::{Cause, Delivery, DeliveryId, MessageId, Phase, State as Life, TenantId, Timestamp, Why};
 use posthaste_engine::engine::ExplainedDelivery;
 use posthaste_store::{AttemptRecord, HistoryFilter, HistoryOf, Lives, StoreError};
 
@@ -65,17 +65,11 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
         let delivery = &view.shown.delivery;
         let accepted_at = accepted_at.unwrap_or(delivery.born);
         let Some(endpoint) = api.engine.endpoint_once(caller.sees(), delivery.endpoint).await? else { continue };
-        let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
-        let ids = DeliveryIds {
-            id: id(IdKind::Delivery, delivery.id.0),
-            tenant: api.engine.tenant_public_id(endpoint.tenant).await?,
-            message: id(IdKind::Message, delivery.message.0),
-            links: DeliveryLinks::of(&api, accepted_at, lives),
-        };
+        let links = DeliveryLinks::of(&api, accepted_at, lives);
         data.push(ListedDeliveryView {
             endpoint: endpoints::public_id(&api, &endpoint),
             attempts: view.shown.attempts.len(),
-            delivery: DeliveryFields::of(ids, accepted_at, view),
+            delivery: DeliveryFields::of(&api, Some(endpoint.tenant), accepted_at, links, view).await?,
         });
     }
     Ok(page(&uri, data, next.map(|next| api.engine.cursor_behind(list, next.0))))
@@ -85,7 +79,7 @@ async fn filter<S: Store, C: Clock>(
     api: &Api<S, C>,
     visibility: Visibility,
     query: &ListQuery,
-) -> Result<HistoryFilter, Problem> {
+) -> Result<HistoryFilter> {
     let message =
         query.filter("message").map(|id| api.engine.opened(IdKind::Message, id).map(|(key, _)| MessageId(key)));
     let of = match (query.filter("endpoint"), message) {
@@ -116,7 +110,7 @@ async fn filter<S: Store, C: Clock>(
     })
 }
 
-fn state(name: &str) -> Result<Phase, Problem> {
+fn state(name: &str) -> Result<Phase> {
     Phase::ALL.iter().copied().find(|phase| phase.name() == name).ok_or_else(|| {
         let names = Phase::ALL.map(Phase::name);
         let detail = format!("state must be one of {}{}", names.join(", "), told_nearest(name, names));
@@ -125,8 +119,7 @@ fn state(name: &str) -> Result<Phase, Problem> {
 }
 
 /// `POST /v1/deliveries/{id}/retry`: makes a waiting delivery due now. Gates such as pauses and breakers still hold it.
-pub async fn retry<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, request: Request) -> Answer {
-    no_body(request).await?;
+pub async fn retry<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     let visibility = Visibility::Tenant(caller.tenant_id()?);
     let unknown = || Problem::no_such("delivery");
     let (key, accepted_at) = api.engine.opened(IdKind::Delivery, &name).ok_or_else(unknown)?;
@@ -172,18 +165,9 @@ pub(super) async fn whole<S: Store, C: Clock>(
 ) -> Result<DeliveryView, StoreError> {
     let delivery = &view.shown.delivery;
     let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
-    let lives = api.engine.lives(vec![delivery.id]).await?;
-    // A delivery's id carries the time of its message's accept, as the message's own does.
-    let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
-    let ids = DeliveryIds {
-        id: id(IdKind::Delivery, delivery.id.0),
-        tenant: match &endpoint {
-            Some(known) => api.engine.tenant_public_id(known.tenant).await?,
-            None => None,
-        },
-        message: id(IdKind::Message, delivery.message.0),
-        links: DeliveryLinks::of(api, accepted_at, lives.into_iter().next().unwrap_or_default()),
-    };
+    let lives = api.engine.lives(vec![delivery.id]).await?.into_iter().next().unwrap_or_default();
+    let links = DeliveryLinks::of(api, accepted_at, lives);
+    let tenant = endpoint.as_ref().map(|known| known.tenant);
     let attempt = |one: &AttemptRecord| {
         // A receiver's answer need not be UTF-8.
         let excerpt = excerpts.iter().find(|(number, _)| *number == one.number);
@@ -193,23 +177,14 @@ pub(super) async fn whole<S: Store, C: Clock>(
     let endpoint = endpoint.map(|known| endpoints::public_id(api, &known));
     let attempts = view.shown.attempts.iter().map(attempt).collect();
     let cause_detail = match delivery.state {
-        Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?.map(too_large),
+        // The receiver's limit is below the number of bytes sent; the answer does not give it.
+        Life::Dead { cause: Cause::PayloadTooLarge, .. } => api.engine.bytes_sent(delivery).await?,
         _ => None,
     };
-    let delivery = DeliveryFields { cause_detail, ..DeliveryFields::of(ids, accepted_at, view) };
+    let cause_detail = cause_detail.map(|bytes| format!("its receiver refused {bytes} bytes: its limit is lower"));
+    let fields = DeliveryFields::of(api, tenant, accepted_at, links, view).await?;
+    let delivery = DeliveryFields { cause_detail, ..fields };
     Ok(DeliveryView { delivery, endpoint, attempts })
-}
-
-/// The detail of a 413: the receiver's limit is below the number of bytes sent; the answer does not give it.
-fn too_large(bytes: usize) -> String {
-    format!("its receiver refused {bytes} bytes: its limit is lower")
-}
-
-struct DeliveryIds {
-    id: String,
-    tenant: Option<String>,
-    message: String,
-    links: DeliveryLinks,
 }
 
 /// When a delivery was created, and its links to replays.
@@ -317,19 +292,26 @@ pub(super) struct WaitingView {
 }
 
 impl DeliveryFields {
-    fn of(ids: DeliveryIds, accepted_at: Timestamp, view: &ExplainedDelivery) -> Self {
-        let DeliveryIds { id, tenant, message, links } = ids;
+    async fn of<S: Store, C: Clock>(
+        api: &Api<S, C>,
+        tenant: Option<TenantId>,
+        accepted_at: Timestamp,
+        links: DeliveryLinks,
+        view: &ExplainedDelivery,
+    ) -> Result<Self, StoreError> {
         let delivery = &view.shown.delivery;
         let (delivered_at, failed_at) = match delivery.state {
             Life::Delivered { at } => (Some(at), None),
             Life::Dead { at, .. } | Life::Expired { at } | Life::Cancelled { at, .. } => (None, Some(at)),
             _ => (None, None),
         };
+        // A delivery's id carries the time of its message's accept, as the message's own does.
+        let id = |kind, key| api.engine.public_id(kind, key, accepted_at);
         let sent_at = view.shown.attempts.last().map(started);
-        Self {
-            id,
-            tenant,
-            message,
+        Ok(Self {
+            id: id(IdKind::Delivery, delivery.id.0),
+            tenant: api.tenant_public_id(tenant).await?,
+            message: id(IdKind::Message, delivery.message.0),
             tier: delivery.tier.name(),
             state: ApiWord(phase(view)),
             cause: cause(view),
@@ -341,7 +323,7 @@ impl DeliveryFields {
             delivered_at: delivered_at.map(ApiTime),
             failed_at: failed_at.map(ApiTime),
             waiting: waiting(view),
-        }
+        })
     }
 }
 

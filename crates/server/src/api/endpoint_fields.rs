@@ -33,16 +33,9 @@ const NOT_BUILT: &[&str] =
 /// Planned channels that this version does not support.
 const CHANNELS_NOT_BUILT: [&str; 3] = ["webpush", "apns", "fcm"];
 
-impl Words for Order {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("fifo", Self::Fifo), ("newest_first", Self::NewestFirst), ("strict", Self::Strict)]
-    }
-}
-
-impl Words for OnDead {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("skip", Self::Skip), ("hold", Self::Hold)]
-    }
+words! {
+    Order { "fifo" Fifo, "newest_first" NewestFirst, "strict" Strict }
+    OnDead { "skip" Skip, "hold" Hold }
 }
 
 impl Words for SignatureScheme {

@@ -152,17 +152,13 @@ pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
 }
 
 /// `PATCH /v1/endpoints/{id}`: a field that is left out keeps its value, `null` sets it back to the default.
-pub async fn change<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    let body = body(request).await?;
+pub async fn change<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, body: JsonBody) -> Answer {
     caller.tenant()?;
     let mut tries = 0;
     loop {
         let before = find(&api, caller.sees(), &name).await?;
         let mut endpoint = Endpoint { version: before.version + 1, ..(*before).clone() };
-        let mut fields = BodyObject::read(&body)?;
+        let mut fields = BodyObject::read(&body.0)?;
         if fields.is_null("url") {
             fields.complain("url", "must not be null: every endpoint has a URL; leave it out to keep it".to_owned());
         }
@@ -188,11 +184,7 @@ pub async fn change<S: Store, C: Clock>(
 }
 
 /// `DELETE /v1/endpoints/{id}`. After the answer nothing is sent there, except attempts in flight; its uid is free.
-pub async fn delete<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn delete<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, _: EmptyBody) -> Answer {
     caller.tenant()?;
     let endpoint = find(&api, caller.sees(), &name).await?;
     let (ended, in_flight) = api.engine.delete_endpoint(&endpoint, caller.by()).await?;
@@ -211,9 +203,8 @@ struct DeletedEndpointView {
 }
 
 /// `POST /v1/endpoints/{id}/pause`. After the answer nothing is sent there; new deliveries wait.
-pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let mut fields = BodyObject::read_optional(&body)?;
+pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, body: JsonBody) -> Answer {
+    let mut fields = BodyObject::read_optional(&body.0)?;
     let PauseEndpointBody { until, reason } = PauseEndpointBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     fields.finish()?;
@@ -228,12 +219,8 @@ pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C
 
 /// `POST /v1/endpoints/{id}/enable`: ends a pause, also one that a dead delivery of a strict order began, and makes a
 /// disabled or gone endpoint active. Waiting deliveries are sent in their order.
-pub async fn enable<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    let body = body(request).await?;
-    let EnableBody { reason: _checked } = BodyObject::parse(&body)?;
+pub async fn enable<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, body: JsonBody) -> Answer {
+    let EnableBody { reason: _checked } = BodyObject::parse(&body.0)?;
     caller.tenant()?;
     let mut tries = 0;
     loop {
@@ -399,11 +386,7 @@ fn matches(endpoint: &Endpoint, status: &str, [uid, subject, tag, wanted]: &[Opt
         && wanted.is_none_or(|wanted| status == wanted)
 }
 
-async fn find<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    named: &str,
-) -> Result<Arc<Endpoint>, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, named: &str) -> Result<Arc<Endpoint>> {
     let unknown = || Problem::no_such("endpoint");
     let id = api.endpoint_meant(visibility, named).await?;
     let known = api.engine.endpoint(visibility, id).await?.ok_or_else(unknown)?;

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
-use axum::body::Body;
-use axum::response::Response;
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use posthaste_engine::metrics::{self, MetricsPage};
 use posthaste_store::{PauseScope, StoreState};
 use serde_json::Value;
 
 use super::caller::{OPERATE, READ};
-use super::json_bytes;
 use super::prelude::*;
+use super::{json_bytes, typed};
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     Operation::get("/healthz", "Liveness check").returns::<LivenessView>(200, "The process runs."),
@@ -97,9 +94,7 @@ async fn scraped<S: Store, C: Clock>(State(api): ApiRef<S, C>) -> Answer {
     let mut page = MetricsPage::default();
     seen.tell(&mut page, api.engine.pending().await?);
     api.served.tell(&mut page);
-    let mut response = Response::new(Body::from(page.finish()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
-    Ok(response)
+    Ok(typed(metrics::CONTENT_TYPE, page.finish()))
 }
 
 /// The routes of the metrics listener. They need no key, so there are no others.

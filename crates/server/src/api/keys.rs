@@ -46,8 +46,7 @@ pub async fn make_operators<S: Store, C: Clock>(
     caller: Caller<OPERATE>,
     request: Request,
 ) -> Answer {
-    let maker = Maker { grant: caller.grant(KeyClass::Operator), by: caller.by() };
-    make(&api, None, maker, request).await
+    make(&api, &caller, None, request).await
 }
 
 pub async fn make_tenants<S: Store, C: Clock>(
@@ -55,8 +54,7 @@ pub async fn make_tenants<S: Store, C: Clock>(
     request: Request,
 ) -> Answer {
     let tenant = managed_tenant(&api, &caller, &name).await?;
-    let maker = Maker { grant: caller.grant(KeyClass::Tenant), by: caller.by() };
-    make(&api, Some(tenant), maker, request).await
+    make(&api, &caller, Some(tenant), request).await
 }
 
 pub async fn list_operators<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERATE>, uri: Uri) -> Answer {
@@ -69,17 +67,15 @@ pub async fn list_tenants<S: Store, C: Clock>(ByName { api, caller, name }: ByNa
 
 pub async fn revoke_operators<S: Store, C: Clock>(
     ByName { api, caller, name }: ByName<S, C, OPERATE>,
-    request: Request,
+    _: EmptyBody,
 ) -> Answer {
-    no_body(request).await?;
     revoke(&api, None, &name, caller.by()).await
 }
 
 pub async fn revoke_tenants<S: Store, C: Clock>(
     ByName { api, caller, name: (tenant, key) }: ByName<S, C, SECRETS, (String, String)>,
-    request: Request,
+    _: EmptyBody,
 ) -> Answer {
-    no_body(request).await?;
     revoke(&api, Some(managed_tenant(&api, &caller, &tenant).await?), &key, caller.by()).await
 }
 
@@ -88,32 +84,28 @@ async fn managed_tenant<S: Store, C: Clock>(
     api: &Api<S, C>,
     caller: &Caller<SECRETS>,
     named: &str,
-) -> Result<TenantId, Problem> {
+) -> Result<TenantId> {
     let unknown = || Problem::no_such("tenant");
     let tenant = tenants::found(api, named).await?;
     let own = if caller.is_operator() { None } else { Some(caller.tenant_id()?) };
     if own.is_none_or(|own| own == tenant.id) { Ok(tenant.id) } else { Err(unknown()) }
 }
 
-/// The caller that makes a key: the most that it may grant, and its own key.
-struct Maker {
-    grant: Grant,
-    by: Option<ApiKeyRef>,
-}
-
-impl Maker {
-    /// The digest of a request, with the maker's key in it: the answer shows an API key, so it is repeated only to the
-    /// caller that got it first.
-    fn own(&self, digest: &Digest) -> Digest {
-        digest::hash_parts(&[digest, &self.by.map_or(0, |by| by.key.raw()).to_be_bytes()])
-    }
-}
-
-async fn make<S: Store, C: Clock>(api: &Api<S, C>, tenant: Option<TenantId>, maker: Maker, request: Request) -> Answer {
+async fn make<S: Store, C: Clock, const SCOPE: u8>(
+    api: &Api<S, C>,
+    caller: &Caller<SCOPE>,
+    tenant: Option<TenantId>,
+    request: Request,
+) -> Answer {
     let (body, key) = keyed_body(tenant.unwrap_or(OPERATOR), request).await?;
-    let new = granted(parse(&body, tenant, api.engine.now())?, maker.grant)?;
-    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest: maker.own(&digest), answer });
-    Ok(made(api.engine.make_key(new, once, maker.by).await?, |made| {
+    let class = if tenant.is_some() { KeyClass::Tenant } else { KeyClass::Operator };
+    let new = granted(parse(&body, tenant, api.engine.now())?, caller.grant(class))?;
+    // With the maker's key in the digest, the answer, which shows an API key, is repeated only to the caller that got
+    // it first.
+    let by = caller.by();
+    let own = |digest: Digest| digest::hash_parts(&[&digest, &by.map_or(0, |by| by.key.raw()).to_be_bytes()]);
+    let once = key.map(|(key, digest)| IdempotencyRequest { key, digest: own(digest), answer });
+    Ok(made(api.engine.make_key(new, once, by).await?, |made| {
         tracing::info!(key = made.public_id, "made an API key");
         answer(made)
     }))
@@ -194,7 +186,7 @@ kinds! {
     ScopeNames: Vec<String> = value::texts, as Vec<ApiWord<ApiKeyScope>>;
 }
 
-fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey, Problem> {
+fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey> {
     let mut fields = BodyObject::read_optional(body)?;
     let NewKeyBody { scopes, expires_at, description } = NewKeyBody::read(&mut fields);
     let scopes = fields.check("scopes", scopes, |names| usable_scopes(&names, tenant.is_some()));
@@ -207,7 +199,7 @@ fn parse(body: &[u8], tenant: Option<TenantId>, now: Timestamp) -> Result<NewKey
 }
 
 /// Checks a new key against what its maker may grant, which is also the default.
-fn granted(new: NewKey, grant: Grant) -> Result<NewKey, Problem> {
+fn granted(new: NewKey, grant: Grant) -> Result<NewKey> {
     let scopes = new.scopes.unwrap_or(grant.scopes);
     let beyond: Vec<&str> = scopes.beyond(grant.scopes).map(ApiKeyScope::name).collect();
     if !beyond.is_empty() {

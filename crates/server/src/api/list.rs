@@ -3,7 +3,6 @@
 use std::fmt;
 
 use axum::response::Response;
-use http::HeaderMap;
 use http::header::{HeaderValue, LINK};
 use posthaste_core::policy::nearest;
 use posthaste_core::{Cause, Key, Tier, Timestamp};
@@ -12,7 +11,7 @@ use posthaste_store::ListOrder;
 
 use super::parameters;
 use super::prelude::*;
-use crate::value::{Bounded, Words};
+use crate::value::Bounded;
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 250;
@@ -24,25 +23,21 @@ pub(crate) const ORDER: Parameter =
     parameter::<ApiWord<ListOrder>>("order", "desc: newest first (default); asc: oldest first");
 pub(crate) const CURSOR: Parameter = parameter::<String>("cursor", "the next_cursor of the previous page");
 
-impl Words for ListOrder {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("desc", Self::NewestFirst), ("asc", Self::OldestFirst)]
-    }
-}
+words! { ListOrder { "desc" NewestFirst, "asc" OldestFirst } }
 
 /// The query parameters of a list.
 #[derive(Debug)]
 pub(super) struct ListQuery {
     pub(super) limit: u32,
     pub(super) order: ListOrder,
-    pub(super) cursor: Option<String>,
+    cursor: Option<String>,
     /// The filters by name, as they were given.
     filters: Vec<(String, String)>,
 }
 
 impl ListQuery {
     /// Reads the parameters that every list takes, and these filters.
-    pub(super) fn of(uri: &Uri, filters: &[Parameter]) -> Result<Self, Problem> {
+    pub(super) fn of(uri: &Uri, filters: &[Parameter]) -> Result<Self> {
         let known: Vec<&'static str> = [LIMIT, ORDER, CURSOR].iter().chain(filters).map(|one| one.name).collect();
         let mut query = Self { limit: LIMIT_DEFAULT, order: ListOrder::NewestFirst, cursor: None, filters: Vec::new() };
         for (name, given) in parameters(uri, &known)? {
@@ -66,8 +61,7 @@ impl ListQuery {
         self.filters.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// A filter by tier.
-    pub(super) fn tier(&self) -> Result<Option<Tier>, Problem> {
+    pub(super) fn tier(&self) -> Result<Option<Tier>> {
         let parse = |name: &str| {
             let names = Tier::ALL.map(Tier::name).join(", ");
             Tier::parse(name).ok_or_else(|| bad(format!("tier must be 1, 2, 3 or one of {names}")))
@@ -75,13 +69,11 @@ impl ListQuery {
         self.filter("tier").map(parse).transpose()
     }
 
-    /// A filter by cause.
-    pub(super) fn cause(&self) -> Result<Option<Cause>, Problem> {
+    pub(super) fn cause(&self) -> Result<Option<Cause>> {
         self.filter("cause").map(|code| cause(code).map_err(|detail| bad(format!("cause {detail}")))).transpose()
     }
 
-    /// A filter by time.
-    pub(super) fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+    pub(super) fn time(&self, name: &'static str) -> Result<Option<Timestamp>> {
         let parse = |text: &str| {
             let read = text.parse::<jiff::Timestamp>().ok().map(|at| Timestamp::from_millis(at.as_millisecond()));
             read.ok_or_else(|| bad(format!("{name} must be a time such as 2026-12-01T08:00:00Z")))
@@ -107,9 +99,18 @@ impl ListQuery {
     }
 
     /// The key after which the page begins, in a list ordered by keys.
-    pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>, Problem> {
-        let open = |cursor: &String| api.engine.open_cursor_behind(list, cursor).ok_or_else(not_ours);
-        self.cursor.as_ref().map(open).transpose()
+    pub(super) fn behind<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<Key>> {
+        self.opened(|cursor| api.engine.open_cursor_behind(list, cursor))
+    }
+
+    /// The time and number at which the page begins, in a list with cursors of its own.
+    pub(super) fn place<S: Store, C: Clock>(&self, api: &Api<S, C>, list: ListId) -> Result<Option<(Timestamp, u64)>> {
+        self.opened(|cursor| api.engine.open_cursor(list, cursor))
+    }
+
+    fn opened<T>(&self, open: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+        let not_ours = "cursor does not belong to this list and its filters; begin without one";
+        self.cursor.as_deref().map(|cursor| open(cursor).ok_or_else(|| bad(not_ours.to_owned()))).transpose()
     }
 }
 
@@ -119,10 +120,6 @@ pub(super) fn cause(code: &str) -> Result<Cause, String> {
         Some(nearest) => format!("is not a cause; the nearest is {nearest}"),
         None => "is not a cause; docs/causes.md lists them".to_owned(),
     })
-}
-
-pub(super) fn not_ours() -> Problem {
-    bad("cursor does not belong to this list and its filters; begin without one".to_owned())
 }
 
 fn bad(detail: String) -> Problem {
@@ -140,16 +137,10 @@ pub(super) struct ListPage<T> {
 
 /// A page of a list, with `next_cursor` and the header `Link` for the next page.
 pub(super) fn page<T: Serialize>(uri: &Uri, data: Vec<T>, next_cursor: Option<String>) -> Response {
-    let link = next_cursor.as_ref().map(|cursor| next(uri, cursor));
+    let link = next_cursor.as_ref().and_then(|cursor| HeaderValue::try_from(next(uri, cursor)).ok());
     let mut response = json(StatusCode::OK, &ListPage { data, next_cursor });
-    put_link(response.headers_mut(), link);
+    response.headers_mut().extend(link.map(|link| (LINK, link)));
     response
-}
-
-fn put_link(headers: &mut HeaderMap, link: Option<String>) {
-    if let Some(link) = link.and_then(|link| HeaderValue::try_from(link).ok()) {
-        headers.insert(LINK, link);
-    }
 }
 
 /// The `Link` of the next page: the same request with this cursor.

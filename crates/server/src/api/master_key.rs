@@ -22,8 +22,7 @@ pub async fn show<S: Store, C: Clock>(State(api): ApiRef<S, C>, _: Caller<OPERAT
 }
 
 /// `POST /v1/master-key/rotation`: begins a rotation, or shows the one under way.
-pub async fn begin<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
-    no_body(request).await?;
+pub async fn begin<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, _: EmptyBody) -> Answer {
     let rotation = api.engine.rotate_master_key(caller.by()).await.map_err(refused)?;
     tracing::info!(to = %rotation.offered.unwrap_or(rotation.newest), "began to rotate the master key");
     Ok(json(StatusCode::ACCEPTED, &MasterKeyRotationView::of(&rotation)))

@@ -142,7 +142,7 @@ pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
 }
 
 /// Parses the parameter `content`: whether the answer includes what is confidential, which needs another scope too.
-pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) -> Result<bool, Problem> {
+pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) -> Result<bool> {
     match parameters(uri, &[CONTENT])?.first().map(|(_, given)| given.as_str()) {
         None | Some("false") => Ok(false),
         Some("true") => caller.may(ApiKeyScope::Privacy).map(|()| true),
@@ -150,11 +150,7 @@ pub(super) fn wants_content<const SCOPE: u8>(uri: &Uri, caller: &Caller<SCOPE>) 
     }
 }
 
-pub async fn cancel<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, REPLAY>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn cancel<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
     let tenant = caller.tenant_id()?;
     let unknown = || Problem::no_such("message");
     let id = api.engine.opened(IdKind::Message, &name).map(|(key, _)| MessageId(key)).ok_or_else(unknown)?;
@@ -382,7 +378,7 @@ impl MessageDeliveryView {
         visibility: Visibility,
         message: &Message,
         view: &ExplainedDelivery,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self> {
         let delivery = &view.shown.delivery;
         let endpoint = api.engine.endpoint_once(visibility, delivery.endpoint).await?;
         let endpoint = endpoint.map(|known| api.engine.public_id(IdKind::Endpoint, known.id.0, known.at));

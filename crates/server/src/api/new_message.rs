@@ -80,7 +80,7 @@ pub(super) fn parse<S: Store, C: Clock>(
     tenant: &Tenant,
     body: NewMessageBody,
     mut fields: BodyObject<'_>,
-) -> Result<NewMessage, Problem> {
+) -> Result<NewMessage> {
     for (name, given) in [("payload", &body.payload), ("compact", &body.compact)] {
         if given.as_ref().is_some_and(|given| given.len() > PAYLOAD_BYTES_MAX) {
             let detail = format!("{name} is larger than {PAYLOAD_BYTES_MAX} bytes");

@@ -213,11 +213,7 @@ pub async fn put<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, 
 }
 
 /// `DELETE /v1/policies/{name}`. Fails while an endpoint or a tenant uses the policy.
-pub async fn delete<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, MANAGE>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn delete<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, MANAGE>, _: EmptyBody) -> Answer {
     if !api.engine.delete_policy(owner(&caller), &name, caller.by()).await? {
         return Err(no_such());
     }
@@ -256,10 +252,9 @@ fn complaints(within: &str, bad: Vec<BadPolicy>) -> Complaints {
     bad.into_iter().map(at).collect()
 }
 
-pub async fn preview<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, request: Request) -> Answer {
-    let body = body(request).await?;
+pub async fn preview<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<READ>, body: JsonBody) -> Answer {
     let rules = api.engine.rules(owner(&caller)).await?;
-    let mut fields = BodyObject::read(&body)?;
+    let mut fields = BodyObject::read(&body.0)?;
     let PreviewBody { policy, tier, ttl } = PreviewBody::read(&mut fields);
     let (name, written) = match policy {
         Some(PolicyChoice::Named(name)) => (Some(name), None),

@@ -2,7 +2,6 @@
 
 use axum::response::Response;
 use http::header::{HeaderName, HeaderValue};
-use posthaste_core::Timestamp;
 use posthaste_engine::tenants::{Allowance, Tenant};
 
 use super::prelude::*;
@@ -11,8 +10,13 @@ const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Takes a message from a tenant's quota; `None` if it has no quota. Fails with `Retry-After` if the quota is used up.
-pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>, Problem> {
-    api.engine.take_from_quota(tenant).map_err(|until| used_up(until, api.engine.now()))
+pub(super) fn take<S: Store, C: Clock>(api: &Api<S, C>, tenant: &Tenant) -> Result<Option<Allowance>> {
+    api.engine.take_from_quota(tenant).map_err(|until| {
+        let wait = until.as_millis().saturating_sub(api.engine.now().as_millis()).max(0);
+        let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);
+        let detail = format!("this tenant's quota is used up; nothing was stored; send it again in {seconds} s");
+        Problem::new(Code::QuotaExceeded, detail).after(seconds)
+    })
 }
 
 /// Writes what is left of a quota in the headers of the IETF draft "RateLimit header fields": `q` messages at once
@@ -30,11 +34,4 @@ pub(super) fn tell(response: &mut Response, allowance: Option<Allowance>) {
             response.headers_mut().insert(name, text);
         }
     }
-}
-
-fn used_up(until: Timestamp, now: Timestamp) -> Problem {
-    let wait = until.as_millis().saturating_sub(now.as_millis()).max(0);
-    let seconds = u64::try_from(wait).unwrap_or(0).div_ceil(1_000).max(1);
-    let detail = format!("this tenant's quota is used up; nothing was stored; send it again in {seconds} s");
-    Problem::new(Code::QuotaExceeded, detail).after(seconds)
 }

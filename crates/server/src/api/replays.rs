@@ -126,13 +126,13 @@ impl FieldKind for Selection {
 pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<REPLAY>, request: Request) -> Answer {
     let tenant = caller.tenant_id()?;
     let (body, key) = keyed_body(tenant, request).await?;
-    let ReplayRequest { replay, dry_run } = parse(&api, tenant, &body).await?;
+    let (replay, dry_run) = parse(&api, tenant, &body).await?;
     if dry_run {
         let survey = api.engine.survey(&replay).await?;
         return Ok(json(StatusCode::OK, &DryRunView::of(&survey)));
     }
     let Some((key, digest)) = key else {
-        let shown = ReplayView::of(&api, &api.engine.replay(&replay, caller.by()).await?).await?;
+        let shown = ReplayView::of(&api, api.engine.replay(&replay, caller.by()).await?).await?;
         tracing::info!(replay = shown.id, "began a replay");
         return Ok(json(StatusCode::ACCEPTED, &shown));
     };
@@ -144,9 +144,7 @@ pub async fn make<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 
 /// The answer to a request with an idempotency key, and to a repeated one.
 fn answer(made: &MadeReplay) -> FirstAnswer {
-    let ids = ReplayIds { id: made.public_id.clone(), tenant: made.tenant.clone(), endpoint: made.endpoint.clone() };
-    let shown = ReplayView::at(made.job.at, ids, &made.job);
-    first_answer(StatusCode::ACCEPTED, &shown)
+    first_answer(StatusCode::ACCEPTED, &ReplayView::at(made.job.at, made.clone()))
 }
 
 /// `GET /v1/replays`. An operator sees those of all tenants, unless it names one.
@@ -157,7 +155,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
     let mut found = api.engine.replays(caller.sees(), query.order, after, query.limit + 1).await?;
     let next = query.cut(&mut found).map(|last| api.engine.cursor_behind(list, last.id.0));
     let mut data = Vec::with_capacity(found.len());
-    for job in &found {
+    for job in found {
         data.push(ReplayView::of(&api, job).await?);
     }
     Ok(page(&uri, data, next))
@@ -166,60 +164,44 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<R
 pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, READ>, uri: Uri) -> Answer {
     no_parameters(&uri)?;
     let job = find(&api, caller.sees(), &name).await?;
-    Ok(json(StatusCode::OK, &ReplayView::of(&api, &job).await?))
+    Ok(json(StatusCode::OK, &ReplayView::of(&api, job).await?))
 }
 
-async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, id: &str) -> Result<DeliveryJob, Problem> {
+async fn find<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, id: &str) -> Result<DeliveryJob> {
     let unknown = || Problem::no_such("replay");
     let (key, _) = api.engine.opened(IdKind::Replay, id).ok_or_else(unknown)?;
     let job = api.engine.job(visibility, JobId(key)).await?;
     job.filter(|job| !matches!(job.kind, JobKind::FanOut(_))).ok_or_else(unknown)
 }
 
-pub async fn pause<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, REPLAY>, request: Request) -> Answer {
-    change(&api, &caller, &name, request, JobState::Paused).await
+pub async fn pause<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
+    change(named, JobState::Paused).await
 }
 
-pub async fn resume<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, REPLAY>,
-    request: Request,
-) -> Answer {
-    change(&api, &caller, &name, request, JobState::Running).await
+pub async fn resume<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
+    change(named, JobState::Running).await
 }
 
 /// `POST /v1/replays/{id}/cancel`: it creates no more deliveries; those it created stay.
-pub async fn cancel<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, REPLAY>,
-    request: Request,
-) -> Answer {
-    change(&api, &caller, &name, request, JobState::Cancelled).await
+pub async fn cancel<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, _: EmptyBody) -> Answer {
+    change(named, JobState::Cancelled).await
 }
 
 /// Changes a replay's state. A replay that is in the state already stays so; for one that has ended it fails.
-async fn change<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    caller: &Caller<REPLAY>,
-    id: &str,
-    request: Request,
-    next: JobState,
-) -> Answer {
-    no_body(request).await?;
+async fn change<S: Store, C: Clock>(named: ByName<S, C, REPLAY>, next: JobState) -> Answer {
+    let ByName { api, caller, name } = named;
     let visibility = Visibility::Tenant(caller.tenant_id()?);
-    let before = find(api, visibility, id).await?;
+    let before = find(&api, visibility, &name).await?;
     api.engine.change_job(visibility, before.id, next, caller.by()).await?;
-    let job = find(api, visibility, id).await?;
+    let job = find(&api, visibility, &name).await?;
     if job.state != next {
         let detail = format!("the replay is {} and has ended; begin another", job.state.word());
         return Err(Problem::new(Code::ReplayEnded, detail));
     }
-    Ok(json(StatusCode::OK, &ReplayView::of(api, &job).await?))
+    Ok(json(StatusCode::OK, &ReplayView::of(&api, job).await?))
 }
 
-impl Words for JobState {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("running", Self::Running), ("paused", Self::Paused), ("done", Self::Done), ("cancelled", Self::Cancelled)]
-    }
-}
+words! { JobState { "running" Running, "paused" Paused, "done" Done, "cancelled" Cancelled } }
 
 #[derive(Serialize, JsonSchema)]
 struct DryRunView {
@@ -361,12 +343,6 @@ impl SelectionView {
     }
 }
 
-struct ReplayIds {
-    id: String,
-    tenant: Option<String>,
-    endpoint: Option<String>,
-}
-
 #[derive(Serialize, JsonSchema)]
 struct ReplayView {
     id: String,
@@ -392,15 +368,14 @@ struct ReplayView {
 }
 
 impl ReplayView {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: &DeliveryJob) -> Result<Self, Problem> {
-        let id = api.engine.public_id(IdKind::Replay, job.id.0, job.at);
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, job: DeliveryJob) -> Result<Self> {
+        let public_id = api.engine.public_id(IdKind::Replay, job.id.0, job.at);
         let tenant = api.engine.tenant_public_id(job.tenant).await?;
-        let endpoint = api.engine.endpoint_of(job).await?;
-        Ok(Self::at(api.engine.now(), ReplayIds { id, tenant, endpoint }, job))
+        let endpoint = api.engine.endpoint_of(&job).await?;
+        Ok(Self::at(api.engine.now(), MadeReplay { public_id, tenant, endpoint, job }))
     }
 
-    fn at(now: Timestamp, ids: ReplayIds, job: &DeliveryJob) -> Self {
-        let ReplayIds { id, tenant, endpoint } = ids;
+    fn at(now: Timestamp, MadeReplay { public_id: id, tenant, endpoint, job }: MadeReplay) -> Self {
         let goes_on = matches!(job.state, JobState::Running | JobState::Paused);
         let forecast = |left| ForecastView { left: CountView::of(left), done_at: job.done_at(now).map(ApiTime) };
         Self {
@@ -408,24 +383,20 @@ impl ReplayView {
             tenant,
             state: ApiWord(job.state),
             created_at: ApiTime(job.at),
-            select: SelectionView::of(job, endpoint),
-            reason: job.reason.clone(),
+            select: SelectionView::of(&job, endpoint),
             total: job.total.map(CountView::of),
             replayed: job.made,
             skipped: job.skipped.total(),
             skips: SkipsView::of(job.skipped),
             per_second: job.per_second,
             forecast: job.left().filter(|_| goes_on).map(forecast),
+            reason: job.reason,
         }
     }
 }
 
-struct ReplayRequest {
-    replay: AskedReplay,
-    dry_run: bool,
-}
-
-async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<ReplayRequest, Problem> {
+/// Parses a request: the replay, and whether it is a dry run.
+async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8]) -> Result<(AskedReplay, bool)> {
     let mut fields = BodyObject::read(body)?;
     let NewReplayBody { select, dry_run, per_second, reason } = NewReplayBody::read(&mut fields);
     let what = match select {
@@ -433,8 +404,7 @@ async fn parse<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId, body: &[u8
         None => ReplayWhat::Found(DeadLetterFilter::of(tenant)),
     };
     fields.finish()?;
-    let replay = AskedReplay { tenant, what, per_second, reason };
-    Ok(ReplayRequest { replay, dry_run: dry_run.unwrap_or(false) })
+    Ok((AskedReplay { tenant, what, per_second, reason }, dry_run.unwrap_or(false)))
 }
 
 /// Checks the selection: named deliveries, the messages that an endpoint is missing, or a filter.
@@ -443,7 +413,7 @@ async fn selected<S: Store, C: Clock>(
     tenant: TenantId,
     fields: &mut BodyObject<'_>,
     select: SelectionBody,
-) -> Result<ReplayWhat, Problem> {
+) -> Result<ReplayWhat> {
     let listed = fields.check("select/deliveries", select.deliveries, |named| deliveries(api, &named));
     let missing_for = endpoint(api, tenant, fields, "select/missing_for", select.missing_for).await?;
     let filter = DeadLetterFilter {
@@ -488,7 +458,7 @@ async fn endpoint<S: Store, C: Clock>(
     fields: &mut BodyObject<'_>,
     name: &'static str,
     named: Option<String>,
-) -> Result<Option<EndpointId>, Problem> {
+) -> Result<Option<EndpointId>> {
     let Some(named) = named else { return Ok(None) };
     match api.endpoint_named(Visibility::Tenant(tenant), &named).await {
         Ok(endpoint) => Ok(Some(endpoint)),

@@ -54,7 +54,6 @@ impl<S: Store, C: Clock> Routes<S, C> {
         Self { api: Arc::clone(api), router, carries_load: false, door: Door::Locked, room: BodyRoom::new() }
     }
 
-    /// Counts a connection as open until the returned value is dropped.
     pub(crate) fn opened(&self) -> OpenConnection<'_> {
         self.api.served.opened()
     }

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
-use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use posthaste_engine::engine::{ExplainedDelivery, NotDone};
 use posthaste_engine::export::{Export, Exported};
@@ -22,7 +20,7 @@ use super::endpoint_fields::{EndpointView, Sight};
 use super::erasure::{self, ErasedView};
 use super::messages::HeldMessageView;
 use super::prelude::*;
-use super::{NDJSON, endpoints};
+use super::{NDJSON, endpoints, typed};
 use crate::problem::not_written;
 use crate::request_id::{self, RequestId};
 use crate::value;
@@ -32,7 +30,7 @@ pub struct Subject(String);
 impl<S: Send + Sync> FromRequestParts<S> for Subject {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let named = Path::<String>::from_request_parts(parts, state).await;
         let named = named.map(|Path(named)| named).map_err(|_| "must be UTF-8, percent-encoded".to_owned());
         let named = named.and_then(|named| value::checked_subject(&named).map(|()| named));
@@ -46,9 +44,8 @@ pub async fn erase<S: Store, C: Clock>(
     State(api): ApiRef<S, C>,
     caller: Caller<PRIVACY>,
     Subject(subject): Subject,
-    request: Request,
+    _: EmptyBody,
 ) -> Answer {
-    no_body(request).await?;
     erasure::erase(&api, caller.tenant_id()?, ErasureTarget::Subject(subject), caller.by()).await
 }
 
@@ -84,9 +81,7 @@ pub async fn export<S: Store, C: Clock>(
             Err(error)
         }
     });
-    let mut response = Response::new(Body::from_stream(parts));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    Ok(response)
+    Ok(typed(NDJSON, Body::from_stream(parts)))
 }
 
 struct ExportStream<S, C> {

@@ -1,12 +1,11 @@
 //! Pauses all deliveries, or those of one tenant or to one origin; lists pauses; and ends them.
 
-use posthaste_core::{TenantId, Timestamp};
+use posthaste_core::Timestamp;
 use posthaste_store::{EndpointStatus, ListOrder, Pause, PauseScope};
 
 use super::caller::{OPERATE, find_tenant};
-use super::list::{CURSOR, LIMIT, not_ours};
+use super::list::{CURSOR, LIMIT};
 use super::prelude::*;
-use crate::value::Words;
 
 /// The scope of a pause, as a request names it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,11 +15,7 @@ enum Scope {
     Origin,
 }
 
-impl Words for Scope {
-    fn words() -> Vec<(&'static str, Self)> {
-        vec![("all", Self::All), ("tenant", Self::Tenant), ("origin", Self::Origin)]
-    }
-}
+words! { Scope { "all" All, "tenant" Tenant, "origin" Origin } }
 
 /// The most pauses that a request of one tenant's list reads.
 const LOOKED_MAX: usize = 5_000;
@@ -81,13 +76,13 @@ kinds! {
 }
 
 /// `POST /v1/pause`. After the answer nothing within the scope is sent.
-pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let mut fields = BodyObject::read(&body)?;
+pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, body: JsonBody) -> Answer {
+    let mut fields = BodyObject::read(&body.0)?;
     let PauseBody { target, until, reason } = PauseBody::read(&mut fields);
     let until = check_until(&mut fields, until, api.engine.now());
     let target = find_target(&api, caller.asks_for(), target, fields).await?;
-    let pause = Pause { origin: target.origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
+    let origin = target.id.clone().filter(|_| matches!(target.scope, PauseScope::Origin(_)));
+    let pause = Pause { origin, reason, by: caller.by(), ..Pause::new(target.scope, until) };
     api.engine.pause(pause.clone()).await?;
     let Pause { scope, until, reason, .. } = pause;
     let (until, audit_id) = (until.map(ApiTime), audit_id(scope));
@@ -98,11 +93,10 @@ pub async fn pause<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<
     ))
 }
 
-pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, request: Request) -> Answer {
-    let body = body(request).await?;
-    let mut fields = BodyObject::read(&body)?;
+pub async fn resume<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<OPERATE>, body: JsonBody) -> Answer {
+    let mut fields = BodyObject::read(&body.0)?;
     let ResumeBody { target, reason: _checked } = ResumeBody::read(&mut fields);
-    let PauseTarget { scope, id, .. } = find_target(&api, caller.asks_for(), target, fields).await?;
+    let PauseTarget { scope, id } = find_target(&api, caller.asks_for(), target, fields).await?;
     let scope_word = word(scope);
     if !api.engine.resume(scope, caller.by()).await? {
         let what = id.as_deref().map_or("everything".to_owned(), |id| format!("the {scope_word} {id}"));
@@ -125,8 +119,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
     }
     let visibility = caller.asks_for();
     let list = api.engine.list_id(visibility, "pauses");
-    let open = |cursor: &String| api.engine.open_cursor(list, cursor).ok_or_else(not_ours);
-    let mut passed = query.cursor.as_ref().map(open).transpose()?.map_or(0, |(_, passed)| passed);
+    let mut passed = query.place(&api, list)?.map_or(0, |(_, passed)| passed);
     let limit = query.limit as usize;
     let from = usize::try_from(passed).unwrap_or(usize::MAX);
     // One more than a page reads: it shows whether there is a next page.
@@ -148,11 +141,7 @@ pub async fn list<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<O
 }
 
 /// Whether a pause can hold deliveries of the tenants in `visibility`.
-async fn is_visible<S: Store, C: Clock>(
-    api: &Api<S, C>,
-    visibility: Visibility,
-    scope: PauseScope,
-) -> Result<bool, Problem> {
+async fn is_visible<S: Store, C: Clock>(api: &Api<S, C>, visibility: Visibility, scope: PauseScope) -> Result<bool> {
     Ok(match scope {
         PauseScope::All | PauseScope::Origin(_) => true,
         PauseScope::Tenant(tenant) => visibility.sees(tenant),
@@ -219,10 +208,10 @@ struct PauseView {
 }
 
 impl PauseView {
-    async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self, Problem> {
+    async fn of<S: Store, C: Clock>(api: &Api<S, C>, pause: &Pause) -> Result<Self> {
         let id = match pause.scope {
             PauseScope::All => None,
-            PauseScope::Tenant(tenant) => tenant_id(api, tenant).await?,
+            PauseScope::Tenant(tenant) => api.engine.tenant_public_id(tenant).await?,
             PauseScope::Origin(_) => pause.origin.clone(),
             PauseScope::Lane(lane) => {
                 let known = api.engine.endpoint_of_lane(lane).await?;
@@ -249,17 +238,10 @@ fn audit_id(scope: PauseScope) -> Option<String> {
     }
 }
 
-async fn tenant_id<S: Store, C: Clock>(api: &Api<S, C>, tenant: TenantId) -> Result<Option<String>, Problem> {
-    let known = api.engine.tenant(tenant).await?;
-    Ok(known.map(|known| api.engine.public_id(IdKind::Tenant, known.id.0, known.at)))
-}
-
-/// The scope that a request names, with its public id.
+/// The scope that a request names, with the public id of a tenant or the normal form of an origin.
 struct PauseTarget {
     scope: PauseScope,
     id: Option<String>,
-    /// The origin in its normal form, if the scope is one.
-    origin: Option<String>,
 }
 
 /// Finds what a body names, of which `fields` are read. A request with `Posthaste-Tenant` can name only
@@ -269,7 +251,7 @@ async fn find_target<S: Store, C: Clock>(
     visibility: Visibility,
     TargetBody { scope, id }: TargetBody,
     mut fields: BodyObject<'_>,
-) -> Result<PauseTarget, Problem> {
+) -> Result<PauseTarget> {
     let mut tenant = None;
     let mut origin = None;
     match (scope, &id) {
@@ -305,12 +287,10 @@ async fn find_target<S: Store, C: Clock>(
     Ok(match (tenant, origin) {
         (Some(tenant), _) => {
             let id = api.engine.public_id(IdKind::Tenant, tenant.id.0, tenant.at);
-            PauseTarget { scope: PauseScope::Tenant(tenant.id), id: Some(id), origin: None }
+            PauseTarget { scope: PauseScope::Tenant(tenant.id), id: Some(id) }
         }
-        (None, Some((written, origin))) => {
-            PauseTarget { scope: PauseScope::Origin(origin), id: Some(written.clone()), origin: Some(written) }
-        }
-        (None, None) => PauseTarget { scope: PauseScope::All, id: None, origin: None },
+        (None, Some((id, origin))) => PauseTarget { scope: PauseScope::Origin(origin), id: Some(id) },
+        (None, None) => PauseTarget { scope: PauseScope::All, id: None },
     })
 }
 

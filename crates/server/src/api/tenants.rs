@@ -105,17 +105,16 @@ pub async fn show<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
 
 pub async fn change<S: Store, C: Clock>(
     ByName { api, caller, name }: ByName<S, C, MANAGE_OWN>,
-    request: Request,
+    body: JsonBody,
 ) -> Answer {
-    let body = body(request).await?;
     let mut tries = 0;
     loop {
         let before = find_visible(&api, &caller, &name).await?;
         if !caller.is_operator() {
-            only_its_own(&body)?;
+            only_its_own(&body.0)?;
         }
         let rules = api.engine.rules(before.id).await?;
-        let (uid, terms) = parse(&body, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
+        let (uid, terms) = parse(&body.0, &rules, api.engine.retention(), before.uid.clone(), before.terms.clone())?;
         let tenant = Tenant { uid, terms, ..(*before).clone() };
         tries += 1;
         match api.engine.change_tenant(&before, &tenant, caller.by()).await {
@@ -126,11 +125,7 @@ pub async fn change<S: Store, C: Clock>(
 }
 
 /// `DELETE /v1/tenants/{t}`: erases the tenant with all its data. After the answer its API keys are refused.
-pub async fn erase<S: Store, C: Clock>(
-    ByName { api, caller, name }: ByName<S, C, OPERATE>,
-    request: Request,
-) -> Answer {
-    no_body(request).await?;
+pub async fn erase<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C, OPERATE>, _: EmptyBody) -> Answer {
     let tenant = find_visible(&api, &caller, &name).await?;
     erasure::erase(&api, tenant.id, ErasureTarget::Tenant, caller.by()).await
 }
@@ -140,12 +135,12 @@ async fn find_visible<S: Store, C: Clock, const SCOPE: u8>(
     api: &Api<S, C>,
     caller: &Caller<SCOPE>,
     named: &str,
-) -> Result<Arc<Tenant>, Problem> {
+) -> Result<Arc<Tenant>> {
     let tenant = found(api, named).await?;
     if caller.asks_for().sees(tenant.id) { Ok(tenant) } else { Err(Problem::no_such("tenant")) }
 }
 
-fn only_its_own(body: &[u8]) -> Result<(), Problem> {
+fn only_its_own(body: &[u8]) -> Result<()> {
     let fields = BodyObject::read_optional(body)?;
     match AGREED.iter().find(|name| fields.has(name)) {
         None => Ok(()),
@@ -159,7 +154,7 @@ fn only_its_own(body: &[u8]) -> Result<(), Problem> {
     }
 }
 
-pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Arc<Tenant>, Problem> {
+pub(super) async fn found<S: Store, C: Clock>(api: &Api<S, C>, named: &str) -> Result<Arc<Tenant>> {
     find_tenant(api, named).await?.ok_or_else(|| Problem::no_such("tenant"))
 }
 
@@ -291,7 +286,7 @@ fn parse(
     default_retention: Retention,
     uid: Option<String>,
     mut terms: TenantTerms,
-) -> Result<(Option<String>, TenantTerms), Problem> {
+) -> Result<(Option<String>, TenantTerms)> {
     let mut fields = BodyObject::read_optional(body)?;
     let body = TenantBody::read(&mut fields);
     terms.weight = body.weight.unwrap_or(terms.weight);

@@ -1,4 +1,4 @@
-//! The audit trail over the API: the time, object and API key of each entry.
+//! The audit trail over the API: the time, object and API key of each entry, and checkpoints.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use posthaste_core::Timestamp;
 use posthaste_engine::clock::{Clock, SystemClock};
 use serde_json::Value;
 
+use crate::fixture::Server;
 use crate::keys::Locked;
 
 /// A server with the id of its first operator key.
@@ -18,16 +19,13 @@ struct Given {
 impl Given {
     async fn start() -> Self {
         let locked = Locked::start().await;
-        let keys = locked.operate(Method::GET, "/v1/keys", "").await;
-        let operator = keys.body["data"][0]["id"].as_str().expect("the first key").to_owned();
+        let operator = text(&locked.operate(Method::GET, "/v1/keys", "").await.list()[0], "id");
         Self { locked, operator }
     }
 
     /// Sends a request with a key, and expects this status.
     async fn ask(&self, key: &str, method: Method, path: &str, body: &str, status: StatusCode) -> Value {
-        let answer = self.locked.call(key, "", method, path, body).await;
-        assert_eq!(answer.status, status, "{path}: {}", answer.body);
-        answer.body
+        self.locked.call(key, "", method, path, body).await.expect(status).body
     }
 
     async fn operate(&self, method: Method, path: &str, body: &str, status: StatusCode) -> Value {
@@ -35,8 +33,8 @@ impl Given {
     }
 
     async fn trail(&self, query: &str) -> Vec<Value> {
-        let page = self.operate(Method::GET, &format!("/v1/audit?limit=100&{query}"), "", StatusCode::OK).await;
-        page["data"].as_array().expect("a list").clone()
+        let page = self.locked.operate(Method::GET, &format!("/v1/audit?limit=100&{query}"), "").await;
+        page.expect(StatusCode::OK).list().to_vec()
     }
 }
 
@@ -182,4 +180,34 @@ async fn a_pause_s_audit_id_matches_the_audit_entry_of_its_origin() {
     assert_eq!(pauses["data"][0]["audit_id"], entry["id"], "{entry}");
     assert!(!entry.to_string().contains("example.com"), "{entry}");
     given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn the_audit_trail_is_listed_in_both_orders_and_by_pages() {
+    let server = Server::start().await;
+    let endpoint = server.endpoint("").await;
+    for verb in ["pause", "enable"] {
+        assert_eq!(server.post(&format!("/v1/endpoints/{endpoint}/{verb}"), "").await.status, StatusCode::OK);
+    }
+    let kinds = |entries: &[Value]| entries.iter().map(|entry| text(entry, "kind")).collect::<Vec<_>>();
+    let newest = server.get("/v1/audit").await;
+    let newest_kinds = kinds(newest.list());
+    assert_eq!(&newest_kinds[..3], ["resumed", "paused", "endpoint"], "{}", newest.body);
+    assert_eq!(newest.body["data"][0]["endpoint"], endpoint.as_str());
+    let mut oldest = kinds(server.get("/v1/audit?order=asc").await.list());
+    oldest.reverse();
+    assert_eq!(oldest, newest_kinds);
+    assert_eq!(kinds(&server.pages("", "/v1/audit?limit=2").await), newest_kinds);
+    assert_eq!(kinds(server.get("/v1/audit?kind=paused").await.list()), ["paused"]);
+    assert_eq!(server.get("/v1/audit?kind=pausd").await.problem(), (400, "invalid_parameter", ""));
+}
+
+#[tokio::test]
+async fn a_checkpoint_request_signs_a_new_checkpoint() {
+    let server = Server::start().await;
+    let first = server.get("/v1/audit/checkpoint").await.expect(StatusCode::OK);
+    assert!(first.text("public_key_pem").starts_with("-----BEGIN PUBLIC KEY-----"));
+    server.endpoint("").await;
+    let second = server.get("/v1/audit/checkpoint").await;
+    assert!(second.body["row"].as_u64() > first.body["row"].as_u64(), "{} {}", first.body, second.body);
 }

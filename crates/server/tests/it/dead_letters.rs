@@ -4,8 +4,7 @@ use http::StatusCode;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::fixture::{Answer, Server, delivery_of};
-use crate::switch::answer;
+use crate::fixture::{Answer, Server, answer, delivery_of};
 
 /// A server with an endpoint whose receiver the test answers for.
 struct Given {
@@ -17,24 +16,22 @@ struct Given {
 impl Given {
     async fn start() -> Self {
         let server = Server::start().await;
-        let (receiver, endpoint) = server.receiver().await;
+        let (receiver, endpoint) = server.receiver("").await;
         Self { server, receiver, endpoint }
     }
 
     /// Sends a message of this event type that its receiver refuses with 400; returns its id.
     async fn dead(&self, event_type: &str) -> String {
         let body = format!(r#"{{"event_type": "{event_type}", "payload": {{}}}}"#);
-        let sent = self.server.post("/v1/messages", &body).await;
+        let id = self.server.message(&body).await;
         answer(&self.receiver, "400 Bad Request").await;
-        let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-        self.server.until(&path, "dead").await;
-        sent.text("id").to_owned()
+        self.server.until(&format!("/v1/deliveries/{}", delivery_of(&id)), "dead").await;
+        id
     }
 
     async fn listed(&self, query: &str) -> Vec<String> {
         let list = self.server.get(&format!("/v1/dead-letters{query}")).await.expect(StatusCode::OK);
-        let data = list.body["data"].as_array().expect("a list").clone();
-        data.iter().map(|letter| letter["message"].as_str().expect("an id").to_owned()).collect()
+        list.list().iter().map(|letter| letter["message"].as_str().expect("an id").to_owned()).collect()
     }
 
     async fn replay(&self, body: &str) -> Answer {
@@ -120,24 +117,22 @@ async fn a_replayed_delivery_and_its_replay_link_to_each_other() {
     assert!(after.text("created_at") >= begun.text("created_at"), "{}", after.body);
     let listed = given.server.get("/v1/deliveries").await;
     let links = |row: &Value| ["id", "created_at", "replay_of", "replayed_as", "replay"].map(|name| row[name].clone());
-    let rows: Vec<_> = listed.body["data"].as_array().expect("a list").iter().map(links).collect();
+    let rows: Vec<_> = listed.list().iter().map(links).collect();
     assert_eq!(rows, [links(&after.body), links(&before.body)]);
 }
 
 #[tokio::test]
 async fn expired_deliveries_are_replayed_and_others_are_counted_by_skip_reason() {
     let given = Given::start().await;
-    let sent = given.server.post("/v1/messages", r#"{"payload": 1, "ttl": 0}"#).await;
+    let expired = delivery_of(&given.server.message(r#"{"payload": 1, "ttl": 0}"#).await);
     answer(&given.receiver, "503 Service Unavailable").await;
-    let expired = delivery_of(sent.text("id"));
-    given.server.until(&format!("/v1/deliveries/{expired}"), "expired").await;
-    let shown = given.server.get(&format!("/v1/deliveries/{expired}")).await;
+    let shown = given.server.until(&format!("/v1/deliveries/{expired}"), "expired").await;
     assert_eq!((shown.text("cause"), &shown.body["attempts"][0]["cause"]), ("ttl_expired", &"unavailable".into()));
     for (query, found) in [("cause=ttl_expired", 1), ("state=expired&cause=unavailable", 0), ("cause=ok", 0)] {
         let list = given.server.get(&format!("/v1/deliveries?{query}")).await;
-        assert_eq!(list.body["data"].as_array().map(Vec::len), Some(found), "{query}: {}", list.body);
+        assert_eq!(list.list().len(), found, "{query}: {}", list.body);
     }
-    let arrived = delivery_of(given.server.post("/v1/messages", r#"{"payload": 2}"#).await.text("id"));
+    let arrived = delivery_of(&given.server.message(r#"{"payload": 2}"#).await);
     answer(&given.receiver, "204 No Content").await;
     given.server.until(&format!("/v1/deliveries/{arrived}"), "delivered").await;
     let none = given.replay(r#"{"select": {"state": ["dead"]}, "dry_run": true}"#).await;
@@ -168,13 +163,10 @@ async fn a_missing_for_replay_sends_only_messages_the_endpoint_wants() {
         r#"{"event_type": "order.lost", "payload": 2}"#.to_owned(),
         format!(r#"{{"event_type": "order.paid", "payload": 3, "to": {{"endpoints": ["{endpoint}"]}}}}"#),
     ] {
-        assert_eq!(given.server.post("/v1/messages", &body).await.status, StatusCode::ACCEPTED);
+        given.server.message(&body).await;
         answer(&given.receiver, "204 No Content").await;
     }
-    let later = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}/", later.local_addr().expect("it listens"));
-    let body = format!(r#"{{"url": "{url}", "event_types": ["order.paid"]}}"#);
-    let id = given.server.post("/v1/endpoints", &body).await.text("id").to_owned();
+    let (later, id) = given.server.receiver(r#", "event_types": ["order.paid"]"#).await;
     let select = format!(r#"{{"missing_for": "{id}", "since": "2020-01-01T00:00:00Z"}}"#);
     let dry = given.replay(&format!(r#"{{"select": {select}, "dry_run": true}}"#)).await;
     assert_eq!(dry.body["total"], serde_json::json!({"count": 1, "exact": true}), "{}", dry.body);
@@ -215,11 +207,10 @@ async fn a_tenant_has_at_most_16_running_replays() {
     let given = Given::start().await;
     // Each later endpoint is missing a minute's worth of messages, so no replay is done before the test ends.
     for _ in 0..60 {
-        assert_eq!(given.server.post("/v1/messages", r#"{"payload": 1}"#).await.status, StatusCode::ACCEPTED);
+        given.server.message(r#"{"payload": 1}"#).await;
     }
     let slow = async || {
-        let made = given.server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/"}"#).await;
-        let select = format!(r#"{{"missing_for": "{}"}}"#, made.text("id"));
+        let select = format!(r#"{{"missing_for": "{}"}}"#, given.server.endpoint("").await);
         given.replay(&format!(r#"{{"select": {select}, "per_second": 1}}"#)).await
     };
     let first = slow().await;
@@ -280,7 +271,7 @@ async fn an_open_breaker_is_shown_and_reset() {
     assert_eq!((&entry["endpoint"], &entry["what"]), (&open["id"], &"closed at once".into()), "{}", trail.body);
     assert_eq!(server.post("/v1/breakers/ep_0/reset", "").await.problem(), (404, "not_found", ""));
     let trail = server.get("/v1/audit?kind=breaker_reset").await;
-    assert_eq!(trail.body["data"].as_array().map(Vec::len), Some(1), "a refused reset leaves no entry");
+    assert_eq!(trail.list().len(), 1, "a refused reset leaves no entry");
 }
 
 #[tokio::test]
@@ -292,9 +283,7 @@ async fn a_breaker_of_an_origin_shows_its_origin() {
     let mut found = None;
     for _ in 0..200 {
         server.post("/v1/messages", r#"{"payload": 1}"#).await;
-        let breakers = server.get("/v1/breakers").await;
-        let list = breakers.body["data"].as_array().expect("a list");
-        found = list.iter().find(|one| one["of"] == "origin").cloned();
+        found = server.get("/v1/breakers").await.list().iter().find(|one| one["of"] == "origin").cloned();
         if found.is_some() {
             break;
         }

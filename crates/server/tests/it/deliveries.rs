@@ -3,22 +3,12 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use posthaste_core::{DeliveryId, State, Timestamp};
+use posthaste_core::{DeliveryId, Key, State, Timestamp, WriterId};
 use posthaste_crypto::public_id::IdKey;
 use posthaste_store::Archive;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
-use crate::fixture::{Answer, Server, delivery_of};
-use crate::switch::answer;
-
-#[tokio::test]
-async fn an_id_that_names_no_delivery_is_not_found() {
-    let server = Server::start().await;
-    let endpoint = server.endpoint("").await;
-    for id in ["dlv_0", "x", &endpoint] {
-        assert_eq!(server.get(&format!("/v1/deliveries/{id}")).await.problem(), (404, "not_found", ""), "{id}");
-    }
-}
+use crate::fixture::{Server, accept, answer, delivery_of};
 
 #[tokio::test]
 async fn a_waiting_delivery_shows_why_and_until_when() {
@@ -42,9 +32,7 @@ async fn a_waiting_delivery_shows_why_and_until_when() {
 async fn a_delivery_to_a_closed_port_shows_its_failed_attempt() {
     let server = Server::start().await;
     server.endpoint("").await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-    let shown = server.until(&path, "retry").await;
+    let shown = server.until(&server.delivery(r#"{"payload": 1}"#).await, "retry").await;
     assert_eq!((shown.text("cause"), shown.body["waiting"]["why"].as_str()), ("connect_refused", Some("backoff")));
     let attempt = &shown.body["attempts"][0];
     assert_eq!((&attempt["attempt"], &attempt["status"]), (&1.into(), &serde_json::Value::Null));
@@ -53,25 +41,19 @@ async fn a_delivery_to_a_closed_port_shows_its_failed_attempt() {
 #[tokio::test]
 async fn an_attempt_in_flight_when_the_server_stops_ends_and_is_recorded() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let (receiver, _) = server.receiver("").await;
+    let message = server.message(r#"{"payload": 1}"#).await;
+    let (mut stream, _) = accept(&receiver).await;
 
     let store = Arc::clone(&server.store);
     // The shutdown begins before the receiver answers, and must wait for it.
     let (ended, answered) = tokio::join!(biased; server.stop(), stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n"));
     answered.expect("the server reads it");
     ended.expect("an orderly shutdown");
-    let id = DeliveryId(posthaste_core::Key::from_raw(key_of(message.text("id")).raw() + 1));
+    let opened = IdKey::from_bytes([7; 16]).open(&message).expect("a message's id");
+    let id = DeliveryId(Key::new(WriterId::new(opened.writer).expect("a writer"), opened.seq + 1));
     let shown = store.delivery(id, Timestamp::from_millis(0)).await.expect("the store answers").expect("it is known");
     assert!(matches!(shown.delivery.state, State::Delivered { .. }), "{:?}", shown.delivery);
-}
-
-fn key_of(message: &str) -> posthaste_core::Key {
-    let opened = IdKey::from_bytes([7; 16]).open(message).expect("a message's id");
-    posthaste_core::Key::new(posthaste_core::WriterId::new(opened.writer).expect("a writer"), opened.seq)
 }
 
 #[tokio::test]
@@ -82,7 +64,7 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
     let mut messages = Vec::new();
     for tier in [1, 2] {
         let body = format!(r#"{{"payload": 1, "tier": {tier}, "deliver_at": "{later}"}}"#);
-        messages.push(server.post("/v1/messages", &body).await.text("id").to_owned());
+        messages.push(server.message(&body).await);
     }
     server.post(&format!("/v1/messages/{}/cancel", messages[0]), "").await;
     let listed = async |query: String| {
@@ -91,7 +73,7 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
             let at = |ids: &[String], name: &str| ids.iter().position(|id| one[name] == id.as_str()).expect("ours");
             (at(&messages, "message"), at(&[first.clone(), second.clone()], "endpoint"))
         };
-        answer.body["data"].as_array().expect("a list").iter().map(one).collect::<Vec<_>>()
+        answer.list().iter().map(one).collect::<Vec<_>>()
     };
     let all = listed(String::new()).await;
     assert_eq!(all, [(1, 1), (1, 0), (0, 1), (0, 0)], "newest first");
@@ -123,15 +105,12 @@ async fn deliveries_are_listed_by_every_filter_and_page_by_page() {
 #[tokio::test]
 async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let (receiver, _) = server.receiver("").await;
+    let path = server.delivery(r#"{"payload": 1}"#).await;
+    let (mut stream, _) = accept(&receiver).await;
     let body = format!("no such field: {}", "x".repeat(2_000));
     let head = format!("HTTP/1.1 422 No\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     stream.write_all((head + &body).as_bytes()).await.expect("the server reads it");
-    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
     server.until(&path, "dead").await;
     let without = server.get(&path).await;
     assert_eq!(without.body["attempts"][0].get("response"), None, "{}", without.body);
@@ -143,17 +122,13 @@ async fn a_failed_attempt_shows_the_receiver_s_answer_only_with_content() {
 #[tokio::test]
 async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
+    let (receiver, _) = server.receiver("").await;
     // One delivery that waits in memory, and one whose due time is too far ahead for that.
     for hours in [0, 48] {
         let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(hours * 3_600 + 20);
-        let message = server.post("/v1/messages", &format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
-        let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+        let path = server.delivery(&format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
         server.post(&format!("{path}/retry"), "").await.expect(StatusCode::OK);
-        let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-        let mut request = [0; 4_096];
-        assert!(stream.read(&mut request).await.expect("a request") > 0);
-        stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.expect("the server reads it");
+        answer(&receiver, "204 No Content").await;
         server.until(&path, "delivered").await;
         let again = server.post(&format!("{path}/retry"), "").await;
         assert_eq!(again.problem(), (409, "delivery_ended", ""));
@@ -165,11 +140,9 @@ async fn a_retry_request_sends_a_scheduled_delivery_at_once() {
 #[tokio::test]
 async fn a_retry_request_does_not_lift_a_retry_after() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let asks = "503 Service Unavailable\r\nretry-after: 3600";
-    crate::switch::answer(&receiver, asks).await;
-    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+    let (receiver, _) = server.receiver("").await;
+    let path = server.delivery(r#"{"payload": 1}"#).await;
+    answer(&receiver, "503 Service Unavailable\r\nretry-after: 3600").await;
     let waits = server.until(&path, "retry").await;
     assert_eq!(waits.body["waiting"]["why"], "retry_after", "{}", waits.body);
     assert_eq!(waits.body["waiting"]["until"], waits.body["attempts"][0]["next_due"]);
@@ -181,10 +154,9 @@ async fn a_retry_request_does_not_lift_a_retry_after() {
 #[tokio::test]
 async fn after_a_413_the_compact_payload_is_sent_once() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
-    let ended = async |message: &Answer, state: &str| {
-        let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
-        let shown = server.until(&path, state).await;
+    let (receiver, _) = server.receiver("").await;
+    let ended = async |path: &str, state: &str| {
+        let shown = server.until(path, state).await;
         let attempts = shown.body["attempts"].as_array().expect("a list").clone();
         let causes = attempts.iter().map(|attempt| attempt["cause"].as_str().expect("a cause").to_owned());
         (causes.collect::<Vec<_>>(), shown.body["cause_detail"].as_str().map(str::to_owned))
@@ -195,13 +167,13 @@ async fn after_a_413_the_compact_payload_is_sent_once() {
         ("204 No Content", "delivered", ["payload_too_large", "ok"], None),
         ("413 Content Too Large", "dead", ["payload_too_large", "payload_too_large"], refused(12)),
     ] {
-        let message = server.post("/v1/messages", both).await;
+        let path = server.delivery(both).await;
         assert!(answer(&receiver, "413 Content Too Large").await.ends_with(r#"{"the": "long one"}"#));
         assert!(answer(&receiver, second).await.ends_with(r#"{"short": 1}"#), "in its place");
-        assert_eq!(ended(&message, state).await, (causes.map(str::to_owned).to_vec(), detail));
+        assert_eq!(ended(&path, state).await, (causes.map(str::to_owned).to_vec(), detail));
     }
-    let message = server.post("/v1/messages", r#"{"payload": {"the": "long one"}}"#).await;
+    let path = server.delivery(r#"{"payload": {"the": "long one"}}"#).await;
     answer(&receiver, "413 Content Too Large").await;
     let expected = (vec!["payload_too_large".to_owned()], refused(19));
-    assert_eq!(ended(&message, "dead").await, expected, "the message has no compact payload");
+    assert_eq!(ended(&path, "dead").await, expected, "the message has no compact payload");
 }

@@ -1,13 +1,9 @@
 //! Endpoints: created, shown, listed, changed, tested and deleted.
 
-use http::{Method, Request, StatusCode};
-use http_body_util::Full;
-use serde_json::Value;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
 
-use tokio::net::TcpListener;
-
-use crate::fixture::{Server, delivery_of};
-use crate::switch::answer;
+use crate::fixture::{Server, answer, delivery_of};
 
 #[tokio::test]
 async fn an_endpoint_shows_its_secret_only_when_it_is_created() {
@@ -16,7 +12,7 @@ async fn an_endpoint_shows_its_secret_only_when_it_is_created() {
         server.post("/v1/endpoints", r#"{"url": "http://127.0.0.1:9999/hook?a=b"}"#).await.expect(StatusCode::CREATED);
     assert!(made.body["signing"]["secret"].as_str().expect("a secret").starts_with("whsec_"));
     let shown = server.get(&format!("/v1/endpoints/{}", made.text("id"))).await.expect(StatusCode::OK);
-    assert_eq!(shown.body["signing"], serde_json::json!({"scheme": "v1"}));
+    assert_eq!(shown.body["signing"], json!({"scheme": "v1"}));
     assert_eq!(shown.text("url"), "http://127.0.0.1:9999/hook?a=b");
     let settings = ["channel", "policy", "order", "on_dead", "status"].map(|name| shown.text(name));
     assert_eq!(settings, ["webhook", "webhook", "fifo", "skip", "active"]);
@@ -24,67 +20,47 @@ async fn an_endpoint_shows_its_secret_only_when_it_is_created() {
 }
 
 #[tokio::test]
-async fn a_new_endpoint_shows_the_fields_that_were_set() {
-    let server = Server::start().await;
-    let secret = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    let id = server
-        .endpoint(&format!(
-            r#", "event_types": ["a.*"], "policy": "backend", "ttl": "2h", "order": "strict", "on_dead": "hold",
-               "max_in_flight": 3, "signing": {{"scheme": "v1", "secret": "{secret}"}}"#
-        ))
-        .await;
-    let shown = server.get(&format!("/v1/endpoints/{id}")).await;
-    let settings = ["policy", "ttl", "order", "on_dead"].map(|name| shown.text(name));
-    assert_eq!(settings, ["backend", "2h", "strict", "hold"]);
-    assert_eq!((&shown.body["max_in_flight"], &shown.body["event_types"][0]), (&3.into(), &"a.*".into()));
-}
-
-#[tokio::test]
 async fn faults_of_an_endpoint_have_a_code_and_a_pointer() {
     let server = Server::start().await;
     let own = format!(r#"{{"url": "http://{}/"}}"#, server.address);
-    let cases = [
-        ("{}", "invalid_body", "/url"),
-        (r#"{"url": "http://10.0.0.5/"}"#, "target_refused", "/url"),
-        (own.as_str(), "target_refused", "/url"),
-        (r#"{"url": "ftp://example.com/"}"#, "target_refused", "/url"),
-        (r#"{"url": "https://example.com/", "policy": "webhok"}"#, "invalid_body", "/policy"),
-        (r#"{"url": "https://example.com/", "channel": "apns"}"#, "not_built_yet", "/channel"),
-        (r#"{"url": "https://example.com/", "channel": "webpush"}"#, "not_built_yet", "/channel"),
-        (r#"{"url": "https://example.com/", "channel": "pigeon"}"#, "invalid_body", "/channel"),
-        (r#"{"url": "https://example.com/", "event_types": ["a", "a b"]}"#, "invalid_body", "/event_types/1"),
-        (r#"{"url": "https://example.com/", "signing": {"secret": "short"}}"#, "invalid_body", "/signing/secret"),
-        (r#"{"url": "https://example.com/", "max_in_flight": 0}"#, "invalid_body", "/max_in_flight"),
-        (r#"{"url": "https://example.com/", "order": "lifo"}"#, "invalid_body", "/order"),
-        (r#"{"url": "https://example.com/", "on_dead": "hold"}"#, "invalid_body", "/on_dead"),
-        (
-            r#"{"url": "https://example.com/", "headers": {"x": "y", "Webhook-Id": "y"}}"#,
-            "invalid_body",
-            "/headers/Webhook-Id",
-        ),
-        (r#"{"url": "https://example.com/", "headers": {"x": 1}}"#, "invalid_body", "/headers/x"),
-        (r#"{"url": "https://example.com/", "uid": "a b"}"#, "invalid_body", "/uid"),
-        (r#"{"url": "https://example.com/", "subject": ""}"#, "invalid_body", "/subject"),
-        (r#"{"url": "https://example.com/", "tags": ["a", "a b"]}"#, "invalid_body", "/tags/1"),
-        (r#"{"url": "https://example.com/", "timeout": "31s"}"#, "invalid_body", "/timeout"),
-        (r#"{"url": "https://example.com/", "rate": {"per_second": 0}}"#, "invalid_body", "/rate/per_second"),
-        (r#"{"url": "https://example.com/", "rate": {"burst": 5}}"#, "invalid_body", "/rate/per_second"),
-        (r#"{"url": "https://example.com/", "rate": {}}"#, "invalid_body", "/rate/per_second"),
-        (r#"{"url": "https://example.com/", "uid": "ep_crm"}"#, "invalid_body", "/uid"),
-        (r#"{"url": "https://example.com/", "uid": "tn_crm"}"#, "invalid_body", "/uid"),
-        (r#"{"url": "https://example.com/", "time_zone": "Europe/Berln"}"#, "invalid_body", "/time_zone"),
-        (r#"{"url": "https://example.com/", "tls": {"ca": "text"}}"#, "invalid_body", "/tls/ca"),
-        (r#"{"url": "https://example.com/", "tls": {"client_cert": "text"}}"#, "invalid_body", "/tls/client_key"),
-        (
-            r#"{"url": "https://example.com/", "status_overrides": {"9xx": "retry"}}"#,
-            "invalid_body",
-            "/status_overrides/9xx",
-        ),
-        (r#"{"url": "https://example.com/", "signing": {"secret": "whpk_AAAA"}}"#, "invalid_body", "/signing/secret"),
-        (r#"{"url": "https://example.com/", "device_token": "x"}"#, "not_built_yet", "/device_token"),
-    ];
-    for (body, code, pointer) in cases {
-        assert_eq!(server.post("/v1/endpoints", body).await.problem(), (400, code, pointer), "{body}");
+    for (body, code) in [
+        ("{}", "invalid_body"),
+        (r#"{"url": "http://10.0.0.5/"}"#, "target_refused"),
+        (own.as_str(), "target_refused"),
+        (r#"{"url": "ftp://example.com/"}"#, "target_refused"),
+    ] {
+        assert_eq!(server.post("/v1/endpoints", body).await.problem(), (400, code, "/url"), "{body}");
+    }
+    for (fields, code, pointer) in [
+        (r#""policy": "webhok""#, "invalid_body", "/policy"),
+        (r#""channel": "apns""#, "not_built_yet", "/channel"),
+        (r#""channel": "webpush""#, "not_built_yet", "/channel"),
+        (r#""channel": "pigeon""#, "invalid_body", "/channel"),
+        (r#""event_types": ["a", "a b"]"#, "invalid_body", "/event_types/1"),
+        (r#""signing": {"secret": "short"}"#, "invalid_body", "/signing/secret"),
+        (r#""max_in_flight": 0"#, "invalid_body", "/max_in_flight"),
+        (r#""order": "lifo""#, "invalid_body", "/order"),
+        (r#""on_dead": "hold""#, "invalid_body", "/on_dead"),
+        (r#""headers": {"x": "y", "Webhook-Id": "y"}"#, "invalid_body", "/headers/Webhook-Id"),
+        (r#""headers": {"x": 1}"#, "invalid_body", "/headers/x"),
+        (r#""uid": "a b""#, "invalid_body", "/uid"),
+        (r#""subject": """#, "invalid_body", "/subject"),
+        (r#""tags": ["a", "a b"]"#, "invalid_body", "/tags/1"),
+        (r#""timeout": "31s""#, "invalid_body", "/timeout"),
+        (r#""rate": {"per_second": 0}"#, "invalid_body", "/rate/per_second"),
+        (r#""rate": {"burst": 5}"#, "invalid_body", "/rate/per_second"),
+        (r#""rate": {}"#, "invalid_body", "/rate/per_second"),
+        (r#""uid": "ep_crm""#, "invalid_body", "/uid"),
+        (r#""uid": "tn_crm""#, "invalid_body", "/uid"),
+        (r#""time_zone": "Europe/Berln""#, "invalid_body", "/time_zone"),
+        (r#""tls": {"ca": "text"}"#, "invalid_body", "/tls/ca"),
+        (r#""tls": {"client_cert": "text"}"#, "invalid_body", "/tls/client_key"),
+        (r#""status_overrides": {"9xx": "retry"}"#, "invalid_body", "/status_overrides/9xx"),
+        (r#""signing": {"secret": "whpk_AAAA"}"#, "invalid_body", "/signing/secret"),
+        (r#""device_token": "x""#, "not_built_yet", "/device_token"),
+    ] {
+        let body = format!(r#"{{"url": "https://example.com/", {fields}}}"#);
+        assert_eq!(server.post("/v1/endpoints", &body).await.problem(), (400, code, pointer), "{body}");
     }
 }
 
@@ -96,20 +72,8 @@ async fn a_list_is_read_page_by_page_newest_first() {
         made.push(server.endpoint("").await);
     }
     made.reverse();
-    let mut read = Vec::new();
-    let mut path = "/v1/endpoints?limit=2".to_owned();
-    loop {
-        let page = server.get(&path).await;
-        let ids = page.body["data"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|one| one["id"].as_str().expect("an id").to_owned());
-        read.extend(ids);
-        let Some(cursor) = page.body["next_cursor"].as_str() else { break };
-        path = format!("/v1/endpoints?limit=2&cursor={cursor}");
-    }
-    assert_eq!(read, made);
+    let read = server.pages("", "/v1/endpoints?limit=2").await;
+    assert_eq!(read.iter().filter_map(|one| one["id"].as_str()).collect::<Vec<_>>(), made);
     let oldest = server.get("/v1/endpoints?order=asc&limit=1").await;
     assert_eq!(oldest.body["data"][0]["id"], made[4].as_str());
     assert_eq!(server.get("/v1/endpoints?cursor=x").await.problem(), (400, "invalid_parameter", ""));
@@ -118,9 +82,8 @@ async fn a_list_is_read_page_by_page_newest_first() {
 #[tokio::test]
 async fn unknown_ids_and_ids_of_another_kind_are_answered_alike() {
     let server = Server::start().await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
     let never = server.get("/v1/endpoints/ep_00000000000000000000000000000000000").await;
-    let other = server.get(&format!("/v1/endpoints/{}", message.text("id"))).await;
+    let other = server.get(&format!("/v1/endpoints/{}", server.message(r#"{"payload": 1}"#).await)).await;
     assert_eq!(never.problem(), (404, "not_found", ""));
     assert_eq!(never.body, other.body);
 }
@@ -140,6 +103,8 @@ async fn every_endpoint_field_can_be_set_changed_and_cleared() {
     let server = Server::start().await;
     let mut new = all();
     new.insert("url".to_owned(), "https://example.com/hook".into());
+    let secret = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    new.insert("signing".to_owned(), json!({"scheme": "v1", "secret": secret}));
     let made = server.post("/v1/endpoints", &Value::Object(new).to_string()).await.expect(StatusCode::CREATED);
     let shown = server.get("/v1/endpoints/crm").await;
     assert_eq!(shown.body["id"], made.body["id"], "found by its uid");
@@ -187,15 +152,15 @@ async fn deleting_an_endpoint_ends_its_deliveries_and_frees_its_uid() {
     let server = Server::start().await;
     let id = server.endpoint(r#", "uid": "crm""#).await;
     server.post("/v1/endpoints/crm/pause", "").await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let message = server.message(r#"{"payload": 1}"#).await;
     let deleted = server.call(Method::DELETE, "/v1/endpoints/crm", "").await;
     assert_eq!((deleted.text("id"), &deleted.body["ended"], &deleted.body["in_flight"]), (&*id, &1.into(), &0.into()));
     for path in [format!("/v1/endpoints/{id}"), "/v1/endpoints/crm".to_owned()] {
         assert_eq!(server.get(&path).await.problem(), (404, "not_found", ""));
         assert_eq!(server.call(Method::DELETE, &path, "").await.problem(), (404, "not_found", ""));
     }
-    assert_eq!(server.get("/v1/endpoints").await.body["data"], serde_json::json!([]));
-    let shown = server.get(&format!("/v1/messages/{}", message.text("id"))).await;
+    assert_eq!(server.get("/v1/endpoints").await.body["data"], json!([]));
+    let shown = server.get(&format!("/v1/messages/{message}")).await;
     assert_eq!(shown.text("state"), "cancelled");
     assert_eq!(shown.body["deliveries"][0]["endpoint"], *id);
     let delivery = shown.body["deliveries"][0]["id"].as_str().expect("an id").to_owned();
@@ -217,14 +182,14 @@ async fn a_rotated_secret_signs_beside_the_older_one_unless_overlap_is_zero() {
     let made = server.post("/v1/endpoints", r#"{"url": "https://example.com/", "uid": "crm"}"#).await;
     let first = made.body["signing"]["secret"].clone();
     let seen = server.get("/v1/endpoints/crm/secret").await.body;
-    assert_eq!(seen, serde_json::json!({"scheme": "v1", "secret": first, "previous": []}));
+    assert_eq!(seen, json!({"scheme": "v1", "secret": first, "previous": []}));
     let rotated = server.post("/v1/endpoints/crm/secret/rotate", "").await.body;
     assert_ne!(rotated["secret"], first);
     assert_eq!(rotated["previous"][0]["secret"], first);
     assert!(rotated["previous"][0]["until"].is_string());
     assert_eq!(server.get("/v1/endpoints/crm/secret").await.body, rotated);
     let leaked = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "0s"}"#).await.body;
-    assert_eq!(leaked["previous"], serde_json::json!([]), "the older ones stop at once");
+    assert_eq!(leaked["previous"], json!([]), "the older ones stop at once");
     assert_ne!(leaked["secret"], rotated["secret"]);
     let long = server.post("/v1/endpoints/crm/secret/rotate", r#"{"overlap": "31d"}"#).await;
     assert_eq!(long.problem(), (400, "invalid_body", "/overlap"));
@@ -235,9 +200,7 @@ async fn no_secret_stops_signing_before_its_overlap_ends() {
     let server = Server::start().await;
     server.endpoint(r#", "uid": "crm""#).await;
     let rotate = async |key: &str, body: &str| {
-        let request = Request::post("/v1/endpoints/crm/secret/rotate").header("content-type", "application/json");
-        let request = if key.is_empty() { request } else { request.header("idempotency-key", key) };
-        server.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+        server.call_with(&[("idempotency-key", key)], Method::POST, "/v1/endpoints/crm/secret/rotate", body).await
     };
     for key in ["", "second", ""] {
         assert_eq!(rotate(key, "").await.status, StatusCode::OK);
@@ -270,7 +233,7 @@ async fn only_the_public_key_of_a_private_key_is_shown() {
     let public = made.body["signing"]["public_key"].as_str().expect("a public key").to_owned();
     assert!(public.starts_with("whpk_") && made.body["signing"].get("secret").is_none(), "{}", made.body);
     let seen = server.get("/v1/endpoints/crm/secret").await.body;
-    assert_eq!(seen, serde_json::json!({"scheme": "v1a", "public_key": public, "previous": []}));
+    assert_eq!(seen, json!({"scheme": "v1a", "public_key": public, "previous": []}));
     let rotated = server.post("/v1/endpoints/crm/secret/rotate", "").await.body;
     assert_eq!((&rotated["scheme"], &rotated["previous"][0]["public_key"]), (&"v1a".into(), &public.into()));
     let other = r#"{"url": "https://example.com/",
@@ -304,8 +267,7 @@ async fn endpoints_show_their_status_and_are_listed_by_every_filter() {
         ("uid=unknown", vec![]),
     ] {
         let page = server.get(&format!("/v1/endpoints?{filter}")).await;
-        let ids: Vec<&str> =
-            page.body["data"].as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+        let ids: Vec<&str> = page.list().iter().filter_map(|one| one["id"].as_str()).collect();
         assert_eq!(ids, expected, "{filter}");
     }
     assert_eq!(server.get("/v1/endpoints?status=odd").await.problem(), (400, "invalid_parameter", ""));
@@ -328,11 +290,9 @@ async fn a_test_sends_a_real_message_to_that_endpoint_only() {
 
 #[tokio::test]
 async fn a_test_of_a_gone_endpoint_is_refused_with_the_way_to_enable_it() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    let id = server.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await.text("id").to_owned();
-    server.post("/v1/messages", r#"{"payload": 1}"#).await;
+    let (receiver, id) = server.receiver("").await;
+    server.message(r#"{"payload": 1}"#).await;
     answer(&receiver, "410 Gone").await;
     while server.get(&format!("/v1/endpoints/{id}")).await.text("status") != "gone" {}
     let refused = server.post(&format!("/v1/endpoints/{id}/test"), "").await;
@@ -343,15 +303,11 @@ async fn a_test_of_a_gone_endpoint_is_refused_with_the_way_to_enable_it() {
 #[tokio::test]
 async fn a_receiver_can_end_a_message_or_disable_its_endpoint_with_its_answer() {
     let server = Server::start().await;
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &format!(r#"{{"url": "{url}", "uid": "crm"}}"#)).await;
+    let (receiver, _) = server.receiver(r#", "uid": "crm""#).await;
     for (asks, cause) in [("abort-message", "aborted"), ("disable", "disable_asked")] {
-        let sent = server.post("/v1/messages", r#"{"payload": 1}"#).await;
+        let path = server.delivery(r#"{"payload": 1}"#).await;
         answer(&receiver, &format!("503 Service Unavailable\r\nwebhook-delivery: {asks}")).await;
-        let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-        server.until(&path, "dead").await;
-        assert_eq!(server.get(&path).await.text("cause"), cause);
+        assert_eq!(server.until(&path, "dead").await.text("cause"), cause);
     }
     let shown = server.get("/v1/endpoints/crm").await;
     assert_eq!(shown.text("status"), "disabled");

@@ -24,6 +24,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{MemoryStore, Store};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -72,6 +73,11 @@ impl Answer {
     pub(crate) fn expect(self, status: StatusCode) -> Self {
         assert_eq!(self.status, status, "{}", self.body);
         self
+    }
+
+    /// The entries of a list.
+    pub(crate) fn list(&self) -> &[Value] {
+        self.body["data"].as_array().unwrap_or_else(|| panic!("no list: {}", self.body))
     }
 
     pub(crate) fn text(&self, name: &str) -> &str {
@@ -140,8 +146,26 @@ impl<S: Store> Server<S> {
     }
 
     pub(crate) async fn call(&self, method: Method, path: &str, body: &str) -> Answer {
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        self.send(request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a request")).await
+        self.call_with(&[], method, path, body).await
+    }
+
+    /// Makes a JSON request with these headers; those without a value are left out.
+    pub(crate) async fn call_with(&self, headers: &[(&str, &str)], method: Method, path: &str, body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+    }
+
+    /// Sends a message, which must be accepted; returns its id.
+    pub(crate) async fn message(&self, body: &str) -> String {
+        self.post("/v1/messages", body).await.expect(StatusCode::ACCEPTED).text("id").to_owned()
+    }
+
+    /// Sends a message, which must be accepted; returns the path of its only delivery.
+    pub(crate) async fn delivery(&self, body: &str) -> String {
+        format!("/v1/deliveries/{}", delivery_of(&self.message(body).await))
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
@@ -174,14 +198,8 @@ impl<S: Store> Server<S> {
 
     /// Makes a request with a key and with `Posthaste-Tenant`, each unless it is empty.
     pub(crate) async fn call_as(&self, key: &str, tenant: &str, method: Method, path: &str, body: &str) -> Answer {
-        let mut request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        if !key.is_empty() {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        if !tenant.is_empty() {
-            request = request.header("posthaste-tenant", tenant);
-        }
-        self.send(request.body(Full::from(body.to_owned())).expect("a request")).await
+        let bearer = if key.is_empty() { String::new() } else { format!("Bearer {key}") };
+        self.call_with(&[("authorization", &bearer), ("posthaste-tenant", tenant)], method, path, body).await
     }
 
     /// Reads a path until its answer has this `state`.
@@ -194,12 +212,23 @@ impl<S: Store> Server<S> {
         }
     }
 
-    /// Creates an endpoint whose receiver the test answers for; returns the receiver and the endpoint's id.
-    pub(crate) async fn receiver(&self) -> (TcpListener, String) {
+    /// The entries of a whole list, read page by page. The path has a query.
+    pub(crate) async fn pages(&self, key: &str, path: &str) -> Vec<Value> {
+        let (mut entries, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.call_as(key, "", Method::GET, &format!("{path}{cursor}"), "").await.expect(StatusCode::OK);
+            entries.extend_from_slice(page.list());
+            let Some(next) = page.body["next_cursor"].as_str() else { return entries };
+            cursor = format!("&cursor={next}");
+        }
+    }
+
+    /// Creates an endpoint with these further fields, whose receiver the test answers for; returns the receiver and
+    /// the endpoint's id.
+    pub(crate) async fn receiver(&self, more: &str) -> (TcpListener, String) {
         let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-        let made = self.post("/v1/endpoints", &format!(r#"{{"url": "{url}"}}"#)).await.expect(StatusCode::CREATED);
-        (receiver, made.text("id").to_owned())
+        let id = self.endpoint_at(receiver.local_addr().expect("it listens").port(), more).await;
+        (receiver, id)
     }
 
     /// The first operator key of a server that needs keys.
@@ -212,11 +241,12 @@ impl<S: Store> Server<S> {
 
     /// Creates an endpoint at a port without a listener, with these further fields; returns its id.
     pub(crate) async fn endpoint(&self, more: &str) -> String {
-        let made = self
-            .post("/v1/endpoints", &format!(r#"{{"url": "http://127.0.0.1:9999/hook"{more}}}"#))
-            .await
-            .expect(StatusCode::CREATED);
-        made.text("id").to_owned()
+        self.endpoint_at(9_999, more).await
+    }
+
+    async fn endpoint_at(&self, port: u16, more: &str) -> String {
+        let body = format!(r#"{{"url": "http://127.0.0.1:{port}/hook"{more}}}"#);
+        self.post("/v1/endpoints", &body).await.expect(StatusCode::CREATED).text("id").to_owned()
     }
 }
 
@@ -225,4 +255,21 @@ pub(crate) fn delivery_of(message: &str) -> String {
     let ids = IdKey::from_bytes([7; 16]);
     let opened = ids.open(message).expect("a message's id");
     ids.mint(IdKind::Delivery, opened.writer, opened.seq + 1, opened.time_ms)
+}
+
+/// Accepts the next request to a receiver; returns its connection and its text.
+pub(crate) async fn accept(receiver: &TcpListener) -> (TcpStream, String) {
+    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
+    let mut request = [0; 4_096];
+    let bytes = stream.read(&mut request).await.expect("a request");
+    assert!(bytes > 0);
+    (stream, String::from_utf8_lossy(&request[..bytes]).into_owned())
+}
+
+/// Accepts one request and answers it with this status; returns the request.
+pub(crate) async fn answer(receiver: &TcpListener, status: &str) -> String {
+    let (mut stream, request) = accept(receiver).await;
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("the server reads it");
+    request
 }

@@ -13,7 +13,6 @@ mod metrics;
 mod openapi;
 mod operator;
 mod policies;
-mod running;
 mod shape;
 mod subjects;
 mod switch;

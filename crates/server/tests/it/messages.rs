@@ -1,10 +1,9 @@
 //! Messages: accepted, refused, shown, listed and cancelled.
 
-use http::{Request, StatusCode};
-use http_body_util::Full;
+use http::{Method, StatusCode};
 use posthaste_crypto::public_id::{IdKey, IdKind};
 use posthaste_engine::accept::FANOUT_MAX;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::Server;
 
@@ -22,14 +21,13 @@ async fn a_message_without_recipients_goes_to_every_subscribed_endpoint() {
     assert!(answer.text("id").starts_with("msg_"));
     assert_eq!(answer.text("correlation_id"), answer.text("id"), "the message's own id by default");
     assert!(answer.body["expires_at"].is_null());
-    assert_eq!(answer.body["notes"], serde_json::json!([]));
+    assert_eq!(answer.body["notes"], json!([]));
 }
 
 #[tokio::test]
 async fn a_message_without_endpoints_is_accepted_with_a_note() {
     let server = Server::start().await;
-    let answer =
-        server.post("/v1/messages", r#"{"payload": null_payload}"#.replace("null_payload", "0").as_str()).await;
+    let answer = server.post("/v1/messages", r#"{"payload": 0}"#).await;
     assert_eq!((answer.status, &answer.body["deliveries"]), (StatusCode::ACCEPTED, &0.into()));
     assert_eq!(answer.body["notes"][0], "no endpoint wants this event: nothing will be sent");
 }
@@ -55,13 +53,24 @@ async fn a_large_fan_out_is_accepted_at_once_and_its_deliveries_follow() {
 }
 
 #[tokio::test]
-async fn a_named_endpoint_gets_it_once_however_often_it_is_named() {
+async fn a_named_endpoint_gets_it_once_and_each_unknown_one_has_a_pointer() {
     let server = Server::start().await;
-    let id = server.endpoint("").await;
+    let id = server.endpoint(r#", "uid": "ok""#).await;
     server.endpoint("").await;
-    let answer =
-        server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{id}", "{id}"]}}}}"#)).await;
-    assert_eq!(answer.body["deliveries"], 1);
+    let send = async |named: &[&str]| {
+        server.post("/v1/messages", &json!({"payload": 1, "to": {"endpoints": named}}).to_string()).await
+    };
+    assert_eq!(send(&[&id, &id]).await.body["deliveries"], 1, "however often it is named");
+    let answer = send(&["ok", "nope", "hm"]).await;
+    assert_eq!(answer.problem(), (400, "endpoint_unknown", "/to/endpoints/1"));
+    let errors = answer.body["errors"].as_array().expect("a list");
+    let pointers: Vec<_> = errors.iter().map(|one| &one["pointer"]).collect();
+    assert_eq!(pointers, ["/to/endpoints/1", "/to/endpoints/2"]);
+    let swapped = server.message(r#"{"payload": 1}"#).await.replace("msg_", "ep_");
+    assert_eq!(send(&[&swapped]).await.problem(), (400, "endpoint_unknown", "/to/endpoints/0"), "of another kind");
+    let many: Vec<String> = (0..1_001).map(|number| format!("crm-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(send(&many).await.problem(), (400, "too_many_endpoints", ""));
 }
 
 #[tokio::test]
@@ -132,42 +141,11 @@ async fn refusals_say_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn too_many_named_endpoints_have_their_own_code() {
-    let server = Server::start().await;
-    let named: Vec<String> = (0..1_001).map(|number| format!("\"crm-{number}\"")).collect();
-    let body = format!(r#"{{"payload": 1, "to": {{"endpoints": [{}]}}}}"#, named.join(","));
-    assert_eq!(server.post("/v1/messages", &body).await.problem(), (400, "too_many_endpoints", ""));
-}
-
-#[tokio::test]
-async fn an_id_of_another_kind_is_an_unknown_endpoint() {
-    let server = Server::start().await;
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let swapped = message.text("id").replace("msg_", "ep_");
-    let answer =
-        server.post("/v1/messages", &format!(r#"{{"payload": 1, "to": {{"endpoints": ["{swapped}"]}}}}"#)).await;
-    assert_eq!(answer.problem(), (400, "endpoint_unknown", "/to/endpoints/0"));
-}
-
-#[tokio::test]
-async fn each_unknown_endpoint_has_a_pointer() {
-    let server = Server::start().await;
-    server.endpoint(r#", "uid": "ok""#).await;
-    let answer = server.post("/v1/messages", r#"{"payload": 1, "to": {"endpoints": ["ok", "nope", "hm"]}}"#).await;
-    assert_eq!(answer.problem(), (400, "endpoint_unknown", "/to/endpoints/1"));
-    let pointers: Vec<_> =
-        answer.body["errors"].as_array().expect("a list").iter().map(|one| &one["pointer"]).collect();
-    assert_eq!(pointers, ["/to/endpoints/1", "/to/endpoints/2"]);
-}
-
-#[tokio::test]
 async fn notes_warn_of_a_short_ttl_and_a_past_deliver_at() {
     let server = Server::start().await;
     server.endpoint("").await;
-    let notes = async |body: &str| {
-        let sent = server.post("/v1/messages", body).await.expect(StatusCode::ACCEPTED);
-        sent.body["notes"].clone()
-    };
+    let notes =
+        async |body: &str| server.post("/v1/messages", body).await.expect(StatusCode::ACCEPTED).body["notes"].clone();
     let outlasts = |endpoints: &str| {
         format!(
             "the retry policy of {endpoints} endpoints outlasts the TTL: a delivery that has not arrived by then \
@@ -195,9 +173,8 @@ async fn a_message_shows_its_recipients_ttl_and_deliver_at() {
         assert_eq!(shown.body["expires_at"], sent.body["expires_at"]);
         shown
     };
-    let named =
-        show(&format!(r#"{{"payload": 1, "ttl": "2h", "deliver_at": "{later}", "to": {{"endpoints": ["crm"]}}}}"#))
-            .await;
+    let to = r#"{"endpoints": ["crm"]}"#;
+    let named = show(&format!(r#"{{"payload": 1, "ttl": "2h", "deliver_at": "{later}", "to": {to}}}"#)).await;
     assert_eq!((named.text("deliver_at"), named.text("ttl")), (later.as_str(), "2h"));
     assert!(named.text("expires_at") > later.as_str(), "its TTL counts from deliver_at");
     assert_eq!(named.body["to"], json!({"endpoints": [endpoint], "subjects": [], "tags": [], "all": false}));
@@ -225,14 +202,12 @@ async fn bodies_payloads_and_depth_have_bounds() {
 async fn a_waiting_message_can_be_cancelled_once() {
     let server = Server::start().await;
     server.endpoint("").await;
-    let body = r#"{"payload": 1, "deliver_at": "2026-11-30T00:00:00Z"}"#;
     let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(48);
-    let body = body.replace("2026-11-30T00:00:00Z", &later.to_string());
-    let message = server.post("/v1/messages", &body).await;
-    let path = format!("/v1/messages/{}/cancel", message.text("id"));
+    let message = server.message(&format!(r#"{{"payload": 1, "deliver_at": "{later}"}}"#)).await;
+    let path = format!("/v1/messages/{message}/cancel");
     let answer = server.post(&path, "").await;
-    assert_eq!((answer.status, answer.body), (StatusCode::OK, serde_json::json!({"ended": 1, "in_flight": 0})));
-    assert_eq!(server.post(&path, "{}").await.body, serde_json::json!({"ended": 0, "in_flight": 0}));
+    assert_eq!((answer.status, answer.body), (StatusCode::OK, json!({"ended": 1, "in_flight": 0})));
+    assert_eq!(server.post(&path, "{}").await.body, json!({"ended": 0, "in_flight": 0}));
     assert_eq!(server.post(&path, r#"{"force": true}"#).await.problem(), (400, "invalid_body", "/force"));
     assert_eq!(server.post("/v1/messages/msg_0/cancel", "").await.problem(), (404, "not_found", ""));
 }
@@ -271,13 +246,15 @@ async fn a_message_shows_the_state_of_its_deliveries() {
 }
 
 #[tokio::test]
-async fn an_id_that_names_no_message_is_not_found() {
+async fn an_id_that_names_no_message_or_delivery_is_not_found() {
     let server = Server::start().await;
     let endpoint = server.endpoint("").await;
     // A good id of a message that was never accepted.
     let never = IdKey::from_bytes([7; 16]).mint(IdKind::Message, 1, 4_711, 1_000);
-    for id in ["msg_0", "x", &endpoint, &never] {
-        assert_eq!(server.get(&format!("/v1/messages/{id}")).await.problem(), (404, "not_found", ""), "{id}");
+    for (list, id) in [("messages", "msg_0"), ("messages", never.as_str()), ("deliveries", "dlv_0")] {
+        for id in [id, "x", &endpoint] {
+            assert_eq!(server.get(&format!("/v1/{list}/{id}")).await.problem(), (404, "not_found", ""), "{list} {id}");
+        }
     }
 }
 
@@ -285,9 +262,8 @@ async fn an_id_that_names_no_message_is_not_found() {
 async fn a_repeated_idempotency_key_gets_the_first_answer() {
     let server = Server::start().await;
     server.endpoint("").await;
-    let send = async |key: &str, body: &'static str| {
-        let request = Request::post("/v1/messages").header("content-type", "application/json");
-        server.send(request.header("idempotency-key", key).body(Full::from(body)).expect("a request")).await
+    let send = async |key: &str, body: &str| {
+        server.call_with(&[("idempotency-key", key)], Method::POST, "/v1/messages", body).await
     };
     let first = send("order-99", r#"{"payload": 1}"#).await;
     assert_eq!((first.status, first.headers.get("idempotency-replayed")), (StatusCode::ACCEPTED, None));
@@ -314,8 +290,7 @@ async fn a_message_shows_its_fields_and_its_payload_only_on_request() {
         r#"{{"payload": {{"b": 1, "a":  2}}, "compact": [3], "subject": "user-42", "tier": "transactional",
              "labels": {{"purpose": "billing"}}, "region": "eu", "cost_center": "growth", "deliver_at": "{later}"}}"#
     );
-    let message = server.post("/v1/messages", &body).await.expect(StatusCode::ACCEPTED);
-    let path = format!("/v1/messages/{}", message.text("id"));
+    let path = format!("/v1/messages/{}", server.message(&body).await);
     let shown = server.get(&path).await;
     assert_eq!((shown.text("subject"), shown.text("tier")), ("user-42", "transactional"));
     assert_eq!((shown.text("region"), shown.text("cost_center")), ("eu", "growth"));
@@ -337,12 +312,12 @@ async fn messages_are_listed_by_every_filter_and_page_by_page() {
         [("a.b", 1, r#", "subject": "ann""#), ("a.b", 2, r#", "correlation_id": "order-1""#), ("a.c", 2, "")]
     {
         let body = format!(r#"{{"payload": 1, "event_type": "{event_type}", "tier": {tier}{more}}}"#);
-        ids.push(server.post("/v1/messages", &body).await.text("id").to_owned());
+        ids.push(server.message(&body).await);
     }
     let listed = async |query: &str| {
         let answer = server.get(&format!("/v1/messages?{query}")).await.expect(StatusCode::OK);
-        let data = answer.body["data"].as_array().expect("a list").clone();
-        data.iter().map(|one| ids.iter().position(|id| one["id"] == id.as_str()).expect("ours")).collect::<Vec<_>>()
+        let place = |one: &Value| ids.iter().position(|id| one["id"] == id.as_str()).expect("ours");
+        answer.list().iter().map(place).collect::<Vec<_>>()
     };
     assert_eq!(listed("").await, [2, 1, 0], "newest first");
     assert_eq!(listed("order=asc").await, [0, 1, 2]);
@@ -350,11 +325,8 @@ async fn messages_are_listed_by_every_filter_and_page_by_page() {
     assert_eq!(listed("tier=transactional").await, [0]);
     assert_eq!(listed("subject=ann").await, [0]);
     assert_eq!(listed("correlation_id=order-1").await, [1]);
-    assert_eq!(
-        listed(&format!("correlation_id={}", ids[2])).await,
-        [2],
-        "a message's own id is its default correlation id"
-    );
+    let own = format!("correlation_id={}", ids[2]);
+    assert_eq!(listed(&own).await, [2], "a message's own id is its default correlation id");
     assert_eq!(listed("since=2999-01-01T00:00:00Z").await, [0; 0]);
     assert_eq!(listed("until=2999-01-01T00:00:00Z&limit=1").await, [2]);
 

@@ -1,6 +1,6 @@
 //! Metrics and readiness, as monitoring reads them.
 
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use posthaste_engine::metrics::{ALL, MetricKind};
 use posthaste_server::api::caller::Door;
@@ -46,7 +46,7 @@ async fn metrics_count_messages_refusals_and_pauses() {
     let endpoint = server.endpoint("").await;
     assert_eq!(server.post(&format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
     for _ in 0..3 {
-        server.post("/v1/messages", r#"{"tier": 1, "payload": 1}"#).await.expect(StatusCode::ACCEPTED);
+        server.message(r#"{"tier": 1, "payload": 1}"#).await;
     }
     assert_eq!(server.post("/v1/messages", "{}").await.problem().1, "invalid_body");
     assert_eq!(server.post("/v1/pause", r#"{"scope": "all"}"#).await.status, StatusCode::OK);
@@ -76,15 +76,11 @@ async fn metrics_need_an_operator_key_except_on_the_metrics_listener() {
     let server = Server::behind(Door::Locked).await;
     let key = server.operator_key().await;
     assert_eq!(server.get("/metrics").await.problem(), (401, "unauthorized", ""));
-    let request = Request::get("/metrics").header("authorization", format!("Bearer {key}"));
-    server.send(request.body(Full::default()).expect("a request")).await.expect(StatusCode::OK);
+    server.call_as(&key, "", Method::GET, "/metrics", "").await.expect(StatusCode::OK);
     assert_eq!(read(&server, "/metrics").await.status, StatusCode::OK);
     assert_eq!(read(&server, "/readyz").await.text("status"), "ok");
-    assert_eq!(
-        read(&server, "/v1/endpoints").await.problem(),
-        (404, "not_found", ""),
-        "the metrics listener has no other routes"
-    );
+    let other = read(&server, "/v1/endpoints").await;
+    assert_eq!(other.problem(), (404, "not_found", ""), "the metrics listener has no other routes");
 }
 
 #[tokio::test]

@@ -1,12 +1,11 @@
-//! Operator keys: they read all tenants' objects, or those of the tenant they name.
+//! Operator keys: they read all tenants' objects, or those of the tenant they name. And the master key.
 
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::fixture::{Answer, delivery_of};
+use crate::fixture::{Answer, Server, answer, delivery_of};
 use crate::keys::Locked;
-use crate::switch::answer;
 
 /// A server with two tenants, each of which has a dead letter and a replay.
 struct Given {
@@ -40,19 +39,26 @@ impl Given {
         self.locked.call(&self.locked.operator, tenant, Method::GET, path, "").await
     }
 
+    async fn post(&self, tenant: &str, path: &str, body: &str) -> Answer {
+        self.locked.call(&self.locked.operator, tenant, Method::POST, path, body).await
+    }
+
     /// The tenants of a list's rows, in its order.
     async fn owners(&self, tenant: &str, path: &str) -> Vec<String> {
-        let list = self.get(tenant, path).await;
-        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
-        let rows = list.body["data"].as_array().expect("a list").iter();
-        rows.map(|row| row["tenant"].as_str().expect("an id").to_owned()).collect()
+        self.texts(tenant, path, "tenant").await
+    }
+
+    /// A field of a list's rows, in its order.
+    async fn texts(&self, tenant: &str, path: &str, field: &str) -> Vec<String> {
+        let list = self.get(tenant, path).await.expect(StatusCode::OK);
+        list.list().iter().map(|row| row[field].as_str().expect("a text").to_owned()).collect()
     }
 }
 
 const LISTS: [&str; 5] = ["/v1/dead-letters", "/v1/replays", "/v1/messages", "/v1/deliveries", "/v1/endpoints"];
 
 #[tokio::test]
-async fn an_operator_s_lists_span_all_tenants_unless_it_names_one() {
+async fn an_operator_s_lists_and_cursors_span_all_tenants_unless_it_names_one() {
     let given = Given::start().await;
     let [[uid, first, ..], [_, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
     for path in LISTS {
@@ -62,6 +68,11 @@ async fn an_operator_s_lists_span_all_tenants_unless_it_names_one() {
         for named in [uid, first] {
             assert_eq!(given.owners(named, path).await, std::slice::from_ref(first), "{path}");
         }
+        let page = given.get("", &format!("{path}?limit=1")).await;
+        let next = format!("{path}?limit=1&cursor={}", page.text("next_cursor"));
+        assert_eq!(given.owners("", &next).await, std::slice::from_ref(first), "{path}");
+        // A cursor of all tenants' list does not belong to the list of one.
+        assert_eq!(given.get(uid, &next).await.problem(), (400, "invalid_parameter", ""), "{path}");
     }
     for query in ["event_type=order.paid", "cause=bad_request", "tier=2", "since=2020-01-01T00:00:00Z"] {
         let path = format!("/v1/dead-letters?{query}");
@@ -69,19 +80,6 @@ async fn an_operator_s_lists_span_all_tenants_unless_it_names_one() {
     }
     for query in ["event_type=a", "cause=gone", "tier=1", "until=2020-01-01T00:00:00Z"] {
         assert_eq!(given.owners("", &format!("/v1/dead-letters?{query}")).await, Vec::<String>::new(), "{query}");
-    }
-    given.locked.server.stop().await.expect("it stops");
-}
-
-#[tokio::test]
-async fn a_cursor_of_all_tenants_list_is_refused_in_a_tenant_s_list() {
-    let given = Given::start().await;
-    let (uid, older) = (&given.tenants[0][0], &given.tenants[0][1]);
-    for path in LISTS {
-        let page = given.get("", &format!("{path}?limit=1")).await;
-        let next = format!("{path}?limit=1&cursor={}", page.text("next_cursor"));
-        assert_eq!(given.owners("", &next).await, std::slice::from_ref(older), "{path}");
-        assert_eq!(given.get(uid, &next).await.problem(), (400, "invalid_parameter", ""), "{path}");
     }
     given.locked.server.stop().await.expect("it stops");
 }
@@ -112,21 +110,13 @@ async fn an_operator_reads_every_tenant_s_objects_with_their_tenant() {
 async fn operator_routes_are_limited_to_the_named_tenant() {
     let given = Given::start().await;
     let [[acme, first, ..], [umbrella, second, ..]] = given.tenants.as_slice() else { panic!("two tenants") };
-    let call = async |tenant: &str, path: &str, body: &str| {
-        given.locked.call(&given.locked.operator, tenant, Method::POST, path, body).await
-    };
     let endpoint = given.get(umbrella, "/v1/endpoints").await.body["data"][0]["id"].clone();
     let endpoint = endpoint.as_str().expect("an id");
-    assert_eq!(call(umbrella, &format!("/v1/endpoints/{endpoint}/pause"), "").await.status, StatusCode::OK);
+    given.post(umbrella, &format!("/v1/endpoints/{endpoint}/pause"), "").await.expect(StatusCode::OK);
     for id in [acme, umbrella] {
-        call("", "/v1/pause", &format!(r#"{{"scope": "tenant", "id": "{id}"}}"#)).await.expect(StatusCode::OK);
+        given.post("", "/v1/pause", &format!(r#"{{"scope": "tenant", "id": "{id}"}}"#)).await.expect(StatusCode::OK);
     }
-    let ids = async |tenant: &str, path: &str| {
-        let list = given.get(tenant, path).await;
-        assert_eq!(list.status, StatusCode::OK, "{path}: {}", list.body);
-        let rows = list.body["data"].as_array().expect("a list").iter();
-        rows.map(|row| row["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
-    };
+    let ids = async |tenant: &str, path: &str| given.texts(tenant, path, "id").await;
     assert_eq!(ids("", "/v1/pause").await, [first.as_str(), second, endpoint]);
     assert_eq!(ids(acme, "/v1/pause").await, std::slice::from_ref(first));
     assert_eq!(ids(umbrella, "/v1/pause").await, [second.as_str(), endpoint]);
@@ -139,7 +129,7 @@ async fn operator_routes_are_limited_to_the_named_tenant() {
     assert_eq!(ids(acme, "/v1/tenants?uid=umbrella").await, Vec::<String>::new());
     assert!(ids("", "/v1/tenants").await.contains(second));
     let trail = given.get(acme, "/v1/audit?limit=250").await;
-    let rows = trail.body["data"].as_array().expect("a list");
+    let rows = trail.list();
     assert!(!rows.is_empty() && rows.iter().all(|row| row["tenant"] == first.as_str()), "{rows:?}");
     let other = given.get(acme, "/v1/audit?tenant=umbrella").await;
     assert_eq!(other.problem(), (400, "invalid_parameter", ""));
@@ -150,20 +140,18 @@ async fn operator_routes_are_limited_to_the_named_tenant() {
 async fn an_operator_that_names_a_tenant_can_pause_only_that_tenant() {
     let given = Given::start().await;
     let acme = &given.tenants[0][0];
-    let call =
-        async |path: &str, body: &str| given.locked.call(&given.locked.operator, acme, Method::POST, path, body).await;
     for (body, pointer) in [
         (r#"{"scope": "all"}"#, "/scope"),
         (r#"{"scope": "origin", "id": "https://example.com"}"#, "/scope"),
         (r#"{"scope": "tenant", "id": "umbrella"}"#, "/id"),
     ] {
         for path in ["/v1/pause", "/v1/resume"] {
-            assert_eq!(call(path, body).await.problem(), (400, "invalid_body", pointer), "{path} {body}");
+            assert_eq!(given.post(acme, path, body).await.problem(), (400, "invalid_body", pointer), "{path} {body}");
         }
     }
     assert_eq!(given.get("", "/v1/pause").await.body["data"], serde_json::json!([]));
     let own = r#"{"scope": "tenant", "id": "acme"}"#;
-    assert_eq!(call("/v1/pause", own).await.status, StatusCode::OK);
+    assert_eq!(given.post(acme, "/v1/pause", own).await.status, StatusCode::OK);
     given.locked.server.stop().await.expect("it stops");
 }
 
@@ -186,7 +174,7 @@ async fn every_write_of_an_operator_must_name_the_tenant() {
         format!("/v1/replays/{replay}/cancel"),
     ] {
         let call = async |tenant: &str| {
-            let whole = given.locked.call(&given.locked.operator, tenant, Method::POST, &path, "").await;
+            let whole = given.post(tenant, &path, "").await;
             (whole.status.as_u16(), whole.body["code"].as_str().unwrap_or_default().to_owned())
         };
         assert_eq!(call("").await, (400, "tenant_required".to_owned()), "{path}");
@@ -200,11 +188,7 @@ async fn every_write_of_an_operator_must_name_the_tenant() {
 async fn an_operator_must_name_the_tenant_of_a_uid() {
     let given = Given::start().await;
     let body = r#"{"url": "http://127.0.0.1:9999/", "uid": "crm"}"#;
-    given
-        .locked
-        .call(&given.locked.operator, "acme", Method::POST, "/v1/endpoints", body)
-        .await
-        .expect(StatusCode::CREATED);
+    given.post("acme", "/v1/endpoints", body).await.expect(StatusCode::CREATED);
     for path in [
         "/v1/endpoints/crm",
         "/v1/endpoints/crm/secret",
@@ -236,21 +220,16 @@ async fn breakers_show_their_origin_and_are_limited_to_the_named_tenant() {
         }
     }
     let breakers = async |tenant: &str| {
-        let list = call(tenant, Method::GET, "/v1/breakers", "").await.body["data"].clone();
         let row = |row: &Value| (row["of"].clone(), row["origin"].clone(), row["id"].as_str().unwrap_or("").to_owned());
-        list.as_array().expect("a list").iter().map(row).collect::<Vec<_>>()
+        call(tenant, Method::GET, "/v1/breakers", "").await.list().iter().map(row).collect::<Vec<_>>()
     };
     while breakers("").await.len() < 2 {}
     let (own, shared) = (breakers("umbrella").await, breakers("acme").await);
-    let of_and_origin = |row: &(Value, Value, String)| (row.0.clone(), row.1.clone());
-    assert_eq!(
-        own.iter().map(of_and_origin).collect::<Vec<_>>(),
-        [("endpoint".into(), "http://127.0.0.1:9998".into())]
-    );
-    assert_eq!(
-        shared.iter().map(of_and_origin).collect::<Vec<_>>(),
-        [("origin".into(), "http://127.0.0.1:9999".into())]
-    );
+    for (rows, of, origin) in
+        [(&own, "endpoint", "http://127.0.0.1:9998"), (&shared, "origin", "http://127.0.0.1:9999")]
+    {
+        assert_eq!((rows.len(), &rows[0].0, &rows[0].1), (1, &of.into(), &origin.into()), "{rows:?}");
+    }
 
     let reset = async |tenant: &str, id: &str| {
         call(tenant, Method::POST, &format!("/v1/breakers/{id}/reset"), r#"{"force": true}"#).await
@@ -268,14 +247,7 @@ async fn breakers_show_their_origin_and_are_limited_to_the_named_tenant() {
 
 /// All entries of the audit trail that match a query, read page by page.
 async fn trail(given: &Given, query: &str) -> Vec<Value> {
-    let (mut found, mut cursor) = (Vec::new(), String::new());
-    loop {
-        let page = given.get("", &format!("/v1/audit?limit=3&{query}{cursor}")).await;
-        assert_eq!(page.status, StatusCode::OK, "{query}: {}", page.body);
-        found.extend(page.body["data"].as_array().expect("a list").iter().cloned());
-        let Some(next) = page.body["next_cursor"].as_str() else { return found };
-        cursor = format!("&cursor={next}");
-    }
+    given.locked.server.pages(&given.locked.operator, &format!("/v1/audit?limit=3&{query}")).await
 }
 
 #[tokio::test]
@@ -310,4 +282,11 @@ async fn the_audit_trail_is_filtered_by_tenant_kind_and_time() {
     let path = format!("/v1/audit?limit=1&tenant=acme&cursor={}", other.text("next_cursor"));
     assert_eq!(given.get("", &path).await.problem(), (400, "invalid_parameter", ""));
     given.locked.server.stop().await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_master_key_without_a_keeper_is_not_rotated() {
+    let server = Server::start().await;
+    assert_eq!(server.get("/v1/master-key/rotation").await.body["under_way"], false);
+    assert_eq!(server.post("/v1/master-key/rotation", "").await.problem(), (409, "no_newer_key", ""));
 }

@@ -5,21 +5,13 @@ use http::{Method, StatusCode};
 use crate::fixture::Server;
 
 #[tokio::test]
-async fn presets_are_listed_in_the_form_of_a_request() {
+async fn every_preset_is_listed_and_previews_by_name_and_in_the_form_it_is_listed() {
     let server = Server::start().await;
     let list = server.get("/v1/policies").await;
-    let policies = list.body["data"].as_array().expect("a list");
-    let names: Vec<_> = policies.iter().map(|one| one["name"].as_str().expect("a name")).collect();
+    let names: Vec<_> = list.list().iter().map(|one| one["name"].as_str().expect("a name")).collect();
     assert_eq!(names, posthaste_core::policy::PRESETS);
-    assert_eq!(policies[0]["delays"][0], "10s");
-}
-
-#[tokio::test]
-async fn every_preset_previews_by_name_and_as_it_is_listed() {
-    let server = Server::start().await;
-    let list = server.get("/v1/policies").await;
-    for policy in list.body["data"].as_array().expect("a list") {
-        let name = policy["name"].as_str().expect("a name");
+    assert_eq!(list.list()[0]["delays"][0], "10s");
+    for (policy, name) in list.list().iter().zip(names) {
         let by_name = server.post("/v1/policies/preview", &format!(r#"{{"policy": "{name}", "tier": 1}}"#)).await;
         assert_eq!(by_name.status, StatusCode::OK, "{name}: {}", by_name.body);
         let mut written = policy.clone();
@@ -86,7 +78,7 @@ async fn a_policy_is_put_shown_listed_used_and_deleted_by_its_name() {
     assert_eq!((put.text("name"), put.text("owner"), &put.body["preset"]), ("payments", "tenant", &false.into()));
     assert_eq!(server.get("/v1/policies/payments").await.body, put.body);
     let list = server.get("/v1/policies").await;
-    assert_eq!(list.body["data"].as_array().and_then(|all| all.last()), Some(&put.body));
+    assert_eq!(list.list().last(), Some(&put.body));
     let preview = server.post("/v1/policies/preview", r#"{"policy": "payments"}"#).await;
     assert_eq!(preview.body["waits"].as_array().map(Vec::len), Some(6), "{}", preview.body);
 
@@ -144,17 +136,13 @@ async fn an_endpoint_without_a_policy_follows_its_tenant_s() {
 #[tokio::test]
 async fn presets_and_bad_policies_are_not_put() {
     let server = Server::start().await;
+    let negative = r#"{"multiplier": -1, "strategy": "exponential"}"#;
     for (method, path, body, problem) in [
         (Method::PUT, "/v1/policies/webhook", "{}", (409, "preset_read_only", "")),
         (Method::DELETE, "/v1/policies/gethook", "", (409, "preset_read_only", "")),
         (Method::PUT, "/v1/policies/a%20b", "{}", (400, "invalid_parameter", "")),
         (Method::PUT, "/v1/policies/mine", r#"{"bas": "1s"}"#, (400, "invalid_body", "/bas")),
-        (
-            Method::PUT,
-            "/v1/policies/mine",
-            r#"{"multiplier": -1, "strategy": "exponential"}"#,
-            (400, "invalid_body", "/multiplier"),
-        ),
+        (Method::PUT, "/v1/policies/mine", negative, (400, "invalid_body", "/multiplier")),
         (Method::PUT, "/v1/policies/mine", r#"{"delays": []}"#, (400, "invalid_body", "/delays")),
         (Method::PUT, "/v1/policies/preview", "{}", (405, "method_not_allowed", "")),
     ] {

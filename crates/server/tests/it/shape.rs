@@ -4,6 +4,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 
 use crate::fixture::Server;
+use crate::keys::PAYLOAD;
 
 #[tokio::test]
 async fn every_answer_has_a_unique_request_id() {
@@ -46,17 +47,11 @@ async fn parameters_are_known_or_refused_with_the_nearest() {
 #[tokio::test]
 async fn headers_that_do_not_apply_to_a_request_are_refused() {
     let server = Server::start().await;
-    let with = |name: &'static str, value: &'static str| {
-        Request::post("/v1/messages")
-            .header("content-type", "application/json")
-            .header(name, value)
-            .body(Full::from(r#"{"payload": 1}"#))
-            .expect("a request")
-    };
     let cancel = Request::post("/v1/messages/msg_0/cancel").header("idempotency-key", "a").body(Full::default());
     assert_eq!(server.send(cancel.expect("a request")).await.problem(), (400, "invalid_idempotency_key", ""));
-    assert_eq!(server.send(with("posthaste-tenant", "acme")).await.problem(), (404, "not_found", ""));
-    assert_eq!(server.send(with("posthaste-tenant", "default")).await.status, StatusCode::ACCEPTED);
+    let send = async |tenant: &str| server.call_as("", tenant, Method::POST, "/v1/messages", PAYLOAD).await;
+    assert_eq!(send("acme").await.problem(), (404, "not_found", ""));
+    assert_eq!(send("default").await.status, StatusCode::ACCEPTED);
 }
 
 #[tokio::test]
@@ -69,11 +64,8 @@ async fn a_body_not_declared_as_json_is_refused() {
     assert_eq!(server.send(post().body(body()).expect("a request")).await.problem(), (415, "not_json", ""));
     assert_eq!(server.send(declared("Application/JSON; charset=utf-8")).await.status, StatusCode::ACCEPTED);
     let empty = Request::post("/v1/messages/msg_0/cancel").body(Full::default()).expect("a request");
-    assert_eq!(
-        server.send(empty).await.problem(),
-        (404, "not_found", ""),
-        "a request without a body needs no content type"
-    );
+    let empty = server.send(empty).await;
+    assert_eq!(empty.problem(), (404, "not_found", ""), "a request without a body needs no content type");
 }
 
 #[tokio::test]

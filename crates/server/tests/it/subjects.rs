@@ -9,10 +9,10 @@ use posthaste_server::api::caller::Door;
 use posthaste_store::Store;
 use posthaste_store::sqlite::Sqlite;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
-use crate::fixture::{Answer, Server, delivery_of};
+use crate::fixture::{Answer, Server, accept, delivery_of};
 
 /// A subject with every character that must be encoded in a path.
 const ANN: &str = "ann/o'hara+1 @ höfe.example?#%";
@@ -38,20 +38,14 @@ fn nothing() -> Value {
 
 /// Sends a message about Ann whose receiver repeats the payload in its refusal; returns the message's id.
 async fn refused(server: &Server<Sqlite>) -> String {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    let endpoint = json!({ "url": url, "subject": ANN }).to_string();
-    assert_eq!(server.post("/v1/endpoints", &endpoint).await.status, StatusCode::CREATED);
+    let (receiver, _) = server.receiver(&format!(r#", "subject": "{ANN}""#)).await;
     let message = json!({ "payload": { "about": "a canary" }, "subject": ANN }).to_string();
-    let sent = server.post("/v1/messages", &message).await;
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let message = server.message(&message).await;
+    let (mut stream, _) = accept(&receiver).await;
     let answer = "HTTP/1.1 422 No\r\ncontent-length: 17\r\nconnection: close\r\n\r\nno such: a canary";
     stream.write_all(answer.as_bytes()).await.expect("the server reads it");
-    let path = format!("/v1/deliveries/{}", delivery_of(sent.text("id")));
-    server.until(&path, "dead").await;
-    sent.text("id").to_owned()
+    server.until(&format!("/v1/deliveries/{}", delivery_of(&message)), "dead").await;
+    message
 }
 
 #[tokio::test]
@@ -84,7 +78,7 @@ async fn a_subject_s_data_is_exported_until_it_is_erased() {
     assert_eq!(kinds(&export(&server, "bob").await), ["message", "complete"], "other subjects stay");
 
     let trail = server.get("/v1/audit").await;
-    let entries = trail.body["data"].as_array().expect("a list").iter();
+    let entries = trail.list().iter();
     let rows: Vec<&Value> = entries.clone().filter(|one| one["kind"] == "erased").map(|one| &one["row"]).collect();
     assert_eq!(rows, [&erased.body["audit_row"]]);
     assert_eq!(entries.filter(|one| one["kind"] == "exported").count(), 3);
@@ -94,14 +88,10 @@ async fn a_subject_s_data_is_exported_until_it_is_erased() {
 
 #[tokio::test]
 async fn an_erasure_counts_attempts_in_flight_and_removes_them_when_they_end() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::on_disk(Door::Open).await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    server.post("/v1/endpoints", &json!({ "url": url }).to_string()).await;
-    server.post("/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    assert!(stream.read(&mut request).await.expect("a request") > 0);
+    let (receiver, _) = server.receiver("").await;
+    server.message(r#"{"payload": 1, "subject": "ann"}"#).await;
+    let (mut stream, _) = accept(&receiver).await;
     let erased = erase(&server, "ann").await;
     let counts = (&erased.body["in_flight"], &erased.body["messages"], &erased.body["swept_at"]);
     assert_eq!(counts, (&json!(1), &json!(0), &Value::Null), "{}", erased.body);
@@ -116,31 +106,29 @@ async fn an_erasure_counts_attempts_in_flight_and_removes_them_when_they_end() {
 async fn subjects_are_separate_for_each_tenant_and_audited_with_the_key() {
     let server = Server::on_disk(Door::Locked).await;
     let operator = server.operator_key().await;
-    let call = async |key: &str, tenant: Option<&str>, method: Method, path: &str, body: &str| {
-        server.call_as(key, tenant.unwrap_or_default(), method, path, body).await
-    };
+    let call = async |key: &str, method, path: &str, body: &str| server.call_as(key, "", method, path, body).await;
     let mut keys = Vec::new();
     for uid in ["ours", "theirs"] {
-        call(&operator, None, Method::POST, "/v1/tenants", &json!({ "uid": uid }).to_string()).await;
+        call(&operator, Method::POST, "/v1/tenants", &json!({ "uid": uid }).to_string()).await;
         let scopes = r#"{"scopes": ["send", "privacy"]}"#;
-        let key = call(&operator, None, Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;
+        let key = call(&operator, Method::POST, &format!("/v1/tenants/{uid}/keys"), scopes).await;
         keys.push((key.text("key").to_owned(), key.text("id").to_owned()));
     }
     let [(ours, our_id), (theirs, _)] = &keys[..] else { panic!("two keys") };
-    call(theirs, None, Method::POST, "/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
+    call(theirs, Method::POST, "/v1/messages", r#"{"payload": 1, "subject": "ann"}"#).await;
     let path = "/v1/subjects/ann/export";
     for (method, path) in [(Method::GET, path), (Method::DELETE, "/v1/subjects/ann")] {
-        let refused = call(&operator, None, method, path, "").await;
+        let refused = call(&operator, method, path, "").await;
         assert_eq!(refused.problem(), (400, "tenant_required", ""), "an operator must name the tenant");
     }
-    assert_eq!(call(ours, None, Method::GET, path, "").await.lines(), [nothing()]);
-    let erased = call(ours, None, Method::DELETE, "/v1/subjects/ann", "").await;
+    assert_eq!(call(ours, Method::GET, path, "").await.lines(), [nothing()]);
+    let erased = call(ours, Method::DELETE, "/v1/subjects/ann", "").await;
     assert_eq!((&erased.body["messages"], &erased.body["in_flight"]), (&json!(0), &json!(0)), "{}", erased.body);
-    let held = call(&operator, Some("theirs"), Method::GET, path, "").await.lines();
+    let held = server.call_as(&operator, "theirs", Method::GET, path, "").await.lines();
     assert_eq!(kinds(&held), ["message", "complete"], "another tenant's subject of the same name stays");
 
     for kind in ["exported", "erased"] {
-        let trail = call(&operator, None, Method::GET, &format!("/v1/audit?kind={kind}&order=asc"), "").await;
+        let trail = call(&operator, Method::GET, &format!("/v1/audit?kind={kind}&order=asc"), "").await;
         let first = &trail.body["data"][0];
         assert_eq!((first["by"].as_str(), first["what"].as_str()), (Some(our_id.as_str()), Some("a subject")));
     }
@@ -166,7 +154,7 @@ async fn an_incomplete_export_lacks_the_last_line() {
     // More than the buffers between server and client hold.
     let message = json!({ "payload": "x".repeat(900_000), "subject": "ann" }).to_string();
     for _ in 0..20 {
-        assert_eq!(server.post("/v1/messages", &message).await.status, StatusCode::ACCEPTED);
+        server.message(&message).await;
     }
     let stream = TcpStream::connect(server.address).await.expect("the server listens");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");

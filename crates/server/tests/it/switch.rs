@@ -4,20 +4,18 @@ use std::task::{Context, Waker};
 
 use http::{Method, StatusCode};
 use posthaste_server::api::caller::Door;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::fixture::{Server, delivery_of};
+use crate::fixture::{Answer, Server, accept, answer};
 
 #[tokio::test]
 async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
     let server = Server::start().await;
-    let (receiver, _) = server.receiver().await;
+    let (receiver, _) = server.receiver("").await;
 
     let paused = server.post("/v1/pause", r#"{"scope": "all", "reason": "a look at the logs"}"#).await;
     assert_eq!((paused.status, paused.body["paused"].as_bool()), (StatusCode::OK, Some(true)));
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
+    let path = server.delivery(r#"{"payload": 1}"#).await;
     let shown = server.get(&path).await;
     assert_eq!((shown.text("state"), shown.body["waiting"]["why"].as_str()), ("queued", Some("paused")));
     let came = receiver.poll_accept(&mut Context::from_waker(Waker::noop()));
@@ -25,10 +23,7 @@ async fn a_pause_holds_what_comes_and_a_resume_sends_it() {
 
     let resumed = server.post("/v1/resume", r#"{"scope": "all"}"#).await;
     assert_eq!((resumed.status, resumed.body["paused"].as_bool()), (StatusCode::OK, Some(false)));
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    let bytes = stream.read(&mut request).await.expect("a request");
-    assert!(bytes > 0);
+    let _unanswered = accept(&receiver).await;
     assert_eq!(server.get(&path).await.text("state"), "dispatching");
 }
 
@@ -54,8 +49,7 @@ async fn a_paused_origin_holds_its_deliveries_and_shows_the_reason() {
     });
     assert_eq!((paused.status, &paused.body), (StatusCode::OK, &expected));
 
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let shown = server.get(&format!("/v1/messages/{}", message.text("id"))).await;
+    let shown = server.get(&format!("/v1/messages/{}", server.message(r#"{"payload": 1}"#).await)).await;
     for nth in 0..2 {
         let waiting = &shown.body["deliveries"][nth]["waiting"];
         assert_eq!((&waiting["why"], &waiting["until"]), (&"paused".into(), &until.into()), "{}", shown.body);
@@ -99,19 +93,13 @@ async fn pauses_are_listed_widest_first_with_their_api_key() {
     ] {
         assert_eq!(call(Method::POST, path, body).await.status, StatusCode::OK, "{path}");
     }
-    let mut seen = Vec::new();
-    let mut path = "/v1/pause?limit=2".to_owned();
-    loop {
-        let page = call(Method::GET, &path, "").await;
-        for pause in page.body["data"].as_array().expect("a list") {
-            assert!(pause["by"].as_str().expect("a key").starts_with("key_"), "{pause}");
-            seen.push((pause["scope"].as_str().expect("a word").to_owned(), pause["reason"].clone()));
-        }
-        let Some(next) = page.body["next_cursor"].as_str() else { break };
-        path = format!("/v1/pause?limit=2&cursor={next}");
+    let pauses = server.pages(&key, "/v1/pause?limit=2").await;
+    let expected = [("all", Some("fire")), ("tenant", None), ("endpoint", Some("a look"))];
+    assert_eq!(pauses.len(), expected.len());
+    for (pause, (scope, reason)) in pauses.iter().zip(expected) {
+        assert!(pause["by"].as_str().expect("a key").starts_with("key_"), "{pause}");
+        assert_eq!((pause["scope"].as_str(), pause["reason"].as_str()), (Some(scope), reason));
     }
-    let expected = [("all", "fire".into()), ("tenant", serde_json::Value::Null), ("endpoint", "a look".into())];
-    assert_eq!(seen, expected.map(|(scope, reason)| (scope.to_owned(), reason)));
     let ready = call(Method::GET, "/readyz", "").await;
     assert_eq!((&ready.body["paused_reason"], &ready.body["paused_tenants"]), (&"fire".into(), &1.into()));
 
@@ -124,6 +112,19 @@ async fn pauses_are_listed_widest_first_with_their_api_key() {
 }
 
 #[tokio::test]
+async fn a_tenant_can_be_paused_and_resumed() {
+    let server = Server::start().await;
+    server.endpoint("").await;
+    let paused = server.post("/v1/pause", r#"{"scope": "tenant", "id": "default", "reason": "overdue"}"#).await;
+    assert_eq!((paused.status, paused.text("scope")), (StatusCode::OK, "tenant"), "{}", paused.body);
+    let shown = server.get(&format!("/v1/messages/{}", server.message(r#"{"payload": 1}"#).await)).await;
+    assert_eq!(shown.body["deliveries"][0]["waiting"]["why"], "paused", "{}", shown.body);
+    let id = paused.text("id");
+    let resumed = server.post("/v1/resume", &format!(r#"{{"scope": "tenant", "id": "{id}"}}"#)).await;
+    assert_eq!(resumed.body["paused"], false, "{}", resumed.body);
+}
+
+#[tokio::test]
 async fn a_pause_with_bad_fields_is_refused() {
     let server = Server::start().await;
     let cases = [
@@ -133,6 +134,12 @@ async fn a_pause_with_bad_fields_is_refused() {
         (r#"{"scope": "all", "until": "2020-01-01T00:00:00Z"}"#, "/until"),
         (r#"{"scope": "all", "reason": "one\ntwo"}"#, "/reason"),
         (r#"{"scope": "all", "till": "2020-01-01T00:00:00Z"}"#, "/till"),
+        (r#"{"scope": "tenant"}"#, "/id"),
+        (r#"{"scope": "tenant", "id": "unknown"}"#, "/id"),
+        (r#"{"scope": "all", "id": "default"}"#, "/id"),
+        (r#"{"scope": "origin"}"#, "/id"),
+        (r#"{"scope": "origin", "id": "example.com"}"#, "/id"),
+        (r#"{"scope": "origin", "id": "https://example.com/hook"}"#, "/id"),
     ];
     for (body, pointer) in cases {
         assert_eq!(server.post("/v1/pause", body).await.problem(), (400, "invalid_body", pointer), "{body}");
@@ -145,10 +152,9 @@ async fn an_endpoint_can_be_paused_and_enabled() {
     let (held, free) = (server.endpoint("").await, server.endpoint("").await);
     let paused = server.post(&format!("/v1/endpoints/{held}/pause"), "").await;
     assert_eq!(paused.body, serde_json::json!({"id": held, "paused": true, "until": null, "reason": null}));
-    let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-    let path = format!("/v1/messages/{}", message.text("id"));
+    let path = format!("/v1/messages/{}", server.message(r#"{"payload": 1}"#).await);
     // The other endpoint is tried; its port has no listener.
-    let of = |shown: &crate::fixture::Answer, endpoint: &str| {
+    let of = |shown: &Answer, endpoint: &str| {
         let list = shown.body["deliveries"].as_array().expect("a list");
         list.iter().find(|one| one["endpoint"] == endpoint).cloned().expect("it is among them")
     };
@@ -173,15 +179,11 @@ async fn an_endpoint_can_be_paused_and_enabled() {
 
 #[tokio::test]
 async fn enabling_resumes_a_strict_lane_held_by_a_dead_delivery() {
-    let receiver = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let server = Server::start().await;
-    let url = format!("http://{}/", receiver.local_addr().expect("it listens"));
-    let body = format!(r#"{{"url": "{url}", "order": "strict", "on_dead": "hold"}}"#);
-    let endpoint = server.post("/v1/endpoints", &body).await.text("id").to_owned();
+    let (receiver, endpoint) = server.receiver(r#", "order": "strict", "on_dead": "hold""#).await;
     let mut paths = Vec::new();
     for _ in 0..2 {
-        let message = server.post("/v1/messages", r#"{"payload": 1}"#).await;
-        paths.push(format!("/v1/messages/{}", message.text("id")));
+        paths.push(format!("/v1/messages/{}", server.message(r#"{"payload": 1}"#).await));
     }
     answer(&receiver, "400 Bad Request").await;
     server.until(&paths[0], "failed").await;
@@ -194,15 +196,4 @@ async fn enabling_resumes_a_strict_lane_held_by_a_dead_delivery() {
     server.post(&format!("/v1/endpoints/{endpoint}/enable"), "").await;
     answer(&receiver, "204 No Content").await;
     server.until(&paths[1], "delivered").await;
-}
-
-/// Accepts one request and answers it with this status; returns the request.
-pub(crate) async fn answer(receiver: &TcpListener, status: &str) -> String {
-    let (mut stream, _) = receiver.accept().await.expect("the attempt comes");
-    let mut request = [0; 4_096];
-    let bytes = stream.read(&mut request).await.expect("a request");
-    assert!(bytes > 0);
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await.expect("the server reads it");
-    String::from_utf8_lossy(&request[..bytes]).into_owned()
 }

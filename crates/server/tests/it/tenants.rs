@@ -2,6 +2,7 @@
 
 use http::{Method, StatusCode};
 use posthaste_server::api::caller::Door;
+use serde_json::{Value, json};
 
 use crate::fixture::Server;
 use crate::keys::{Locked, PAYLOAD};
@@ -34,7 +35,7 @@ async fn tenants_are_made_changed_and_listed() {
         assert_eq!(answer.problem(), (400, "invalid_body", pointer), "{bad}");
     }
     let changed = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"uid": "acme-2", "quota": null}"#).await;
-    assert_eq!((changed.text("uid"), &changed.body["weight"]), ("acme-2", &serde_json::json!(2.5)));
+    assert_eq!((changed.text("uid"), &changed.body["weight"]), ("acme-2", &json!(2.5)));
     assert!(changed.body["quota"].is_null());
     assert_eq!(locked.operate(Method::GET, "/v1/tenants/acme", "").await.problem().0, 404);
     let shown = locked.operate(Method::GET, "/v1/tenants/acme-2", "").await;
@@ -45,7 +46,7 @@ async fn tenants_are_made_changed_and_listed() {
     let next = first.text("next_cursor");
     assert!(first.headers["link"].to_str().expect("a text").contains(next));
     let second = locked.operate(Method::GET, &format!("/v1/tenants?limit=1&cursor={next}"), "").await;
-    assert_eq!((&second.body["data"][0], &second.body["next_cursor"]), (&shown.body, &serde_json::Value::Null));
+    assert_eq!((&second.body["data"][0], &second.body["next_cursor"]), (&shown.body, &Value::Null));
     locked.server.stop().await.expect("it stops");
 }
 
@@ -77,7 +78,7 @@ async fn tenant_settings_are_kept_until_they_are_cleared() {
         "time_zone": "Europe/Berlin", "off_peak": {"from": "20:00", "to": "07:05"}, "region": "eu",
         "retention": {"payload": "2d", "history": "90d"}}"#;
     let made = locked.operate(Method::POST, "/v1/tenants", body).await;
-    let settings: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let settings: Value = serde_json::from_str(body).expect("JSON");
     for (field, value) in settings.as_object().expect("an object") {
         assert_eq!(&made.body[field], value, "{field}");
     }
@@ -88,7 +89,7 @@ async fn tenant_settings_are_kept_until_they_are_cleared() {
         assert!(without.body[field].is_null(), "{field}: {}", without.body);
     }
     let one = locked.operate(Method::PATCH, "/v1/tenants/acme", r#"{"quota": {"pending": 5}}"#).await;
-    assert_eq!(one.body["quota"], serde_json::json!({"per_second": null, "burst": null, "pending": 5}));
+    assert_eq!(one.body["quota"], json!({"per_second": null, "burst": null, "pending": 5}));
     for later in ["sla", "operational_endpoint"] {
         let refused = locked.operate(Method::PATCH, "/v1/tenants/acme", &format!(r#"{{"{later}": {{}}}}"#)).await;
         assert_eq!(refused.problem(), (400, "not_built_yet", format!("/{later}").as_str()));
@@ -127,10 +128,8 @@ async fn a_tenant_key_sees_its_tenant_and_changes_only_some_fields() {
     assert_eq!(locked.call(&reads, "", Method::GET, "/v1/tenants/sees", "").await.status, StatusCode::OK);
     let refused = locked.call(&reads, "", Method::PATCH, "/v1/tenants/sees", "{}").await;
     assert_eq!(refused.problem(), (403, "scope_missing", ""));
-    assert_eq!(
-        locked.call(&key, "", Method::DELETE, "/v1/tenants/acme", "").await.problem(),
-        (403, "scope_missing", "")
-    );
+    let refused = locked.call(&key, "", Method::DELETE, "/v1/tenants/acme", "").await;
+    assert_eq!(refused.problem(), (403, "scope_missing", ""));
     locked.server.stop().await.expect("it stops");
 }
 
@@ -154,10 +153,10 @@ async fn a_tenant_s_retention_is_checked_against_its_bounds() {
         assert_eq!(refused.problem().2, at, "{retention}: {}", refused.body);
     }
     for (retention, shown) in [
-        (r#"{"payload": "1h"}"#, serde_json::json!({"payload": "1h", "history": null})),
-        (r#"{"history": "400d"}"#, serde_json::json!({"payload": null, "history": "400d"})),
-        (r#"{"payload": "24h", "history": "1d"}"#, serde_json::json!({"payload": "1d", "history": "1d"})),
-        (r#"{}"#, serde_json::Value::Null),
+        (r#"{"payload": "1h"}"#, json!({"payload": "1h", "history": null})),
+        (r#"{"history": "400d"}"#, json!({"payload": null, "history": "400d"})),
+        (r#"{"payload": "24h", "history": "1d"}"#, json!({"payload": "1d", "history": "1d"})),
+        (r#"{}"#, Value::Null),
     ] {
         let body = format!(r#"{{"retention": {retention}}}"#);
         let changed = locked.operate(Method::PATCH, "/v1/tenants/acme", &body).await;

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use crate::fixture::{Answer, Server, delivery_of};
+use crate::fixture::{Answer, Server};
 
 /// A receiver that requires a client certificate of its own certificate authority.
 struct Strict {
@@ -77,7 +77,7 @@ async fn an_endpoint_with_its_own_ca_and_client_certificate_gets_messages() {
     let made = receiver.endpoint(&server, tls).await;
     assert_eq!(made.body["tls"], json!({ "ca": true, "client_cert": true }));
     assert!(!made.body.to_string().contains("PRIVATE KEY"), "{}", made.body);
-    let message = server.post("/v1/messages", r#"{"payload": {"n": 42}}"#).await;
+    let path = server.delivery(r#"{"payload": {"n": 42}}"#).await;
 
     let mut stream = receiver.accept().await.expect("both sides trust each other");
     let presented: Option<&[CertificateDer<'_>]> = stream.get_ref().1.peer_certificates();
@@ -87,7 +87,6 @@ async fn an_endpoint_with_its_own_ca_and_client_certificate_gets_messages() {
         assert!(stream.read_buf(&mut request).await.expect("a request") > 0);
     }
     stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("the server reads it");
-    let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
     server.until(&path, "delivered").await;
 }
 
@@ -101,9 +100,8 @@ async fn attempts_fail_without_client_certificate_or_trusted_ca() {
     ] {
         let endpoint = receiver.endpoint(&server, tls).await;
         let to = json!({ "payload": 1, "to": { "endpoints": [endpoint.text("id")] } });
-        let message = server.post("/v1/messages", &to.to_string()).await;
+        let path = server.delivery(&to.to_string()).await;
         assert!(receiver.accept().await.is_err(), "{case}");
-        let path = format!("/v1/deliveries/{}", delivery_of(message.text("id")));
         let shown = server.until(&path, "retry").await;
         assert_eq!(shown.text("cause"), cause, "{case}: {}", shown.body);
     }

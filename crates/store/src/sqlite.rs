@@ -40,6 +40,8 @@ mod erasure;
 mod erasures_file;
 mod excerpt;
 mod fault;
+#[cfg(test)]
+mod fixture;
 mod folder;
 mod follower;
 mod group;
@@ -69,6 +71,7 @@ mod settle;
 mod show;
 mod signed;
 mod spacing;
+mod statement;
 mod sweep;
 mod thread;
 mod token;

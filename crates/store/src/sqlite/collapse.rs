@@ -4,7 +4,9 @@
 use posthaste_core::{Delivery, LaneId, Timestamp};
 use rusqlite::Connection;
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery, delivery_columns, key};
+use super::column::{delivery, delivery_columns, key};
+use super::statement::prepare;
+use super::sweep::WriteOff;
 use super::{failed, show};
 use crate::StoreError;
 use crate::row::collapse::{CollapseKey, superseded};
@@ -19,27 +21,16 @@ pub(super) fn supersede(
     collapse: CollapseKey,
     at: Timestamp,
 ) -> Result<Vec<Delivery>, StoreError> {
-    let doing = failed("end superseded deliveries");
-    let mut sql = conn.prepare_cached(WAITING).map_err(&doing)?;
-    let mut rows = sql.query((key(lane.0), column(collapse))).map_err(&doing)?;
-    let mut waiting = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        waiting.push(delivery(row)?);
-    }
+    let doing = "end superseded deliveries";
+    let params = (key(lane.0), column(collapse));
+    let waiting = prepare(conn, doing, WAITING)?.read_all(params, delivery)?;
     let mut ended = Vec::new();
     for mut delivery in waiting {
         if show::cut_end(conn, &delivery)?.is_some() {
             continue;
         }
         delivery.state = superseded(&delivery, at);
-        conn.prepare_cached("DELETE FROM delivery WHERE id = ?1")
-            .and_then(|mut remove| remove.execute([key(delivery.id.0)]))
-            .map_err(&doing)?;
-        let mut outcome = conn.prepare_cached(super::settle::OUTCOME).map_err(&doing)?;
-        bind_delivery(&mut outcome, &delivery)
-            .and_then(|()| bind_attempt(&mut outcome, DELIVERY_COLUMNS + 1, None))
-            .and_then(|()| outcome.raw_execute())
-            .map_err(&doing)?;
+        WriteOff::prepare(conn).and_then(|mut write_off| write_off.end(&delivery)).map_err(failed(doing))?;
         ended.push(delivery);
     }
     Ok(ended)
@@ -56,10 +47,7 @@ mod tests {
 
     #[test]
     fn pending_deliveries_of_a_collapse_key_are_found_by_index() {
-        let conn = Connection::open_in_memory().expect("memory is there");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {WAITING}")).expect("the query is valid");
-        let steps: Vec<String> = sql.query_map((0, 0), |row| row.get(3)).and_then(Iterator::collect).expect("a plan");
-        assert_eq!(steps, ["SEARCH delivery USING INDEX delivery_collapse (lane=? AND collapse=?)"]);
+        let expected = "SEARCH delivery USING INDEX delivery_collapse (lane=? AND collapse=?)";
+        assert_eq!(crate::sqlite::fixture::plan(WAITING), expected);
     }
 }

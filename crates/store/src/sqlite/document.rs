@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{get, key, stored_key};
 use super::sealed::{self, SealedCall};
+use super::statement::prepare;
 use super::vault::Vault;
 use super::{Sqlite, derived, failed, idempotency};
 use crate::journal::{Entries, JournalEntry};
@@ -202,17 +203,8 @@ fn select(
     params: impl rusqlite::Params,
     limit: usize,
 ) -> Result<Vec<Document>, StoreError> {
-    let doing = failed("read documents");
-    let mut sql =
-        conn.prepare_cached(&format!("SELECT kind, id, tenant, at_ms, sealed FROM {which}")).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut documents = Vec::new();
-    while documents.len() < limit
-        && let Some(row) = rows.next().map_err(&doing)?
-    {
-        documents.extend(document(conn, vault, row)?);
-    }
-    Ok(documents)
+    let sql = format!("SELECT kind, id, tenant, at_ms, sealed FROM {which}");
+    prepare(conn, "read documents", &sql)?.read_some(params, limit, |row| document(conn, vault, row))
 }
 
 /// Opens a document's row; `None` when the key it is sealed under is destroyed.
@@ -229,15 +221,14 @@ fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Do
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Erasures;
     use crate::row::{Erase, ErasureTarget, FirstAnswer, KeyHash};
-    use crate::{Erasures, Outbox};
+    use crate::sqlite::fixture::{fresh, plan};
 
     #[tokio::test]
     async fn a_document_of_a_tenant_erased_before_its_commit_is_sealed_again_with_its_answer() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, session) = fresh().await;
         let (tenant, at, body) = (TenantId::from_raw(7), Timestamp::from_millis(1), Bytes::from_static(b"{}"));
-        let session = store.open(at).await.expect("a session").session;
         let (kind, id) = (DocumentKind::Policy, Key::from_raw(5));
         let document = Document { kind, id, tenant, name: Some("slow".to_owned()), at, body };
         let answer = FirstAnswer { status: 201, body: Bytes::from_static(b"it is filed") };
@@ -270,8 +261,7 @@ mod tests {
             (BY_ID, "SEARCH document USING PRIMARY KEY (kind=? AND id=?)"),
             (BY_NAME, "SEARCH document USING INDEX document_name (name=?)"),
         ] {
-            let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM {which}"));
-            assert_eq!(plan, expected);
+            assert_eq!(plan(&format!("SELECT sealed FROM {which}")), expected);
         }
     }
 }

@@ -16,8 +16,9 @@ use super::column::{
 };
 use super::request::{PutEndpoint, WriteRequest};
 use super::sealed::endpoint::{EndpointNames, NAME_BYTES, SealedEndpoint};
+use super::statement::prepare;
 use super::vault::{self, Vault};
-use super::{Sqlite, failed, sealed};
+use super::{Sqlite, sealed};
 use crate::journal;
 use crate::row::{
     AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
@@ -89,11 +90,8 @@ impl Directory for Sqlite {
         let vault = Arc::clone(&self.shared.vault);
         let read = move |conn: &Connection| {
             let hidden = sealed::endpoint::hide_uid(vault.lookups(), tenant, &uid);
-            let found: Option<(i64, Vec<u8>)> = conn
-                .prepare_cached(BY_UID)
-                .and_then(|mut sql| sql.query_row([hidden], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-                .map_err(failed("look for an endpoint by its uid"))?;
-            let Some((id, sealed)) = found else { return Ok(None) };
+            let found = prepare(conn, "look for an endpoint by its uid", BY_UID)?.columns([hidden])?;
+            let Some((id, sealed)): Option<(i64, Vec<u8>)> = found else { return Ok(None) };
             // Its tenant or subject may have been erased; such an endpoint counts as missing.
             Ok(if vault.is_there(conn, &sealed)? { Some(EndpointId(stored_key(id)?)) } else { None })
         };
@@ -244,19 +242,14 @@ pub(super) fn may_put(
         return Ok(EndpointPut::Stale);
     }
     let Some(uid) = uid else { return Ok(EndpointPut::Done) };
-    let doing = failed("look up an endpoint's uid");
-    let holder: Option<(i64, Vec<u8>)> = conn
-        .prepare_cached(BY_UID)
-        .and_then(|mut sql| sql.query_row([uid], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(&doing)?;
+    let doing = "look up an endpoint's uid";
+    let holder: Option<(i64, Vec<u8>)> = prepare(conn, doing, BY_UID)?.columns([uid])?;
     match holder {
         Some((id, sealed)) if id != key(endpoint.id.0) => {
             if vault::can_open(conn, &sealed)? {
                 return Ok(EndpointPut::UidTaken);
             }
-            conn.prepare_cached("UPDATE endpoint SET uid = NULL WHERE id = ?1")
-                .and_then(|mut sql| sql.execute([id]))
-                .map_err(&doing)?;
+            prepare(conn, doing, "UPDATE endpoint SET uid = NULL WHERE id = ?1")?.execute([id])?;
             Ok(EndpointPut::Done)
         }
         _ => Ok(EndpointPut::Done),
@@ -398,22 +391,11 @@ fn select(
     params: (i64, i64),
     limit: usize,
 ) -> Result<Vec<Endpoint>, StoreError> {
-    let doing = failed("read endpoints");
-    let mut sql = conn
-        .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version,
-               lane
-             FROM endpoint WHERE {which}"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut endpoints = Vec::new();
-    while endpoints.len() < limit
-        && let Some(row) = rows.next().map_err(&doing)?
-    {
-        endpoints.extend(endpoint(conn, vault, row)?);
-    }
-    Ok(endpoints)
+    let sql = format!(
+        "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version, lane
+         FROM endpoint WHERE {which}"
+    );
+    prepare(conn, "read endpoints", &sql)?.read_some(params, limit, |row| endpoint(conn, vault, row))
 }
 
 /// Opens an endpoint's row; `None` when the key it is sealed under is destroyed.

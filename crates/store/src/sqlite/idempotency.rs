@@ -11,6 +11,7 @@ use rusqlite::{Connection, Row};
 use super::column::key;
 use super::failed;
 use super::sealed::{self, SealedCall};
+use super::statement::prepare;
 use super::vault::{self, Vault};
 use crate::StoreError;
 use crate::row::idempotency::{EarlierCall, FirstAnswer, Idempotency, KeyHash, UtcDay};
@@ -76,28 +77,21 @@ pub(super) fn erased(
     (day, behind): Behind,
     limit: u32,
 ) -> Result<Looked, StoreError> {
-    let doing = failed("look for erased answers");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT key, answer FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key > ?3 ORDER BY key LIMIT ?4",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query((day, key(tenant.0), behind, limit)).map_err(&doing)?;
-    let (mut found, mut looked, mut last) = (Vec::new(), 0, behind);
-    while let Some(row) = rows.next().map_err(&doing)? {
-        (looked, last) = (looked + 1, row.get(0).map_err(&doing)?);
-        let sealed: Vec<u8> = row.get(1).map_err(&doing)?;
-        if !vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(&doing)? {
-            found.push((UtcDay(day), KeyHash(last)));
-        }
-    }
-    if looked == limit {
+    let doing = "look for erased answers";
+    let sql = "SELECT key, answer FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key > ?3 ORDER BY key LIMIT ?4";
+    let looked = prepare(conn, doing, sql)?.read_all((day, key(tenant.0), behind, limit), |row| {
+        let (hash, sealed): (_, Vec<u8>) = row.try_into().map_err(failed(doing))?;
+        Ok((hash, vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(failed(doing))?))
+    })?;
+    let last = looked.last().map_or(behind, |(hash, _)| *hash);
+    let is_full = looked.len() == limit as usize;
+    let erased = looked.into_iter().filter(|(_, is_there)| !is_there);
+    let found = erased.map(|(hash, _)| (UtcDay(day), KeyHash(hash))).collect();
+    if is_full {
         return Ok((found, Some((day, last))));
     }
-    let next: Option<i64> = conn
-        .prepare_cached("SELECT min(day) FROM idempotency WHERE day > ?1")
-        .and_then(|mut sql| sql.query_row([day], |row| row.get(0)))
-        .map_err(&doing)?;
+    let sql = "SELECT min(day) FROM idempotency WHERE day > ?1";
+    let next: Option<i64> = prepare(conn, doing, sql)?.value([day])?;
     Ok((found, next.map(|day| (day, [0; 16]))))
 }
 
@@ -125,14 +119,9 @@ fn stored(row: &Row<'_>, tenant: TenantId, key: KeyHash) -> rusqlite::Result<Ide
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::fixture::{database, plan};
 
     const DAY_MS: i64 = 86_400_000;
-
-    fn database() -> Connection {
-        let conn = Connection::open_in_memory().expect("memory is there");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        conn
-    }
 
     fn call(day: i64, n: u8) -> Idempotency {
         Idempotency {
@@ -160,9 +149,7 @@ mod tests {
 
     #[test]
     fn deleting_old_keys_walks_the_primary_key_from_its_beginning() {
-        let conn = database();
-        let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {FORGET}")).expect("the query is valid");
-        let steps: Vec<String> = sql.query_map((0, 0), |row| row.get(3)).and_then(Iterator::collect).expect("a plan");
-        assert!(steps.iter().all(|step| !step.starts_with("SCAN idempotency")), "{steps:?}");
+        let plan = plan(FORGET);
+        assert!(!plan.split("; ").any(|step| step.starts_with("SCAN idempotency")), "{plan}");
     }
 }

@@ -15,6 +15,7 @@ use super::column::{
     stored_micros, stored_tier, tier_number,
 };
 use super::request::WriteRequest;
+use super::statement::prepare;
 use super::vault::Vault;
 use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
 use crate::journal::{Entries, JournalEntry};
@@ -224,7 +225,6 @@ fn begin(
 }
 
 fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, StoreError> {
-    let doing = failed("begin a replay");
     let mut job = replay.job(dead_letter::last(conn)?)?;
     match &replay.what {
         ReplayWhat::Found(filter) => {
@@ -232,14 +232,14 @@ fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, St
             job.total = Some(NewReplay::counted(&page));
         }
         ReplayWhat::Listed(ids) => {
-            let mut sql = conn.prepare_cached("INSERT INTO replay_listed VALUES (?1, ?2, ?3)").map_err(&doing)?;
+            let mut sql = prepare(conn, "begin a replay", "INSERT INTO replay_listed VALUES (?1, ?2, ?3)")?;
             for (place, id) in (1_i64..).zip(ids) {
-                sql.execute((key(job.id.0), place, key(id.0))).map_err(&doing)?;
+                sql.execute((key(job.id.0), place, key(id.0)))?;
             }
         }
         ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
     }
-    put(conn, &job).map_err(&doing)?;
+    put(conn, &job).map_err(failed("begin a replay"))?;
     Ok(job)
 }
 
@@ -279,9 +279,8 @@ pub(super) fn list(
 pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<DeliveryJob>, StoreError> {
     let job = one(conn, id)?.filter(|job| job.state.may_become(next));
     if job.is_some() {
-        conn.prepare_cached("UPDATE job SET state = ?2 WHERE id = ?1")
-            .and_then(|mut sql| sql.execute((key(id.0), job_state_number(next))))
-            .map_err(failed("change a job"))?;
+        let mut sql = prepare(conn, "change a job", "UPDATE job SET state = ?2 WHERE id = ?1")?;
+        sql.execute((key(id.0), job_state_number(next)))?;
     }
     Ok(job)
 }
@@ -410,13 +409,8 @@ fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Deliv
 }
 
 fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<DeliveryJob>, StoreError> {
-    let doing = failed("read jobs");
-    let mut sql = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM job WHERE {which}")).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut jobs = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        jobs.push(stored(row)?);
-    }
+    let sql = format!("SELECT {COLUMNS} FROM job WHERE {which}");
+    let mut jobs = prepare(conn, "read jobs", &sql)?.read_all(params, stored)?;
     for job in &mut jobs {
         job.skipped = skipped(conn, job.id)?;
     }
@@ -425,11 +419,10 @@ fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Deliv
 
 /// How many items a job passed over, by reason.
 fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
-    let doing = failed("read what a job passed over");
-    let mut sql = conn.prepare_cached("SELECT why, count FROM job_skip WHERE job = ?1").map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+    let mut sql = prepare(conn, "read what a job passed over", "SELECT why, count FROM job_skip WHERE job = ?1")?;
+    let mut rows = sql.query([key(id.0)])?;
     let mut skips = Skips::default();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         skips.add(stored_skip(get(row, 0)?)?, get::<i64>(row, 1)?.unsigned_abs());
     }
     Ok(skips)
@@ -514,7 +507,7 @@ fn stored_skip(number: i64) -> Result<Skip, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn jobs_are_listed_by_an_index() {

@@ -123,7 +123,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::sqlite::{Bounds, Sqlite, page};
+    use crate::sqlite::{Bounds, Sqlite, fixture, page};
     use crate::{Accepted, Message, NewDelivery, Outbox, Session};
 
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -134,11 +134,7 @@ mod tests {
     }
 
     async fn open(folder: &TempDir) -> (Sqlite, Session) {
-        let bounds = Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() };
-        let store = Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds)
-            .expect("the folder opens");
-        let session = store.open(NOW).await.expect("a session begins").session;
-        (store, session)
+        fixture::open(folder, Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() }).await
     }
 
     /// Accepts one row for each of these numbers, with one commit.

@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use crate::row::{Erase, ErasureTarget, Idempotency, Message, Session};
     use crate::sqlite::accept::AcceptResult;
+    use crate::sqlite::fixture::fresh;
     use crate::sqlite::request::WriteRequest;
     use crate::{Erasures, Outbox};
 
@@ -166,9 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_erased_answer_leaves_only_its_own_message_unanswered() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open(NOW).await.expect("a session").session;
+        let (_folder, store, session) = fresh().await;
         let first = vec![message(session, 1, "ann", Some(1)), message(session, 2, "bob", Some(2))];
         _ = store.accept(session, first).await.expect("it accepts");
 
@@ -202,8 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn acceptances_are_reported_after_the_readers_have_stopped() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, _) = fresh().await;
         store.close().await;
         let found = vec![Acceptance::Fresh, Acceptance::Replayed(answer()), Acceptance::KeyReused];
         let keyed = vec![None, Some((TENANT, KeyHash([1; 16]))), Some((TENANT, KeyHash([2; 16])))];

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
-use super::column::{get, read_all};
+use super::column::get;
+use super::statement::prepare;
 use super::vault::Vault;
-use super::{Sqlite, failed, journal};
+use super::{Sqlite, journal};
 use crate::journal::JournalRow;
 use crate::row::Session;
 use crate::{Checkpoints, Signed, StoreError};
@@ -68,27 +69,19 @@ fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, Store
         }
         Some(_) => {}
     }
-    conn.prepare_cached("INSERT INTO checkpoint (row, line) VALUES (?1, ?2) ON CONFLICT (row) DO NOTHING")
-        .and_then(|mut sql| sql.execute((signed.row.cast_signed(), &signed.line)))
-        .map_err(failed("keep a checkpoint"))?;
+    let sql = "INSERT INTO checkpoint (row, line) VALUES (?1, ?2) ON CONFLICT (row) DO NOTHING";
+    prepare(conn, "keep a checkpoint", sql)?.execute((signed.row.cast_signed(), &signed.line))?;
     Ok(true)
 }
 
 pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
-    conn.prepare_cached("SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1")
-        .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
-        .map_err(failed("read the last checkpoint"))?
-        .transpose()
+    let sql = "SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1";
+    prepare(conn, "read the last checkpoint", sql)?.read([], stored)
 }
 
 fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
-    read_all(
-        conn,
-        "read checkpoints",
-        "SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2",
-        (i64::try_from(after).unwrap_or(i64::MAX), limit),
-        stored,
-    )
+    let sql = "SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2";
+    prepare(conn, "read checkpoints", sql)?.read_all((i64::try_from(after).unwrap_or(i64::MAX), limit), stored)
 }
 
 fn stored(row: &Row<'_>) -> Result<Signed, StoreError> {

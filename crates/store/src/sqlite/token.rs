@@ -15,7 +15,8 @@ use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Sc
 use rusqlite::Connection;
 
 use super::column::{cause_number, compact_number, key, micros, split, tier_number};
-use super::{Shared, failed};
+use super::statement::prepare;
+use super::Shared;
 use crate::StoreError;
 use crate::row::{Settled, Settlement, Token};
 
@@ -168,15 +169,13 @@ impl Check<'_> {
 }
 
 fn has_ended(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError> {
-    conn.prepare_cached("SELECT 1 FROM outcome WHERE id = ?1")
-        .and_then(|mut sql| sql.exists([key(delivery.id.0)]))
-        .map_err(failed("look for the end of a delivery"))
+    let sql = "SELECT 1 FROM outcome WHERE id = ?1";
+    prepare(conn, "look for the end of a delivery", sql)?.exists([key(delivery.id.0)])
 }
 
 /// Whether the history has a later attempt than the row counts. It may have fewer attempts than the row, since
 /// retention deletes the oldest.
 fn has_moved_on(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError> {
-    conn.prepare_cached("SELECT 1 FROM attempt WHERE delivery = ?1 AND late = 0 AND number > ?2")
-        .and_then(|mut sql| sql.exists((key(delivery.id.0), delivery.attempts)))
-        .map_err(failed("look for the attempts of a delivery"))
+    let sql = "SELECT 1 FROM attempt WHERE delivery = ?1 AND late = 0 AND number > ?2";
+    prepare(conn, "look for the attempts of a delivery", sql)?.exists((key(delivery.id.0), delivery.attempts))
 }

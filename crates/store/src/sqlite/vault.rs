@@ -30,6 +30,7 @@ use super::column::{key, stored_key};
 use super::failed;
 use super::folder::Folder;
 use super::rotation::{self, InUse, Side};
+use super::statement::prepare;
 use crate::StoreError;
 pub(super) use unwritten::UnwrittenKey;
 
@@ -423,32 +424,25 @@ const COLUMNS: &str = "id, tenant, subject, coalesce(wrapped,
 
 fn stored(conn: &Connection, tenant: TenantId, subject: Option<&Digest>) -> Result<Option<StoredKey>, StoreError> {
     let subject = subject.map_or(&[][..], |hidden| hidden);
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE tenant = ?1 AND subject = ?2"))
-        .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| Ok(read_key(row))).optional())
-        .map_err(failed("read a key"))?
-        .transpose()
+    let sql = format!("SELECT {COLUMNS} FROM data_key WHERE tenant = ?1 AND subject = ?2");
+    prepare(conn, "read a key", &sql)?.read((key(tenant.0), subject), read_key)
 }
 
 fn stored_by_id(conn: &Connection, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE id = ?1"))
-        .and_then(|mut sql| sql.query_row([id.0], |row| Ok(read_key(row))).optional())
-        .map_err(failed("read a key"))?
-        .transpose()
+    prepare(conn, "read a key", &format!("SELECT {COLUMNS} FROM data_key WHERE id = ?1"))?.read([id.0], read_key)
 }
 
 fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
-    let doing = failed("read a key");
-    let subject: Vec<u8> = row.get(2).map_err(&doing)?;
-    let subject = match subject.len() {
-        0 => None,
-        _ => Some(subject.try_into().map_err(|_| damaged("the subject of a key"))?),
-    };
-    Ok(StoredKey {
-        id: KeyId(row.get(0).map_err(&doing)?),
-        tenant: TenantId(stored_key(row.get(1).map_err(&doing)?)?),
-        subject,
-        wrapped: row.get(3).map_err(&doing)?,
-    })
+    let (id, tenant, subject, wrapped): (_, _, Vec<u8>, _) = row.try_into().map_err(failed("read a key"))?;
+    Ok(StoredKey { id: KeyId(id), tenant: TenantId(stored_key(tenant)?), subject: stored_subject(subject)?, wrapped })
+}
+
+/// The keyed hash of a subject in the row of its key; `None` for the key of a tenant.
+pub(super) fn stored_subject(column: Vec<u8>) -> Result<Option<Digest>, StoreError> {
+    if column.is_empty() {
+        return Ok(None);
+    }
+    column.try_into().map(Some).map_err(|_| damaged("the subject of a key"))
 }
 
 fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {

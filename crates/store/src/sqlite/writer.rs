@@ -265,17 +265,14 @@ mod tests {
     use posthaste_core::Timestamp;
 
     use super::*;
-    use crate::Outbox;
     use crate::journal::Entries;
-    use crate::sqlite::Sqlite;
+    use crate::sqlite::fixture::fresh;
     use crate::sqlite::request::Asker;
     use crate::sqlite::work::WorkCall;
 
     #[tokio::test]
     async fn work_of_a_caller_that_hung_up_is_not_begun() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open(Timestamp::default()).await.expect("a session").session;
+        let (_folder, store, session) = fresh().await;
         for (by, done) in [(Asker::Caller, 0), (Asker::Within, 1)] {
             let count = Arc::new(AtomicUsize::new(0));
             let (reply, answer) = oneshot::channel();
@@ -291,8 +288,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_while_the_writer_stops_get_an_error() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, _) = fresh().await;
         let requests = &store.writer.requests;
         let place = requests.reserve().await.expect("a place");
         requests.send(WriteRequest::Stop).await.expect("a place");

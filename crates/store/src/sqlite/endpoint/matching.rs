@@ -155,7 +155,7 @@ fn merged<K>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn subjects_and_tags_are_found_by_their_indexes() {

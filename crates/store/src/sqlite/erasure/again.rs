@@ -12,8 +12,9 @@ use crate::journal::Entries;
 use crate::row::Session;
 use crate::sqlite::column::{get, stored_key};
 use crate::sqlite::erasures_file::ErasureLine;
+use crate::sqlite::Sqlite;
+use crate::sqlite::statement::prepare;
 use crate::sqlite::vault::{self, Vault};
-use crate::sqlite::{Sqlite, failed};
 use crate::{Erasures, StoreError};
 
 /// How long another program's read may delay the end of an erasure; after that, the next start of the server finishes
@@ -93,27 +94,20 @@ fn apply(
 
 /// Whether the data had this erasure already: it is recorded, or retention has deleted everything of its time.
 fn is_known(conn: &Connection, line: &ErasureLine) -> Result<bool, StoreError> {
-    conn.prepare_cached(
-        "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
-         UNION ALL
-         SELECT 1 FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT 1) WHERE number > 1 AND at_ms > ?2",
-    )
-    .and_then(|mut sql| sql.exists((line.hidden, line.at.as_millis())))
-    .map_err(failed("check whether an erasure is known"))
+    let sql = "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
+       UNION ALL
+       SELECT 1 FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT 1) WHERE number > 1 AND at_ms > ?2";
+    prepare(conn, "check whether an erasure is known", sql)?.exists((line.hidden, line.at.as_millis()))
 }
 
 /// The tenant or subject with this keyed hash, among those that have a key.
 fn whom(conn: &Connection, vault: &Vault, wanted: &Digest) -> Result<Option<(TenantId, Option<Digest>)>, StoreError> {
-    let doing = failed("find the subject of an erasure");
-    let mut sql = conn.prepare_cached("SELECT tenant, subject FROM data_key WHERE tenant >= 0").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let sql = "SELECT tenant, subject FROM data_key WHERE tenant >= 0";
+    let mut sql = prepare(conn, "find the subject of an erasure", sql)?;
+    let mut rows = sql.query([])?;
+    while let Some(row) = rows.next()? {
         let tenant = TenantId(stored_key(get(row, 0)?)?);
-        let subject: Vec<u8> = get(row, 1)?;
-        let subject: Option<Digest> = match subject.len() {
-            0 => None,
-            _ => Some(subject.try_into().map_err(|_| vault::damaged("the subject of a key"))?),
-        };
+        let subject = vault::stored_subject(get(row, 1)?)?;
         if hidden(vault, tenant, subject.as_ref()) == *wanted {
             return Ok(Some((tenant, subject)));
         }

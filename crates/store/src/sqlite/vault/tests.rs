@@ -14,6 +14,7 @@ use crate::row::{
 };
 use crate::sqlite::Sqlite;
 use crate::sqlite::accept::AcceptResult;
+use crate::sqlite::fixture::fresh;
 use crate::sqlite::request::WriteRequest;
 use crate::{Archive, Erasures, Outbox, Register};
 
@@ -64,9 +65,7 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
 
 #[tokio::test]
 async fn a_batch_of_a_new_tenant_is_sealed_under_keys_made_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let batch: Vec<Accepted> = (1..=100).map(|number| message(session, number, Some("user-42"))).collect();
     let accepted = store.accept(session, batch).await.expect("it accepts");
     assert_eq!(accepted, vec![Acceptance::Fresh; 100]);
@@ -81,9 +80,7 @@ async fn a_batch_of_a_new_tenant_is_sealed_under_keys_made_once() {
 
 #[tokio::test]
 async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (_folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
     let answer = FirstAnswer { status: 202, body: Bytes::from_static(b"it is promised") };
     let keyed = |number| {
@@ -130,9 +127,7 @@ fn connection(folder: &TempDir) -> Connection {
 
 #[tokio::test]
 async fn a_new_subject_gets_its_key_however_many_keys_are_unwritten() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let make = |tenant| vault.find_or_make(&conn, vault.view(), tenant, None).expect("it is made");
@@ -146,9 +141,7 @@ async fn a_new_subject_gets_its_key_however_many_keys_are_unwritten() {
 
 #[tokio::test]
 async fn unwritten_keys_are_dropped_unless_they_are_held() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let subject = vault.subject(TENANT, "user-42");
     let make = |tenant, subject| vault.find_or_make(&conn, vault.view(), tenant, subject).expect("it is made");
@@ -165,9 +158,7 @@ async fn unwritten_keys_are_dropped_unless_they_are_held() {
 
 #[tokio::test]
 async fn keys_written_with_documents_count_as_written() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     for number in 1..=50 {
         let (kind, tenant) = (DocumentKind::Tenant, TenantId::from_raw(number));
         let (at, body) = (NOW, Bytes::from_static(b"{}"));
@@ -181,9 +172,7 @@ async fn keys_written_with_documents_count_as_written() {
 
 #[tokio::test]
 async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
@@ -206,9 +195,7 @@ async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
 
 #[tokio::test]
 async fn a_snapshot_that_misses_a_key_cannot_make_a_second_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
     let snapshot = conn.unchecked_transaction().expect("a read begins");

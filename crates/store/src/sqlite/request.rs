@@ -151,6 +151,18 @@ impl SmallChange {
             }
         }
     }
+
+    /// What an error says was being done.
+    pub(super) fn doing(&self) -> &'static str {
+        match self {
+            Self::Spill(_) => "spill deliveries",
+            Self::Uncut(..) => "remove a cut",
+            Self::Pause(..) => "record a pause",
+            Self::Resume(..) => "end a pause",
+            Self::Reset(..) => "record a breaker's reset",
+            Self::Remember(_) => "store the breakers",
+        }
+    }
 }
 
 impl WriteRequest {
@@ -218,31 +230,6 @@ impl WriteRequest {
             Self::Work { by: Asker::Caller, work, .. } => work.is_abandoned(),
             Self::PutEndpoint { reply, .. } => reply.is_closed(),
             _ => false,
-        }
-    }
-
-    pub(super) fn doing(&self) -> &'static str {
-        match self {
-            Self::Open { .. } => "begin a session",
-            Self::Accept { .. } => "accept messages",
-            Self::Settle { .. } => "settle deliveries",
-            Self::Cut { .. } => "put a cut in force",
-            Self::Change { change, .. } => match change {
-                SmallChange::Spill(_) => "spill deliveries",
-                SmallChange::Uncut(..) => "remove a cut",
-                SmallChange::Pause(..) => "record a pause",
-                SmallChange::Resume(..) => "end a pause",
-                SmallChange::Reset(..) => "record a breaker's reset",
-                SmallChange::Remember(_) => "store the breakers",
-            },
-            Self::PutEndpoint { .. } => "put an endpoint",
-            Self::Spread { .. } => "make a chunk of deliveries",
-            Self::Work { .. } => "do the store's own work",
-            Self::Follow { .. } => "follow the journal",
-            Self::CatchUp(_) => "catch up with the journal",
-            Self::EmptyLog(_) => "empty the log",
-            Self::Wake => "wake up",
-            Self::Stop => "stop",
         }
     }
 }

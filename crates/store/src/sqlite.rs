@@ -126,7 +126,6 @@ pub struct Sqlite {
     writer: Writer,
     shared: Arc<Shared>,
     own: Own,
-    path: PathBuf,
     folder: Mutex<Option<Folder>>,
 }
 
@@ -227,7 +226,6 @@ impl Sqlite {
             writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
             own,
-            path: path.to_owned(),
             folder: Mutex::new(Some(folder)),
         })
     }
@@ -244,7 +242,7 @@ impl Sqlite {
 
     /// The key of the hashes by which names are looked up; created with the store and never changed.
     pub fn lookups(&self) -> LookupKey {
-        self.shared.vault.lookups().clone()
+        self.shared.vault.lookups.clone()
     }
 
     pub fn api_keys(&self) -> ApiKeyHasher {
@@ -300,6 +298,15 @@ impl Sqlite {
         let (reply, done) = oneshot::channel();
         self.writer.send(WriteRequest::CatchUp(reply)).await?;
         done.await.map_err(|_| StoreError::Stopped)
+    }
+
+    /// Runs `read` on a reader thread, with the keys that open what it reads.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection, &Vault) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| read(conn, &vault)).await
     }
 
     async fn change(&self, session: Session, change: SmallChange) -> Result<(), StoreError> {
@@ -408,7 +415,7 @@ impl Outbox for Sqlite {
         }
         let settled = Vec::with_capacity(settlements.len());
         let entries = crate::journal::settle_entries(&settlements);
-        let macs = token::macs_of_settle(self.shared.vault.row_macs(), &settlements);
+        let macs = token::macs_of_settle(&self.shared.vault.row_macs, &settlements);
         let suspects = token::suspects(&settlements);
         let settle = |reply| WriteRequest::Settle { session, settlements, entries, macs, settled, reply };
         let settled = self.writer.ask(settle).await?;
@@ -429,8 +436,7 @@ impl Outbox for Sqlite {
         let (mut found, missing) = self.shared.cache.by_lanes(&lanes);
         if !missing.is_empty() {
             let read_at = self.shared.cache.changes();
-            let vault = Arc::clone(&self.shared.vault);
-            let read = self.readers.read(move |conn| endpoint::read_lanes(conn, &vault, &missing)).await?;
+            let read = self.read(move |conn, vault| endpoint::read_lanes(conn, vault, &missing)).await?;
             found.extend(self.shared.cache.keep(read_at, read));
         }
         let found: HashMap<LaneId, Arc<LaneSettings>> =

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, State, TenantId, Timestamp};
 use rusqlite::{CachedStatement, Connection, Row, Statement};
 
-use super::column::{
-    cause_number, get, key, number, optional, stored_cause, stored_key, stored_tier, tier_number,
-};
+use super::column::{cause_number, get, key, number, optional, stored_cause, stored_key, stored_tier, tier_number};
 use super::list::EventType;
 use super::statement::prepare;
 use super::vault::Vault;
@@ -34,24 +32,19 @@ impl DeadLetters for Sqlite {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<DeadLetterPage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers
-            .read(move |conn| {
-                let mut page = found(conn, &vault, &filter, order, after, limit)?;
-                page.letters
-                    .iter_mut()
-                    .try_for_each(|letter| open(conn, &vault, letter.tenant, &mut letter.event_type))?;
-                Ok(page)
-            })
-            .await
+        self.read(move |conn, vault| {
+            let mut page = found(conn, vault, &filter, order, after, limit)?;
+            page.letters.iter_mut().try_for_each(|letter| open(conn, vault, letter.tenant, &mut letter.event_type))?;
+            Ok(page)
+        })
+        .await
     }
 
     async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<BoundedCount, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            found(conn, &vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| {
+            found(conn, vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
+        })
+        .await
     }
 
     async fn purge_dead_letters(

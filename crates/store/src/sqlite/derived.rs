@@ -241,9 +241,8 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, St
 pub(super) fn pending(conn: &Connection) -> Result<PendingCounts, StoreError> {
     let Followed { followed: at, following } = followed(conn)?;
     let sql = "SELECT counted, pending, upto FROM depth";
-    let counts = prepare(conn, "count pending deliveries", sql)?.read_all([], |row| {
-        Ok((stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned())))
-    })?;
+    let counts = prepare(conn, "count pending deliveries", sql)?
+        .read_all([], |row| Ok((stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned()))))?;
     let counts: BTreeMap<Depth, (i64, u64)> = counts.into_iter().collect();
     let rest = tail(conn, at, Only::Depth)?;
     let ahead = following.map(|end| Ok::<_, StoreError>((end, tail(conn, end, Only::Depth)?))).transpose()?;

@@ -71,12 +71,8 @@ impl Register for Sqlite {
     }
 
     async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let found = select(conn, &vault, BY_ID, (document_number(kind), key(id)), 1)?;
-            Ok(found.into_iter().next())
-        };
-        self.readers.read(read).await
+        let id = (document_number(kind), key(id));
+        Ok(self.read(move |conn, vault| select(conn, vault, BY_ID, id, 1)).await?.pop())
     }
 
     async fn document_named(
@@ -85,13 +81,8 @@ impl Register for Sqlite {
         tenant: TenantId,
         name: String,
     ) -> Result<Option<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let hidden = hide(&vault, kind, tenant, &name);
-            let found = select(conn, &vault, BY_NAME, (hidden,), 1)?;
-            Ok(found.into_iter().next())
-        };
-        self.readers.read(read).await
+        let hidden = hide(&self.shared.vault, kind, tenant, &name);
+        Ok(self.read(move |conn, vault| select(conn, vault, BY_NAME, (hidden,), 1)).await?.pop())
     }
 
     async fn documents(
@@ -102,17 +93,16 @@ impl Register for Sqlite {
         after: Option<Key>,
         limit: u32,
     ) -> Result<Vec<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
         let (kind, from) = (document_number(kind), derived::beyond(order, after.map(key)));
         let limit = limit as usize;
         let newest_first = order == ListOrder::NewestFirst;
-        let read = move |conn: &Connection| match tenant {
-            None if newest_first => select(conn, &vault, NEWEST_OF_KIND, (kind, from), limit),
-            None => select(conn, &vault, OF_KIND, (kind, from), limit),
-            Some(tenant) if newest_first => select(conn, &vault, NEWEST_OF_TENANT, (kind, from, key(tenant.0)), limit),
-            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, from, key(tenant.0)), limit),
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| match tenant {
+            None if newest_first => select(conn, vault, NEWEST_OF_KIND, (kind, from), limit),
+            None => select(conn, vault, OF_KIND, (kind, from), limit),
+            Some(tenant) if newest_first => select(conn, vault, NEWEST_OF_TENANT, (kind, from, key(tenant.0)), limit),
+            Some(tenant) => select(conn, vault, OF_TENANT, (kind, from, key(tenant.0)), limit),
+        })
+        .await
     }
 }
 
@@ -131,7 +121,7 @@ fn hide(vault: &Vault, kind: DocumentKind, tenant: TenantId, name: &str) -> Hidd
         DocumentKind::ApiKey => "API key",
         DocumentKind::Policy => "policy's name",
     };
-    vault.lookups().hash(of, kind.namespace(tenant).raw(), name.as_bytes())
+    vault.lookups.hash(of, kind.namespace(tenant).raw(), name.as_bytes())
 }
 
 fn file(

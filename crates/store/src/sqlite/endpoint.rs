@@ -70,8 +70,7 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = self.readers.read(move |conn| read(conn, &vault, &[id])).await?;
+        let read = self.read(move |conn, vault| read(conn, vault, &[id])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
@@ -81,21 +80,19 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = self.readers.read(move |conn| read_lanes(conn, &vault, &[lane])).await?;
+        let read = self.read(move |conn, vault| read_lanes(conn, vault, &[lane])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let hidden = sealed::endpoint::hide_uid(vault.lookups(), tenant, &uid);
+        let hidden = sealed::endpoint::hide_uid(&self.shared.vault.lookups, tenant, &uid);
+        self.read(move |conn, vault| {
             let found = prepare(conn, "look for an endpoint by its uid", BY_UID)?.columns([hidden])?;
             let Some((id, sealed)): Option<(i64, Vec<u8>)> = found else { return Ok(None) };
             // Its tenant or subject may have been erased; such an endpoint counts as missing.
             Ok(if vault.is_there(conn, &sealed)? { Some(EndpointId(stored_key(id)?)) } else { None })
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
@@ -103,9 +100,8 @@ impl Directory for Sqlite {
             return Ok(list);
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, None, ENDPOINTS_LISTED_MAX + 1);
-        let read = self.readers.read(read).await?;
+        let all = ENDPOINTS_LISTED_MAX + 1;
+        let read = self.read(move |conn, vault| read_tenant(conn, vault, tenant, None, all)).await?;
         self.shared.cache.count_rows(read.len());
         Ok(self.shared.cache.keep_tenant(read_at, tenant, read))
     }
@@ -118,7 +114,7 @@ impl Directory for Sqlite {
         limit: u32,
     ) -> Result<MatchedEndpoints, StoreError> {
         let (shared, read_at) = (Arc::clone(&self.shared), self.shared.cache.changes());
-        let (keys, limit) = (matching::LookupHashes::of(shared.vault.lookups(), tenant, &selector), limit as usize);
+        let (keys, limit) = (matching::LookupHashes::of(&shared.vault.lookups, tenant, &selector), limit as usize);
         let read = move |conn: &Connection| matching::read(conn, &shared, &keys, after, limit);
         let matching::Candidates { mut known, read, next, rows } = self.readers.read(read).await?;
         self.shared.cache.count_rows(rows);
@@ -145,7 +141,6 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
         let newest_first = order == ListOrder::NewestFirst;
         let which = match tenant {
             Some(_) if newest_first => NEWEST_OF_TENANT,
@@ -155,8 +150,8 @@ impl Directory for Sqlite {
         };
         let from = super::derived::beyond(order, after.map(|id| key(id.0)));
         let tenant = tenant.map_or(0, |tenant| key(tenant.0));
-        let read = move |conn: &Connection| select(conn, &vault, which, (tenant, from), limit as usize);
-        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+        let found = self.read(move |conn, vault| select(conn, vault, which, (tenant, from), limit as usize)).await?;
+        Ok(found.into_iter().map(Arc::new).collect())
     }
 
     async fn endpoints_after(
@@ -165,9 +160,8 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, after, limit as usize);
-        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+        let found = self.read(move |conn, vault| read_tenant(conn, vault, tenant, after, limit as usize)).await?;
+        Ok(found.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -186,7 +180,7 @@ impl Sqlite {
         let key = self.key_of(sealed::endpoint::whose(vault, &endpoint)).await?;
         let put = PutEndpoint {
             sealed: SealedEndpoint::new(vault, &endpoint, &key, once.as_ref()),
-            names: EndpointNames::new(vault.lookups(), &endpoint),
+            names: EndpointNames::new(&vault.lookups, &endpoint),
             endpoint: Arc::new(endpoint),
             once,
             act,

@@ -184,7 +184,7 @@ impl Sqlite {
     async fn list(&self, open: &Open) -> Result<(), StoreError> {
         let line =
             ErasureLine { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
-        let (folder, text) = (self.path.clone(), line.to_text(self.shared.vault.erasures()));
+        let (folder, text) = (self.shared.path.clone(), line.to_text(&self.shared.vault.erasures));
         // Runs on a reader thread, since it waits for the disk.
         let append = move |_: &Connection| {
             let done = match erasures_file::has(&folder, &text) {
@@ -273,7 +273,8 @@ fn begin(
     let mark = match subject {
         Some(subject) => destroy_subject(conn, vault, tenant, subject)?,
         None => {
-            prepare(conn, doing, "DELETE FROM data_key WHERE tenant = ?1 AND subject = x''")?.execute([key(tenant.0)])?;
+            prepare(conn, doing, "DELETE FROM data_key WHERE tenant = ?1 AND subject = x''")?
+                .execute([key(tenant.0)])?;
             vault.destroy_tenant(tenant);
             None
         }
@@ -282,7 +283,8 @@ fn begin(
     entries.push(&JournalEntry::Erased { tenant, whom, at, by });
     // The row of the journal that this commit will write.
     let row: i64 = prepare(conn, doing, "SELECT coalesce(max(number), 0) + 1 FROM journal")?.value([])?;
-    let sql = "INSERT INTO erasure (tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries)
+    let sql =
+        "INSERT INTO erasure (tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, 0) RETURNING number";
     let (kind, mark_column) = (u8::from(subject.is_none()), mark.map(|mark| mark.0));
     let number: i64 =
@@ -330,8 +332,8 @@ fn known_subject(
 /// The keyed hash of an erased subject or tenant, as in the list beside the data.
 fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
     match subject {
-        Some(subject) => vault.erasures().hash("subject", tenant.raw(), subject),
-        None => vault.erasures().hash("tenant", tenant.raw(), &[]),
+        Some(subject) => vault.erasures.hash("subject", tenant.raw(), subject),
+        None => vault.erasures.hash("tenant", tenant.raw(), &[]),
     }
 }
 
@@ -353,7 +355,8 @@ impl Open {
         let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
         let (phase, done) = (i64::try_from(phase).unwrap_or(0), done.map(Timestamp::as_millis));
         let counts = (messages.cast_signed(), deliveries.cast_signed());
-        let sql = "UPDATE erasure SET phase = ?2, cursor = ?3, left_over = ?4, messages = ?5, deliveries = ?6, done_ms = ?7
+        let sql =
+            "UPDATE erasure SET phase = ?2, cursor = ?3, left_over = ?4, messages = ?5, deliveries = ?6, done_ms = ?7
                    WHERE number = ?1";
         prepare(conn, "store the progress of an erasure", sql)?
             .execute((number.cast_signed(), phase, self.cursor, self.left, counts.0, counts.1, done))

@@ -47,7 +47,8 @@ pub(super) const HEAD: &str =
 
 /// The tenant and the sealed head of a message, which names the key that it is sealed under.
 fn head(conn: &Connection, message: MessageId) -> Result<Option<(TenantId, Vec<u8>)>, StoreError> {
-    let found: Option<(i64, _)> = prepare(conn, "read the sealed head of a message", HEAD)?.columns([key(message.0)])?;
+    let found: Option<(i64, _)> =
+        prepare(conn, "read the sealed head of a message", HEAD)?.columns([key(message.0)])?;
     found.map(|(tenant, head)| Ok((TenantId(stored_key(tenant)?), head))).transpose()
 }
 

@@ -70,16 +70,14 @@ impl Jobs for Sqlite {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| one(conn, id)?.map(|job| opened(conn, &vault, job)).transpose()).await
+        self.read(move |conn, vault| one(conn, id)?.map(|job| opened(conn, vault, job)).transpose()).await
     }
 
     async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<DeliveryJob>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, &vault, job)).collect()
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| {
+            list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, vault, job)).collect()
+        })
+        .await
     }
 
     async fn change_job(
@@ -98,29 +96,27 @@ impl Jobs for Sqlite {
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| match one(conn, id)? {
-            Some(job) => replay::page(conn, &vault, &job, None, limit),
+        self.read(move |conn, vault| match one(conn, id)? {
+            Some(job) => replay::page(conn, vault, &job, None, limit),
             None => Ok(None),
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let replay = sealed(conn, &vault, &replay)?;
+        self.read(move |conn, vault| {
+            let replay = sealed(conn, vault, &replay)?;
             let job = DeliveryJob { cursor: from, ..replay.job(dead_letter::last(conn)?)? };
             let listed = if let ReplayWhat::Listed(ids) = &replay.what { Some(ids.as_slice()) } else { None };
-            let page = replay::page(conn, &vault, &job, listed, limit)?;
+            let page = replay::page(conn, vault, &job, listed, limit)?;
             page.ok_or_else(|| super::vault::damaged("a replay"))
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
         let room = arrivals::room_of_chunk(&chunk);
-        let key = self.shared.vault.row_macs();
+        let key = &self.shared.vault.row_macs;
         let mac = |spread: &ChunkDelivery| (spread.new.delivery.id, token::make(key, &spread.new.delivery));
         let macs = chunk.deliveries.iter().map(mac).collect();
         let permit = self.shared.arrivals.make_room(room).await?;

@@ -106,8 +106,13 @@ impl<'a> ReplaySelector<'a> {
         let (job, at) = (key(chunk.job.0), chunk.at.as_millis());
         let sql =
             "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let noted = prepare(self.conn, "record a missing message", sql)?
-            .execute((key(new.message.0), key(new.endpoint.0), key(new.id.0), job, at))?;
+        let noted = prepare(self.conn, "record a missing message", sql)?.execute((
+            key(new.message.0),
+            key(new.endpoint.0),
+            key(new.id.0),
+            job,
+            at,
+        ))?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
 
@@ -248,12 +253,8 @@ impl Had<'_, '_> {
     /// Deliveries made by the accept: their ids are below the next message's.
     fn by_accept(&self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
         let inline = of.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
-        let next: Option<i64> = self
-            .look
-            .conn
-            .prepare_cached("SELECT min(id) FROM message WHERE id > ?1")
-            .and_then(|mut sql| sql.query_row([of], |row| row.get(0)))
-            .map_err(failed("look for the next message"))?;
+        let sql = "SELECT min(id) FROM message WHERE id > ?1";
+        let next: Option<i64> = prepare(self.look.conn, "look for the next message", sql)?.value([of])?;
         let range = (of, inline.min(next.unwrap_or(i64::MAX)), endpoint);
         let pending = "SELECT 1 FROM delivery WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";
         let ended = "SELECT 1 FROM outcome WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";

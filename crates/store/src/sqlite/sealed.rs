@@ -136,7 +136,7 @@ impl Vault {
             head: seal(SealedField::MessageHead, &pack_head(message)),
             compact: message.compact.as_ref().map(|compact| seal(SealedField::MessageCompact, compact)),
             body: seal(SealedField::MessageBody, &message.body),
-            macs: accepted.deliveries.iter().map(|new| token::make(self.row_macs(), &new.delivery)).collect(),
+            macs: accepted.deliveries.iter().map(|new| token::make(&self.row_macs, &new.delivery)).collect(),
             once: accepted.idempotency.as_ref().map(|call| self.seal_once(call, key)),
         }
     }
@@ -148,7 +148,7 @@ impl Vault {
             correlation: message
                 .correlation_id
                 .as_deref()
-                .map(|id| Hidden::new(self.lookups(), "correlation", message.tenant, id)),
+                .map(|id| Hidden::new(&self.lookups, "correlation", message.tenant, id)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Vault {
         name: &Name,
     ) -> Result<Option<(NameKind, Hidden)>, StoreError> {
         match name {
-            Name::Correlation(_) => Ok(Some(name.hide(self.lookups(), tenant))),
+            Name::Correlation(_) => Ok(Some(name.hide(&self.lookups, tenant))),
             Name::Subject(subject) => {
                 let key = self.find(conn, tenant, Some(&self.subject(tenant, subject)))?;
                 Ok(key.map(|key| (NameKind::Subject, subject_mark(&key))))

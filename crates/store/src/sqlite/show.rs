@@ -150,7 +150,9 @@ pub(super) fn cut_end(conn: &Connection, delivery: &Delivery) -> Result<Option<S
                  AND NOT EXISTS (SELECT 1 FROM spared WHERE kind = cut.kind AND scope = cut.scope AND delivery = ?3)
                ORDER BY kind LIMIT 1";
     let params = (key(delivery.message.0), key(delivery.lane.0), key(delivery.id.0));
-    let Some((cause, at)) = prepare(conn, "read the cuts of a delivery", sql)?.columns(params)? else { return Ok(None) };
+    let Some((cause, at)) = prepare(conn, "read the cuts of a delivery", sql)?.columns(params)? else {
+        return Ok(None);
+    };
     Ok(Some(cut::ended(stored_cause(cause)?, Timestamp::from_millis(at))))
 }
 
@@ -178,7 +180,8 @@ fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<DeliveryRecord>, St
 
 /// Attempts recorded while the delivery was pending, and those recorded after its end.
 fn attempts(conn: &Connection, id: DeliveryId) -> Result<(Vec<AttemptRecord>, Vec<AttemptRecord>), StoreError> {
-    let sql = "SELECT late, number, at_ms, took_us, cause, status FROM attempt WHERE delivery = ?1 ORDER BY late, place";
+    let sql =
+        "SELECT late, number, at_ms, took_us, cause, status FROM attempt WHERE delivery = ?1 ORDER BY late, place";
     let mut sql = prepare(conn, "read the attempts of a delivery", sql)?;
     let mut rows = sql.query([key(id.0)])?;
     let (mut pending, mut late) = (Vec::new(), Vec::new());

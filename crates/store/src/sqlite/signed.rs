@@ -2,8 +2,6 @@
 //!
 //! Invariant: a checkpoint is kept only if its row is in the journal unchanged since it was signed.
 
-use std::sync::Arc;
-
 use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
@@ -19,13 +17,13 @@ use crate::{Checkpoints, Signed, StoreError};
 
 impl Checkpoints for Sqlite {
     fn public_key(&self) -> PublicKey {
-        self.shared.vault.signer().public()
+        self.shared.vault.signer.public()
     }
 
     async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
-        let (vault, store) = (Arc::clone(&self.shared.vault), self.store_id());
+        let store = self.store_id();
         // Signed on a reader thread, so that writes do not wait for it.
-        let made = self.readers.read(move |conn| make(conn, &vault, store, grown, at)).await?;
+        let made = self.read(move |conn, vault| make(conn, vault, store, grown, at)).await?;
         let Some((signed, hash)) = made else { return Ok(None) };
         let kept = signed.clone();
         let is_kept = self.work(session, 1, move |conn| keep(conn, &kept, &hash)).await?;
@@ -55,7 +53,7 @@ fn make(
         return Ok(None);
     }
     let checkpoint = Checkpoint { store, row: last.number, chain: last.hash(), at_ms: at.as_millis() };
-    Ok(Some((Signed { row: last.number, line: vault.signer().sign(&checkpoint) }, checkpoint.chain)))
+    Ok(Some((Signed { row: last.number, line: vault.signer.sign(&checkpoint) }, checkpoint.chain)))
 }
 
 /// Keeps a line if its row still exists; retention may have deleted it meanwhile.

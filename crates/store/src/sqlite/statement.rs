@@ -13,11 +13,7 @@ pub(super) struct PreparedSql<'c> {
 }
 
 /// Takes a statement from the connection's cache, or prepares it.
-pub(super) fn prepare<'c>(
-    conn: &'c Connection,
-    doing: &'static str,
-    sql: &str,
-) -> Result<PreparedSql<'c>, StoreError> {
+pub(super) fn prepare<'c>(conn: &'c Connection, doing: &'static str, sql: &str) -> Result<PreparedSql<'c>, StoreError> {
     Ok(PreparedSql { sql: conn.prepare_cached(sql).map_err(failed(doing))?, doing })
 }
 

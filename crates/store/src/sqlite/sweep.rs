@@ -9,9 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{Cut, CutScope, Delivery, DeliveryId, LaneId, MessageId, State, Tier, Timestamp};
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{
-    DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number,
-};
+use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
 use super::dead_letter::Files;
 use super::settle::OUTCOME;
 use super::statement::prepare;

@@ -14,9 +14,9 @@ use posthaste_core::{Cause, Delivery, Expiry, State, Timestamp};
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
 use rusqlite::Connection;
 
+use super::Shared;
 use super::column::{cause_number, compact_number, key, micros, split, tier_number};
 use super::statement::prepare;
-use super::Shared;
 use crate::StoreError;
 use crate::row::{Settled, Settlement, Token};
 
@@ -151,7 +151,7 @@ impl Check<'_> {
             return Ok(Token::Valid);
         }
         let Ok(mac) = mac.try_into().map(RowMac) else { return Ok(Token::Rejected) };
-        let key = self.shared.vault.row_macs();
+        let key = &self.shared.vault.row_macs;
         let checked = key.check(&scheduled(delivery), &mac, self.now.as_millis(), count.ttl);
         // An old row that was put back has a valid MAC, so the outcomes are checked too.
         if checked == Checked::Forged || has_ended(conn, delivery)? {

@@ -57,11 +57,14 @@ impl fmt::Debug for Own {
 pub(super) struct Vault {
     pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
-    lookups: LookupKey,
-    requests: LookupKey,
-    erasures: LookupKey,
-    signer: CheckpointKey,
-    row_macs: RowMacKey,
+    /// Hashes names that are looked up.
+    pub(super) lookups: LookupKey,
+    /// Hashes requests that have an idempotency key.
+    pub(super) requests: LookupKey,
+    /// Hashes subjects and tenants in the list of erasures, and authenticates that list.
+    pub(super) erasures: LookupKey,
+    pub(super) signer: CheckpointKey,
+    pub(super) row_macs: RowMacKey,
     keys: RwLock<Keys>,
 }
 
@@ -133,32 +136,9 @@ impl Vault {
         self.store.sealing()
     }
 
-    /// Hashes names that are looked up.
-    pub(super) fn lookups(&self) -> &LookupKey {
-        &self.lookups
-    }
-
-    /// Hashes requests that have an idempotency key.
-    pub(super) fn requests(&self) -> &LookupKey {
-        &self.requests
-    }
-
     /// Hashes API keys.
     pub(super) fn api_keys(&self) -> ApiKeyHasher {
         self.store.api_keys()
-    }
-
-    /// Hashes subjects and tenants in the list of erasures, and authenticates that list.
-    pub(super) fn erasures(&self) -> &LookupKey {
-        &self.erasures
-    }
-
-    pub(super) fn signer(&self) -> &CheckpointKey {
-        &self.signer
-    }
-
-    pub(super) fn row_macs(&self) -> &RowMacKey {
-        &self.row_macs
     }
 
     /// The keyed hash of a subject in the row of its key.

@@ -10,9 +10,9 @@ use rusqlite::Connection;
 use super::{Open, begin, hidden};
 use crate::journal::Entries;
 use crate::row::Session;
+use crate::sqlite::Sqlite;
 use crate::sqlite::column::{get, stored_key};
 use crate::sqlite::erasures_file::ErasureLine;
-use crate::sqlite::Sqlite;
 use crate::sqlite::statement::prepare;
 use crate::sqlite::vault::{self, Vault};
 use crate::{Erasures, StoreError};
@@ -39,7 +39,7 @@ impl Sqlite {
         let mut again = ErasedAgain::default();
         for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
             let line =
-                ErasureLine::parse(text, self.shared.vault.erasures()).filter(|line| line.store == self.own.store_id);
+                ErasureLine::parse(text, &self.shared.vault.erasures).filter(|line| line.store == self.own.store_id);
             let Some(line) = line else {
                 again.refused += 1;
                 continue;

@@ -231,8 +231,7 @@ fn subject_messages(conn: &Connection, open: Open, mark: Hidden) -> Result<Look,
 
 /// Messages of a tenant that are sealed under a destroyed key.
 fn tenant_messages(conn: &Connection, open: Open, table: &'static str) -> Result<Look, StoreError> {
-    let sql =
-        format!("SELECT id, tenant, names, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let sql = format!("SELECT id, tenant, names, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut sql = prepare(conn, "find a tenant's messages", &sql)?;
     let mut rows = sql.query((open.cursor, LOOKED))?;
     let (mut look, mut looked) = (Look { found: Vec::new(), last: open.cursor, full: false }, 0);

@@ -34,7 +34,7 @@ impl Vault {
     pub(in crate::sqlite) fn seal_once(&self, call: &Idempotency, key: &Arc<SealingKey>) -> SealedCall {
         let body = Bytes::from(key.seal(&context(call.tenant, call.key), &call.answer.body));
         let sealed = Idempotency {
-            digest: self.requests().hash("request", call.tenant.raw(), &call.digest),
+            digest: self.requests.hash("request", call.tenant.raw(), &call.digest),
             answer: FirstAnswer { status: call.answer.status, body },
             ..*call
         };

@@ -80,6 +80,7 @@ mod work;
 mod writer;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -118,7 +119,6 @@ use writer::Writer;
 ///
 /// Dropping it finishes what is queued and waits for its threads; [`Sqlite::close`] does the same
 /// without holding up the runtime.
-#[derive(Debug)]
 pub struct Sqlite {
     // The order of the fields matters: the writer's connection closes last and empties the log.
     sealer: Sealer,
@@ -129,8 +129,13 @@ pub struct Sqlite {
     folder: Mutex<Option<Folder>>,
 }
 
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
 /// The state that the writer shares with its callers.
-#[derive(Debug)]
 struct Shared {
     vault: Arc<Vault>,
     arrivals: Arrivals,

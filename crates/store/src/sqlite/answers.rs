@@ -112,7 +112,6 @@ pub(super) fn answer(group: Vec<WriteRequest>, refused: Refused, arrivals: &Arri
 ///
 /// The others get theirs when this value is dropped, at the latest when the caller stops waiting and drops its
 /// receiver.
-#[derive(Debug)]
 pub(super) struct BatchReply {
     acceptances: Vec<Acceptance>,
     others: Others,
@@ -130,7 +129,6 @@ impl BatchReply {
 }
 
 /// Replies to other callers, sent when this is dropped.
-#[derive(Debug)]
 struct Others(Vec<Waiting>);
 
 type Waiting = (Reply<BatchReply>, Result<BatchReply, StoreError>);

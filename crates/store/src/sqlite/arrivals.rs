@@ -17,14 +17,13 @@ use crate::row::{Accepted, ArrivedDelivery, Chunk};
 const ROOM_KIB: u32 = 16 * 1024;
 
 /// Accepted rows that the loop has not fetched.
-#[derive(Debug)]
 pub(super) struct Arrivals {
     waiting: Mutex<Waiting>,
     arrived: Notify,
     room: Semaphore,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
     arrivals: Vec<ArrivedDelivery>,
     room: u32,

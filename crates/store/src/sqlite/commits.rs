@@ -80,12 +80,6 @@ impl Default for CommitHistogram {
     }
 }
 
-impl fmt::Debug for CommitHistogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.read().fmt(f)
-    }
-}
-
 /// The bucket of a time: below eight microseconds one for each microsecond; above, eight for each doubling.
 fn bucket(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min((1 << DOUBLINGS) - 1);

@@ -24,7 +24,6 @@ const NEW_DATABASE: &str = "posthaste.db-new";
 pub(super) const RESTORING: &str = "restoring";
 
 /// A data folder that this process has locked; the lock is released on drop.
-#[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     /// The lock belongs to the open file: the operating system releases it however the process ends.

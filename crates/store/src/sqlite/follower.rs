@@ -37,7 +37,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Facts written in one request, while accepts wait. Few enough to share a group with other requests.
 const SLICE: usize = 128;
 
-#[derive(Debug)]
 pub(super) struct Follower {
     wake: SyncSender<()>,
     behind: Arc<Behind>,
@@ -46,7 +45,7 @@ pub(super) struct Follower {
 }
 
 /// How much of the journal is not followed yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Behind {
     rows: AtomicU64,
     entries: AtomicU64,

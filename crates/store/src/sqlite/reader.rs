@@ -23,7 +23,6 @@ enum Job {
 }
 
 /// The reads under way, at most one for each connection.
-#[derive(Debug)]
 pub(super) struct Looks {
     marks: AtomicU64,
     looks: Vec<Look>,
@@ -37,12 +36,6 @@ struct Look {
     /// The last mark before the current read began; 0 while there is no read.
     since: AtomicU64,
     handle: InterruptHandle,
-}
-
-impl std::fmt::Debug for Look {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Look").field("since", &self.since).finish_non_exhaustive()
-    }
 }
 
 impl Looks {
@@ -77,7 +70,6 @@ impl Looks {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Readers {
     // Dropped before the threads are joined: the drop ends them.
     jobs: mpsc::Sender<Job>,

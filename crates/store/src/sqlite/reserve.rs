@@ -17,7 +17,6 @@ use crate::StoreError;
 
 const NAME: &str = "reserve";
 
-#[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,

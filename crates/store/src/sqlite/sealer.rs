@@ -20,7 +20,6 @@ const WAITING_MAX: usize = 64;
 /// The messages, and their sealed values if all keys were in memory.
 type Sealed = (Vec<Accepted>, Option<(SealedAccept, Entries)>);
 
-#[derive(Debug)]
 pub(super) struct Sealer {
     jobs: mpsc::Sender<(Vec<Accepted>, oneshot::Sender<Sealed>)>,
     vault: Arc<Vault>,

@@ -16,7 +16,6 @@ const APART: Duration = Duration::from_millis(1);
 const COMPANY: usize = 4;
 
 /// When the last group began, and how many requests it committed.
-#[derive(Debug)]
 pub(super) struct Spacing {
     began: Instant,
     requests: usize,

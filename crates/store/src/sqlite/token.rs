@@ -33,7 +33,7 @@ pub struct Tokens {
     pub rejected: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TokenCounters {
     /// A row that is overdue by no more is sent if its MAC is valid.
     ttl: Duration,

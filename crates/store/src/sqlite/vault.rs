@@ -48,12 +48,6 @@ pub(super) struct Own {
     pub(super) store_id: [u8; 16],
 }
 
-impl fmt::Debug for Own {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").field("store_id", &self.store_id).finish_non_exhaustive()
-    }
-}
-
 pub(super) struct Vault {
     pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
@@ -279,12 +273,6 @@ impl Vault {
 
     fn write(&self) -> RwLockWriteGuard<'_, Keys> {
         self.keys.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Vault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vault").field("store", &self.store).finish_non_exhaustive()
     }
 }
 

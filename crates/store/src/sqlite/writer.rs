@@ -43,7 +43,6 @@ pub(super) async fn soon<T>(wait: impl Future<Output = T>) -> Result<T, StoreErr
     tokio::time::timeout(PLACE_WITHIN, wait).await.map_err(|_| StoreError::Busy)
 }
 
-#[derive(Debug)]
 pub(super) struct Writer {
     // Dropped before the thread is joined: the drop ends the thread.
     requests: mpsc::Sender<WriteRequest>,

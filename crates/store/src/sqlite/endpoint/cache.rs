@@ -24,7 +24,6 @@ pub(in crate::sqlite) struct CachedEndpoint {
 }
 
 /// A committed change of an endpoint.
-#[derive(Debug)]
 pub(in crate::sqlite) enum CommittedChange {
     /// It was created, or replaced by another version.
     Put {
@@ -36,14 +35,14 @@ pub(in crate::sqlite) enum CommittedChange {
     Turned(Turned),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::sqlite) struct EndpointCache {
     maps: RwLock<Maps>,
     /// Rows read since the store was opened to find the endpoints of messages.
     rows: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Maps {
     /// The stamps of changes, by the ids of endpoints and of tenants, which share one sequence.
     stamps: ChangeStamps,

@@ -3,18 +3,18 @@
 //! No async runtime thread touches the file: a call is prepared in the caller's task, sent to one of the store's
 //! threads, and answered by one. The modules:
 //!
-//! - **Threads.** `writer` takes requests (`request`, `work`) and runs a group of them in one transaction (`group`);
+//! - **Threads.** `writer` takes requests (`request`) and runs a group of them in one transaction (`group`);
 //!   `answers` replies to the callers after the commit, and hands accepted deliveries to the dispatch loop
 //!   (`arrivals`); `log` copies the write-ahead log into the database; `follower` updates the tables derived from the
-//!   journal; `reader` runs reads; `sealer` encrypts batches. Each is a `thread`.
-//! - **Writes.** `accept` (`idempotency`, `collapse`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
+//!   journal; `reader` runs reads; the sealer of `seals` encrypts batches. Each is a `thread`.
+//! - **Writes.** `accept` (`idempotency`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
 //!   `breaker`, `endpoint`, `document`, `dead_letter`, `job` and `replay`, `retention`, `erasure` (`erasures_file`,
 //!   `scrub`), and with each commit the `journal`.
 //! - **Reads.** `page` for the dispatch loop, `show` and `list` for the API, `archive` and `derived` for history and
 //!   counts, `signed` and `audit` for the audit trail, `backup` for a copy of the file (`reading`).
 //! - **Secrets.** `vault` holds the data keys, `rotation` replaces the master key that wraps them; `sealed` and `seals`
 //!   define which value is sealed under which key, `token` the MAC that each delivery's row carries.
-//! - **The file.** `folder`, `header`, `schema` and `renew` open it; `column` maps fields to columns of the tables,
+//! - **The file.** `folder`, `schema` and `renew` open it; `column` maps fields to columns of the tables,
 //!   which are in `sqlite/migrations/`; `low` spares a start a scan of all pending rows; `reserve`, `fault` and
 //!   `commits` deal with a full, failing or slow disk.
 //!
@@ -28,7 +28,6 @@ mod arrivals;
 pub mod audit;
 pub mod backup;
 mod breaker;
-mod collapse;
 mod column;
 mod commits;
 mod cut;
@@ -45,7 +44,6 @@ mod fixture;
 mod folder;
 mod follower;
 mod group;
-mod header;
 mod idempotency;
 mod job;
 mod journal;
@@ -65,7 +63,6 @@ pub mod rotation;
 mod schema;
 mod scrub;
 mod sealed;
-mod sealer;
 mod seals;
 mod settle;
 mod show;
@@ -76,7 +73,6 @@ mod sweep;
 mod thread;
 mod token;
 mod vault;
-mod work;
 mod writer;
 
 use std::collections::HashMap;
@@ -106,13 +102,12 @@ use endpoint::EndpointCache;
 pub use erasure::ErasedAgain;
 use folder::Folder;
 use reader::{Looks, READERS, Readers};
-use request::{Asker, SmallChange, WriteRequest};
+use request::{Asker, SmallChange, WorkCall, WriteRequest};
 use reserve::Reserve;
-use sealer::Sealer;
+use seals::Sealer;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
 use vault::{Own, Vault};
-use work::WorkCall;
 use writer::Writer;
 
 /// A store in a data folder.

@@ -13,8 +13,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 
 use super::column::{DELIVERY_COLUMNS, attempt, cause_number, delivery, get, key, micros, stored_key};
 use super::derived::owner;
-use super::folder::DATABASE;
-use super::header::Header;
+use super::folder::{DATABASE, Header};
 use super::journal::{self, Then};
 use super::reading::LongRead;
 use super::statement::prepare;

@@ -11,10 +11,10 @@ use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::column::{get, key, stored_key};
-use super::sealed::{self, SealedCall};
+use super::idempotency::SealedCall;
 use super::statement::prepare;
 use super::vault::Vault;
-use super::{Sqlite, derived, failed, idempotency};
+use super::{Sqlite, derived, failed, idempotency, sealed};
 use crate::journal::{Entries, JournalEntry};
 use crate::number::{document_number, stored_document};
 use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};

@@ -1,7 +1,6 @@
 //! Writes endpoints, and finds them by id, lane, uid, tenant, subject and tag, from memory where possible.
 
 mod cache;
-mod listed;
 mod matching;
 
 use std::sync::Arc;

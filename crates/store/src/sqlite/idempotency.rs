@@ -1,16 +1,23 @@
-//! Idempotency keys of calls that create something, each with the answer to the first call.
+//! Idempotency keys of calls that create something: of the request a keyed hash is stored, of the answer to the first
+//! call a sealed copy.
+//!
+//! Invariant: the answer is sealed under a key that exists; otherwise a repeated call would be taken for a new one.
 //!
 //! The writer looks a key up and inserts it in one transaction: of several calls with the same key in one group the
 //! first is fresh, and the others see its row. The primary key begins with the day, so that deleting one day's keys
 //! touches no other's.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use posthaste_core::{TenantId, Timestamp};
+use posthaste_crypto::seal::SealingKey;
+use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::{Connection, Row};
 
 use super::column::key;
 use super::failed;
-use super::sealed::{self, SealedCall};
+use super::sealed;
 use super::statement::prepare;
 use super::vault::{self, Vault};
 use crate::StoreError;
@@ -114,6 +121,59 @@ fn stored(row: &Row<'_>, tenant: TenantId, key: KeyHash) -> rusqlite::Result<Ide
         answer: FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) },
         at: Timestamp::from_millis(row.get(3)?),
     })
+}
+
+/// A call with an idempotency key: in clear text, and sealed for its row.
+pub(super) struct SealedCall {
+    call: Idempotency,
+    pub(super) sealed: Idempotency,
+    /// The key that the answer is sealed under. Holding it here keeps it from being evicted before it is written.
+    key: Arc<SealingKey>,
+}
+
+impl SealedCall {
+    pub(super) fn known_by(&self) -> (TenantId, KeyHash) {
+        (self.call.tenant, self.call.key)
+    }
+}
+
+impl Vault {
+    /// Hashes the request, and seals the answer.
+    pub(super) fn seal_once(&self, call: &Idempotency, key: &Arc<SealingKey>) -> SealedCall {
+        let body = Bytes::from(key.seal(&answer_context(call.tenant, call.key), &call.answer.body));
+        let sealed = Idempotency {
+            digest: self.requests.hash("request", call.tenant.raw(), &call.digest),
+            answer: FirstAnswer { status: call.answer.status, body },
+            ..*call
+        };
+        SealedCall { call: call.clone(), sealed, key: Arc::clone(key) }
+    }
+
+    /// Seals a call in the writer, under the key that its tenant has now: it may have changed since `once` was sealed.
+    pub(super) fn seal_once_as_of_now(&self, conn: &Connection, once: &SealedCall) -> Result<Idempotency, StoreError> {
+        let own = self.own_on_disk(conn, once.call.tenant)?;
+        let is_same = own.id() == once.key.id();
+        Ok(if is_same { once.sealed.clone() } else { self.seal_once(&once.call, &own).sealed })
+    }
+
+    /// Opens the answer to the first call. Returns [`StoreError::Busy`] if it was erased since it was found: a retry
+    /// then counts as the first call.
+    pub(super) fn open_answer(
+        &self,
+        conn: &Connection,
+        (tenant, key): (TenantId, KeyHash),
+        answer: &FirstAnswer,
+    ) -> Result<FirstAnswer, StoreError> {
+        let sealing = self.by_id(conn, sealed::key_of(&answer.body)?)?.ok_or(StoreError::Busy)?;
+        let body = sealed::opened(&sealing, &answer_context(tenant, key), &answer.body, "a first answer")?;
+        Ok(FirstAnswer { status: answer.status, body: Bytes::from(body) })
+    }
+}
+
+fn answer_context(tenant: TenantId, key: KeyHash) -> SealContext {
+    let mut hash = [0; 32];
+    hash[..16].copy_from_slice(&key.0);
+    SealContext::new(SealOwner::Tenant(tenant.raw()), SealedField::IdempotencyAnswer, SealedObject::Hashed(hash))
 }
 
 #[cfg(test)]

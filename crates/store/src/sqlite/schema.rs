@@ -10,8 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::failed;
-use super::folder::Folder;
-use super::header::{APPLICATION_ID, Header};
+use super::folder::{APPLICATION_ID, Folder, Header};
 use super::renew;
 use crate::StoreError;
 

@@ -5,7 +5,6 @@
 //! as event types, are sealed so that equal values of a tenant have equal ciphertexts.
 
 pub(super) mod endpoint;
-mod once;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, Sealed
 use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::idempotency::SealedCall;
 use super::token;
 use super::vault::{KeyView, UnwrittenKey, Vault};
 use crate::StoreError;
@@ -30,7 +30,6 @@ use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Hidden, JournalEntry, MessageMarks};
 use crate::number;
 use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
-pub(super) use once::SealedCall;
 
 /// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {
@@ -446,7 +445,12 @@ pub(super) fn key_of(sealed: &[u8]) -> Result<KeyId, StoreError> {
     seal::key_of(sealed).map_err(|why| not_opened("a sealed value", why))
 }
 
-fn opened(key: &SealingKey, context: &SealContext, sealed: &[u8], what: &'static str) -> Result<Vec<u8>, StoreError> {
+pub(super) fn opened(
+    key: &SealingKey,
+    context: &SealContext,
+    sealed: &[u8],
+    what: &'static str,
+) -> Result<Vec<u8>, StoreError> {
     key.open(context, sealed).map_err(|why| not_opened(what, why))
 }
 

@@ -266,8 +266,7 @@ mod tests {
     use super::*;
     use crate::journal::Entries;
     use crate::sqlite::fixture::fresh;
-    use crate::sqlite::request::Asker;
-    use crate::sqlite::work::WorkCall;
+    use crate::sqlite::request::{Asker, WorkCall};
 
     #[tokio::test]
     async fn work_of_a_caller_that_hung_up_is_not_begun() {

@@ -11,11 +11,12 @@ use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::SealedField;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{SealedCall, context, opened, text};
+use super::{context, opened, text};
 use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
 use crate::number::{micros, stored_micros};
 use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
+use crate::sqlite::idempotency::SealedCall;
 use crate::sqlite::vault::{UnwrittenKey, Vault};
 
 /// The keyed hash by which an endpoint's uid is looked up.

@@ -97,17 +97,27 @@ use crate::row::{
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
 use accept::AcceptResult;
 use arrivals::Arrivals;
+use column::*;
 pub use commits::Commits;
+use dead_letter::Files;
 use endpoint::EndpointCache;
 pub use erasure::ErasedAgain;
-use folder::Folder;
+use fault::is_full;
+use folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder};
+use idempotency::SealedCall;
+use journal::Then;
 use reader::{Looks, READERS, Readers};
-use request::{Asker, SmallChange, WorkCall, WriteRequest};
+use request::{Asker, Reply, SmallChange, WorkCall, WriteRequest};
 use reserve::Reserve;
+use schema::PAGE_BYTES;
+use sealed::{NameHashes, SealedAccept};
 use seals::Sealer;
+use statement::prepare;
+use sweep::WriteOff;
+use thread::Joined;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
-use vault::{Own, Vault};
+use vault::{Own, UnwrittenKey, Vault};
 use writer::Writer;
 
 /// A store in a data folder.

@@ -7,16 +7,14 @@ use posthaste_core::{Delivery, DeliveryId, LaneId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
-use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery, delivery_columns, key, place_number, tier_number};
-use super::sealed::{SealedAccept, SealedMessage};
-use super::statement::prepare;
-use super::sweep::WriteOff;
-use super::vault::{UnwrittenKey, Vault};
-use super::{failed, idempotency, job, show};
-use crate::StoreError;
+use super::sealed::SealedMessage;
+use super::{
+    DELIVERY_COLUMNS, SealedAccept, UnwrittenKey, Vault, WriteOff, bind_delivery, delivery, delivery_columns, failed,
+    idempotency, job, key, place_number, prepare, show, tier_number,
+};
 use crate::journal::{Entries, JournalEntry};
 use crate::row::collapse::{CollapseKey, superseded};
-use crate::row::{Acceptance, Accepted, Message, NewDelivery};
+use crate::{Acceptance, Accepted, Message, NewDelivery, StoreError};
 
 const WAITING: &str =
     concat!("SELECT ", delivery_columns!("due_ms"), " FROM delivery WHERE lane = ?1 AND collapse = ?2 ORDER BY id");

@@ -11,14 +11,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::Shared;
-use super::accept::AcceptResult;
-use super::arrivals::{self, Arrivals};
+use super::arrivals::Arrivals;
 use super::group::Refused;
-use super::request::{Reply, WriteRequest};
-use super::thread::Joined;
-use crate::StoreError;
-use crate::row::{Acceptance, Accepted, ArrivedDelivery, Chunked};
+use super::{AcceptResult, Joined, Reply, Shared, WriteRequest, arrivals};
+use crate::{Acceptance, Accepted, ArrivedDelivery, Chunked, StoreError};
 
 /// Groups that wait to be answered; with more, the writer waits.
 const QUEUE: usize = 2;

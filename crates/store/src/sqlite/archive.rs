@@ -9,12 +9,11 @@ use rusqlite::Connection;
 
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
-    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,
-    MessageFilter, MessagePage, Name, NamedPage, PendingCounts, RETENTION_STEP_MAX, Retained, Retention,
-    RetentionOverrides, RetentionStep, Session, UtcHour,
+use crate::{
+    Archive, AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, JournalRow, LaneBacklog, ListOrder,
+    Message, MessageFilter, MessagePage, Name, NamedPage, PendingCounts, RETENTION_STEP_MAX, Retained, Retention,
+    RetentionOverrides, RetentionStep, Session, StoreError, UtcHour,
 };
-use crate::{Archive, JournalRow, StoreError};
 
 impl Archive for Sqlite {
     async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {

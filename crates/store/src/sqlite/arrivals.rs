@@ -9,8 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::writer::soon;
-use crate::StoreError;
-use crate::row::{Accepted, ArrivedDelivery, Chunk};
+use crate::{Accepted, ArrivedDelivery, Chunk, StoreError};
 
 /// Room for bodies and rows between the accept and the dispatch loop, in KiB: 16 MiB, four of the largest groups. Each
 /// body is in memory twice meanwhile, plain and sealed.

@@ -11,17 +11,16 @@ use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 
-use super::column::{DELIVERY_COLUMNS, attempt, cause_number, delivery, get, key, micros, stored_key};
 use super::derived::owner;
-use super::folder::{DATABASE, Header};
-use super::journal::{self, Then};
+use super::folder::Header;
 use super::reading::LongRead;
-use super::statement::prepare;
-use super::{failed, schema, show, signed, vault};
+use super::{
+    DATABASE, DELIVERY_COLUMNS, Then, attempt, cause_number, delivery, failed, get, journal, key, micros, prepare,
+    schema, show, signed, stored_key, vault,
+};
 use crate::audit::{Archived, Audit, AuditCounts, AuditReport, CheckpointSource, ErasedHint, Finding};
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
-use crate::row::{AttemptRecord, Retention};
-use crate::{Signed, StoreError};
+use crate::{AttemptRecord, Retention, Signed, StoreError};
 
 /// Rows between two reports of progress.
 const SAID_EVERY: u64 = 256;

@@ -25,9 +25,9 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
 use super::erasures_file::ERASURES;
-use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, sync_folder};
+use super::folder::sync_folder;
 use super::reading::LongRead;
-use super::{audit, failed, fault, journal, rotation, vault};
+use super::{DATABASE, FILE_MODE, FOLDER_MODE, audit, failed, fault, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
 

@@ -5,8 +5,7 @@ use posthaste_core::flow::breaker::Soft;
 use posthaste_core::scheduler::SoftBreaker;
 use rusqlite::Connection;
 
-use super::column::{breaker_columns, get, micros, stored_breaker, stored_micros};
-use super::statement::prepare;
+use super::{breaker_columns, get, micros, prepare, stored_breaker, stored_micros};
 use crate::StoreError;
 
 /// Replaces all stored breakers with these.

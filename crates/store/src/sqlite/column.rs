@@ -4,9 +4,8 @@ use posthaste_core::{Delivery, DeliveryId, EndpointId, LaneId, MessageId, Timest
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement};
 
-use crate::StoreError;
 pub(super) use crate::number::*;
-use crate::row::AttemptRecord;
+use crate::{AttemptRecord, StoreError};
 
 /// The columns that `delivery` and `outcome` share, in the order [`bind_delivery`] binds and
 /// [`delivery`] reads them; `{at}` is `due_ms` or `ended_ms`.

@@ -3,10 +3,10 @@
 use posthaste_core::{Cut, CutScope, Timestamp};
 use rusqlite::{Connection, Row};
 
-use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
 use super::endpoint::Turned;
-use super::statement::prepare;
-use super::{endpoint, failed, job};
+use super::{
+    cause_number, endpoint, failed, get, job, key, prepare, scope_columns, stored_cause, stored_key, stored_scope,
+};
 use crate::StoreError;
 
 /// Puts a cut in force, merged with the one of the same scope if there is one. Returns the endpoint

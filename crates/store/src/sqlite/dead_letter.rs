@@ -12,17 +12,17 @@ use std::sync::Arc;
 use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, State, TenantId, Timestamp};
 use rusqlite::{CachedStatement, Connection, Row, Statement};
 
-use super::column::{cause_number, get, key, number, optional, stored_cause, stored_key, stored_tier, tier_number};
 use super::list::EventType;
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{Sqlite, failed};
-use crate::journal::{Entries, JournalEntry};
-use crate::row::{
-    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, LetterIndex, ListOrder, PURGES_MAX, Purge, Session, Swept,
+use super::{
+    Sqlite, Vault, cause_number, failed, get, key, number, optional, prepare, stored_cause, stored_key, stored_tier,
+    tier_number,
 };
-use crate::{DeadLetters, StoreError};
+use crate::journal::{Entries, JournalEntry};
+use crate::row::{DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, LetterIndex, PURGES_MAX, Purge};
+use crate::{
+    AuditStamp, BoundedCount, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeadLetters, ListOrder,
+    Session, StoreError, Swept,
+};
 
 impl DeadLetters for Sqlite {
     async fn dead_letters(

@@ -10,16 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, Tier};
 use rusqlite::Connection;
 
-use super::column::{get, key, stored_key, tier_number};
-use super::journal;
-use super::journal::Then;
-use super::statement::prepare;
-use crate::StoreError;
+use super::{Then, get, journal, key, prepare, stored_key, tier_number};
 use crate::derived::{Depth, Derived, DerivedFact, NameKind, Only};
 use crate::journal::Hidden;
 use crate::number::{counted_number, stored_counted};
-use crate::row::{
-    CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, UtcHour,
+use crate::{
+    CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, StoreError,
+    UtcHour,
 };
 
 /// Some of the facts derived from a batch of rows of the journal.

@@ -10,15 +10,12 @@ use posthaste_core::{Key, TenantId, Timestamp};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{get, key, stored_key};
-use super::idempotency::SealedCall;
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{Sqlite, derived, failed, idempotency, sealed};
+use super::{SealedCall, Sqlite, Vault, derived, failed, get, idempotency, key, prepare, sealed, stored_key};
 use crate::journal::{Entries, JournalEntry};
 use crate::number::{document_number, stored_document};
-use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
-use crate::{Register, StoreError};
+use crate::{
+    AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Register, Session, StoreError,
+};
 
 /// The keyed hash by which a name is looked up.
 type HiddenName = [u8; 32];
@@ -211,9 +208,8 @@ fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Do
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Erasures;
-    use crate::row::{Erase, ErasureTarget, FirstAnswer, KeyHash};
     use crate::sqlite::fixture::{fresh, plan};
+    use crate::{Erase, ErasureTarget, Erasures, FirstAnswer, KeyHash};
 
     #[tokio::test]
     async fn a_document_of_a_tenant_erased_before_its_commit_is_sealed_again_with_its_answer() {

@@ -9,21 +9,16 @@ use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{
-    get, key, micros, on_dead_number, order_number, status_number, stored_key, stored_micros, stored_on_dead,
-    stored_order, stored_status,
-};
-use super::request::{PutEndpoint, WriteRequest};
+use super::request::PutEndpoint;
 use super::sealed::endpoint::{EndpointNames, NAME_BYTES, SealedEndpoint};
-use super::statement::prepare;
-use super::vault::{self, Vault};
-use super::{Sqlite, sealed};
-use crate::journal;
-use crate::row::{
-    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
-    MatchedEndpoints, SecretAct, Session,
+use super::{
+    Sqlite, Vault, WriteRequest, get, key, micros, on_dead_number, order_number, prepare, sealed, status_number,
+    stored_key, stored_micros, stored_on_dead, stored_order, stored_status, vault,
 };
-use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
+use crate::{
+    AuditStamp, Directory, DisabledBy, ENDPOINTS_LISTED_MAX, Endpoint, EndpointPut, EndpointSelector, EndpointStatus,
+    Idempotency, ListOrder, MatchedEndpoints, SecretAct, Session, StoreError, journal,
+};
 
 pub(super) use cache::{CommittedChange, EndpointCache};
 

@@ -18,15 +18,16 @@ use posthaste_crypto::keyring::KeyId;
 use rusqlite::{Connection, Row};
 use tokio::sync::oneshot;
 
-use super::column::{get, key, stored_key};
-use super::erasures_file::{self, ErasureLine};
-use super::request::WriteRequest;
-use super::statement::prepare;
-use super::vault::{self, Vault};
-use super::{Sqlite, derived, excerpt, failed, idempotency, scrub, sealed, signed};
+use super::erasures_file::ErasureLine;
+use super::{
+    Sqlite, Vault, WriteRequest, derived, erasures_file, excerpt, failed, get, idempotency, key, prepare, scrub,
+    sealed, signed, stored_key, vault,
+};
 use crate::journal::{Entries, ErasedTarget, Hidden, JournalEntry};
-use crate::row::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Session};
-use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
+use crate::{
+    ApiKeyRef, Checkpoints, ERASURE_STEP_MAX, Erase, Erasure, ErasureStep, ErasureTarget, Erasures, ExportRequest,
+    Session, StoreError,
+};
 
 /// Rows that one read for erased answers goes through.
 const ANSWERS_LOOKED: u32 = 2_000;

@@ -5,11 +5,8 @@ use bytes::Bytes;
 use posthaste_core::{DeliveryId, MessageId, TenantId};
 use rusqlite::Connection;
 
-use super::column::{get, key, stored_key};
-use super::statement::prepare;
-use super::vault::Vault;
-use crate::StoreError;
-use crate::row::Settlement;
+use super::{Vault, get, key, prepare, stored_key};
+use crate::{Settlement, StoreError};
 
 /// An excerpt of a settlement, not sealed yet.
 pub(super) struct Said {
@@ -86,9 +83,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::Outbox;
-    use crate::row::{Accepted, AttemptRecord, Message, NewDelivery, Session, Settled};
     use crate::sqlite::fixture::fresh;
+    use crate::{Accepted, AttemptRecord, Message, NewDelivery, Outbox, Session, Settled};
 
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 

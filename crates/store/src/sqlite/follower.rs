@@ -20,10 +20,8 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
-use super::derived::{self, FactSlice};
-use super::journal;
-use super::request::WriteRequest;
-use super::thread::Joined;
+use super::derived::FactSlice;
+use super::{Joined, WriteRequest, derived, journal};
 use crate::StoreError;
 use crate::derived::Derived;
 

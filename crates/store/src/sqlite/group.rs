@@ -10,20 +10,20 @@ use posthaste_core::{Cut, CutScope, WriterId};
 use rusqlite::{Connection, Statement};
 
 use super::accept::Accept;
-use super::column::key;
-use super::derived::{self};
 use super::endpoint::{CommittedChange, Turned};
-use super::fault::{is_callers, is_full};
+use super::fault::is_callers;
 use super::journal::Journal;
 use super::low::Low;
-use super::request::{PutEndpoint, SmallChange, WriteRequest};
+use super::request::PutEndpoint;
 use super::sealed::endpoint::SealedEndpoint;
 use super::settle::Settle;
-use super::vault::{KeyView, Vault};
-use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
-use crate::StoreError;
+use super::vault::KeyView;
+use super::{
+    Bounds, SmallChange, Vault, WriteRequest, breaker, cut, derived, endpoint, failed, idempotency, is_full, job, key,
+    page, pause, sealed,
+};
 use crate::journal::JournalEntry;
-use crate::row::{ApiKeyRef, AuditStamp, EndpointPut, Session, SessionStart, Settlement};
+use crate::{ApiKeyRef, AuditStamp, EndpointPut, Session, SessionStart, Settlement, StoreError};
 
 /// The prepared statements and the state for running groups of requests.
 pub(super) struct Group<'c> {

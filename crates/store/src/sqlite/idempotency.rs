@@ -15,11 +15,7 @@ use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::{Connection, Row};
 
-use super::column::key;
-use super::failed;
-use super::sealed;
-use super::statement::prepare;
-use super::vault::{self, Vault};
+use super::{Vault, failed, key, prepare, sealed, vault};
 use crate::StoreError;
 use crate::row::idempotency::{EarlierCall, FirstAnswer, Idempotency, KeyHash, UtcDay};
 

@@ -10,21 +10,18 @@ use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Params, Row};
 
 use super::accept::Accept;
-use super::column::{
-    cause_number, get, job_state_number, key, micros, number, optional, stored_cause, stored_job_state, stored_key,
-    stored_micros, stored_tier, tier_number,
+use super::{
+    Sqlite, Vault, WriteRequest, arrivals, cause_number, cut, dead_letter, failed, get, idempotency, job_state_number,
+    key, micros, number, optional, prepare, replay, stored_cause, stored_job_state, stored_key, stored_micros,
+    stored_tier, tier_number, token,
 };
-use super::request::WriteRequest;
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
+use crate::row::REPLAY_LISTED_MAX;
+use crate::{
     ApiKeyRef, AuditStamp, Begun, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeliveryJob, FanOut,
-    Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX,
-    ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips,
+    Idempotency, JobCursor, JobKind, JobQuery, JobState, Jobs, ListOrder, Lives, Missing, NewReplay, ReplayPage,
+    ReplayWhat, Replayable, Session, Skip, Skips, StoreError,
 };
-use crate::{Jobs, StoreError};
 
 const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, total, counted,
   per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto, reason";

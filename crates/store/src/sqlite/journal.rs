@@ -6,11 +6,9 @@ use bytes::Bytes;
 use posthaste_core::Timestamp;
 use rusqlite::{Connection, Row, Statement};
 
-use super::column::get;
-use super::failed;
-use super::statement::prepare;
-use crate::StoreError;
-use crate::journal::{Entries, Head, JournalRow};
+use super::{failed, get, prepare};
+use crate::journal::{Entries, Head};
+use crate::{JournalRow, StoreError};
 
 const COLUMNS: &str = "number, at_ms, packed, root, before";
 

@@ -7,14 +7,12 @@ use std::time::{Duration, Instant};
 use posthaste_core::{DeliveryId, MessageId, TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
-use super::column::{DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_tier};
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{derived, show};
-use crate::StoreError;
-use crate::row::{
+use super::{
+    DELIVERY_COLUMNS, Vault, delivery, delivery_columns, derived, get, key, prepare, show, stored_key, stored_tier,
+};
+use crate::{
     HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, LISTED_LOOKED_MAX, ListOrder, ListedMessage,
-    MessageFilter, MessagePage,
+    MessageFilter, MessagePage, StoreError,
 };
 
 /// How long one request may read: reader threads are few, and other reads wait.

@@ -17,11 +17,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
-use super::fault::is_full;
-use super::request::WriteRequest;
-use super::schema::{BUSY_WAIT, PAGE_BYTES};
-use super::thread::Joined;
-use super::{Bounds, Shared, failed, reading};
+use super::schema::BUSY_WAIT;
+use super::{Bounds, Joined, PAGE_BYTES, Shared, WriteRequest, failed, is_full, reading};
 use crate::StoreError;
 
 /// At the bound, how long the writer waits for reads to end by themselves before it interrupts them, and then for the

@@ -10,8 +10,7 @@
 use posthaste_core::{DeliveryId, RowIndex};
 use rusqlite::{Connection, Statement};
 
-use super::column::{key, place_number};
-use super::request::{SmallChange, WriteRequest};
+use super::{SmallChange, WriteRequest, key, place_number};
 
 /// Rows read for each row that was written. More than one, so that the mark catches up with accepted rows.
 const LOOKS_PER_ROW: usize = 2;

@@ -8,14 +8,13 @@ use posthaste_core::scheduler::Order;
 use posthaste_core::{CutScope, DeliveryId, IdRange, Key, LaneId, MessageId, Tier, Timestamp, WriterId};
 use rusqlite::{Connection, Params};
 
-use super::column::{
-    DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_place, stored_tier, tier_number,
-};
-use super::statement::prepare;
 use super::token::Check;
-use super::{cut, derived, failed};
-use crate::row::{PendingPage, PendingRow, Query, SWEEP_LOOKS_MAX, Token};
-use crate::{DELIVERIES_MAX, StoreError};
+use super::{
+    DELIVERY_COLUMNS, cut, delivery, delivery_columns, derived, failed, get, key, prepare, stored_key, stored_place,
+    stored_tier, tier_number,
+};
+use crate::row::SWEEP_LOOKS_MAX;
+use crate::{DELIVERIES_MAX, PendingPage, PendingRow, Query, StoreError, Token};
 
 /// The number of the place in the column `place`.
 const READY: i64 = 0;

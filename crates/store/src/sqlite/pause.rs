@@ -4,12 +4,9 @@ use posthaste_core::{Key, Timestamp};
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;
 
-use super::column::{get, pause_columns, stored_pause_scope};
-use super::statement::prepare;
-use super::vault::Vault;
-use crate::StoreError;
+use super::{Vault, get, pause_columns, prepare, stored_pause_scope};
 use crate::journal::pack::{self, Unpack};
-use crate::row::{ApiKeyRef, Pause, PauseScope};
+use crate::{ApiKeyRef, Pause, PauseScope, StoreError};
 
 pub(super) fn put(conn: &Connection, vault: &Vault, pause: &Pause) -> rusqlite::Result<()> {
     write(conn, pause, seal(vault, pause))

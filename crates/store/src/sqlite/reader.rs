@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::failed;
 use super::fault::is_interrupted;
-use super::thread::Joined;
+use super::{Joined, failed};
 use crate::StoreError;
 
 pub(super) const READERS: usize = 4;

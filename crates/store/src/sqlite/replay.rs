@@ -7,16 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageId, TenantId, Timestamp};
 use rusqlite::{Connection, Params};
 
-use super::column::{delivery, delivery_columns, get, key, number, optional, stored_key};
 use super::list::{ReadBudget, WHOLE_LOOKS};
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{cut, dead_letter, derived, show};
-use crate::row::{
-    Chunk, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives, MadeBy, Missing,
-    ReplayCandidate, ReplayItem, ReplayPage, Replayable, Skip,
+use super::{
+    Vault, cut, dead_letter, delivery, delivery_columns, derived, get, key, number, optional, prepare, show, stored_key,
 };
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::row::ReplayCandidate;
+use crate::{
+    Chunk, DELIVERIES_MAX, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives,
+    MadeBy, Missing, ReplayItem, ReplayPage, Replayable, Skip, StoreError,
+};
 
 /// The next page after a replay's cursor; `None` for a fan-out. `list` is the list of a replay that is not stored yet.
 pub(super) fn page(

@@ -8,17 +8,14 @@ use posthaste_crypto::row_mac::RowMac;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::accept::AcceptResult;
 use super::answers::BatchReply;
-use super::arrivals;
 use super::derived::FactSlice;
-use super::sealed::SealedAccept;
 use super::sealed::endpoint::{EndpointNames, SealedEndpoint};
-use crate::StoreError;
+use super::{AcceptResult, SealedAccept, arrivals};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
+use crate::{
     Accepted, ApiKeyRef, AuditStamp, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session,
-    SessionStart, Settled, Settlement,
+    SessionStart, Settled, Settlement, StoreError,
 };
 
 /// The channel to the caller that waits for an answer.

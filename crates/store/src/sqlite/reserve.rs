@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::folder::{FILE_MODE, Folder};
+use super::{FILE_MODE, Folder};
 use crate::StoreError;
 
 const NAME: &str = "reserve";

@@ -14,18 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{Cause, Delivery, DeliveryId, State, TenantId, Timestamp};
 use rusqlite::Connection;
 
-use super::column::{delivery, delivery_columns, get, key, stored_key};
 use super::derived::{followed, kind_number};
-use super::journal::Then;
-use super::sealed::NameHashes;
-use super::statement::prepare;
-use super::sweep::WriteOff;
-use super::{failed, idempotency, show};
+use super::{
+    NameHashes, Then, WriteOff, delivery, delivery_columns, failed, get, idempotency, key, prepare, show, stored_key,
+};
 use crate::journal::{Entries, JournalEntry};
 use crate::row::idempotency::UtcDay;
 use crate::row::retention::before;
-use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionPhase, RetentionStep};
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::{
+    DELIVERIES_MAX, RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionPhase, RetentionStep,
+    StoreError,
+};
 use overrides::{Owners, RetentionWalk};
 
 /// Rows that a step reads to find those it removes.

@@ -16,13 +16,10 @@ use posthaste_crypto::master::{KeyCheck, MasterKey, MasterKeyId, Masters};
 use posthaste_crypto::seal_context::SealOwner;
 use rusqlite::Connection;
 
-use super::column::{get, stored_key};
-use super::statement::prepare;
-use super::vault::{STORE_KEY, Vault, damaged, damaged_because, expected, meta};
-use super::{Sqlite, audit, failed};
+use super::vault::{STORE_KEY, damaged, damaged_because, expected, meta};
+use super::{Sqlite, Vault, audit, failed, get, prepare, stored_key};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{ApiKeyRef, Session};
-use crate::{MasterKeys, Rotation, StoreError};
+use crate::{ApiKeyRef, MasterKeys, Rotation, Session, StoreError};
 
 /// Keys wrapped again by one step. Each takes some microseconds, and other writes wait meanwhile.
 const STEP_KEYS: u32 = 128;

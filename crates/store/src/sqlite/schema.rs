@@ -9,9 +9,8 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use super::failed;
-use super::folder::{APPLICATION_ID, Folder, Header};
-use super::renew;
+use super::folder::{APPLICATION_ID, Header};
+use super::{Folder, failed, renew};
 use crate::StoreError;
 
 /// Each migration raises the version of a file by one; the version is the number of migrations the file has had.

@@ -7,8 +7,7 @@
 
 use rusqlite::Connection;
 
-use super::failed;
-use super::statement::prepare;
+use super::{failed, prepare};
 use crate::StoreError;
 
 /// Pages that one call of [`find`] reads: some 32 MiB.

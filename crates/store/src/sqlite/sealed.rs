@@ -21,15 +21,12 @@ use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, Sealed
 use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::idempotency::SealedCall;
-use super::token;
-use super::vault::{KeyView, UnwrittenKey, Vault};
-use crate::StoreError;
+use super::vault::KeyView;
+use super::{SealedCall, UnwrittenKey, Vault, token};
 use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Hidden, JournalEntry, MessageMarks};
-use crate::number;
-use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
+use crate::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name, StoreError, number};
 
 /// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {

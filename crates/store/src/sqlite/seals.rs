@@ -12,13 +12,9 @@ use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Sqlite;
-use super::sealed::SealedAccept;
-use super::thread::Joined;
-use super::vault::Vault;
-use crate::StoreError;
+use super::{Joined, SealedAccept, Sqlite, Vault};
 use crate::journal::Entries;
-use crate::row::{Acceptance, Accepted, FirstAnswer, KeyHash};
+use crate::{Acceptance, Accepted, FirstAnswer, KeyHash, StoreError};
 
 /// Batches of at least so many messages are handed to the thread.
 const MANY: usize = 16;
@@ -187,11 +183,9 @@ mod tests {
     use posthaste_core::{Key, MessageId, Timestamp};
 
     use super::*;
-    use crate::row::{Erase, ErasureTarget, Idempotency, Message, Session};
-    use crate::sqlite::accept::AcceptResult;
     use crate::sqlite::fixture::fresh;
-    use crate::sqlite::request::WriteRequest;
-    use crate::{Erasures, Outbox};
+    use crate::sqlite::{AcceptResult, WriteRequest};
+    use crate::{Erase, ErasureTarget, Erasures, Idempotency, Message, Outbox, Session};
 
     const TENANT: TenantId = TenantId::from_raw(7);
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);

@@ -7,12 +7,11 @@ use posthaste_core::cut;
 use posthaste_core::{Delivery, DeliveryId, MessageId, State, TenantId, Timestamp};
 use rusqlite::Connection;
 
-use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{erasure, page};
-use crate::row::{AttemptRecord, DeliveryRecord, ListOrder, Message};
-use crate::{DELIVERIES_MAX, StoreError};
+use super::{
+    DELIVERY_COLUMNS, Vault, attempt, delivery, delivery_columns, erasure, get, key, page, prepare, stored_cause,
+    stored_key,
+};
+use crate::{AttemptRecord, DELIVERIES_MAX, DeliveryRecord, ListOrder, Message, StoreError};
 
 /// A delivery with its attempts, as of `now`.
 pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<DeliveryRecord>, StoreError> {

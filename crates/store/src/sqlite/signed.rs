@@ -7,13 +7,8 @@ use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, Row};
 
-use super::column::get;
-use super::statement::prepare;
-use super::vault::Vault;
-use super::{Sqlite, journal};
-use crate::journal::JournalRow;
-use crate::row::Session;
-use crate::{Checkpoints, Signed, StoreError};
+use super::{Sqlite, Vault, get, journal, prepare};
+use crate::{Checkpoints, JournalRow, Session, Signed, StoreError};
 
 impl Checkpoints for Sqlite {
     fn public_key(&self) -> PublicKey {

@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{Cut, CutScope, Delivery, DeliveryId, LaneId, MessageId, State, Tier, Timestamp};
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, scope_columns, stored_key, tier_number};
-use super::dead_letter::Files;
 use super::settle::OUTCOME;
-use super::statement::prepare;
-use super::{cut, failed, page};
+use super::{
+    DELIVERY_COLUMNS, Files, bind_attempt, bind_delivery, cut, failed, get, key, page, prepare, scope_columns,
+    stored_key, tier_number,
+};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX};
+use crate::{DELIVERIES_MAX, StoreError, Sweep, SweptRows};
 
 // The deliveries that an accept makes have the ids that follow their message's, at most 1,000 of them. Those that jobs
 // made are listed by range, and some of these may be among the 1,000 too. Each end of the range has one bound: of two

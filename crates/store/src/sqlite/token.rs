@@ -14,11 +14,8 @@ use posthaste_core::{Cause, Delivery, Expiry, State, Timestamp};
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
 use rusqlite::Connection;
 
-use super::Shared;
-use super::column::{cause_number, compact_number, key, micros, split, tier_number};
-use super::statement::prepare;
-use crate::StoreError;
-use crate::row::{Settled, Settlement, Token};
+use super::{Shared, cause_number, compact_number, key, micros, prepare, split, tier_number};
+use crate::{Settled, Settlement, StoreError, Token};
 
 /// The default of the setting `retry_token_ttl`: a row that is overdue by no more is sent if its MAC is valid.
 pub const RETRY_TOKEN_TTL: Duration = Duration::from_secs(300);

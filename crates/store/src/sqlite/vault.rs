@@ -26,11 +26,8 @@ use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{key, stored_key};
-use super::failed;
-use super::folder::Folder;
-use super::rotation::{self, InUse, Side};
-use super::statement::prepare;
+use super::rotation::{InUse, Side};
+use super::{Folder, failed, key, prepare, rotation, stored_key};
 use crate::StoreError;
 pub(super) use unwritten::UnwrittenKey;
 

@@ -17,14 +17,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answers::{Answers, answer};
 use super::arrivals::Arrivals;
-use super::fault::is_full;
 use super::follower::Follower;
 use super::group::Group;
 use super::log::LogKeeper;
-use super::request::{Reply, WriteRequest};
 use super::spacing::Spacing;
-use super::thread::Joined;
-use super::{Bounds, Shared};
+use super::{Bounds, Joined, Reply, Shared, WriteRequest, is_full};
 use crate::StoreError;
 
 /// Rows changed by one commit: with more, the first request would wait too long for the rest.

@@ -15,12 +15,13 @@ use rusqlite::Connection;
 
 use super::manifest::{MANIFEST, Manifest};
 use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, in_words, io_error};
-use crate::row::{Pause, PauseScope};
-use crate::sqlite::column::{get, stored_key};
 use crate::sqlite::erasure::ErasedAgain;
-use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, LOCK, RESTORING};
-use crate::sqlite::{Bounds, Sqlite, failed, journal, pause, rotation, schema, statement};
-use crate::{Outbox, StoreError};
+use crate::sqlite::folder::{LOCK, RESTORING};
+use crate::sqlite::{
+    Bounds, DATABASE, FILE_MODE, FOLDER_MODE, Folder, Sqlite, failed, get, journal, pause, rotation, schema, statement,
+    stored_key,
+};
+use crate::{Outbox, Pause, PauseScope, StoreError};
 
 /// How many starts the original may have made since the backup: their numbers are skipped, so that no id is given
 /// twice.

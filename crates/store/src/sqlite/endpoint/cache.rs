@@ -12,8 +12,7 @@ use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
 use posthaste_core::{EndpointId, IdMap, LaneId, LaneSettings, TenantId};
 
 use super::Turned;
-use crate::ENDPOINTS_LISTED_MAX;
-use crate::row::{Endpoint, EndpointStatus};
+use crate::{ENDPOINTS_LISTED_MAX, Endpoint, EndpointStatus};
 
 /// The most endpoints cached by id, and the most in the lists of tenants, at about 1 KiB each; large endpoints are not
 /// cached. When one of the two would grow over it, all its entries are evicted.
@@ -277,7 +276,7 @@ mod tests {
     use posthaste_core::{LaneId, TenantId, Timestamp};
 
     use super::*;
-    use crate::row::{DisabledBy, WebhookTarget};
+    use crate::{DisabledBy, WebhookTarget};
 
     fn endpoint(id: u64, version: u32) -> Arc<Endpoint> {
         let (id, tenant) = (EndpointId::from_raw(id), TenantId::from_raw(1));

@@ -10,11 +10,9 @@ use posthaste_crypto::LookupKey;
 use rusqlite::{Connection, StatementStatus};
 
 use super::read as read_rows;
-use crate::StoreError;
-use crate::row::{Endpoint, EndpointSelector};
-use crate::sqlite::column::{key, stored_key};
 use crate::sqlite::sealed::endpoint::{NameHash, hide_subject, hide_tag};
-use crate::sqlite::{Shared, failed};
+use crate::sqlite::{Shared, failed, key, stored_key};
+use crate::{Endpoint, EndpointSelector, StoreError};
 
 const BY_SUBJECT: Lookup = Lookup {
     first: "SELECT id FROM endpoint WHERE subject = ?1 ORDER BY id LIMIT ?2",

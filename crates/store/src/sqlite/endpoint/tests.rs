@@ -6,11 +6,9 @@ use posthaste_core::{Cause, Cut, CutScope, EndpointChange};
 
 use super::cache::KEPT_MAX;
 use super::*;
-use crate::Outbox;
-use crate::row::{Erase, ErasureTarget};
 use crate::sqlite::failed;
 use crate::sqlite::fixture::{fresh, plan};
-use crate::{ErasureStep, Erasures};
+use crate::{Erase, ErasureStep, ErasureTarget, Erasures, Outbox};
 
 const TENANT: TenantId = TenantId::from_raw(1);
 const OTHER: TenantId = TenantId::from_raw(2);

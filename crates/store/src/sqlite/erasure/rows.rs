@@ -12,12 +12,11 @@ use rusqlite::{Connection, Params};
 
 use super::{Open, Phase, one};
 use crate::journal::{Entries, Hidden, JournalEntry};
-use crate::row::{EndpointStatus, PauseScope};
-use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
-use crate::sqlite::sealed::NameHashes;
-use crate::sqlite::statement::prepare;
-use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
-use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
+use crate::sqlite::{
+    NameHashes, cut, delivery, delivery_columns, endpoint, failed, get, key, pause, prepare, retention, stored_key,
+    vault,
+};
+use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, EndpointStatus, PauseScope, StoreError};
 
 const LOOKED: u32 = 1_000;
 /// Bytes of payload that a step deletes, for the same reason as [`ERASURE_STEP_MAX`].

@@ -13,13 +13,10 @@ use std::time::Duration;
 use posthaste_core::{EndpointId, TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
-use crate::StoreError;
 use crate::journal::{Entries, JournalEntry};
 use crate::number::phase_number;
-use crate::row::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase};
-use crate::sqlite::column::{get, key, stored_key};
-use crate::sqlite::derived;
-use crate::sqlite::statement::prepare;
+use crate::sqlite::{derived, get, key, prepare, stored_key};
+use crate::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase, StoreError};
 
 const READ_OVERRIDES: &str = "read retention overrides";
 

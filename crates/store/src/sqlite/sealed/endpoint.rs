@@ -12,12 +12,12 @@ use posthaste_crypto::seal_context::SealedField;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{context, opened, text};
-use crate::StoreError;
 use crate::journal::pack::{self, Unpack};
 use crate::number::{micros, stored_micros};
-use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
-use crate::sqlite::idempotency::SealedCall;
-use crate::sqlite::vault::{UnwrittenKey, Vault};
+use crate::sqlite::{SealedCall, UnwrittenKey, Vault};
+use crate::{
+    Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, StoreError, WebhookTarget,
+};
 
 /// The keyed hash by which an endpoint's uid is looked up.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {

@@ -8,15 +8,12 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::conformance::master_key_of_tests;
-use crate::row::{
-    Acceptance, Accepted, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Filed, FirstAnswer, Idempotency,
-    KeyHash, Message, Session,
-};
-use crate::sqlite::Sqlite;
-use crate::sqlite::accept::AcceptResult;
 use crate::sqlite::fixture::fresh;
-use crate::sqlite::request::WriteRequest;
-use crate::{Archive, Erasures, Outbox, Register};
+use crate::sqlite::{AcceptResult, Sqlite, WriteRequest};
+use crate::{
+    Acceptance, Accepted, Archive, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Erasures, Filed,
+    FirstAnswer, Idempotency, KeyHash, Message, Outbox, Register, Session,
+};
 
 const TENANT: TenantId = TenantId::from_raw(7);
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);

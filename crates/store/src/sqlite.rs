@@ -446,7 +446,8 @@ impl Outbox for Sqlite {
         let (mut found, missing) = self.shared.cache.by_lanes(&lanes);
         if !missing.is_empty() {
             let read_at = self.shared.cache.changes();
-            let read = self.read(move |conn, vault| endpoint::read_lanes(conn, vault, &missing)).await?;
+            let missing = missing.into_iter().map(|lane| lane.0);
+            let read = self.read(move |conn, vault| endpoint::read(conn, vault, endpoint::BY_LANE, missing)).await?;
             found.extend(self.shared.cache.keep(read_at, read));
         }
         let found: HashMap<LaneId, Arc<LaneSettings>> =

@@ -43,12 +43,6 @@ impl Commits {
     }
 }
 
-impl Default for Commits {
-    fn default() -> Self {
-        Self { count: 0, rows: 0, took: [0; BUCKETS] }
-    }
-}
-
 impl fmt::Debug for Commits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p99 = self.within(0.99);

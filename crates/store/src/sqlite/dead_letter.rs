@@ -10,11 +10,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, State, TenantId, Timestamp};
-use rusqlite::{CachedStatement, Connection, Row, Statement};
+use rusqlite::types::{Null, ToSqlOutput};
+use rusqlite::{CachedStatement, Connection, Row};
 
 use super::list::EventType;
 use super::{
-    Sqlite, Vault, cause_number, failed, get, key, number, optional, prepare, stored_cause, stored_key, stored_tier,
+    Sqlite, Vault, cause_number, get, key, number, optional, prepare, stored_cause, stored_key, stored_tier,
     tier_number,
 };
 use crate::journal::{Entries, JournalEntry};
@@ -243,7 +244,7 @@ fn remove(conn: &Connection, numbers: impl Iterator<Item = u64>) -> Result<(), S
 }
 
 /// Purges under way, the oldest first.
-fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
+pub(super) fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
     let sql = "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
                  FROM dead_cut ORDER BY id";
     prepare(conn, "read the purges", sql)?.read_all([], |row| {
@@ -266,20 +267,11 @@ fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
     })
 }
 
-/// The purges under way, for [`is_filed`].
-pub(super) struct Purges(Vec<(i64, Purge)>);
-
-impl Purges {
-    pub(super) fn read(conn: &Connection) -> Result<Self, StoreError> {
-        purges(conn).map(Self)
-    }
-}
-
 /// Whether a delivery is listed as a dead letter: filed, and not purged.
-pub(super) fn is_filed(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
+pub(super) fn is_filed(conn: &Connection, purges: &[(i64, Purge)], delivery: DeliveryId) -> Result<bool, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM dead_letter WHERE delivery = ?1");
     let letter = prepare(conn, "read a dead letter", &sql)?.read([key(delivery.0)], stored)?;
-    Ok(letter.is_some_and(|letter| !purges.0.iter().any(|(_, purge)| purge.covers(&letter))))
+    Ok(letter.is_some_and(|letter| !purges.iter().any(|(_, purge)| purge.covers(&letter))))
 }
 
 /// The highest number filed so far.
@@ -307,7 +299,6 @@ fn walk(
     after: Option<DeadLetterCursor>,
     mut look: impl FnMut(DeadLetter) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<Option<DeadLetterCursor>, StoreError> {
-    let doing = failed("read dead letters");
     let mut from = filter.since.map_or(i64::MIN, Timestamp::as_millis);
     let mut below = filter.until.map_or(i64::MAX, Timestamp::as_millis);
     let mut parts = vec![(Part::Span, 0, 0)];
@@ -323,13 +314,11 @@ fn walk(
     }
     let mut looked = 0;
     for (part, at, passed) in parts {
-        let mut sql = conn.prepare_cached(&query(filter.walk(), order, part)).map_err(&doing)?;
-        bind_walk(&mut sql, filter.walk()).map_err(&doing)?;
         let (first, second) = if part == Part::Twins { (at, passed) } else { (from, below) };
-        sql.raw_bind_parameter(3, first).map_err(&doing)?;
-        sql.raw_bind_parameter(4, second).map_err(&doing)?;
-        let mut rows = sql.raw_query();
-        while let Some(row) = rows.next().map_err(&doing)? {
+        let (column, other) = columns(filter.walk());
+        let mut sql = prepare(conn, "read dead letters", &query(filter.walk(), order, part))?;
+        let mut rows = sql.query((column, other, first, second))?;
+        while let Some(row) = rows.next()? {
             let letter = stored(row)?;
             let cursor = letter.cursor();
             looked += 1;
@@ -361,20 +350,15 @@ fn query(walk: LetterIndex<'_>, order: ListOrder, part: Part) -> String {
     format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
 
-fn bind_walk(sql: &mut Statement<'_>, walk: LetterIndex<'_>) -> rusqlite::Result<()> {
+/// The values of the columns that the index begins with; nulls are not used.
+fn columns(walk: LetterIndex<'_>) -> (Option<i64>, ToSqlOutput<'_>) {
     match walk {
-        LetterIndex::Cause(_, cause) => sql.raw_bind_parameter(2, cause_number(cause))?,
-        LetterIndex::EventType(_, event_type) => sql.raw_bind_parameter(2, event_type)?,
-        LetterIndex::Tier(_, tier) => sql.raw_bind_parameter(2, tier_number(tier))?,
-        LetterIndex::Endpoint(_) | LetterIndex::Tenant(_) | LetterIndex::AllTenants => {}
-    }
-    match walk {
-        LetterIndex::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
-        LetterIndex::Cause(tenant, _)
-        | LetterIndex::EventType(tenant, _)
-        | LetterIndex::Tier(tenant, _)
-        | LetterIndex::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
-        LetterIndex::AllTenants => Ok(()),
+        LetterIndex::Endpoint(endpoint) => (Some(key(endpoint.0)), Null.into()),
+        LetterIndex::Cause(tenant, cause) => (Some(key(tenant.0)), cause_number(cause).into()),
+        LetterIndex::EventType(tenant, event_type) => (Some(key(tenant.0)), event_type.into()),
+        LetterIndex::Tier(tenant, tier) => (Some(key(tenant.0)), tier_number(tier).into()),
+        LetterIndex::Tenant(tenant) => (Some(key(tenant.0)), Null.into()),
+        LetterIndex::AllTenants => (None, Null.into()),
     }
 }
 

@@ -128,16 +128,12 @@ pub(super) fn endpoint_deliveries(
 ) -> Result<Vec<DeliveryId>, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
     let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
-    let sql = match order {
-        ListOrder::NewestFirst => {
-            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
-        }
-        ListOrder::OldestFirst => {
-            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery > ?2 ORDER BY delivery LIMIT ?3"
-        }
-    };
+    let (is_beyond, sorted) = direction(order);
+    let sql = format!(
+        "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery {is_beyond} ?2 ORDER BY delivery {sorted} LIMIT ?3"
+    );
     let from = beyond(order, after.map(|id| key(id.0)));
-    let known = column(conn, sql, (key(endpoint.0), from, HISTORY_LOOKED_MAX + 1))?;
+    let known = column(conn, &sql, (key(endpoint.0), from, HISTORY_LOOKED_MAX + 1))?;
     Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
@@ -150,16 +146,13 @@ pub(super) fn named(
 ) -> Result<NamedPage, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Name(kind, hidden))?;
     let new = derived.names.into_iter().map(|name| name.2.raw());
-    let sql = match order {
-        ListOrder::NewestFirst => {
-            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message < ?3 ORDER BY message DESC LIMIT ?4"
-        }
-        ListOrder::OldestFirst => {
-            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message > ?3 ORDER BY message LIMIT ?4"
-        }
-    };
+    let (is_beyond, sorted) = direction(order);
+    let sql = format!(
+        "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message {is_beyond} ?3
+         ORDER BY message {sorted} LIMIT ?4"
+    );
     let from = beyond(order, after.map(|id| key(id.0)));
-    let known = column(conn, sql, (kind_number(kind), hidden.0, from, limit + 1))?;
+    let known = column(conn, &sql, (kind_number(kind), hidden.0, from, limit + 1))?;
     let mut messages: Vec<MessageId> =
         merged(known, new, order, after.map(MessageId::raw)).into_iter().map(MessageId::from_raw).collect();
     let next =
@@ -258,6 +251,14 @@ pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
         ListOrder::NewestFirst => i64::MAX,
         ListOrder::OldestFirst => -1,
     })
+}
+
+/// How SQL compares ids with the bound, and sorts them.
+fn direction(order: ListOrder) -> (&'static str, &'static str) {
+    match order {
+        ListOrder::NewestFirst => ("<", "DESC"),
+        ListOrder::OldestFirst => (">", "ASC"),
+    }
 }
 
 fn column(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<u64>, StoreError> {

@@ -5,7 +5,7 @@ mod matching;
 
 use std::sync::Arc;
 
-use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
+use posthaste_core::{EndpointId, Key, LaneId, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -64,7 +64,7 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let read = self.read(move |conn, vault| read(conn, vault, &[id])).await?;
+        let read = self.read(move |conn, vault| read(conn, vault, BY_ID, [id.0])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
@@ -74,7 +74,7 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let read = self.read(move |conn, vault| read_lanes(conn, vault, &[lane])).await?;
+        let read = self.read(move |conn, vault| read(conn, vault, BY_LANE, [lane.0])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
@@ -335,24 +335,22 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
     if is_active { turn(conn, endpoint, EndpointStatus::Disabled(DisabledBy::Receiver)) } else { Ok(None) }
 }
 
-fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
+/// The endpoints with these ids (`BY_ID`) or of these lanes (`BY_LANE`).
+pub(super) fn read(
+    conn: &Connection,
+    vault: &Vault,
+    which: &'static str,
+    keys: impl IntoIterator<Item = Key>,
+) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
-    for id in ids {
-        found.extend(select(conn, vault, BY_ID, (key(id.0), 0), 1)?);
-    }
-    Ok(found)
-}
-
-pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
-    let mut found = Vec::new();
-    for lane in lanes {
-        found.extend(select(conn, vault, BY_LANE, (key(lane.0), 0), 1)?);
+    for each in keys {
+        found.extend(select(conn, vault, which, (key(each), 0), 1)?);
     }
     Ok(found)
 }
 
 const BY_ID: &str = "id = ?1 AND ?2 = ?2";
-const BY_LANE: &str = "lane = ?1 AND ?2 = ?2";
+pub(super) const BY_LANE: &str = "lane = ?1 AND ?2 = ?2";
 const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id";
 const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC";
 const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id";

@@ -4,8 +4,9 @@ use posthaste_core::Timestamp;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::{Bounds, Sqlite};
-use crate::{Outbox, Session};
+use super::{AcceptResult, Bounds, SealedAccept, Sqlite, WriteRequest};
+use crate::journal::Entries;
+use crate::{Acceptance, Accepted, Outbox, Session};
 
 /// Opens the store in a folder, and begins a session.
 pub(super) async fn open(folder: &TempDir, bounds: Bounds) -> (Sqlite, Session) {
@@ -20,6 +21,17 @@ pub(super) async fn fresh() -> (TempDir, Sqlite, Session) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (store, session) = open(&folder, Bounds::default()).await;
     (folder, store, session)
+}
+
+/// Has the writer accept messages that were sealed earlier.
+pub(super) async fn accept_sealed(
+    store: &Sqlite,
+    session: Session,
+    (messages, sealed, entries): (Vec<Accepted>, SealedAccept, Entries),
+) -> Vec<Acceptance> {
+    let found = AcceptResult::default();
+    let request = |reply| WriteRequest::Accept { session, messages, sealed, entries, found, room: 0, reply };
+    store.writer.ask(request).await.expect("it accepts").wake_rest()
 }
 
 /// An empty database with the tables of this build.

@@ -24,7 +24,7 @@ pub(super) const RESTORING: &str = "restoring";
 
 /// A data folder that this process has locked; the lock is released on drop.
 pub(super) struct Folder {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The lock belongs to the open file: the operating system releases it however the process ends.
     _lock: File,
 }
@@ -35,10 +35,6 @@ impl Folder {
         make_private(path).map_err(|error| refused(path, cannot("write in it", &error)))?;
         let lock = take_lock(path)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(super) fn database(&self) -> PathBuf {

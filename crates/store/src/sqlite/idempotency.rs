@@ -13,7 +13,7 @@ use bytes::Bytes;
 use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{Vault, failed, key, prepare, sealed, vault};
 use crate::StoreError;
@@ -104,19 +104,12 @@ pub(super) fn forget_before(conn: &Connection, day: UtcDay, limit: u32) -> rusql
 }
 
 fn find(conn: &Connection, day: UtcDay, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<Option<Idempotency>> {
-    let mut sql = conn.prepare_cached(KNOWN)?;
-    let mut rows = sql.query((day.0, key(tenant.0), hash.0))?;
-    rows.next()?.map(|row| stored(row, tenant, hash)).transpose()
-}
-
-fn stored(row: &Row<'_>, tenant: TenantId, key: KeyHash) -> rusqlite::Result<Idempotency> {
-    Ok(Idempotency {
-        tenant,
-        key,
-        digest: row.get(0)?,
-        answer: FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) },
-        at: Timestamp::from_millis(row.get(3)?),
-    })
+    let read = |row: &Row<'_>| {
+        let answer = FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) };
+        let at = Timestamp::from_millis(row.get(3)?);
+        Ok(Idempotency { tenant, key: hash, digest: row.get(0)?, answer, at })
+    };
+    conn.prepare_cached(KNOWN)?.query_row((day.0, key(tenant.0), hash.0), read).optional()
 }
 
 /// A call with an idempotency key: in clear text, and sealed for its row.

@@ -11,7 +11,7 @@ use super::list::{ReadBudget, WHOLE_LOOKS};
 use super::{
     Vault, cut, dead_letter, delivery, delivery_columns, derived, get, key, number, optional, prepare, show, stored_key,
 };
-use crate::row::ReplayCandidate;
+use crate::row::{Purge, ReplayCandidate};
 use crate::{
     Chunk, DELIVERIES_MAX, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives,
     MadeBy, Missing, ReplayItem, ReplayPage, Replayable, Skip, StoreError,
@@ -75,12 +75,12 @@ const MESSAGES: &str = "SELECT id, tenant, at_ms, head FROM message WHERE id > ?
 pub(super) struct ReplaySelector<'a> {
     conn: &'a Connection,
     kind: &'a JobKind,
-    purges: dead_letter::Purges,
+    purges: Vec<(i64, Purge)>,
 }
 
 impl<'a> ReplaySelector<'a> {
     pub(super) fn begin(conn: &'a Connection, kind: &'a JobKind) -> Result<Self, StoreError> {
-        Ok(Self { conn, kind, purges: dead_letter::Purges::read(conn)? })
+        Ok(Self { conn, kind, purges: dead_letter::purges(conn)? })
     }
 
     /// Whether a delivery can be replayed, or why not.

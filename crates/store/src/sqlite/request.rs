@@ -180,14 +180,8 @@ impl WriteRequest {
             Self::Follow { slice, .. } => (slice.facts.len(), 0),
             Self::Change { change: SmallChange::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: SmallChange::Remember(breakers), .. } => (breakers.len(), 0),
-            Self::Open { .. }
-            | Self::Cut { .. }
-            | Self::PutEndpoint { .. }
-            | Self::Change { .. }
-            | Self::CatchUp(_)
-            | Self::EmptyLog(_)
-            | Self::Wake
-            | Self::Stop => (1, 0),
+            Self::Open { .. } | Self::Cut { .. } | Self::PutEndpoint { .. } | Self::Change { .. } => (1, 0),
+            Self::CatchUp(_) | Self::EmptyLog(_) | Self::Wake | Self::Stop => (1, 0),
         }
     }
 
@@ -200,12 +194,8 @@ impl WriteRequest {
             | Self::Change { session, .. }
             | Self::Spread { session, .. }
             | Self::Work { session, .. } => Some(*session),
-            Self::Open { .. }
-            | Self::Follow { .. }
-            | Self::CatchUp(_)
-            | Self::EmptyLog(_)
-            | Self::Wake
-            | Self::Stop => None,
+            Self::Open { .. } | Self::Follow { .. } => None,
+            Self::CatchUp(_) | Self::EmptyLog(_) | Self::Wake | Self::Stop => None,
         }
     }
 

@@ -37,7 +37,7 @@ enum State {
 impl Reserve {
     /// Makes the reserve in a folder. If there is no room for it, the store starts in the state of a full disk.
     pub(super) fn open(folder: &Folder, bytes: u64) -> Result<Self, StoreError> {
-        let path = folder.path().join(NAME);
+        let path = folder.path.join(NAME);
         let reserve = Self { path, bytes, state: Mutex::new(State::GivenUp) };
         match reserve.make() {
             Ok(()) => {}

@@ -100,42 +100,36 @@ impl Sqlite {
         mut acceptances: Vec<Acceptance>,
         keyed: Vec<Option<Keyed>>,
     ) -> Vec<Acceptance> {
-        let is_replayed = |(_, acceptance): &(usize, &Acceptance)| matches!(acceptance, Acceptance::Replayed(_));
-        let replayed: Vec<usize> = acceptances.iter().enumerate().filter(is_replayed).map(|(at, _)| at).collect();
-        if replayed.is_empty() {
+        let mut sealed = Vec::new();
+        for (at, acceptance) in acceptances.iter_mut().enumerate() {
+            if let Acceptance::Replayed(answer) = acceptance {
+                sealed.push((at, keyed.get(at).copied().flatten(), answer.clone()));
+                *acceptance = Acceptance::Unanswered;
+            }
+        }
+        if sealed.is_empty() {
             return acceptances;
         }
-        let sealed: Vec<Option<(Keyed, FirstAnswer)>> = replayed
-            .iter()
-            .map(|at| match (keyed.get(*at), &acceptances[*at]) {
-                (Some(Some(keyed)), Acceptance::Replayed(answer)) => Some((*keyed, answer.clone())),
-                _ => None,
-            })
-            .collect();
         let vault = Arc::clone(&self.shared.vault);
         let open = move |conn: &Connection| {
-            let open = |sealed: &Option<(Keyed, FirstAnswer)>| {
-                let (keyed, answer) = sealed.as_ref().ok_or(StoreError::Busy)?;
-                vault.open_answer(conn, *keyed, answer)
-            };
-            // An error of the database would hit the other answers too, so it ends the read, which is then repeated.
-            let each = sealed.iter().map(open).map(|opened| match opened {
-                Err(error @ StoreError::Database { .. }) => Err(error),
-                opened => Ok(opened),
+            let each = sealed.iter().map(|(at, keyed, answer)| {
+                let opened = keyed.ok_or(StoreError::Busy).and_then(|keyed| vault.open_answer(conn, keyed, answer));
+                match opened {
+                    // It would hit the other answers too, so it ends the read, which is then repeated.
+                    Err(error @ StoreError::Database { .. }) => Err(error),
+                    opened => Ok((*at, opened)),
+                }
             });
             each.collect::<Result<Vec<_>, _>>()
         };
         let opened = self.readers.read_again(open).await;
-        let mut opened = opened.unwrap_or_else(|error| vec![Err(error)]).into_iter();
-        for at in replayed {
-            acceptances[at] = match opened.next() {
-                Some(Ok(answer)) => Acceptance::Replayed(answer),
-                Some(Err(error)) => {
+        for (at, opened) in opened.unwrap_or_else(|error| vec![(0, Err(error))]) {
+            match opened {
+                Ok(answer) => acceptances[at] = Acceptance::Replayed(answer),
+                Err(error) => {
                     tracing::warn!(%error, "cannot decrypt the stored answer of an idempotent request; the caller may retry");
-                    Acceptance::Unanswered
                 }
-                None => Acceptance::Unanswered,
-            };
+            }
         }
         acceptances
     }
@@ -183,8 +177,7 @@ mod tests {
     use posthaste_core::{Key, MessageId, Timestamp};
 
     use super::*;
-    use crate::sqlite::fixture::fresh;
-    use crate::sqlite::{AcceptResult, WriteRequest};
+    use crate::sqlite::fixture::{accept_sealed, fresh};
     use crate::{Erase, ErasureTarget, Erasures, Idempotency, Message, Outbox, Session};
 
     const TENANT: TenantId = TenantId::from_raw(7);
@@ -214,18 +207,8 @@ mod tests {
             message(session, 5, "bob", Some(2)),
         ];
         let keyed = keys_given(&batch);
-        let (messages, sealed, entries) = store.seal(batch).await.expect("it seals");
-        let found = AcceptResult::default();
-        let reply = store.writer.ask(|reply| WriteRequest::Accept {
-            session,
-            messages,
-            sealed,
-            entries,
-            found,
-            room: 0,
-            reply,
-        });
-        let acceptances = reply.await.expect("it accepts").wake_rest();
+        let sealed = store.seal(batch).await.expect("it seals");
+        let acceptances = accept_sealed(&store, session, sealed).await;
         let whom = ErasureTarget::Subject("ann".to_owned());
         store.erase(session, Erase { tenant: TENANT, whom, at: NOW, by: None }).await.expect("it is erased");
 

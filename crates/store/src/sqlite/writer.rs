@@ -173,7 +173,7 @@ fn serve(
                 _ = reply.send(Ok(log.empty(conn, shared)?));
             }
         }
-        let woken = wake_up(waiting);
+        let woken = waiting.extract_if(.., |request| matches!(request, WriteRequest::Wake)).count() > 0;
         if shared.reserve.is_given_up() {
             refuse(waiting, WriteRequest::is_producers, &shared.arrivals);
         }
@@ -224,13 +224,6 @@ fn serve(
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Removes the wake-ups from `waiting`; returns whether there were any.
-fn wake_up(waiting: &mut Vec<WriteRequest>) -> bool {
-    let before = waiting.len();
-    waiting.retain(|request| !matches!(request, WriteRequest::Wake));
-    waiting.len() < before
 }
 
 /// Refuses the waiting requests that `which` selects, because the disk is full. The others come from the dispatch loop

@@ -14,12 +14,12 @@ use posthaste_crypto::public_id::{IdKey, IdKind};
 use rusqlite::Connection;
 
 use super::manifest::{MANIFEST, Manifest};
-use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, in_words, io_error};
+use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, io_error};
 use crate::sqlite::erasure::ErasedAgain;
 use crate::sqlite::folder::{LOCK, RESTORING};
 use crate::sqlite::{
-    Bounds, DATABASE, FILE_MODE, FOLDER_MODE, Folder, Sqlite, failed, get, journal, pause, rotation, schema, statement,
-    stored_key,
+    Bounds, DATABASE, FILE_MODE, FOLDER_MODE, Folder, Sqlite, failed, fault, get, journal, pause, rotation, schema,
+    statement, stored_key,
 };
 use crate::{Outbox, Pause, PauseScope, StoreError};
 
@@ -77,7 +77,7 @@ pub async fn restore(
     copy(from, &manifest, &database, &mut say)?;
     let masters = prepare((from, &database), &manifest, now, ask).map_err(|error| match error {
         // A copy that SQLite cannot read is refused, although its digest is right.
-        NotCopied::Store(error @ StoreError::Database { .. }) => refused(in_words(&error)),
+        NotCopied::Store(error @ StoreError::Database { .. }) => refused(fault::chain(&error)),
         error => error,
     })?;
     if !list.is_empty() {

@@ -9,7 +9,6 @@ use posthaste_core::{EndpointId, TenantId};
 use posthaste_crypto::LookupKey;
 use rusqlite::{Connection, StatementStatus};
 
-use super::read as read_rows;
 use crate::sqlite::sealed::endpoint::{NameHash, hide_subject, hide_tag};
 use crate::sqlite::{Shared, failed, key, stored_key};
 use crate::{Endpoint, EndpointSelector, StoreError};
@@ -85,7 +84,8 @@ pub(super) fn read(
     }
     let (known, missing) = shared.cache.some(&ids);
     rows += missing.len();
-    Ok(Candidates { known, read: read_rows(conn, &shared.vault, &missing)?, next, rows })
+    let read = super::read(conn, &shared.vault, super::BY_ID, missing.iter().map(|id| id.0))?;
+    Ok(Candidates { known, read, next, rows })
 }
 
 /// At most `limit` ids of one range after `after`, and how many rows were read to find them.

@@ -145,10 +145,10 @@ fn read(
     let after = overrides.after.map_or(-1, |tenant| key(tenant.0));
     let upto = overrides.upto.map_or(i64::MAX, |tenant| key(tenant.0));
     let sql = "SELECT tenant, payload_ms, history_ms FROM own_retention WHERE tenant > ?1 AND tenant <= ?2";
-    Ok(prepare(conn, READ_OVERRIDES, sql)?.read_all((after, upto), of_tenant)?.into_iter().collect())
+    Ok(prepare(conn, READ_OVERRIDES, sql)?.read_all((after, upto), stored_override)?.into_iter().collect())
 }
 
-fn of_tenant(row: &Row<'_>) -> Result<(TenantId, RetentionOverride), StoreError> {
+fn stored_override(row: &Row<'_>) -> Result<(TenantId, RetentionOverride), StoreError> {
     let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
     Ok((TenantId(stored_key(get(row, 0)?)?), own))
 }
@@ -176,7 +176,7 @@ pub(super) fn tell_again(
 ) -> Result<usize, StoreError> {
     let sql = "SELECT tenant, payload_ms, history_ms FROM own_retention WHERE told_ms <= ?1 LIMIT ?2";
     let mut sql = prepare(conn, "repeat retention overrides in the journal", sql)?;
-    let repeated = sql.read_all((old.as_millis(), RETENTION_STEP_MAX), of_tenant)?;
+    let repeated = sql.read_all((old.as_millis(), RETENTION_STEP_MAX), stored_override)?;
     for (tenant, own) in &repeated {
         write(conn, *tenant, *own, now)?;
         entries.push(&JournalEntry::Agreed { tenant: *tenant, own: *own, at: now });

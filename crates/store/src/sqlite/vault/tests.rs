@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::conformance::master_key_of_tests;
-use crate::sqlite::fixture::fresh;
-use crate::sqlite::{AcceptResult, Sqlite, WriteRequest};
+use crate::sqlite::Sqlite;
+use crate::sqlite::fixture::{accept_sealed, fresh};
 use crate::{
     Acceptance, Accepted, Archive, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Erasures, Filed,
     FirstAnswer, Idempotency, KeyHash, Message, Outbox, Register, Session,
@@ -86,8 +86,8 @@ async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
         Accepted { idempotency: Some(call), ..message(session, number, Some("user-42")) }
     };
     let late = vec![keyed(2)];
-    let (late, sealed, entries) = store.seal(late).await.expect("it seals");
-    let old = sealed.messages[0].key;
+    let late = store.seal(late).await.expect("it seals");
+    let old = late.1.messages[0].key;
     let vault = &store.shared.vault;
     let (vault, subject) = (Arc::clone(vault), vault.subject(TENANT, "user-42"));
     let destroyed = store.work(session, 1, move |conn: &Connection| {
@@ -95,16 +95,7 @@ async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
         conn.execute("DELETE FROM data_key WHERE id = ?1", [old.0]).map_err(failed("destroy a key"))
     });
     assert_eq!(destroyed.await.expect("it is destroyed"), 1);
-    let accepted = store.writer.ask(|reply| WriteRequest::Accept {
-        session,
-        messages: late,
-        sealed,
-        entries,
-        found: AcceptResult::default(),
-        room: 0,
-        reply,
-    });
-    assert_eq!(accepted.await.expect("it accepts").wake_rest(), [Acceptance::Fresh]);
+    assert_eq!(accept_sealed(&store, session, late).await, [Acceptance::Fresh]);
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
     assert!(read(1).await.expect("it reads").is_none(), "sealed under the destroyed key");
     assert!(read(2).await.expect("it reads").is_some(), "sealed under a new key");

@@ -144,7 +144,8 @@ impl<'c> Accept<'c> {
     }
 }
 
-/// Ends the pending deliveries with this key, and returns them; those that a cut covers are left to its sweep.
+/// Ends the pending deliveries of a lane with this key, and returns them; those that a cut covers are left to its
+/// sweep. Rows without a key are not in the index and cost nothing more.
 fn supersede(
     conn: &Connection,
     lane: LaneId,

@@ -436,7 +436,8 @@ pub struct ErasedAgain {
 }
 
 impl Sqlite {
-    /// Applies a list of erasures to a store that is not being served, and finishes all erasures.
+    /// Applies a list of erasures to a restored copy of the data that is older than they are, and finishes all
+    /// erasures. The store must not be served meanwhile.
     pub async fn erase_again(&self, session: Session, list: &str, at: Timestamp) -> Result<ErasedAgain, StoreError> {
         let mut again = ErasedAgain::default();
         for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {

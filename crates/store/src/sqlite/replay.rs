@@ -102,16 +102,10 @@ impl<'a> ReplaySelector<'a> {
         if !self.has_payload(new.message)? {
             return Ok(Some(Skip::PayloadGone));
         }
-        let (job, at) = (key(chunk.job.0), chunk.at.as_millis());
         let sql =
             "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let noted = prepare(self.conn, "record a missing message", sql)?.execute((
-            key(new.message.0),
-            key(new.endpoint.0),
-            key(new.id.0),
-            job,
-            at,
-        ))?;
+        let row = (key(new.message.0), key(new.endpoint.0), key(new.id.0), key(chunk.job.0), chunk.at.as_millis());
+        let noted = prepare(self.conn, "record a missing message", sql)?.execute(row)?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
 

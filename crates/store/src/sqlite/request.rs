@@ -221,7 +221,8 @@ impl WriteRequest {
     }
 }
 
-/// A write that the writer runs and answers.
+/// A write with an answer type of its own, for rare verbs: the writer runs it in a group like every other request,
+/// without knowing what it does.
 pub(super) trait Work: Send {
     /// Runs the write in the current transaction. May be called again in another transaction, when another request of
     /// the group failed. Its `entries` go into the journal with those of the group.

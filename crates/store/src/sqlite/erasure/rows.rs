@@ -61,13 +61,11 @@ fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
     Ok(removed < STEP)
 }
 
-const FIND_ENDPOINTS: &str = "find a tenant's endpoints";
-
 /// An endpoint's id, lane, sealed value and hashes of tags.
 type StoredEndpoint = (i64, i64, Vec<u8>, Option<Vec<u8>>);
 
 fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) -> Result<Said, StoreError> {
-    let doing = failed(FIND_ENDPOINTS);
+    let doing = "find a tenant's endpoints";
     if open.erasure.is_tenant {
         // Rows of deleted endpoints contain no data of the tenant, only that they existed.
         let deleted = "DELETE FROM endpoint WHERE id IN
@@ -79,24 +77,24 @@ fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) ->
     let sql = "SELECT id, lane, sealed, tags FROM endpoint
                WHERE tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
     let page = (key(open.erasure.tenant.0), open.cursor, ERASURE_STEP_MAX);
-    let found: Vec<StoredEndpoint> = prepare(conn, FIND_ENDPOINTS, sql)?.all(page)?;
+    let found: Vec<StoredEndpoint> = prepare(conn, doing, sql)?.all(page)?;
     let mut lanes = Vec::new();
     for (id, lane, sealed, tags) in &found {
         if !vault::can_open(conn, sealed)? {
             let lane = LaneId(stored_key(*lane)?);
             if open.erasure.is_tenant {
-                endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(&doing)?;
+                endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(failed(doing))?;
                 execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
             } else {
                 // Deliveries to this endpoint may belong to messages of other subjects, and their tenant is read from
                 // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
                 // killed before the dispatch loop makes a cut of its own.
-                endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
-                let spared = spared_in_lane(conn, lane, under_way).map_err(&doing)?;
+                endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(failed(doing))?;
+                let spared = spared_in_lane(conn, lane, under_way).map_err(failed(doing))?;
                 let cut = Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at);
                 cut::put(conn, &Cut { spared, ..cut })?;
             }
-            pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
+            pause::remove(conn, PauseScope::Lane(lane)).map_err(failed(doing))?;
             lanes.push(lane);
         }
     }

@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, Tier};
 use rusqlite::Connection;
 
-use super::{Then, get, journal, key, prepare, stored_key, tier_number};
+use super::{Then, counted_number, get, journal, key, prepare, stored_counted, stored_key, tier_number};
 use crate::derived::{Depth, Derived, DerivedFact, NameKind, Only};
 use crate::journal::Hidden;
-use crate::number::{counted_number, stored_counted};
 use crate::{
     CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, StoreError,
     UtcHour,

@@ -10,9 +10,11 @@ use posthaste_core::{Key, TenantId, Timestamp};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::{SealedCall, Sqlite, Vault, derived, failed, get, idempotency, key, prepare, sealed, stored_key};
+use super::{
+    SealedCall, Sqlite, Vault, derived, document_number, failed, get, idempotency, key, prepare, sealed,
+    stored_document, stored_key,
+};
 use crate::journal::{Entries, JournalEntry};
-use crate::number::{document_number, stored_document};
 use crate::{
     AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Register, Session, StoreError,
 };

@@ -504,15 +504,17 @@ mod tests {
 
     #[test]
     fn jobs_are_listed_by_an_index() {
-        let sql = |which| format!("SELECT {COLUMNS} FROM job WHERE {which}");
-        assert_eq!(plan(&sql(RUNNING)), "SEARCH job USING INDEX job_running (state=? AND rowid>?)");
-        let by_kind = "SEARCH job USING INDEX job_fan_out (kind=? AND state=? AND rowid>?)";
-        assert_eq!(plan(&sql(FAN_OUTS)), by_kind);
-        let by_tenant = "SEARCH job USING INDEX job_replaying (tenant=? AND state=? AND rowid>?)";
-        assert_eq!(plan(&sql(RUNNING_REPLAYS)), by_tenant);
-        assert_eq!(plan(&sql(REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
-        assert_eq!(plan(&sql(NEWEST_REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid<?)");
-        assert_eq!(plan(&sql(EVERY_REPLAY)), "SEARCH job USING INDEX job_replay (id>?)");
-        assert_eq!(plan(&sql(EVERY_NEWEST_REPLAY)), "SEARCH job USING INDEX job_replay (id<?)");
+        for (which, expected) in [
+            (RUNNING, "job_running (state=? AND rowid>?)"),
+            (FAN_OUTS, "job_fan_out (kind=? AND state=? AND rowid>?)"),
+            (RUNNING_REPLAYS, "job_replaying (tenant=? AND state=? AND rowid>?)"),
+            (REPLAYS, "job_tenant (tenant=? AND rowid>?)"),
+            (NEWEST_REPLAYS, "job_tenant (tenant=? AND rowid<?)"),
+            (EVERY_REPLAY, "job_replay (id>?)"),
+            (EVERY_NEWEST_REPLAY, "job_replay (id<?)"),
+        ] {
+            let plan = plan(&format!("SELECT {COLUMNS} FROM job WHERE {which}"));
+            assert_eq!(plan, format!("SEARCH job USING INDEX {expected}"), "{which}");
+        }
     }
 }

@@ -192,7 +192,7 @@ fn serve(
             shared.reserve.unstick();
             continue;
         }
-        spacing.gathered(together);
+        spacing.requests = together;
         match group.write(&mut waiting[..together]) {
             Ok(refused) => {
                 shared.reserve.unstick();

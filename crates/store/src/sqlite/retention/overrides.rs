@@ -14,8 +14,7 @@ use posthaste_core::{EndpointId, TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
 use crate::journal::{Entries, JournalEntry};
-use crate::number::phase_number;
-use crate::sqlite::{derived, get, key, prepare, stored_key};
+use crate::sqlite::{derived, get, key, phase_number, prepare, stored_key};
 use crate::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase, StoreError};
 
 const READ_OVERRIDES: &str = "read retention overrides";

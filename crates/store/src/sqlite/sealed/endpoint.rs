@@ -15,8 +15,7 @@ use super::{
     context, opened, pack_if, pack_list, pack_pair, pack_text, unpack_if, unpack_list, unpack_pair, unpack_text,
 };
 use crate::journal::pack::{self, Unpack};
-use crate::number::{micros, stored_micros};
-use crate::sqlite::{SealedCall, UnwrittenKey, Vault};
+use crate::sqlite::{SealedCall, UnwrittenKey, Vault, micros, stored_micros};
 use crate::{
     Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, StoreError, WebhookTarget,
 };

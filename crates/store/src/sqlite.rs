@@ -14,9 +14,9 @@
 //!   counts, `signed` and `audit` for the audit trail, `backup` for a copy of the file (`reading`).
 //! - **Secrets.** `vault` holds the data keys, `rotation` replaces the master key that wraps them; `sealed` and `seals`
 //!   define which value is sealed under which key, `token` the MAC that each delivery's row carries.
-//! - **The file.** `folder`, `schema` and `renew` open it; `column` maps fields to columns of the tables,
-//!   which are in `sqlite/migrations/`; `low` spares a start a scan of all pending rows; `reserve`, `fault` and
-//!   `commits` deal with a full, failing or slow disk.
+//! - **The file.** `folder`, `schema` and `renew` open it; `column` maps fields to columns of the tables, which are in
+//!   `sqlite/migrations/`; `statement` runs cached SQL; `low` spares a start a scan of all pending rows; `reserve`,
+//!   `fault` and `commits` deal with a full, failing or slow disk.
 //!
 //! Invariants: a write is answered after its commit is on the disk; a read that begins after an
 //! answer sees that write; the folder belongs to one process at a time.

@@ -3,20 +3,20 @@
 //! No async runtime thread touches the file: a call is prepared in the caller's task, sent to one of the store's
 //! threads, and answered by one. The modules:
 //!
-//! - **Threads.** `writer` takes requests (`request`, `work`) and runs a group of them in one transaction (`group`);
+//! - **Threads.** `writer` takes requests (`request`) and runs a group of them in one transaction (`group`);
 //!   `answers` replies to the callers after the commit, and hands accepted deliveries to the dispatch loop
 //!   (`arrivals`); `log` copies the write-ahead log into the database; `follower` updates the tables derived from the
-//!   journal; `reader` runs reads; `sealer` encrypts batches. Each is a `thread`.
-//! - **Writes.** `accept` (`idempotency`, `collapse`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
+//!   journal; `reader` runs reads; the sealer of `seals` encrypts batches. Each is a `thread`.
+//! - **Writes.** `accept` (`idempotency`), `settle` (`excerpt`), `cut` and its `sweep`, `pause`,
 //!   `breaker`, `endpoint`, `document`, `dead_letter`, `job` and `replay`, `retention`, `erasure` (`erasures_file`,
 //!   `scrub`), and with each commit the `journal`.
 //! - **Reads.** `page` for the dispatch loop, `show` and `list` for the API, `archive` and `derived` for history and
 //!   counts, `signed` and `audit` for the audit trail, `backup` for a copy of the file (`reading`).
 //! - **Secrets.** `vault` holds the data keys, `rotation` replaces the master key that wraps them; `sealed` and `seals`
 //!   define which value is sealed under which key, `token` the MAC that each delivery's row carries.
-//! - **The file.** `folder`, `header`, `schema` and `renew` open it; `column` maps fields to columns of the tables,
-//!   which are in `sqlite/migrations/`; `low` spares a start a scan of all pending rows; `reserve`, `fault` and
-//!   `commits` deal with a full, failing or slow disk.
+//! - **The file.** `folder`, `schema` and `renew` open it; `column` maps fields to columns of the tables, which are in
+//!   `sqlite/migrations/`; `statement` runs cached SQL; `low` spares a start a scan of all pending rows; `reserve`,
+//!   `fault` and `commits` deal with a full, failing or slow disk.
 //!
 //! Invariants: a write is answered after its commit is on the disk; a read that begins after an
 //! answer sees that write; the folder belongs to one process at a time.
@@ -28,7 +28,6 @@ mod arrivals;
 pub mod audit;
 pub mod backup;
 mod breaker;
-mod collapse;
 mod column;
 mod commits;
 mod cut;
@@ -40,10 +39,11 @@ mod erasure;
 mod erasures_file;
 mod excerpt;
 mod fault;
+#[cfg(test)]
+mod fixture;
 mod folder;
 mod follower;
 mod group;
-mod header;
 mod idempotency;
 mod job;
 mod journal;
@@ -63,20 +63,20 @@ pub mod rotation;
 mod schema;
 mod scrub;
 mod sealed;
-mod sealer;
 mod seals;
 mod settle;
 mod show;
 mod signed;
 mod spacing;
+mod statement;
 mod sweep;
 mod thread;
 mod token;
 mod vault;
-mod work;
 mod writer;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -97,25 +97,33 @@ use crate::row::{
 use crate::{Condition, Outbox, StoreError, StoreState, Watchable};
 use accept::AcceptResult;
 use arrivals::Arrivals;
+use column::*;
 pub use commits::Commits;
+use dead_letter::Files;
 use endpoint::EndpointCache;
 pub use erasure::ErasedAgain;
-use folder::Folder;
+use fault::is_full;
+use folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder};
+use idempotency::SealedCall;
+use journal::Then;
 use reader::{Looks, READERS, Readers};
-use request::{Asker, SmallChange, WriteRequest};
+use request::{Asker, Reply, SmallChange, WorkCall, WriteRequest};
 use reserve::Reserve;
-use sealer::Sealer;
+use schema::PAGE_BYTES;
+use sealed::{NameHashes, SealedAccept};
+use seals::Sealer;
+use statement::prepare;
+use sweep::WriteOff;
+use thread::Joined;
 use token::Check;
 pub use token::{RETRY_TOKEN_TTL, Tokens};
-use vault::{Own, Vault};
-use work::WorkCall;
+use vault::{Own, UnwrittenKey, Vault};
 use writer::Writer;
 
 /// A store in a data folder.
 ///
 /// Dropping it finishes what is queued and waits for its threads; [`Sqlite::close`] does the same
 /// without holding up the runtime.
-#[derive(Debug)]
 pub struct Sqlite {
     // The order of the fields matters: the writer's connection closes last and empties the log.
     sealer: Sealer,
@@ -123,12 +131,16 @@ pub struct Sqlite {
     writer: Writer,
     shared: Arc<Shared>,
     own: Own,
-    path: PathBuf,
     folder: Mutex<Option<Folder>>,
 }
 
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
 /// The state that the writer shares with its callers.
-#[derive(Debug)]
 struct Shared {
     vault: Arc<Vault>,
     arrivals: Arrivals,
@@ -224,7 +236,6 @@ impl Sqlite {
             writer: Writer::start(conn, log, follower, bounds, Arc::clone(&shared))?,
             shared,
             own,
-            path: path.to_owned(),
             folder: Mutex::new(Some(folder)),
         })
     }
@@ -241,7 +252,7 @@ impl Sqlite {
 
     /// The key of the hashes by which names are looked up; created with the store and never changed.
     pub fn lookups(&self) -> LookupKey {
-        self.shared.vault.lookups().clone()
+        self.shared.vault.lookups.clone()
     }
 
     pub fn api_keys(&self) -> ApiKeyHasher {
@@ -297,6 +308,15 @@ impl Sqlite {
         let (reply, done) = oneshot::channel();
         self.writer.send(WriteRequest::CatchUp(reply)).await?;
         done.await.map_err(|_| StoreError::Stopped)
+    }
+
+    /// Runs `read` on a reader thread, with the keys that open what it reads.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection, &Vault) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let vault = Arc::clone(&self.shared.vault);
+        self.readers.read(move |conn| read(conn, &vault)).await
     }
 
     async fn change(&self, session: Session, change: SmallChange) -> Result<(), StoreError> {
@@ -405,7 +425,7 @@ impl Outbox for Sqlite {
         }
         let settled = Vec::with_capacity(settlements.len());
         let entries = crate::journal::settle_entries(&settlements);
-        let macs = token::macs_of_settle(self.shared.vault.row_macs(), &settlements);
+        let macs = token::macs_of_settle(&self.shared.vault.row_macs, &settlements);
         let suspects = token::suspects(&settlements);
         let settle = |reply| WriteRequest::Settle { session, settlements, entries, macs, settled, reply };
         let settled = self.writer.ask(settle).await?;
@@ -426,8 +446,8 @@ impl Outbox for Sqlite {
         let (mut found, missing) = self.shared.cache.by_lanes(&lanes);
         if !missing.is_empty() {
             let read_at = self.shared.cache.changes();
-            let vault = Arc::clone(&self.shared.vault);
-            let read = self.readers.read(move |conn| endpoint::read_lanes(conn, &vault, &missing)).await?;
+            let missing = missing.into_iter().map(|lane| lane.0);
+            let read = self.read(move |conn, vault| endpoint::read(conn, vault, endpoint::BY_LANE, missing)).await?;
             found.extend(self.shared.cache.keep(read_at, read));
         }
         let found: HashMap<LaneId, Arc<LaneSettings>> =

@@ -3,17 +3,21 @@
 
 use std::sync::Arc;
 
-use posthaste_core::{Delivery, DeliveryId, Timestamp};
+use posthaste_core::{Delivery, DeliveryId, LaneId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
-use super::column::{DELIVERY_COLUMNS, bind_delivery, delivery_columns, key, place_number, tier_number};
-use super::sealed::{SealedAccept, SealedMessage};
-use super::vault::{UnwrittenKey, Vault};
-use super::{collapse, failed, idempotency, job};
-use crate::StoreError;
+use super::sealed::SealedMessage;
+use super::{
+    DELIVERY_COLUMNS, SealedAccept, UnwrittenKey, Vault, WriteOff, bind_delivery, delivery, delivery_columns, failed,
+    idempotency, job, key, place_number, prepare, show, tier_number,
+};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{Acceptance, Accepted, Message, NewDelivery};
+use crate::row::collapse::{CollapseKey, superseded};
+use crate::{Acceptance, Accepted, Message, NewDelivery, StoreError};
+
+const WAITING: &str =
+    concat!("SELECT ", delivery_columns!("due_ms"), " FROM delivery WHERE lane = ?1 AND collapse = ?2 ORDER BY id");
 
 /// The result of an accept: for each message whether it is new, and pairs of a new delivery and one that it
 /// supersedes, in the order of the new deliveries.
@@ -126,16 +130,55 @@ impl<'c> Accept<'c> {
         at: Timestamp,
     ) -> Result<Vec<Delivery>, StoreError> {
         let superseded = match new.collapse {
-            Some(collapse) => collapse::supersede(self.conn, new.delivery.lane, collapse, at)?,
+            Some(collapse) => supersede(self.conn, new.delivery.lane, collapse, at)?,
             None => Vec::new(),
         };
         let sql = &mut self.delivery;
         bind_delivery(sql, &new.delivery)
             .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 1, place_number(new.place)))
-            .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 2, new.collapse.map(collapse::column)))
+            .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 2, new.collapse.map(column)))
             .and_then(|()| sql.raw_bind_parameter(DELIVERY_COLUMNS + 3, &mac.0[..]))
             .and_then(|()| sql.raw_execute())
             .map_err(failed("accept messages"))?;
         Ok(superseded)
+    }
+}
+
+/// Ends the pending deliveries of a lane with this key, and returns them; those that a cut covers are left to its
+/// sweep. Rows without a key are not in the index and cost nothing more.
+fn supersede(
+    conn: &Connection,
+    lane: LaneId,
+    collapse: CollapseKey,
+    at: Timestamp,
+) -> Result<Vec<Delivery>, StoreError> {
+    let doing = "end superseded deliveries";
+    let params = (key(lane.0), column(collapse));
+    let waiting = prepare(conn, doing, WAITING)?.read_all(params, delivery)?;
+    let mut ended = Vec::new();
+    for mut delivery in waiting {
+        if show::cut_end(conn, &delivery)?.is_some() {
+            continue;
+        }
+        delivery.state = superseded(&delivery, at);
+        WriteOff::prepare(conn).and_then(|mut write_off| write_off.end(&delivery)).map_err(failed(doing))?;
+        ended.push(delivery);
+    }
+    Ok(ended)
+}
+
+/// The key as a column: all its 64 bits.
+fn column(collapse: CollapseKey) -> i64 {
+    collapse.0.cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_deliveries_of_a_collapse_key_are_found_by_index() {
+        let expected = "SEARCH delivery USING INDEX delivery_collapse (lane=? AND collapse=?)";
+        assert_eq!(crate::sqlite::fixture::plan(WAITING), expected);
     }
 }

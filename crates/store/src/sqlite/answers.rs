@@ -11,14 +11,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::Shared;
-use super::accept::AcceptResult;
-use super::arrivals::{self, Arrivals};
+use super::arrivals::Arrivals;
 use super::group::Refused;
-use super::request::{Reply, WriteRequest};
-use super::thread::Joined;
-use crate::StoreError;
-use crate::row::{Acceptance, Accepted, ArrivedDelivery, Chunked};
+use super::{AcceptResult, Joined, Reply, Shared, WriteRequest, arrivals};
+use crate::{Acceptance, Accepted, ArrivedDelivery, Chunked, StoreError};
 
 /// Groups that wait to be answered; with more, the writer waits.
 const QUEUE: usize = 2;
@@ -112,7 +108,6 @@ pub(super) fn answer(group: Vec<WriteRequest>, refused: Refused, arrivals: &Arri
 ///
 /// The others get theirs when this value is dropped, at the latest when the caller stops waiting and drops its
 /// receiver.
-#[derive(Debug)]
 pub(super) struct BatchReply {
     acceptances: Vec<Acceptance>,
     others: Others,
@@ -130,7 +125,6 @@ impl BatchReply {
 }
 
 /// Replies to other callers, sent when this is dropped.
-#[derive(Debug)]
 struct Others(Vec<Waiting>);
 
 type Waiting = (Reply<BatchReply>, Result<BatchReply, StoreError>);

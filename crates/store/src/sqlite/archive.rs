@@ -9,17 +9,15 @@ use rusqlite::Connection;
 
 use super::{Sqlite, derived, excerpt, journal, list, retention, show};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
-    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,
-    MessageFilter, MessagePage, Name, NamedPage, PendingCounts, RETENTION_STEP_MAX, Retained, Retention,
-    RetentionOverrides, RetentionStep, Session, UtcHour,
+use crate::{
+    Archive, AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, JournalRow, LaneBacklog, ListOrder,
+    Message, MessageFilter, MessagePage, Name, NamedPage, PendingCounts, RETENTION_STEP_MAX, Retained, Retention,
+    RetentionOverrides, RetentionStep, Session, StoreError, UtcHour,
 };
-use crate::{Archive, JournalRow, StoreError};
 
 impl Archive for Sqlite {
     async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| show::message(conn, &vault, id)).await
+        self.read(move |conn, vault| show::message(conn, vault, id)).await
     }
 
     async fn accepted_at(&self, messages: Vec<MessageId>) -> Result<Vec<Option<Timestamp>>, StoreError> {
@@ -31,8 +29,7 @@ impl Archive for Sqlite {
     }
 
     async fn excerpts(&self, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| excerpt::of(conn, &vault, id)).await
+        self.read(move |conn, vault| excerpt::of(conn, vault, id)).await
     }
 
     async fn deliveries(
@@ -52,8 +49,7 @@ impl Archive for Sqlite {
         after: Option<MessageId>,
         limit: u32,
     ) -> Result<MessagePage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| list::messages(conn, &vault, &filter, order, after, limit)).await
+        self.read(move |conn, vault| list::messages(conn, vault, &filter, order, after, limit)).await
     }
 
     async fn history(
@@ -75,13 +71,11 @@ impl Archive for Sqlite {
         after: Option<MessageId>,
         limit: u32,
     ) -> Result<NamedPage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers
-            .read(move |conn| match vault.hide(conn, tenant, &name)? {
-                Some(hidden) => derived::named(conn, hidden, order, after, limit),
-                None => Ok(NamedPage::default()),
-            })
-            .await
+        self.read(move |conn, vault| match vault.hide(conn, tenant, &name)? {
+            Some(hidden) => derived::named(conn, hidden, order, after, limit),
+            None => Ok(NamedPage::default()),
+        })
+        .await
     }
 
     async fn tallies(&self, tenant: TenantId, since: UtcHour, until: UtcHour) -> Result<Vec<HourlyCount>, StoreError> {

@@ -9,22 +9,20 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::writer::soon;
-use crate::StoreError;
-use crate::row::{Accepted, ArrivedDelivery, Chunk};
+use crate::{Accepted, ArrivedDelivery, Chunk, StoreError};
 
 /// Room for bodies and rows between the accept and the dispatch loop, in KiB: 16 MiB, four of the largest groups. Each
 /// body is in memory twice meanwhile, plain and sealed.
 const ROOM_KIB: u32 = 16 * 1024;
 
 /// Accepted rows that the loop has not fetched.
-#[derive(Debug)]
 pub(super) struct Arrivals {
     waiting: Mutex<Waiting>,
     arrived: Notify,
     room: Semaphore,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Waiting {
     arrivals: Vec<ArrivedDelivery>,
     room: u32,

@@ -11,19 +11,16 @@ use posthaste_crypto::checkpoint::{PublicKey, claimed};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Rows};
 
-use super::column::{
-    DELIVERY_COLUMNS, attempt, cause_number, delivery, delivery_columns, get, key, micros, stored_key,
-};
 use super::derived::owner;
-use super::folder::DATABASE;
-use super::header::Header;
-use super::journal::{self, Then};
+use super::folder::Header;
 use super::reading::LongRead;
-use super::{failed, schema, signed, vault};
+use super::{
+    DATABASE, DELIVERY_COLUMNS, Then, attempt, cause_number, delivery, failed, get, journal, key, micros, prepare,
+    schema, show, signed, stored_key, vault,
+};
 use crate::audit::{Archived, Audit, AuditCounts, AuditReport, CheckpointSource, ErasedHint, Finding};
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
-use crate::row::{AttemptRecord, Retention};
-use crate::{Signed, StoreError};
+use crate::{AttemptRecord, Retention, Signed, StoreError};
 
 /// Rows between two reports of progress.
 const SAID_EVERY: u64 = 256;
@@ -138,10 +135,9 @@ fn meta<T: FromSql>(conn: &Connection, name: &str) -> Result<Option<T>, StoreErr
 /// Adds the erasures recorded in the file to the audit. Rows that are not valid are passed over: they excuse no missing
 /// data.
 fn erasures(conn: &Connection, audit: &mut Audit) -> Result<(), StoreError> {
-    let doing = failed("read the erasures");
-    let mut sql = conn.prepare("SELECT row, tenant, kind, mark FROM erasure ORDER BY row").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let mut sql = prepare(conn, "read the erasures", "SELECT row, tenant, kind, mark FROM erasure ORDER BY row")?;
+    let mut rows = sql.query([])?;
+    while let Some(row) = rows.next()? {
         let read = || -> Result<ErasedHint, StoreError> {
             let mark: Option<[u8; 16]> = get(row, 3)?;
             let whom = if get(row, 2)? { ErasedTarget::Tenant } else { ErasedTarget::Subject(mark.map(Hidden)) };
@@ -265,28 +261,19 @@ fn look_up(
 }
 
 fn ended(conn: &Connection, id: DeliveryId, entry: &JournalEntry) -> Result<Option<Archived>, StoreError> {
-    let doing = failed("read an outcome");
-    let mut sql = conn
-        .prepare_cached(concat!(
-            "SELECT ",
-            delivery_columns!("ended_ms"),
-            ", number, at_ms, took_us, attempt_cause, status FROM outcome WHERE id = ?1"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
-    let led = get::<Option<i64>>(row, DELIVERY_COLUMNS)?.map(|_| attempt(row, DELIVERY_COLUMNS)).transpose();
-    Ok(Some(match (delivery(row), led) {
-        (Ok(stored), Ok(led)) if JournalEntry::ended(&stored, led) == *entry => Archived::Fits,
-        (Ok(_), Ok(_)) => Archived::Differs("its outcome was changed"),
-        (_, _) => Archived::Differs("its outcome is damaged"),
-    }))
+    prepare(conn, "read an outcome", show::OUTCOME)?.read([key(id.0)], |row| {
+        let led = get::<Option<i64>>(row, DELIVERY_COLUMNS)?.map(|_| attempt(row, DELIVERY_COLUMNS)).transpose();
+        Ok(match (delivery(row), led) {
+            (Ok(stored), Ok(led)) if JournalEntry::ended(&stored, led) == *entry => Archived::Fits,
+            (Ok(_), Ok(_)) => Archived::Differs("its outcome was changed"),
+            (_, _) => Archived::Differs("its outcome is damaged"),
+        })
+    })
 }
 
 fn tried(conn: &Connection, id: DeliveryId, made: &AttemptRecord, late: bool) -> Result<Option<Archived>, StoreError> {
-    let doing = failed("read the attempts of a delivery");
     let exists = |sql: &str, params: &[&dyn rusqlite::ToSql]| {
-        conn.prepare_cached(sql).and_then(|mut sql| sql.exists(params)).map_err(&doing)
+        prepare(conn, "read the attempts of a delivery", sql)?.exists(params)
     };
     let id = key(id.0);
     let found = exists(

@@ -25,9 +25,9 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
 use super::erasures_file::ERASURES;
-use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, sync_folder};
+use super::folder::sync_folder;
 use super::reading::LongRead;
-use super::{audit, failed, fault, journal, rotation, vault};
+use super::{DATABASE, FILE_MODE, FOLDER_MODE, audit, failed, journal, rotation, vault};
 use crate::StoreError;
 use manifest::{MANIFEST, Manifest};
 
@@ -303,9 +303,4 @@ fn erasures(folder: &Path) -> Result<Option<Vec<u8>>, NotCopied> {
 /// The name of a store's newest list of erasures, in the folder with its backups.
 fn beside(store: &[u8; 16]) -> String {
     format!("{ERASURES}-{}", hex::write(&store[..4]))
-}
-
-/// An error of SQLite, with its sources.
-fn in_words(error: &StoreError) -> String {
-    fault::chain(error)
 }

@@ -5,8 +5,7 @@ use posthaste_core::flow::breaker::Soft;
 use posthaste_core::scheduler::SoftBreaker;
 use rusqlite::Connection;
 
-use super::column::{breaker_columns, get, micros, stored_breaker, stored_micros};
-use super::failed;
+use super::{breaker_columns, get, micros, prepare, stored_breaker, stored_micros};
 use crate::StoreError;
 
 /// Replaces all stored breakers with these.
@@ -23,16 +22,11 @@ pub(super) fn replace(conn: &Connection, breakers: &[SoftBreaker]) -> rusqlite::
 
 /// Every stored breaker, lanes first, then by id.
 pub(super) fn all(conn: &Connection) -> Result<Vec<SoftBreaker>, StoreError> {
-    let doing = failed("read the breakers");
-    let mut sql = conn.prepare("SELECT kind, id, since_ms, hold_us FROM soft_breaker").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    let mut breakers = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        breakers.push(SoftBreaker {
-            of: stored_breaker(get(row, 0)?, get(row, 1)?)?,
-            soft: Soft { since: Timestamp::from_millis(get(row, 2)?), hold: stored_micros(get(row, 3)?) },
-        });
-    }
+    let sql = "SELECT kind, id, since_ms, hold_us FROM soft_breaker";
+    let mut breakers = prepare(conn, "read the breakers", sql)?.read_all([], |row| {
+        let soft = Soft { since: Timestamp::from_millis(get(row, 2)?), hold: stored_micros(get(row, 3)?) };
+        Ok(SoftBreaker { of: stored_breaker(get(row, 0)?, get(row, 1)?)?, soft })
+    })?;
     // SQL cannot order them: the ids of origins are signed integers in the column.
     breakers.sort_unstable_by_key(|breaker| breaker.of);
     Ok(breakers)

@@ -2,12 +2,10 @@
 
 use posthaste_core::{Delivery, DeliveryId, EndpointId, LaneId, MessageId, Timestamp};
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, Params, Row, Statement};
+use rusqlite::{Row, Statement};
 
-use super::failed;
-use crate::StoreError;
 pub(super) use crate::number::*;
-use crate::row::AttemptRecord;
+use crate::{AttemptRecord, StoreError};
 
 /// The columns that `delivery` and `outcome` share, in the order [`bind_delivery`] binds and
 /// [`delivery`] reads them; `{at}` is `due_ms` or `ended_ms`.
@@ -94,23 +92,6 @@ pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRecord, Stor
         cause: stored_cause(get(row, first + 3)?)?,
         status: get(row, first + 4)?,
     })
-}
-
-/// Reads all rows of a cached query; `doing` is the operation that an error names.
-pub(super) fn read_all<T>(
-    conn: &Connection,
-    doing: &'static str,
-    sql: &str,
-    params: impl Params,
-    mut read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    let mut sql = conn.prepare_cached(sql).map_err(failed(doing))?;
-    let mut rows = sql.query(params).map_err(failed(doing))?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(failed(doing))? {
-        found.push(read(row)?);
-    }
-    Ok(found)
 }
 
 pub(super) fn get<T: FromSql>(row: &Row<'_>, index: usize) -> Result<T, StoreError> {

@@ -43,12 +43,6 @@ impl Commits {
     }
 }
 
-impl Default for Commits {
-    fn default() -> Self {
-        Self { count: 0, rows: 0, took: [0; BUCKETS] }
-    }
-}
-
 impl fmt::Debug for Commits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let p99 = self.within(0.99);
@@ -77,12 +71,6 @@ impl CommitHistogram {
 impl Default for CommitHistogram {
     fn default() -> Self {
         Self { rows: AtomicU64::new(0), took: std::array::from_fn(|_| AtomicU64::new(0)) }
-    }
-}
-
-impl fmt::Debug for CommitHistogram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.read().fmt(f)
     }
 }
 

@@ -3,9 +3,10 @@
 use posthaste_core::{Cut, CutScope, Timestamp};
 use rusqlite::{Connection, Row};
 
-use super::column::{cause_number, get, key, scope_columns, stored_cause, stored_key, stored_scope};
 use super::endpoint::Turned;
-use super::{endpoint, failed, job};
+use super::{
+    cause_number, endpoint, failed, get, job, key, prepare, scope_columns, stored_cause, stored_key, stored_scope,
+};
 use crate::StoreError;
 
 /// Puts a cut in force, merged with the one of the same scope if there is one. Returns the endpoint
@@ -47,25 +48,14 @@ pub(super) fn remove(conn: &Connection, scope: CutScope) -> rusqlite::Result<()>
 
 /// Every cut, ordered by scope, without the deliveries they spared.
 pub(super) fn all(conn: &Connection) -> Result<Vec<Cut>, StoreError> {
-    let doing = failed("read the cuts");
-    let mut sql =
-        conn.prepare("SELECT kind, scope, upto, cause, at_ms FROM cut ORDER BY kind, scope").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    let mut cuts = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        cuts.push(stored(row)?);
-    }
-    Ok(cuts)
+    let sql = "SELECT kind, scope, upto, cause, at_ms FROM cut ORDER BY kind, scope";
+    prepare(conn, "read the cuts", sql)?.read_all([], stored)
 }
 
 /// The cut of this scope, if there is one, without the deliveries it spared.
 pub(super) fn find(conn: &Connection, scope: CutScope) -> Result<Option<Cut>, StoreError> {
-    let doing = failed("read a cut");
-    let mut sql = conn
-        .prepare_cached("SELECT kind, scope, upto, cause, at_ms FROM cut WHERE kind = ?1 AND scope = ?2")
-        .map_err(&doing)?;
-    let mut rows = sql.query(scope_columns(scope)).map_err(&doing)?;
-    rows.next().map_err(&doing)?.map(stored).transpose()
+    let sql = "SELECT kind, scope, upto, cause, at_ms FROM cut WHERE kind = ?1 AND scope = ?2";
+    prepare(conn, "read a cut", sql)?.read(scope_columns(scope), stored)
 }
 
 fn stored(row: &Row<'_>) -> Result<Cut, StoreError> {

@@ -10,20 +10,20 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use posthaste_core::{Delivery, DeliveryId, EndpointId, MessageId, State, TenantId, Timestamp};
-use rusqlite::{Connection, Row, Statement};
+use rusqlite::types::{Null, ToSqlOutput};
+use rusqlite::{CachedStatement, Connection, Row};
 
-use super::column::{
-    cause_number, get, key, number, optional, read_all, stored_cause, stored_key, stored_tier, tier_number,
-};
 use super::list::EventType;
-use super::vault::Vault;
-use super::{Sqlite, failed};
-use crate::journal::{Entries, JournalEntry};
-use crate::row::{
-    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, LetterIndex, ListOrder, PURGES_MAX, Purge, Session, Swept,
+use super::{
+    Sqlite, Vault, cause_number, get, key, number, optional, prepare, stored_cause, stored_key, stored_tier,
+    tier_number,
 };
-use crate::{DeadLetters, StoreError};
+use crate::journal::{Entries, JournalEntry};
+use crate::row::{DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, LetterIndex, PURGES_MAX, Purge};
+use crate::{
+    AuditStamp, BoundedCount, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeadLetters, ListOrder,
+    Session, StoreError, Swept,
+};
 
 impl DeadLetters for Sqlite {
     async fn dead_letters(
@@ -33,24 +33,19 @@ impl DeadLetters for Sqlite {
         after: Option<DeadLetterCursor>,
         limit: u32,
     ) -> Result<DeadLetterPage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers
-            .read(move |conn| {
-                let mut page = found(conn, &vault, &filter, order, after, limit)?;
-                page.letters
-                    .iter_mut()
-                    .try_for_each(|letter| open(conn, &vault, letter.tenant, &mut letter.event_type))?;
-                Ok(page)
-            })
-            .await
+        self.read(move |conn, vault| {
+            let mut page = found(conn, vault, &filter, order, after, limit)?;
+            page.letters.iter_mut().try_for_each(|letter| open(conn, vault, letter.tenant, &mut letter.event_type))?;
+            Ok(page)
+        })
+        .await
     }
 
     async fn count_dead_letters(&self, filter: DeadLetterFilter) -> Result<BoundedCount, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            found(conn, &vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| {
+            found(conn, vault, &filter, ListOrder::OldestFirst, None, u32::MAX).map(|page| counted(&page))
+        })
+        .await
     }
 
     async fn purge_dead_letters(
@@ -117,13 +112,13 @@ pub(super) fn open(
 }
 
 pub(super) struct Files<'c> {
-    insert: Statement<'c>,
+    insert: CachedStatement<'c>,
 }
 
 impl<'c> Files<'c> {
     pub(super) fn prepare(conn: &'c Connection) -> rusqlite::Result<Self> {
         // The message of an unfinished delivery always exists, in `message` or in `kept`.
-        let insert = conn.prepare(
+        let insert = conn.prepare_cached(
             "INSERT INTO dead_letter (delivery, message, tenant, endpoint, tier, cause, event_type, attempts, at_ms)
              SELECT ?1, ?2, tenant, ?3, ?4, ?5, event_type, ?6, ?7 FROM message WHERE id = ?2
              UNION ALL
@@ -200,29 +195,24 @@ pub(super) fn purge(
         return Err(StoreError::TooMany { what: "purges", limit: PURGES_MAX });
     }
     entries.push(&JournalEntry::Purged { tenant, upto, at, by });
-    conn.prepare_cached(
-        "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )
-    .and_then(|mut sql| {
-        sql.execute((
-            key(tenant.0),
-            filter.endpoint.map(|endpoint| key(endpoint.0)),
-            filter.cause.map(cause_number),
-            &filter.event_type,
-            filter.tier.map(tier_number),
-            filter.since.map(Timestamp::as_millis),
-            filter.until.map(Timestamp::as_millis),
-            number(upto),
-        ))
-    })
-    .map_err(failed("purge dead letters"))?;
+    let sql = "INSERT INTO dead_cut (tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    prepare(conn, "purge dead letters", sql)?.execute((
+        key(tenant.0),
+        filter.endpoint.map(|endpoint| key(endpoint.0)),
+        filter.cause.map(cause_number),
+        &filter.event_type,
+        filter.tier.map(tier_number),
+        filter.since.map(Timestamp::as_millis),
+        filter.until.map(Timestamp::as_millis),
+        number(upto),
+    ))?;
     Ok(counted(&page))
 }
 
 /// One step of removing the dead letters that the oldest purge covers.
 pub(super) fn sweep(conn: &Connection) -> Result<Swept, StoreError> {
-    let doing = failed("sweep dead letters");
+    let doing = "sweep dead letters";
     let mut purges = purges(conn)?;
     if purges.is_empty() {
         return Ok(Swept::default());
@@ -238,80 +228,57 @@ pub(super) fn sweep(conn: &Connection) -> Result<Swept, StoreError> {
     let removed = covered.len() as u64;
     remove(conn, covered.into_iter())?;
     match next {
-        Some(next) => conn
-            .prepare_cached("UPDATE dead_cut SET swept_ms = ?2, swept_number = ?3 WHERE id = ?1")
-            .and_then(|mut sql| sql.execute((id, next.at.as_millis(), number(next.number)))),
-        None => conn.prepare_cached("DELETE FROM dead_cut WHERE id = ?1").and_then(|mut sql| sql.execute([id])),
-    }
-    .map_err(&doing)?;
+        Some(next) => prepare(conn, doing, "UPDATE dead_cut SET swept_ms = ?2, swept_number = ?3 WHERE id = ?1")?
+            .execute((id, next.at.as_millis(), number(next.number)))?,
+        None => prepare(conn, doing, "DELETE FROM dead_cut WHERE id = ?1")?.execute([id])?,
+    };
     Ok(Swept { removed, more: next.is_some() || !purges.is_empty() })
 }
 
 fn remove(conn: &Connection, numbers: impl Iterator<Item = u64>) -> Result<(), StoreError> {
-    let doing = failed("remove dead letters");
-    let mut sql = conn.prepare_cached("DELETE FROM dead_letter WHERE number = ?1").map_err(&doing)?;
+    let mut sql = prepare(conn, "remove dead letters", "DELETE FROM dead_letter WHERE number = ?1")?;
     for letter in numbers {
-        sql.execute([number(letter)]).map_err(&doing)?;
+        sql.execute([number(letter)])?;
     }
     Ok(())
 }
 
 /// Purges under way, the oldest first.
-fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
-    read_all(
-        conn,
-        "read the purges",
-        "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
-             FROM dead_cut ORDER BY id",
-        [],
-        |row| {
-            let filter = DeadLetterFilter {
-                tenant: Some(TenantId(stored_key(get(row, 1)?)?)),
-                endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
-                cause: optional(row, 3, stored_cause)?,
-                event_type: get(row, 4)?,
-                tier: optional(row, 5, stored_tier)?,
-                since: get::<Option<i64>>(row, 6)?.map(Timestamp::from_millis),
-                until: get::<Option<i64>>(row, 7)?.map(Timestamp::from_millis),
-            };
-            let swept_ms: Option<i64> = get(row, 9)?;
-            let swept_number: Option<i64> = get(row, 10)?;
-            let swept = swept_ms
-                .zip(swept_number)
-                .map(|(at, swept)| DeadLetterCursor { at: Timestamp::from_millis(at), number: swept.unsigned_abs() });
-            Ok((get(row, 0)?, Purge { filter, upto: get::<i64>(row, 8)?.unsigned_abs(), swept }))
-        },
-    )
-}
-
-/// The purges under way, for [`is_filed`].
-pub(super) struct Purges(Vec<(i64, Purge)>);
-
-impl Purges {
-    pub(super) fn read(conn: &Connection) -> Result<Self, StoreError> {
-        purges(conn).map(Self)
-    }
+pub(super) fn purges(conn: &Connection) -> Result<Vec<(i64, Purge)>, StoreError> {
+    let sql = "SELECT id, tenant, endpoint, cause, event_type, tier, since_ms, until_ms, upto, swept_ms, swept_number
+                 FROM dead_cut ORDER BY id";
+    prepare(conn, "read the purges", sql)?.read_all([], |row| {
+        let filter = DeadLetterFilter {
+            tenant: Some(TenantId(stored_key(get(row, 1)?)?)),
+            endpoint: optional(row, 2, |column| stored_key(column).map(EndpointId))?,
+            cause: optional(row, 3, stored_cause)?,
+            event_type: get(row, 4)?,
+            tier: optional(row, 5, stored_tier)?,
+            since: get::<Option<i64>>(row, 6)?.map(Timestamp::from_millis),
+            until: get::<Option<i64>>(row, 7)?.map(Timestamp::from_millis),
+        };
+        let swept = get::<Option<i64>>(row, 9)?.zip(get::<Option<i64>>(row, 10)?);
+        let cursor = |(at, number): (i64, i64)| DeadLetterCursor {
+            at: Timestamp::from_millis(at),
+            number: number.unsigned_abs(),
+        };
+        let upto = get::<i64>(row, 8)?.unsigned_abs();
+        Ok((get(row, 0)?, Purge { filter, upto, swept: swept.map(cursor) }))
+    })
 }
 
 /// Whether a delivery is listed as a dead letter: filed, and not purged.
-pub(super) fn is_filed(conn: &Connection, purges: &Purges, delivery: DeliveryId) -> Result<bool, StoreError> {
-    let doing = failed("read a dead letter");
-    let mut sql =
-        conn.prepare_cached(&format!("SELECT {COLUMNS} FROM dead_letter WHERE delivery = ?1")).map_err(&doing)?;
-    let mut rows = sql.query([key(delivery.0)]).map_err(&doing)?;
-    let Some(row) = rows.next().map_err(&doing)? else { return Ok(false) };
-    let letter = stored(row)?;
-    Ok(!purges.0.iter().any(|(_, purge)| purge.covers(&letter)))
+pub(super) fn is_filed(conn: &Connection, purges: &[(i64, Purge)], delivery: DeliveryId) -> Result<bool, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM dead_letter WHERE delivery = ?1");
+    let letter = prepare(conn, "read a dead letter", &sql)?.read([key(delivery.0)], stored)?;
+    Ok(letter.is_some_and(|letter| !purges.iter().any(|(_, purge)| purge.covers(&letter))))
 }
 
 /// The highest number filed so far.
 pub(super) fn last(conn: &Connection) -> Result<u64, StoreError> {
     // The last row may be deleted already; `sqlite_sequence` still has its number.
-    let last: i64 = conn
-        .prepare_cached("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letter'), 0)")
-        .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
-        .map_err(failed("read the last dead letter"))?;
-    Ok(last.unsigned_abs())
+    let sql = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letter'), 0)";
+    Ok(prepare(conn, "read the last dead letter", sql)?.value::<i64>([])?.unsigned_abs())
 }
 
 const COLUMNS: &str =
@@ -332,7 +299,6 @@ fn walk(
     after: Option<DeadLetterCursor>,
     mut look: impl FnMut(DeadLetter) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<Option<DeadLetterCursor>, StoreError> {
-    let doing = failed("read dead letters");
     let mut from = filter.since.map_or(i64::MIN, Timestamp::as_millis);
     let mut below = filter.until.map_or(i64::MAX, Timestamp::as_millis);
     let mut parts = vec![(Part::Span, 0, 0)];
@@ -348,13 +314,11 @@ fn walk(
     }
     let mut looked = 0;
     for (part, at, passed) in parts {
-        let mut sql = conn.prepare_cached(&query(filter.walk(), order, part)).map_err(&doing)?;
-        bind_walk(&mut sql, filter.walk()).map_err(&doing)?;
         let (first, second) = if part == Part::Twins { (at, passed) } else { (from, below) };
-        sql.raw_bind_parameter(3, first).map_err(&doing)?;
-        sql.raw_bind_parameter(4, second).map_err(&doing)?;
-        let mut rows = sql.raw_query();
-        while let Some(row) = rows.next().map_err(&doing)? {
+        let (column, other) = columns(filter.walk());
+        let mut sql = prepare(conn, "read dead letters", &query(filter.walk(), order, part))?;
+        let mut rows = sql.query((column, other, first, second))?;
+        while let Some(row) = rows.next()? {
             let letter = stored(row)?;
             let cursor = letter.cursor();
             looked += 1;
@@ -368,13 +332,14 @@ fn walk(
 
 /// The query of a walk. Its first two parameters are the columns that the index begins with.
 fn query(walk: LetterIndex<'_>, order: ListOrder, part: Part) -> String {
-    let begins = match walk {
-        LetterIndex::Endpoint(_) => "endpoint = ?1",
-        LetterIndex::Cause(..) => "tenant = ?1 AND cause = ?2",
-        LetterIndex::EventType(..) => "tenant = ?1 AND event_type = ?2",
-        LetterIndex::Tier(..) => "tenant = ?1 AND tier = ?2",
-        LetterIndex::Tenant(_) => "tenant = ?1",
-        LetterIndex::AllTenants => "TRUE",
+    // Name the index: the planner has no statistics on how the rows are distributed.
+    let (index, begins) = match walk {
+        LetterIndex::Endpoint(_) => ("dead_letter_endpoint", "endpoint = ?1"),
+        LetterIndex::Cause(..) => ("dead_letter_cause", "tenant = ?1 AND cause = ?2"),
+        LetterIndex::EventType(..) => ("dead_letter_event_type", "tenant = ?1 AND event_type = ?2"),
+        LetterIndex::Tier(..) => ("dead_letter_tier", "tenant = ?1 AND tier = ?2"),
+        LetterIndex::Tenant(_) => ("dead_letter_tenant", "tenant = ?1"),
+        LetterIndex::AllTenants => ("dead_letter_time", "TRUE"),
     };
     let range = match (part, order) {
         (Part::Span, ListOrder::NewestFirst) => "at_ms >= ?3 AND at_ms < ?4 ORDER BY at_ms DESC, number DESC",
@@ -382,35 +347,18 @@ fn query(walk: LetterIndex<'_>, order: ListOrder, part: Part) -> String {
         (Part::Twins, ListOrder::NewestFirst) => "at_ms = ?3 AND number < ?4 ORDER BY number DESC",
         (Part::Twins, ListOrder::OldestFirst) => "at_ms = ?3 AND number > ?4 ORDER BY number",
     };
-    // Name the index: the planner has no statistics on how the rows are distributed.
-    let index = match walk {
-        LetterIndex::Endpoint(_) => "dead_letter_endpoint",
-        LetterIndex::Cause(..) => "dead_letter_cause",
-        LetterIndex::EventType(..) => "dead_letter_event_type",
-        LetterIndex::Tier(..) => "dead_letter_tier",
-        LetterIndex::Tenant(_) => "dead_letter_tenant",
-        LetterIndex::AllTenants => "dead_letter_time",
-    };
     format!("SELECT {COLUMNS} FROM dead_letter INDEXED BY {index} WHERE {begins} AND {range}")
 }
 
-fn bind_walk(sql: &mut Statement<'_>, walk: LetterIndex<'_>) -> rusqlite::Result<()> {
+/// The values of the columns that the index begins with; nulls are not used.
+fn columns(walk: LetterIndex<'_>) -> (Option<i64>, ToSqlOutput<'_>) {
     match walk {
-        LetterIndex::Endpoint(endpoint) => sql.raw_bind_parameter(1, key(endpoint.0)),
-        LetterIndex::Cause(tenant, cause) => {
-            sql.raw_bind_parameter(1, key(tenant.0))?;
-            sql.raw_bind_parameter(2, cause_number(cause))
-        }
-        LetterIndex::EventType(tenant, event_type) => {
-            sql.raw_bind_parameter(1, key(tenant.0))?;
-            sql.raw_bind_parameter(2, event_type)
-        }
-        LetterIndex::Tier(tenant, tier) => {
-            sql.raw_bind_parameter(1, key(tenant.0))?;
-            sql.raw_bind_parameter(2, tier_number(tier))
-        }
-        LetterIndex::Tenant(tenant) => sql.raw_bind_parameter(1, key(tenant.0)),
-        LetterIndex::AllTenants => Ok(()),
+        LetterIndex::Endpoint(endpoint) => (Some(key(endpoint.0)), Null.into()),
+        LetterIndex::Cause(tenant, cause) => (Some(key(tenant.0)), cause_number(cause).into()),
+        LetterIndex::EventType(tenant, event_type) => (Some(key(tenant.0)), event_type.into()),
+        LetterIndex::Tier(tenant, tier) => (Some(key(tenant.0)), tier_number(tier).into()),
+        LetterIndex::Tenant(tenant) => (Some(key(tenant.0)), Null.into()),
+        LetterIndex::AllTenants => (None, Null.into()),
     }
 }
 
@@ -435,7 +383,7 @@ mod tests {
     use posthaste_core::{Cause, Tier};
 
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn every_list_walks_the_index_of_its_filter_in_its_own_order() {

@@ -8,17 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::{DeliveryId, EndpointId, LaneId, MessageId, TenantId, Tier};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::column::{get, key, read_all, stored_key, tier_number};
-use super::journal::Then;
-use super::{failed, journal};
-use crate::StoreError;
+use super::{Then, counted_number, get, journal, key, prepare, stored_counted, stored_key, tier_number};
 use crate::derived::{Depth, Derived, DerivedFact, NameKind, Only};
 use crate::journal::Hidden;
-use crate::number::{counted_number, stored_counted};
-use crate::row::{
-    CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, UtcHour,
+use crate::{
+    CountedEvent, HISTORY_LOOKED_MAX, HourlyCount, LaneBacklog, ListOrder, NamedPage, PendingCounts, StoreError,
+    UtcHour,
 };
 
 /// Some of the facts derived from a batch of rows of the journal.
@@ -39,11 +36,8 @@ pub(super) struct Followed {
 
 pub(super) fn followed(conn: &Connection) -> Result<Followed, StoreError> {
     let value = |name: &str| -> Result<u64, StoreError> {
-        let value: i64 = conn
-            .prepare_cached("SELECT value FROM meta WHERE key = ?1")
-            .and_then(|mut sql| sql.query_row([name], |row| row.get(0)))
-            .map_err(failed("read how far the journal is followed"))?;
-        Ok(value.cast_unsigned())
+        let sql = "SELECT value FROM meta WHERE key = ?1";
+        Ok(prepare(conn, "read how far the journal is followed", sql)?.value::<i64>([name])?.cast_unsigned())
     };
     let (followed, following) = (value("followed")?, value("following")?);
     Ok(Followed { followed, following: (following > followed).then_some(following) })
@@ -59,10 +53,8 @@ pub(super) fn owner(
     if let Some(known) = owners.get(&endpoint) {
         return Ok(*known);
     }
-    let found: Option<i64> = conn
-        .prepare_cached("SELECT tenant FROM endpoint WHERE id = ?1")
-        .and_then(|mut sql| sql.query_row([key(endpoint.0)], |row| row.get(0)).optional())
-        .map_err(failed("read the tenant of an endpoint"))?;
+    let sql = "SELECT tenant FROM endpoint WHERE id = ?1";
+    let found: Option<i64> = prepare(conn, "read the tenant of an endpoint", sql)?.find([key(endpoint.0)])?;
     let owner = TenantId::from_raw(found.and_then(|tenant| u64::try_from(tenant).ok()).unwrap_or(0));
     owners.insert(endpoint, owner);
     Ok(owner)
@@ -135,16 +127,12 @@ pub(super) fn endpoint_deliveries(
 ) -> Result<Vec<DeliveryId>, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Endpoint(endpoint))?;
     let new = derived.deliveries.into_iter().map(|(_, id)| id.raw());
-    let sql = match order {
-        ListOrder::NewestFirst => {
-            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery < ?2 ORDER BY delivery DESC LIMIT ?3"
-        }
-        ListOrder::OldestFirst => {
-            "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery > ?2 ORDER BY delivery LIMIT ?3"
-        }
-    };
+    let (is_beyond, sorted) = direction(order);
+    let sql = format!(
+        "SELECT delivery FROM history WHERE endpoint = ?1 AND delivery {is_beyond} ?2 ORDER BY delivery {sorted} LIMIT ?3"
+    );
     let from = beyond(order, after.map(|id| key(id.0)));
-    let known = column(conn, sql, (key(endpoint.0), from, HISTORY_LOOKED_MAX + 1))?;
+    let known = column(conn, &sql, (key(endpoint.0), from, HISTORY_LOOKED_MAX + 1))?;
     Ok(merged(known, new, order, after.map(DeliveryId::raw)).into_iter().map(DeliveryId::from_raw).collect())
 }
 
@@ -157,16 +145,13 @@ pub(super) fn named(
 ) -> Result<NamedPage, StoreError> {
     let derived = tail(conn, followed(conn)?.followed, Only::Name(kind, hidden))?;
     let new = derived.names.into_iter().map(|name| name.2.raw());
-    let sql = match order {
-        ListOrder::NewestFirst => {
-            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message < ?3 ORDER BY message DESC LIMIT ?4"
-        }
-        ListOrder::OldestFirst => {
-            "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message > ?3 ORDER BY message LIMIT ?4"
-        }
-    };
+    let (is_beyond, sorted) = direction(order);
+    let sql = format!(
+        "SELECT message FROM name WHERE kind = ?1 AND hidden = ?2 AND message {is_beyond} ?3
+         ORDER BY message {sorted} LIMIT ?4"
+    );
     let from = beyond(order, after.map(|id| key(id.0)));
-    let known = column(conn, sql, (kind_number(kind), hidden.0, from, limit + 1))?;
+    let known = column(conn, &sql, (kind_number(kind), hidden.0, from, limit + 1))?;
     let mut messages: Vec<MessageId> =
         merged(known, new, order, after.map(MessageId::raw)).into_iter().map(MessageId::from_raw).collect();
     let next =
@@ -182,15 +167,13 @@ pub(super) fn tallies(
     since: UtcHour,
     until: UtcHour,
 ) -> Result<Vec<HourlyCount>, StoreError> {
-    let doing = failed("read tallies");
     let Followed { followed: at, following } = followed(conn)?;
     let mut counts: BTreeMap<(UtcHour, CountedEvent), i64> = BTreeMap::new();
     let mut ahead = BTreeSet::new();
-    let mut sql = conn
-        .prepare_cached("SELECT hour, counted, count, upto FROM tally WHERE tenant = ?1 AND hour >= ?2 AND hour < ?3")
-        .map_err(&doing)?;
-    let mut rows = sql.query((key(tenant.0), since.0, until.0)).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let sql = "SELECT hour, counted, count, upto FROM tally WHERE tenant = ?1 AND hour >= ?2 AND hour < ?3";
+    let mut sql = prepare(conn, "read tallies", sql)?;
+    let mut rows = sql.query((key(tenant.0), since.0, until.0))?;
+    while let Some(row) = rows.next()? {
         let of = (UtcHour(get(row, 0)?), stored_counted(get(row, 1)?)?);
         counts.insert(of, get(row, 2)?);
         // A batch under way may have written this count already, up to the batch's end.
@@ -226,13 +209,9 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, St
     let mut ahead = None;
     let mut by_tier = [0; 3];
     for (tier, pending) in Tier::ALL.into_iter().zip(&mut by_tier) {
-        let counted: Option<(i64, i64)> = conn
-            .prepare_cached("SELECT pending, upto FROM queue_count WHERE lane = ?1 AND tier = ?2")
-            .and_then(|mut sql| {
-                sql.query_row((key(lane.0), tier_number(tier)), |row| Ok((row.get(0)?, row.get(1)?))).optional()
-            })
-            .map_err(failed("count the pending deliveries of a lane"))?;
-        let (count, upto) = counted.unwrap_or_default();
+        let sql = "SELECT pending, upto FROM queue_count WHERE lane = ?1 AND tier = ?2";
+        let mut sql = prepare(conn, "count the pending deliveries of a lane", sql)?;
+        let (count, upto): (i64, i64) = sql.columns((key(lane.0), tier_number(tier)))?.unwrap_or_default();
         // A batch under way may have written this count already, up to the batch's end.
         let rest = match following.filter(|end| upto.cast_unsigned() == *end) {
             Some(end) => match &mut ahead {
@@ -249,14 +228,11 @@ pub(super) fn waiting(conn: &Connection, lane: LaneId) -> Result<LaneBacklog, St
 
 /// The number of pending deliveries of all lanes.
 pub(super) fn pending(conn: &Connection) -> Result<PendingCounts, StoreError> {
-    let doing = failed("count pending deliveries");
     let Followed { followed: at, following } = followed(conn)?;
-    let mut counts: BTreeMap<Depth, (i64, u64)> = BTreeMap::new();
-    let mut sql = conn.prepare_cached("SELECT counted, pending, upto FROM depth").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
-        counts.insert(stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned()));
-    }
+    let sql = "SELECT counted, pending, upto FROM depth";
+    let counts = prepare(conn, "count pending deliveries", sql)?
+        .read_all([], |row| Ok((stored_depth(get(row, 0)?)?, (get(row, 1)?, get::<i64>(row, 2)?.cast_unsigned()))))?;
+    let counts: BTreeMap<Depth, (i64, u64)> = counts.into_iter().collect();
     let rest = tail(conn, at, Only::Depth)?;
     let ahead = following.map(|end| Ok::<_, StoreError>((end, tail(conn, end, Only::Depth)?))).transpose()?;
     let count = |of: Depth| {
@@ -276,8 +252,16 @@ pub(super) fn beyond(order: ListOrder, after: Option<i64>) -> i64 {
     })
 }
 
+/// How SQL compares ids with the bound, and sorts them.
+fn direction(order: ListOrder) -> (&'static str, &'static str) {
+    match order {
+        ListOrder::NewestFirst => ("<", "DESC"),
+        ListOrder::OldestFirst => (">", "ASC"),
+    }
+}
+
 fn column(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> Result<Vec<u64>, StoreError> {
-    read_all(conn, "read an index", sql, params, |row| Ok(stored_key(get(row, 0)?)?.raw()))
+    prepare(conn, "read an index", sql)?.read_all(params, |row| Ok(stored_key(get(row, 0)?)?.raw()))
 }
 
 /// The ids of an index and those of the journal's tail, each once, in order.
@@ -320,6 +304,7 @@ mod tests {
     use super::journal::Journal;
     use super::*;
     use crate::journal::JournalEntry;
+    use crate::sqlite::fixture::database;
 
     const ENDPOINT: EndpointId = EndpointId::from_raw(71);
     const LANE: LaneId = LaneId::from_raw(1);
@@ -359,18 +344,16 @@ mod tests {
 
     #[test]
     fn owner_of_an_endpoint_is_not_cached_when_the_read_fails() {
-        let conn = Connection::open_in_memory().expect("memory is there");
+        let empty = Connection::open_in_memory().expect("memory is there");
         let mut owners = BTreeMap::new();
-        owner(&conn, &mut owners, ENDPOINT).expect_err("there is no table");
+        owner(&empty, &mut owners, ENDPOINT).expect_err("there is no table");
         assert!(owners.is_empty(), "nothing is cached");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        assert_eq!(owner(&conn, &mut owners, ENDPOINT).expect("it reads"), TenantId::from_raw(0), "no tenant's");
+        assert_eq!(owner(&database(), &mut owners, ENDPOINT).expect("it reads"), TenantId::from_raw(0), "no tenant's");
     }
 
     #[test]
     fn reads_are_the_same_before_and_after_each_slice_and_when_a_batch_is_repeated() {
-        let conn = Connection::open_in_memory().expect("memory is there");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
+        let conn = database();
         journalled(&conn);
         let expected = look(&conn);
         assert_eq!((expected.0.len(), expected.1), (20, 20));

@@ -10,14 +10,14 @@ use posthaste_core::{Key, TenantId, Timestamp};
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{get, key, stored_key};
-use super::sealed::{self, SealedCall};
-use super::vault::Vault;
-use super::{Sqlite, derived, failed, idempotency};
+use super::{
+    SealedCall, Sqlite, Vault, derived, document_number, failed, get, idempotency, key, prepare, sealed,
+    stored_document, stored_key,
+};
 use crate::journal::{Entries, JournalEntry};
-use crate::number::{document_number, stored_document};
-use crate::row::{AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
-use crate::{Register, StoreError};
+use crate::{
+    AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, ListOrder, Register, Session, StoreError,
+};
 
 /// The keyed hash by which a name is looked up.
 type HiddenName = [u8; 32];
@@ -70,12 +70,8 @@ impl Register for Sqlite {
     }
 
     async fn document(&self, kind: DocumentKind, id: Key) -> Result<Option<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let found = select(conn, &vault, BY_ID, (document_number(kind), key(id)), 1)?;
-            Ok(found.into_iter().next())
-        };
-        self.readers.read(read).await
+        let id = (document_number(kind), key(id));
+        Ok(self.read(move |conn, vault| select(conn, vault, BY_ID, id, 1)).await?.pop())
     }
 
     async fn document_named(
@@ -84,13 +80,8 @@ impl Register for Sqlite {
         tenant: TenantId,
         name: String,
     ) -> Result<Option<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let hidden = hide(&vault, kind, tenant, &name);
-            let found = select(conn, &vault, BY_NAME, (hidden,), 1)?;
-            Ok(found.into_iter().next())
-        };
-        self.readers.read(read).await
+        let hidden = hide(&self.shared.vault, kind, tenant, &name);
+        Ok(self.read(move |conn, vault| select(conn, vault, BY_NAME, (hidden,), 1)).await?.pop())
     }
 
     async fn documents(
@@ -101,17 +92,16 @@ impl Register for Sqlite {
         after: Option<Key>,
         limit: u32,
     ) -> Result<Vec<Document>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
         let (kind, from) = (document_number(kind), derived::beyond(order, after.map(key)));
         let limit = limit as usize;
         let newest_first = order == ListOrder::NewestFirst;
-        let read = move |conn: &Connection| match tenant {
-            None if newest_first => select(conn, &vault, NEWEST_OF_KIND, (kind, from), limit),
-            None => select(conn, &vault, OF_KIND, (kind, from), limit),
-            Some(tenant) if newest_first => select(conn, &vault, NEWEST_OF_TENANT, (kind, from, key(tenant.0)), limit),
-            Some(tenant) => select(conn, &vault, OF_TENANT, (kind, from, key(tenant.0)), limit),
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| match tenant {
+            None if newest_first => select(conn, vault, NEWEST_OF_KIND, (kind, from), limit),
+            None => select(conn, vault, OF_KIND, (kind, from), limit),
+            Some(tenant) if newest_first => select(conn, vault, NEWEST_OF_TENANT, (kind, from, key(tenant.0)), limit),
+            Some(tenant) => select(conn, vault, OF_TENANT, (kind, from, key(tenant.0)), limit),
+        })
+        .await
     }
 }
 
@@ -130,7 +120,7 @@ fn hide(vault: &Vault, kind: DocumentKind, tenant: TenantId, name: &str) -> Hidd
         DocumentKind::ApiKey => "API key",
         DocumentKind::Policy => "policy's name",
     };
-    vault.lookups().hash(of, kind.namespace(tenant).raw(), name.as_bytes())
+    vault.lookups.hash(of, kind.namespace(tenant).raw(), name.as_bytes())
 }
 
 fn file(
@@ -202,17 +192,8 @@ fn select(
     params: impl rusqlite::Params,
     limit: usize,
 ) -> Result<Vec<Document>, StoreError> {
-    let doing = failed("read documents");
-    let mut sql =
-        conn.prepare_cached(&format!("SELECT kind, id, tenant, at_ms, sealed FROM {which}")).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut documents = Vec::new();
-    while documents.len() < limit
-        && let Some(row) = rows.next().map_err(&doing)?
-    {
-        documents.extend(document(conn, vault, row)?);
-    }
-    Ok(documents)
+    let sql = format!("SELECT kind, id, tenant, at_ms, sealed FROM {which}");
+    prepare(conn, "read documents", &sql)?.read_some(params, limit, |row| document(conn, vault, row))
 }
 
 /// Opens a document's row; `None` when the key it is sealed under is destroyed.
@@ -229,15 +210,13 @@ fn document(conn: &Connection, vault: &Vault, row: &Row<'_>) -> Result<Option<Do
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Erase, ErasureTarget, FirstAnswer, KeyHash};
-    use crate::{Erasures, Outbox};
+    use crate::sqlite::fixture::{fresh, plan};
+    use crate::{Erase, ErasureTarget, Erasures, FirstAnswer, KeyHash};
 
     #[tokio::test]
     async fn a_document_of_a_tenant_erased_before_its_commit_is_sealed_again_with_its_answer() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, session) = fresh().await;
         let (tenant, at, body) = (TenantId::from_raw(7), Timestamp::from_millis(1), Bytes::from_static(b"{}"));
-        let session = store.open(at).await.expect("a session").session;
         let (kind, id) = (DocumentKind::Policy, Key::from_raw(5));
         let document = Document { kind, id, tenant, name: Some("slow".to_owned()), at, body };
         let answer = FirstAnswer { status: 201, body: Bytes::from_static(b"it is filed") };
@@ -270,8 +249,7 @@ mod tests {
             (BY_ID, "SEARCH document USING PRIMARY KEY (kind=? AND id=?)"),
             (BY_NAME, "SEARCH document USING INDEX document_name (name=?)"),
         ] {
-            let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM {which}"));
-            assert_eq!(plan, expected);
+            assert_eq!(plan(&format!("SELECT sealed FROM {which}")), expected);
         }
     }
 }

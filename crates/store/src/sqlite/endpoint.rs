@@ -1,29 +1,24 @@
 //! Writes endpoints, and finds them by id, lane, uid, tenant, subject and tag, from memory where possible.
 
 mod cache;
-mod listed;
 mod matching;
 
 use std::sync::Arc;
 
-use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
+use posthaste_core::{EndpointId, Key, LaneId, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{
-    get, key, micros, on_dead_number, order_number, status_number, stored_key, stored_micros, stored_on_dead,
-    stored_order, stored_status,
-};
-use super::request::{PutEndpoint, WriteRequest};
+use super::request::PutEndpoint;
 use super::sealed::endpoint::{EndpointNames, NAME_BYTES, SealedEndpoint};
-use super::vault::{self, Vault};
-use super::{Sqlite, failed, sealed};
-use crate::journal;
-use crate::row::{
-    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
-    MatchedEndpoints, SecretAct, Session,
+use super::{
+    Sqlite, Vault, WriteRequest, get, key, micros, on_dead_number, order_number, prepare, sealed, status_number,
+    stored_key, stored_micros, stored_on_dead, stored_order, stored_status, vault,
 };
-use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
+use crate::{
+    AuditStamp, Directory, DisabledBy, ENDPOINTS_LISTED_MAX, Endpoint, EndpointPut, EndpointSelector, EndpointStatus,
+    Idempotency, ListOrder, MatchedEndpoints, SecretAct, Session, StoreError, journal,
+};
 
 pub(super) use cache::{CommittedChange, EndpointCache};
 
@@ -69,8 +64,7 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = self.readers.read(move |conn| read(conn, &vault, &[id])).await?;
+        let read = self.read(move |conn, vault| read(conn, vault, BY_ID, [id.0])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
@@ -80,24 +74,19 @@ impl Directory for Sqlite {
             return Ok(Some(entry.endpoint));
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = self.readers.read(move |conn| read_lanes(conn, &vault, &[lane])).await?;
+        let read = self.read(move |conn, vault| read(conn, vault, BY_LANE, [lane.0])).await?;
         Ok(self.shared.cache.keep(read_at, read).pop().map(|entry| entry.endpoint))
     }
 
     async fn endpoint_named(&self, tenant: TenantId, uid: String) -> Result<Option<EndpointId>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let hidden = sealed::endpoint::hide_uid(vault.lookups(), tenant, &uid);
-            let found: Option<(i64, Vec<u8>)> = conn
-                .prepare_cached(BY_UID)
-                .and_then(|mut sql| sql.query_row([hidden], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-                .map_err(failed("look for an endpoint by its uid"))?;
-            let Some((id, sealed)) = found else { return Ok(None) };
+        let hidden = sealed::endpoint::hide_uid(&self.shared.vault.lookups, tenant, &uid);
+        self.read(move |conn, vault| {
+            let found = prepare(conn, "look for an endpoint by its uid", BY_UID)?.columns([hidden])?;
+            let Some((id, sealed)): Option<(i64, Vec<u8>)> = found else { return Ok(None) };
             // Its tenant or subject may have been erased; such an endpoint counts as missing.
             Ok(if vault.is_there(conn, &sealed)? { Some(EndpointId(stored_key(id)?)) } else { None })
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn endpoints(&self, tenant: TenantId) -> Result<Arc<Vec<Arc<Endpoint>>>, StoreError> {
@@ -105,9 +94,8 @@ impl Directory for Sqlite {
             return Ok(list);
         }
         let read_at = self.shared.cache.changes();
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, None, ENDPOINTS_LISTED_MAX + 1);
-        let read = self.readers.read(read).await?;
+        let all = ENDPOINTS_LISTED_MAX + 1;
+        let read = self.read(move |conn, vault| read_tenant(conn, vault, tenant, None, all)).await?;
         self.shared.cache.count_rows(read.len());
         Ok(self.shared.cache.keep_tenant(read_at, tenant, read))
     }
@@ -120,7 +108,7 @@ impl Directory for Sqlite {
         limit: u32,
     ) -> Result<MatchedEndpoints, StoreError> {
         let (shared, read_at) = (Arc::clone(&self.shared), self.shared.cache.changes());
-        let (keys, limit) = (matching::LookupHashes::of(shared.vault.lookups(), tenant, &selector), limit as usize);
+        let (keys, limit) = (matching::LookupHashes::of(&shared.vault.lookups, tenant, &selector), limit as usize);
         let read = move |conn: &Connection| matching::read(conn, &shared, &keys, after, limit);
         let matching::Candidates { mut known, read, next, rows } = self.readers.read(read).await?;
         self.shared.cache.count_rows(rows);
@@ -147,7 +135,6 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
         let newest_first = order == ListOrder::NewestFirst;
         let which = match tenant {
             Some(_) if newest_first => NEWEST_OF_TENANT,
@@ -157,8 +144,8 @@ impl Directory for Sqlite {
         };
         let from = super::derived::beyond(order, after.map(|id| key(id.0)));
         let tenant = tenant.map_or(0, |tenant| key(tenant.0));
-        let read = move |conn: &Connection| select(conn, &vault, which, (tenant, from), limit as usize);
-        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+        let found = self.read(move |conn, vault| select(conn, vault, which, (tenant, from), limit as usize)).await?;
+        Ok(found.into_iter().map(Arc::new).collect())
     }
 
     async fn endpoints_after(
@@ -167,9 +154,8 @@ impl Directory for Sqlite {
         after: Option<EndpointId>,
         limit: u32,
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| read_tenant(conn, &vault, tenant, after, limit as usize);
-        Ok(self.readers.read(read).await?.into_iter().map(Arc::new).collect())
+        let found = self.read(move |conn, vault| read_tenant(conn, vault, tenant, after, limit as usize)).await?;
+        Ok(found.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -188,7 +174,7 @@ impl Sqlite {
         let key = self.key_of(sealed::endpoint::whose(vault, &endpoint)).await?;
         let put = PutEndpoint {
             sealed: SealedEndpoint::new(vault, &endpoint, &key, once.as_ref()),
-            names: EndpointNames::new(vault.lookups(), &endpoint),
+            names: EndpointNames::new(&vault.lookups, &endpoint),
             endpoint: Arc::new(endpoint),
             once,
             act,
@@ -244,19 +230,14 @@ pub(super) fn may_put(
         return Ok(EndpointPut::Stale);
     }
     let Some(uid) = uid else { return Ok(EndpointPut::Done) };
-    let doing = failed("look up an endpoint's uid");
-    let holder: Option<(i64, Vec<u8>)> = conn
-        .prepare_cached(BY_UID)
-        .and_then(|mut sql| sql.query_row([uid], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(&doing)?;
+    let doing = "look up an endpoint's uid";
+    let holder: Option<(i64, Vec<u8>)> = prepare(conn, doing, BY_UID)?.columns([uid])?;
     match holder {
         Some((id, sealed)) if id != key(endpoint.id.0) => {
             if vault::can_open(conn, &sealed)? {
                 return Ok(EndpointPut::UidTaken);
             }
-            conn.prepare_cached("UPDATE endpoint SET uid = NULL WHERE id = ?1")
-                .and_then(|mut sql| sql.execute([id]))
-                .map_err(&doing)?;
+            prepare(conn, doing, "UPDATE endpoint SET uid = NULL WHERE id = ?1")?.execute([id])?;
             Ok(EndpointPut::Done)
         }
         _ => Ok(EndpointPut::Done),
@@ -354,24 +335,22 @@ pub(super) fn disable(conn: &Connection, endpoint: EndpointId) -> rusqlite::Resu
     if is_active { turn(conn, endpoint, EndpointStatus::Disabled(DisabledBy::Receiver)) } else { Ok(None) }
 }
 
-fn read(conn: &Connection, vault: &Vault, ids: &[EndpointId]) -> Result<Vec<Endpoint>, StoreError> {
+/// The endpoints with these ids (`BY_ID`) or of these lanes (`BY_LANE`).
+pub(super) fn read(
+    conn: &Connection,
+    vault: &Vault,
+    which: &'static str,
+    keys: impl IntoIterator<Item = Key>,
+) -> Result<Vec<Endpoint>, StoreError> {
     let mut found = Vec::new();
-    for id in ids {
-        found.extend(select(conn, vault, BY_ID, (key(id.0), 0), 1)?);
-    }
-    Ok(found)
-}
-
-pub(super) fn read_lanes(conn: &Connection, vault: &Vault, lanes: &[LaneId]) -> Result<Vec<Endpoint>, StoreError> {
-    let mut found = Vec::new();
-    for lane in lanes {
-        found.extend(select(conn, vault, BY_LANE, (key(lane.0), 0), 1)?);
+    for each in keys {
+        found.extend(select(conn, vault, which, (key(each), 0), 1)?);
     }
     Ok(found)
 }
 
 const BY_ID: &str = "id = ?1 AND ?2 = ?2";
-const BY_LANE: &str = "lane = ?1 AND ?2 = ?2";
+pub(super) const BY_LANE: &str = "lane = ?1 AND ?2 = ?2";
 const OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id";
 const NEWEST_OF_TENANT: &str = "tenant = ?1 AND status <> 3 AND id < ?2 ORDER BY id DESC";
 const OLDEST: &str = "?1 = 0 AND status <> 3 AND id > ?2 ORDER BY id";
@@ -398,22 +377,11 @@ fn select(
     params: (i64, i64),
     limit: usize,
 ) -> Result<Vec<Endpoint>, StoreError> {
-    let doing = failed("read endpoints");
-    let mut sql = conn
-        .prepare_cached(&format!(
-            "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version,
-               lane
-             FROM endpoint WHERE {which}"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut endpoints = Vec::new();
-    while endpoints.len() < limit
-        && let Some(row) = rows.next().map_err(&doing)?
-    {
-        endpoints.extend(endpoint(conn, vault, row)?);
-    }
-    Ok(endpoints)
+    let sql = format!(
+        "SELECT id, tenant, at_ms, sealed, ttl_us, send_order, on_dead, max_in_flight, status, version, lane
+         FROM endpoint WHERE {which}"
+    );
+    prepare(conn, "read endpoints", &sql)?.read_some(params, limit, |row| endpoint(conn, vault, row))
 }
 
 /// Opens an endpoint's row; `None` when the key it is sealed under is destroyed.

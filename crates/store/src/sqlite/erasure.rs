@@ -6,31 +6,36 @@
 //! Invariants: no outcome is deleted before a checkpoint vouches for the announcement that excuses it; after a crash
 //! the erasure continues from its last step; an erasure is done when none of the data it covers is in the file.
 
-mod again;
 mod rows;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_core::{Cause, Delivery, DeliveryId, MessageId, State, TenantId, Timestamp};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::keyring::KeyId;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 use tokio::sync::oneshot;
 
-use super::column::{get, key, read_all, stored_key};
-use super::erasures_file::{self, ErasureLine};
-use super::request::WriteRequest;
-use super::vault::{self, Vault};
-use super::{Sqlite, derived, failed, idempotency, scrub, sealed, signed};
+use super::erasures_file::ErasureLine;
+use super::{
+    Sqlite, Vault, WriteRequest, derived, erasures_file, excerpt, failed, get, idempotency, key, prepare, scrub,
+    sealed, signed, stored_key, vault,
+};
 use crate::journal::{Entries, ErasedTarget, Hidden, JournalEntry};
-use crate::row::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Session};
-use crate::{Checkpoints, ERASURE_STEP_MAX, Erasures, StoreError};
-
-pub use again::ErasedAgain;
+use crate::{
+    ApiKeyRef, Checkpoints, ERASURE_STEP_MAX, Erase, Erasure, ErasureStep, ErasureTarget, Erasures, ExportRequest,
+    Session, StoreError,
+};
 
 /// Rows that one read for erased answers goes through.
 const ANSWERS_LOOKED: u32 = 2_000;
+
+/// How long another program's read may delay the end of an erasure; after that, the next start of the server finishes
+/// it.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_millis(20);
 
 const STEP: usize = ERASURE_STEP_MAX as usize;
 
@@ -183,7 +188,7 @@ impl Sqlite {
     async fn list(&self, open: &Open) -> Result<(), StoreError> {
         let line =
             ErasureLine { store: self.own.store_id, row: open.erasure.row, at: open.erasure.at, hidden: open.hidden };
-        let (folder, text) = (self.path.clone(), line.to_text(self.shared.vault.erasures()));
+        let (folder, text) = (self.shared.path.clone(), line.to_text(&self.shared.vault.erasures));
         // Runs on a reader thread, since it waits for the disk.
         let append = move |_: &Connection| {
             let done = match erasures_file::has(&folder, &text) {
@@ -267,13 +272,13 @@ fn begin(
     (at, by): (Timestamp, Option<ApiKeyRef>),
     entries: &mut Entries,
 ) -> Result<Open, StoreError> {
-    let doing = failed("begin an erasure");
+    let doing = "begin an erasure";
     let hidden = hidden(vault, tenant, subject);
     let mark = match subject {
         Some(subject) => destroy_subject(conn, vault, tenant, subject)?,
         None => {
-            conn.execute("DELETE FROM data_key WHERE tenant = ?1 AND subject = x''", [key(tenant.0)])
-                .map_err(&doing)?;
+            prepare(conn, doing, "DELETE FROM data_key WHERE tenant = ?1 AND subject = x''")?
+                .execute([key(tenant.0)])?;
             vault.destroy_tenant(tenant);
             None
         }
@@ -281,19 +286,13 @@ fn begin(
     let whom = subject.map_or(ErasedTarget::Tenant, |_| ErasedTarget::Subject(mark));
     entries.push(&JournalEntry::Erased { tenant, whom, at, by });
     // The row of the journal that this commit will write.
-    let row: i64 =
-        conn.query_row("SELECT coalesce(max(number), 0) + 1 FROM journal", [], |row| row.get(0)).map_err(&doing)?;
-    let number: i64 = conn
-        .prepare_cached(
-            "INSERT INTO erasure (tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, 0) RETURNING number",
-        )
-        .and_then(|mut sql| {
-            let kind = u8::from(subject.is_none());
-            let mark = mark.map(|mark| mark.0);
-            sql.query_row((key(tenant.0), kind, hidden, mark, row, at.as_millis()), |row| row.get(0))
-        })
-        .map_err(&doing)?;
+    let row: i64 = prepare(conn, doing, "SELECT coalesce(max(number), 0) + 1 FROM journal")?.value([])?;
+    let sql =
+        "INSERT INTO erasure (tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, 0) RETURNING number";
+    let (kind, mark_column) = (u8::from(subject.is_none()), mark.map(|mark| mark.0));
+    let number: i64 =
+        prepare(conn, doing, sql)?.value((key(tenant.0), kind, hidden, mark_column, row, at.as_millis()))?;
     let erasure = Erasure {
         number: number.unsigned_abs(),
         tenant,
@@ -315,9 +314,7 @@ fn destroy_subject(
     subject: &Digest,
 ) -> Result<Option<Hidden>, StoreError> {
     let Some((id, mark)) = known_subject(conn, vault, tenant, subject)? else { return Ok(None) };
-    conn.prepare_cached("DELETE FROM data_key WHERE id = ?1")
-        .and_then(|mut sql| sql.execute([id.0]))
-        .map_err(failed("destroy a subject's key"))?;
+    prepare(conn, "destroy a subject's key", "DELETE FROM data_key WHERE id = ?1")?.execute([id.0])?;
     vault.destroy_subject(tenant, subject, id);
     Ok(mark)
 }
@@ -329,10 +326,8 @@ fn known_subject(
     tenant: TenantId,
     subject: &Digest,
 ) -> Result<Option<(KeyId, Option<Hidden>)>, StoreError> {
-    let id: Option<u32> = conn
-        .prepare_cached("SELECT id FROM data_key WHERE tenant = ?1 AND subject = ?2")
-        .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| row.get(0)).optional())
-        .map_err(failed("look for a subject's key"))?;
+    let sql = "SELECT id FROM data_key WHERE tenant = ?1 AND subject = ?2";
+    let id = prepare(conn, "look for a subject's key", sql)?.find((key(tenant.0), subject))?;
     let Some(id) = id.map(KeyId) else { return Ok(None) };
     let mark = vault.by_id(conn, id)?.map(|sealing| sealed::subject_mark(&sealing));
     Ok(Some((id, mark)))
@@ -341,8 +336,8 @@ fn known_subject(
 /// The keyed hash of an erased subject or tenant, as in the list beside the data.
 fn hidden(vault: &Vault, tenant: TenantId, subject: Option<&Digest>) -> Digest {
     match subject {
-        Some(subject) => vault.erasures().hash("subject", tenant.raw(), subject),
-        None => vault.erasures().hash("tenant", tenant.raw(), &[]),
+        Some(subject) => vault.erasures.hash("subject", tenant.raw(), subject),
+        None => vault.erasures.hash("tenant", tenant.raw(), &[]),
     }
 }
 
@@ -362,23 +357,14 @@ impl Open {
     fn write(self, conn: &Connection) -> Result<(), StoreError> {
         let Erasure { number, messages, deliveries, done, .. } = self.erasure;
         let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
-        conn.prepare_cached(
+        let (phase, done) = (i64::try_from(phase).unwrap_or(0), done.map(Timestamp::as_millis));
+        let counts = (messages.cast_signed(), deliveries.cast_signed());
+        let sql =
             "UPDATE erasure SET phase = ?2, cursor = ?3, left_over = ?4, messages = ?5, deliveries = ?6, done_ms = ?7
-             WHERE number = ?1",
-        )
-        .and_then(|mut sql| {
-            sql.execute((
-                number.cast_signed(),
-                i64::try_from(phase).unwrap_or(0),
-                self.cursor,
-                self.left,
-                messages.cast_signed(),
-                deliveries.cast_signed(),
-                done.map(Timestamp::as_millis),
-            ))
-        })
-        .map(drop)
-        .map_err(failed("store the progress of an erasure"))
+                   WHERE number = ?1";
+        prepare(conn, "store the progress of an erasure", sql)?
+            .execute((number.cast_signed(), phase, self.cursor, self.left, counts.0, counts.1, done))
+            .map(drop)
     }
 }
 
@@ -386,20 +372,13 @@ const COLUMNS: &str =
     "number, tenant, kind, hidden, mark, row, at_ms, phase, cursor, left_over, messages, deliveries, done_ms";
 
 fn one(conn: &Connection, number: u64) -> Result<Option<Open>, StoreError> {
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM erasure WHERE number = ?1"))
-        .and_then(|mut sql| sql.query_row([number.cast_signed()], |row| Ok(stored(row))).optional())
-        .map_err(failed("read an erasure"))?
-        .transpose()
+    let sql = format!("SELECT {COLUMNS} FROM erasure WHERE number = ?1");
+    prepare(conn, "read an erasure", &sql)?.read([number.cast_signed()], stored)
 }
 
 fn unfinished(conn: &Connection, limit: u32) -> Result<Vec<Erasure>, StoreError> {
-    read_all(
-        conn,
-        "read erasures",
-        &format!("SELECT {COLUMNS} FROM erasure WHERE done_ms IS NULL ORDER BY number LIMIT ?1"),
-        [limit],
-        |row| Ok(stored(row)?.erasure),
-    )
+    let sql = format!("SELECT {COLUMNS} FROM erasure WHERE done_ms IS NULL ORDER BY number LIMIT ?1");
+    prepare(conn, "read erasures", &sql)?.read_all([limit], |row| Ok(stored(row)?.erasure))
 }
 
 fn stored(row: &Row<'_>) -> Result<Open, StoreError> {
@@ -426,32 +405,115 @@ fn stored(row: &Row<'_>) -> Result<Open, StoreError> {
 
 /// When a message was erased whose row still exists; `None` if it was not erased.
 fn erased_at(conn: &Connection, message: MessageId) -> Result<Option<Timestamp>, StoreError> {
-    let doing = failed("check whether a message was erased");
-    let found: Option<(i64, Vec<u8>)> = conn
-        .prepare_cached(
-            "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1",
-        )
-        .and_then(|mut sql| sql.query_row([key(message.0)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(&doing)?;
+    let doing = "check whether a message was erased";
+    let found: Option<(i64, Vec<u8>)> = prepare(conn, doing, excerpt::HEAD)?.columns([key(message.0)])?;
     let Some((tenant, head)) = found else { return Ok(None) };
-    if vault::is_on_disk(conn, sealed::key_of(&head)?).map_err(&doing)? {
+    if vault::is_on_disk(conn, sealed::key_of(&head)?).map_err(failed(doing))? {
         return Ok(None);
     }
-    let at: Option<i64> = conn
-        .prepare_cached("SELECT max(at_ms) FROM erasure WHERE done_ms IS NULL AND tenant = ?1")
-        .and_then(|mut sql| sql.query_row([tenant], |row| row.get(0)))
-        .map_err(&doing)?;
+    let sql = "SELECT max(at_ms) FROM erasure WHERE done_ms IS NULL AND tenant = ?1";
+    let at: Option<i64> = prepare(conn, doing, sql)?.value([tenant])?;
     Ok(Some(Timestamp::from_millis(at.unwrap_or(0))))
 }
 
 /// The outcome of a pending delivery whose message was erased, and whose row is not deleted yet.
 pub(super) fn end_of(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
-    let is_any = conn
-        .prepare_cached("SELECT 1 FROM erasure WHERE done_ms IS NULL LIMIT 1")
-        .and_then(|mut sql| sql.exists([]))
-        .map_err(failed("look for erasures"))?;
-    if !is_any {
+    if !prepare(conn, "look for erasures", "SELECT 1 FROM erasure WHERE done_ms IS NULL LIMIT 1")?.exists([])? {
         return Ok(None);
     }
     Ok(erased_at(conn, delivery.message)?.map(|at| State::Cancelled { at, cause: Cause::Erased }))
+}
+
+/// The result of applying a list of erasures, in numbers of its lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErasedAgain {
+    /// Applied: their keys and rows are deleted.
+    pub applied: u64,
+    /// Not needed: the copy has no data of theirs, or had that erasure already.
+    pub known: u64,
+    /// Refused: of another store, incomplete or altered.
+    pub refused: u64,
+}
+
+impl Sqlite {
+    /// Applies a list of erasures to a restored copy of the data that is older than they are, and finishes all
+    /// erasures. The store must not be served meanwhile.
+    pub async fn erase_again(&self, session: Session, list: &str, at: Timestamp) -> Result<ErasedAgain, StoreError> {
+        let mut again = ErasedAgain::default();
+        for text in list.lines().filter(|text| !text.is_empty() && !text.starts_with('#')) {
+            let line =
+                ErasureLine::parse(text, &self.shared.vault.erasures).filter(|line| line.store == self.own.store_id);
+            let Some(line) = line else {
+                again.refused += 1;
+                continue;
+            };
+            let vault = Arc::clone(&self.shared.vault);
+            let run = move |conn: &Connection, entries: &mut Entries| apply(conn, &vault, &line, at, entries);
+            match self.noted_work(session, 1, run).await? {
+                Some(open) => {
+                    self.list(&open).await?;
+                    again.applied += 1;
+                }
+                None => again.known += 1,
+            }
+        }
+        self.finish_erasures(session, at).await?;
+        Ok(again)
+    }
+
+    async fn finish_erasures(&self, session: Session, at: Timestamp) -> Result<(), StoreError> {
+        let mut waited = Duration::ZERO;
+        while let Some(next) = self.unfinished_erasures(1).await?.first() {
+            let step = self.erase_step(session, next.number, at, Vec::new()).await?;
+            if step.is_some_and(|step| step.waits) {
+                if waited >= WAIT_MAX {
+                    tracing::warn!(
+                        "an erasure is not finished, since another program reads the file; the next start finishes it"
+                    );
+                    return Ok(());
+                }
+                waited += WAIT;
+                tokio::time::sleep(WAIT).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Applies one erasure, unless the data had it already.
+fn apply(
+    conn: &Connection,
+    vault: &Vault,
+    line: &ErasureLine,
+    at: Timestamp,
+    entries: &mut Entries,
+) -> Result<Option<Open>, StoreError> {
+    if is_known(conn, line)? {
+        return Ok(None);
+    }
+    let Some((tenant, subject)) = whom(conn, vault, &line.hidden)? else { return Ok(None) };
+    begin(conn, vault, (tenant, subject.as_ref()), (at, None), entries).map(Some)
+}
+
+/// Whether the data had this erasure already: it is recorded, or retention has deleted everything of its time.
+fn is_known(conn: &Connection, line: &ErasureLine) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM erasure WHERE hidden = ?1 AND at_ms >= ?2
+       UNION ALL
+       SELECT 1 FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT 1) WHERE number > 1 AND at_ms > ?2";
+    prepare(conn, "check whether an erasure is known", sql)?.exists((line.hidden, line.at.as_millis()))
+}
+
+/// The tenant or subject with this keyed hash, among those that have a key.
+fn whom(conn: &Connection, vault: &Vault, wanted: &Digest) -> Result<Option<(TenantId, Option<Digest>)>, StoreError> {
+    let sql = "SELECT tenant, subject FROM data_key WHERE tenant >= 0";
+    let mut sql = prepare(conn, "find the subject of an erasure", sql)?;
+    let mut rows = sql.query([])?;
+    while let Some(row) = rows.next()? {
+        let tenant = TenantId(stored_key(get(row, 0)?)?);
+        let subject = vault::stored_subject(get(row, 1)?)?;
+        if hidden(vault, tenant, subject.as_ref()) == *wanted {
+            return Ok(Some((tenant, subject)));
+        }
+    }
+    Ok(None)
 }

@@ -17,7 +17,7 @@ use posthaste_crypto::LookupKey;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::hex;
 
-use super::folder::FILE_MODE;
+use super::FILE_MODE;
 
 /// The file's name in the data folder.
 pub(super) const ERASURES: &str = "erasures";

@@ -3,13 +3,10 @@
 
 use bytes::Bytes;
 use posthaste_core::{DeliveryId, MessageId, TenantId};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::column::{get, key, stored_key};
-use super::failed;
-use super::vault::Vault;
-use crate::StoreError;
-use crate::row::Settlement;
+use super::{Vault, get, key, prepare, stored_key};
+use crate::{Settlement, StoreError};
 
 /// An excerpt of a settlement, not sealed yet.
 pub(super) struct Said {
@@ -41,14 +38,14 @@ pub(super) fn seal(conn: &Connection, vault: &Vault, excerpts: &[Said]) -> Resul
     Ok(sealed)
 }
 
+/// The tenant and the sealed head of a message.
+pub(super) const HEAD: &str =
+    "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1";
+
 /// The tenant and the sealed head of a message, which names the key that it is sealed under.
 fn head(conn: &Connection, message: MessageId) -> Result<Option<(TenantId, Vec<u8>)>, StoreError> {
-    let found: Option<(i64, Vec<u8>)> = conn
-        .prepare_cached(
-            "SELECT tenant, head FROM message WHERE id = ?1 UNION ALL SELECT tenant, head FROM kept WHERE id = ?1",
-        )
-        .and_then(|mut sql| sql.query_row([key(message.0)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-        .map_err(failed("read the sealed head of a message"))?;
+    let found: Option<(i64, _)> =
+        prepare(conn, "read the sealed head of a message", HEAD)?.columns([key(message.0)])?;
     found.map(|(tenant, head)| Ok((TenantId(stored_key(tenant)?), head))).transpose()
 }
 
@@ -67,18 +64,12 @@ pub(super) fn keep(conn: &Connection, settlement: &Settlement) -> rusqlite::Resu
 
 /// The excerpts of a delivery's attempts, by number of the attempt.
 pub(super) fn of(conn: &Connection, vault: &Vault, id: DeliveryId) -> Result<Vec<(u16, Bytes)>, StoreError> {
-    let doing = failed("read excerpts of answers");
-    let mut sql = conn
-        .prepare_cached("SELECT number, tenant, sealed FROM excerpt WHERE delivery = ?1 ORDER BY number")
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let sql = "SELECT number, tenant, sealed FROM excerpt WHERE delivery = ?1 ORDER BY number";
+    prepare(conn, "read excerpts of answers", sql)?.read_some([key(id.0)], usize::MAX, |row| {
         let (number, tenant) = (get(row, 0)?, TenantId(stored_key(get(row, 1)?)?));
         let plain = vault.open_excerpt(conn, (tenant, id, number), &get::<Vec<u8>>(row, 2)?)?;
-        found.extend(plain.map(|plain| (number, Bytes::from(plain))));
-    }
-    Ok(found)
+        Ok(plain.map(|plain| (number, Bytes::from(plain))))
+    })
 }
 
 #[cfg(test)]
@@ -92,9 +83,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::Outbox;
-    use crate::row::{Accepted, AttemptRecord, Message, NewDelivery, Session, Settled};
-    use crate::sqlite::Sqlite;
+    use crate::sqlite::fixture::fresh;
+    use crate::{Accepted, AttemptRecord, Message, NewDelivery, Outbox, Session, Settled};
 
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
@@ -134,9 +124,7 @@ mod tests {
 
     #[tokio::test]
     async fn outcomes_are_recorded_also_when_their_excerpts_cannot_be_sealed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open(NOW).await.expect("a session").session;
+        let (folder, store, session) = fresh().await;
         let accepted: Vec<Accepted> = (0..3).map(|n| message(session, n)).collect();
         _ = store.accept(session, accepted.clone()).await.expect("it accepts");
         let beside = Connection::open(folder.path().join("posthaste.db")).expect("the file opens");

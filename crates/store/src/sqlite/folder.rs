@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 
 use super::fault;
-use super::header::Header;
 use crate::StoreError;
 
 /// Access for the owner only: the folder holds payloads and secrets.
@@ -24,9 +23,8 @@ const NEW_DATABASE: &str = "posthaste.db-new";
 pub(super) const RESTORING: &str = "restoring";
 
 /// A data folder that this process has locked; the lock is released on drop.
-#[derive(Debug)]
 pub(super) struct Folder {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The lock belongs to the open file: the operating system releases it however the process ends.
     _lock: File,
 }
@@ -37,10 +35,6 @@ impl Folder {
         make_private(path).map_err(|error| refused(path, cannot("write in it", &error)))?;
         let lock = take_lock(path)?;
         Ok(Self { path: path.to_owned(), _lock: lock })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(super) fn database(&self) -> PathBuf {
@@ -182,4 +176,45 @@ fn held_by(file: &mut File) -> String {
 
 fn refused(path: &Path, reason: String) -> StoreError {
     StoreError::Folder { folder: path.display().to_string(), reason }
+}
+
+/// Marks the file as a Posthaste database; letters, so that `file` and a hex dump show it.
+pub(super) const APPLICATION_ID: i64 = 0x5048_7374; // "PHst"
+
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// The kind of file, by its first 100 bytes: read without SQLite, since opening a file with it may already change it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    /// The file is empty.
+    None,
+    /// A Posthaste database. The version is the database file's; the write-ahead log may have a newer one.
+    Ours { version: u32 },
+    /// Another file; the text says what it is.
+    Foreign(&'static str),
+}
+
+impl Header {
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(100).read_to_end(&mut bytes)?;
+        Ok(Self::of(&bytes))
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self::None;
+        }
+        let Some(header) = bytes.first_chunk::<100>() else {
+            return Self::Foreign("cut short: not even its first page is whole");
+        };
+        let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        if !header.starts_with(MAGIC) {
+            Self::Foreign("no database, or a damaged one")
+        } else if i64::from(number(68)) != APPLICATION_ID {
+            Self::Foreign("a database of another program")
+        } else {
+            Self::Ours { version: number(60) }
+        }
+    }
 }

@@ -20,10 +20,8 @@ use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 use tokio::sync::oneshot;
 
-use super::derived::{self, FactSlice};
-use super::journal;
-use super::request::WriteRequest;
-use super::thread::Joined;
+use super::derived::FactSlice;
+use super::{Joined, WriteRequest, derived, journal};
 use crate::StoreError;
 use crate::derived::Derived;
 
@@ -37,7 +35,6 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Facts written in one request, while accepts wait. Few enough to share a group with other requests.
 const SLICE: usize = 128;
 
-#[derive(Debug)]
 pub(super) struct Follower {
     wake: SyncSender<()>,
     behind: Arc<Behind>,
@@ -46,7 +43,7 @@ pub(super) struct Follower {
 }
 
 /// How much of the journal is not followed yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Behind {
     rows: AtomicU64,
     entries: AtomicU64,

@@ -10,20 +10,20 @@ use posthaste_core::{Cut, CutScope, WriterId};
 use rusqlite::{Connection, Statement};
 
 use super::accept::Accept;
-use super::column::key;
-use super::derived::{self};
 use super::endpoint::{CommittedChange, Turned};
-use super::fault::{is_callers, is_full};
+use super::fault::is_callers;
 use super::journal::Journal;
 use super::low::Low;
-use super::request::{PutEndpoint, SmallChange, WriteRequest};
+use super::request::PutEndpoint;
 use super::sealed::endpoint::SealedEndpoint;
 use super::settle::Settle;
-use super::vault::{KeyView, Vault};
-use super::{Bounds, breaker, cut, endpoint, failed, idempotency, job, page, pause, sealed};
-use crate::StoreError;
+use super::vault::KeyView;
+use super::{
+    Bounds, SmallChange, Vault, WriteRequest, breaker, cut, derived, endpoint, failed, idempotency, is_full, job, key,
+    page, pause, sealed,
+};
 use crate::journal::JournalEntry;
-use crate::row::{ApiKeyRef, AuditStamp, EndpointPut, Session, SessionStart, Settlement};
+use crate::{ApiKeyRef, AuditStamp, EndpointPut, Session, SessionStart, Settlement, StoreError};
 
 /// The prepared statements and the state for running groups of requests.
 pub(super) struct Group<'c> {
@@ -162,7 +162,6 @@ impl<'c> Group<'c> {
             return Err(StoreError::Fenced { session: session.id });
         }
         self.low.notice(request);
-        let doing = request.doing();
         match request {
             WriteRequest::Open { at, start, .. } => {
                 let begun = begin_session(self.conn, &self.vault)?;
@@ -177,18 +176,20 @@ impl<'c> Group<'c> {
             }
             WriteRequest::Settle { session, settlements, entries, macs, settled, .. } => {
                 let written = &mut self.journal.entries;
-                self.settle.run(*session, settlements, settled, (entries, macs), written).map_err(failed(doing))?;
-                self.disable_where_asked(settlements).map_err(failed(doing))
+                let done = self.settle.run(*session, settlements, settled, (entries, macs), written);
+                done.and_then(|()| self.disable_where_asked(settlements)).map_err(failed("settle deliveries"))
             }
             WriteRequest::Cut { cut, by, ended, .. } => self.cut(cut, *by, ended),
             WriteRequest::PutEndpoint { put, .. } => self.put_endpoint(put),
-            WriteRequest::Change { change, .. } => self.change(change).map_err(failed(doing)),
+            WriteRequest::Change { change, .. } => self.change(change).map_err(failed(change.doing())),
             WriteRequest::Spread { chunk, macs, chunked, .. } => {
                 *chunked = job::spread(self.conn, &mut self.accept, chunk, macs, &mut self.journal.entries)?;
                 Ok(())
             }
             WriteRequest::Work { work, .. } => work.run(self.conn, &mut self.journal.entries),
-            WriteRequest::Follow { slice, .. } => derived::write(self.conn, slice).map_err(failed(doing)),
+            WriteRequest::Follow { slice, .. } => {
+                derived::write(self.conn, slice).map_err(failed("follow the journal"))
+            }
             WriteRequest::CatchUp(_) | WriteRequest::EmptyLog(_) | WriteRequest::Wake | WriteRequest::Stop => Ok(()),
         }
     }

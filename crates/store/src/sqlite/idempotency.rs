@@ -1,17 +1,21 @@
-//! Idempotency keys of calls that create something, each with the answer to the first call.
+//! Idempotency keys of calls that create something: of the request a keyed hash is stored, of the answer to the first
+//! call a sealed copy.
+//!
+//! Invariant: the answer is sealed under a key that exists; otherwise a repeated call would be taken for a new one.
 //!
 //! The writer looks a key up and inserts it in one transaction: of several calls with the same key in one group the
 //! first is fresh, and the others see its row. The primary key begins with the day, so that deleting one day's keys
 //! touches no other's.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use posthaste_core::{TenantId, Timestamp};
-use rusqlite::{Connection, Row};
+use posthaste_crypto::seal::SealingKey;
+use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
+use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::key;
-use super::failed;
-use super::sealed::{self, SealedCall};
-use super::vault::{self, Vault};
+use super::{Vault, failed, key, prepare, sealed, vault};
 use crate::StoreError;
 use crate::row::idempotency::{EarlierCall, FirstAnswer, Idempotency, KeyHash, UtcDay};
 
@@ -76,28 +80,21 @@ pub(super) fn erased(
     (day, behind): Behind,
     limit: u32,
 ) -> Result<Looked, StoreError> {
-    let doing = failed("look for erased answers");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT key, answer FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key > ?3 ORDER BY key LIMIT ?4",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query((day, key(tenant.0), behind, limit)).map_err(&doing)?;
-    let (mut found, mut looked, mut last) = (Vec::new(), 0, behind);
-    while let Some(row) = rows.next().map_err(&doing)? {
-        (looked, last) = (looked + 1, row.get(0).map_err(&doing)?);
-        let sealed: Vec<u8> = row.get(1).map_err(&doing)?;
-        if !vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(&doing)? {
-            found.push((UtcDay(day), KeyHash(last)));
-        }
-    }
-    if looked == limit {
+    let doing = "look for erased answers";
+    let sql = "SELECT key, answer FROM idempotency WHERE day = ?1 AND tenant = ?2 AND key > ?3 ORDER BY key LIMIT ?4";
+    let looked = prepare(conn, doing, sql)?.read_all((day, key(tenant.0), behind, limit), |row| {
+        let (hash, sealed): (_, Vec<u8>) = row.try_into().map_err(failed(doing))?;
+        Ok((hash, vault::is_on_disk(conn, sealed::key_of(&sealed)?).map_err(failed(doing))?))
+    })?;
+    let last = looked.last().map_or(behind, |(hash, _)| *hash);
+    let is_full = looked.len() == limit as usize;
+    let erased = looked.into_iter().filter(|(_, is_there)| !is_there);
+    let found = erased.map(|(hash, _)| (UtcDay(day), KeyHash(hash))).collect();
+    if is_full {
         return Ok((found, Some((day, last))));
     }
-    let next: Option<i64> = conn
-        .prepare_cached("SELECT min(day) FROM idempotency WHERE day > ?1")
-        .and_then(|mut sql| sql.query_row([day], |row| row.get(0)))
-        .map_err(&doing)?;
+    let sql = "SELECT min(day) FROM idempotency WHERE day > ?1";
+    let next: Option<i64> = prepare(conn, doing, sql)?.value([day])?;
     Ok((found, next.map(|day| (day, [0; 16]))))
 }
 
@@ -107,32 +104,73 @@ pub(super) fn forget_before(conn: &Connection, day: UtcDay, limit: u32) -> rusql
 }
 
 fn find(conn: &Connection, day: UtcDay, tenant: TenantId, hash: KeyHash) -> rusqlite::Result<Option<Idempotency>> {
-    let mut sql = conn.prepare_cached(KNOWN)?;
-    let mut rows = sql.query((day.0, key(tenant.0), hash.0))?;
-    rows.next()?.map(|row| stored(row, tenant, hash)).transpose()
+    let read = |row: &Row<'_>| {
+        let answer = FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) };
+        let at = Timestamp::from_millis(row.get(3)?);
+        Ok(Idempotency { tenant, key: hash, digest: row.get(0)?, answer, at })
+    };
+    conn.prepare_cached(KNOWN)?.query_row((day.0, key(tenant.0), hash.0), read).optional()
 }
 
-fn stored(row: &Row<'_>, tenant: TenantId, key: KeyHash) -> rusqlite::Result<Idempotency> {
-    Ok(Idempotency {
-        tenant,
-        key,
-        digest: row.get(0)?,
-        answer: FirstAnswer { status: row.get(1)?, body: Bytes::from(row.get::<_, Vec<u8>>(2)?) },
-        at: Timestamp::from_millis(row.get(3)?),
-    })
+/// A call with an idempotency key: in clear text, and sealed for its row.
+pub(super) struct SealedCall {
+    call: Idempotency,
+    pub(super) sealed: Idempotency,
+    /// The key that the answer is sealed under. Holding it here keeps it from being evicted before it is written.
+    key: Arc<SealingKey>,
+}
+
+impl SealedCall {
+    pub(super) fn known_by(&self) -> (TenantId, KeyHash) {
+        (self.call.tenant, self.call.key)
+    }
+}
+
+impl Vault {
+    /// Hashes the request, and seals the answer.
+    pub(super) fn seal_once(&self, call: &Idempotency, key: &Arc<SealingKey>) -> SealedCall {
+        let body = Bytes::from(key.seal(&answer_context(call.tenant, call.key), &call.answer.body));
+        let sealed = Idempotency {
+            digest: self.requests.hash("request", call.tenant.raw(), &call.digest),
+            answer: FirstAnswer { status: call.answer.status, body },
+            ..*call
+        };
+        SealedCall { call: call.clone(), sealed, key: Arc::clone(key) }
+    }
+
+    /// Seals a call in the writer, under the key that its tenant has now: it may have changed since `once` was sealed.
+    pub(super) fn seal_once_as_of_now(&self, conn: &Connection, once: &SealedCall) -> Result<Idempotency, StoreError> {
+        let own = self.own_on_disk(conn, once.call.tenant)?;
+        let is_same = own.id() == once.key.id();
+        Ok(if is_same { once.sealed.clone() } else { self.seal_once(&once.call, &own).sealed })
+    }
+
+    /// Opens the answer to the first call. Returns [`StoreError::Busy`] if it was erased since it was found: a retry
+    /// then counts as the first call.
+    pub(super) fn open_answer(
+        &self,
+        conn: &Connection,
+        (tenant, key): (TenantId, KeyHash),
+        answer: &FirstAnswer,
+    ) -> Result<FirstAnswer, StoreError> {
+        let sealing = self.by_id(conn, sealed::key_of(&answer.body)?)?.ok_or(StoreError::Busy)?;
+        let body = sealed::opened(&sealing, &answer_context(tenant, key), &answer.body, "a first answer")?;
+        Ok(FirstAnswer { status: answer.status, body: Bytes::from(body) })
+    }
+}
+
+fn answer_context(tenant: TenantId, key: KeyHash) -> SealContext {
+    let mut hash = [0; 32];
+    hash[..16].copy_from_slice(&key.0);
+    SealContext::new(SealOwner::Tenant(tenant.raw()), SealedField::IdempotencyAnswer, SealedObject::Hashed(hash))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::fixture::{database, plan};
 
     const DAY_MS: i64 = 86_400_000;
-
-    fn database() -> Connection {
-        let conn = Connection::open_in_memory().expect("memory is there");
-        conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-        conn
-    }
 
     fn call(day: i64, n: u8) -> Idempotency {
         Idempotency {
@@ -160,9 +198,7 @@ mod tests {
 
     #[test]
     fn deleting_old_keys_walks_the_primary_key_from_its_beginning() {
-        let conn = database();
-        let mut sql = conn.prepare(&format!("EXPLAIN QUERY PLAN {FORGET}")).expect("the query is valid");
-        let steps: Vec<String> = sql.query_map((0, 0), |row| row.get(3)).and_then(Iterator::collect).expect("a plan");
-        assert!(steps.iter().all(|step| !step.starts_with("SCAN idempotency")), "{steps:?}");
+        let plan = plan(FORGET);
+        assert!(!plan.split("; ").any(|step| step.starts_with("SCAN idempotency")), "{plan}");
     }
 }

@@ -10,20 +10,18 @@ use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Params, Row};
 
 use super::accept::Accept;
-use super::column::{
-    cause_number, get, job_state_number, key, micros, number, optional, stored_cause, stored_job_state, stored_key,
-    stored_micros, stored_tier, tier_number,
+use super::{
+    Sqlite, Vault, WriteRequest, arrivals, cause_number, cut, dead_letter, failed, get, idempotency, job_state_number,
+    key, micros, number, optional, prepare, replay, stored_cause, stored_job_state, stored_key, stored_micros,
+    stored_tier, tier_number, token,
 };
-use super::request::WriteRequest;
-use super::vault::Vault;
-use super::{Sqlite, arrivals, cut, dead_letter, failed, idempotency, replay, token};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
+use crate::row::REPLAY_LISTED_MAX;
+use crate::{
     ApiKeyRef, AuditStamp, Begun, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeliveryJob, FanOut,
-    Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, Missing, NewReplay, REPLAY_LISTED_MAX,
-    ReplayPage, ReplayWhat, Replayable, Session, Skip, Skips,
+    Idempotency, JobCursor, JobKind, JobQuery, JobState, Jobs, ListOrder, Lives, Missing, NewReplay, ReplayPage,
+    ReplayWhat, Replayable, Session, Skip, Skips, StoreError,
 };
-use crate::{Jobs, StoreError};
 
 const COLUMNS: &str = "id, tenant, at_ms, kind, state, cursor_ms, cursor_number, made, total, counted,
   per_second, tier, deliver_at_ms, ttl_us, endpoint, cause, event_type, since_ms, until_ms, upto, reason";
@@ -69,16 +67,14 @@ impl Jobs for Sqlite {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<DeliveryJob>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        self.readers.read(move |conn| one(conn, id)?.map(|job| opened(conn, &vault, job)).transpose()).await
+        self.read(move |conn, vault| one(conn, id)?.map(|job| opened(conn, vault, job)).transpose()).await
     }
 
     async fn jobs(&self, query: JobQuery, after: Option<JobId>, limit: u32) -> Result<Vec<DeliveryJob>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, &vault, job)).collect()
-        };
-        self.readers.read(read).await
+        self.read(move |conn, vault| {
+            list(conn, query, after, limit)?.into_iter().map(|job| opened(conn, vault, job)).collect()
+        })
+        .await
     }
 
     async fn change_job(
@@ -97,29 +93,27 @@ impl Jobs for Sqlite {
     }
 
     async fn replay_page(&self, id: JobId, limit: u32) -> Result<Option<ReplayPage>, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| match one(conn, id)? {
-            Some(job) => replay::page(conn, &vault, &job, None, limit),
+        self.read(move |conn, vault| match one(conn, id)? {
+            Some(job) => replay::page(conn, vault, &job, None, limit),
             None => Ok(None),
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn would_replay(&self, replay: NewReplay, from: JobCursor, limit: u32) -> Result<ReplayPage, StoreError> {
-        let vault = Arc::clone(&self.shared.vault);
-        let read = move |conn: &Connection| {
-            let replay = sealed(conn, &vault, &replay)?;
+        self.read(move |conn, vault| {
+            let replay = sealed(conn, vault, &replay)?;
             let job = DeliveryJob { cursor: from, ..replay.job(dead_letter::last(conn)?)? };
             let listed = if let ReplayWhat::Listed(ids) = &replay.what { Some(ids.as_slice()) } else { None };
-            let page = replay::page(conn, &vault, &job, listed, limit)?;
+            let page = replay::page(conn, vault, &job, listed, limit)?;
             page.ok_or_else(|| super::vault::damaged("a replay"))
-        };
-        self.readers.read(read).await
+        })
+        .await
     }
 
     async fn spread(&self, session: Session, chunk: Chunk) -> Result<Chunked, StoreError> {
         let room = arrivals::room_of_chunk(&chunk);
-        let key = self.shared.vault.row_macs();
+        let key = &self.shared.vault.row_macs;
         let mac = |spread: &ChunkDelivery| (spread.new.delivery.id, token::make(key, &spread.new.delivery));
         let macs = chunk.deliveries.iter().map(mac).collect();
         let permit = self.shared.arrivals.make_room(room).await?;
@@ -224,7 +218,6 @@ fn begin(
 }
 
 fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, StoreError> {
-    let doing = failed("begin a replay");
     let mut job = replay.job(dead_letter::last(conn)?)?;
     match &replay.what {
         ReplayWhat::Found(filter) => {
@@ -232,14 +225,14 @@ fn start_replay(conn: &Connection, replay: &NewReplay) -> Result<DeliveryJob, St
             job.total = Some(NewReplay::counted(&page));
         }
         ReplayWhat::Listed(ids) => {
-            let mut sql = conn.prepare_cached("INSERT INTO replay_listed VALUES (?1, ?2, ?3)").map_err(&doing)?;
+            let mut sql = prepare(conn, "begin a replay", "INSERT INTO replay_listed VALUES (?1, ?2, ?3)")?;
             for (place, id) in (1_i64..).zip(ids) {
-                sql.execute((key(job.id.0), place, key(id.0))).map_err(&doing)?;
+                sql.execute((key(job.id.0), place, key(id.0)))?;
             }
         }
         ReplayWhat::Ended { .. } | ReplayWhat::Missing(_) => {}
     }
-    put(conn, &job).map_err(&doing)?;
+    put(conn, &job).map_err(failed("begin a replay"))?;
     Ok(job)
 }
 
@@ -279,9 +272,8 @@ pub(super) fn list(
 pub(super) fn change(conn: &Connection, id: JobId, next: JobState) -> Result<Option<DeliveryJob>, StoreError> {
     let job = one(conn, id)?.filter(|job| job.state.may_become(next));
     if job.is_some() {
-        conn.prepare_cached("UPDATE job SET state = ?2 WHERE id = ?1")
-            .and_then(|mut sql| sql.execute((key(id.0), job_state_number(next))))
-            .map_err(failed("change a job"))?;
+        let mut sql = prepare(conn, "change a job", "UPDATE job SET state = ?2 WHERE id = ?1")?;
+        sql.execute((key(id.0), job_state_number(next)))?;
     }
     Ok(job)
 }
@@ -410,13 +402,8 @@ fn list_ranges<'d>(conn: &Connection, deliveries: impl Iterator<Item = &'d Deliv
 }
 
 fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<DeliveryJob>, StoreError> {
-    let doing = failed("read jobs");
-    let mut sql = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM job WHERE {which}")).map_err(&doing)?;
-    let mut rows = sql.query(params).map_err(&doing)?;
-    let mut jobs = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        jobs.push(stored(row)?);
-    }
+    let sql = format!("SELECT {COLUMNS} FROM job WHERE {which}");
+    let mut jobs = prepare(conn, "read jobs", &sql)?.read_all(params, stored)?;
     for job in &mut jobs {
         job.skipped = skipped(conn, job.id)?;
     }
@@ -425,11 +412,10 @@ fn read(conn: &Connection, which: &str, params: impl Params) -> Result<Vec<Deliv
 
 /// How many items a job passed over, by reason.
 fn skipped(conn: &Connection, id: JobId) -> Result<Skips, StoreError> {
-    let doing = failed("read what a job passed over");
-    let mut sql = conn.prepare_cached("SELECT why, count FROM job_skip WHERE job = ?1").map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+    let mut sql = prepare(conn, "read what a job passed over", "SELECT why, count FROM job_skip WHERE job = ?1")?;
+    let mut rows = sql.query([key(id.0)])?;
     let mut skips = Skips::default();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         skips.add(stored_skip(get(row, 0)?)?, get::<i64>(row, 1)?.unsigned_abs());
     }
     Ok(skips)
@@ -514,19 +500,21 @@ fn stored_skip(number: i64) -> Result<Skip, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn jobs_are_listed_by_an_index() {
-        let sql = |which| format!("SELECT {COLUMNS} FROM job WHERE {which}");
-        assert_eq!(plan(&sql(RUNNING)), "SEARCH job USING INDEX job_running (state=? AND rowid>?)");
-        let by_kind = "SEARCH job USING INDEX job_fan_out (kind=? AND state=? AND rowid>?)";
-        assert_eq!(plan(&sql(FAN_OUTS)), by_kind);
-        let by_tenant = "SEARCH job USING INDEX job_replaying (tenant=? AND state=? AND rowid>?)";
-        assert_eq!(plan(&sql(RUNNING_REPLAYS)), by_tenant);
-        assert_eq!(plan(&sql(REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid>?)");
-        assert_eq!(plan(&sql(NEWEST_REPLAYS)), "SEARCH job USING INDEX job_tenant (tenant=? AND rowid<?)");
-        assert_eq!(plan(&sql(EVERY_REPLAY)), "SEARCH job USING INDEX job_replay (id>?)");
-        assert_eq!(plan(&sql(EVERY_NEWEST_REPLAY)), "SEARCH job USING INDEX job_replay (id<?)");
+        for (which, expected) in [
+            (RUNNING, "job_running (state=? AND rowid>?)"),
+            (FAN_OUTS, "job_fan_out (kind=? AND state=? AND rowid>?)"),
+            (RUNNING_REPLAYS, "job_replaying (tenant=? AND state=? AND rowid>?)"),
+            (REPLAYS, "job_tenant (tenant=? AND rowid>?)"),
+            (NEWEST_REPLAYS, "job_tenant (tenant=? AND rowid<?)"),
+            (EVERY_REPLAY, "job_replay (id>?)"),
+            (EVERY_NEWEST_REPLAY, "job_replay (id<?)"),
+        ] {
+            let plan = plan(&format!("SELECT {COLUMNS} FROM job WHERE {which}"));
+            assert_eq!(plan, format!("SEARCH job USING INDEX {expected}"), "{which}");
+        }
     }
 }

@@ -4,12 +4,11 @@
 
 use bytes::Bytes;
 use posthaste_core::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, Statement};
+use rusqlite::{Connection, Row, Statement};
 
-use super::column::{get, read_all};
-use super::failed;
-use crate::StoreError;
-use crate::journal::{Entries, Head, JournalRow};
+use super::{failed, get, prepare};
+use crate::journal::{Entries, Head};
+use crate::{JournalRow, StoreError};
 
 const COLUMNS: &str = "number, at_ms, packed, root, before";
 
@@ -70,10 +69,8 @@ impl<'c> Journal<'c> {
 }
 
 pub(super) fn last(conn: &Connection) -> Result<Option<JournalRow>, StoreError> {
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1"))
-        .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
-        .map_err(failed("read the end of the journal"))?
-        .transpose()
+    let sql = format!("SELECT {COLUMNS} FROM journal ORDER BY number DESC LIMIT 1");
+    prepare(conn, "read the end of the journal", &sql)?.read([], stored)
 }
 
 /// Whether [`each`] continues after a row.
@@ -89,12 +86,10 @@ pub(super) fn each(
     after: u64,
     mut read: impl FnMut(&JournalRow) -> Result<Then, StoreError>,
 ) -> Result<(), StoreError> {
-    let doing = failed("read the journal");
-    let mut sql = conn
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number"))
-        .map_err(&doing)?;
-    let mut rows = sql.query([after.cast_signed()]).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let sql = format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number");
+    let mut sql = prepare(conn, "read the journal", &sql)?;
+    let mut rows = sql.query([after.cast_signed()])?;
+    while let Some(row) = rows.next()? {
         if read(&stored(row)?)? == Then::Stop {
             break;
         }
@@ -104,13 +99,8 @@ pub(super) fn each(
 
 /// At most `limit` rows after number `after`.
 pub(super) fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<JournalRow>, StoreError> {
-    read_all(
-        conn,
-        "read the journal",
-        &format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number LIMIT ?2"),
-        (i64::try_from(after).unwrap_or(i64::MAX), limit),
-        stored,
-    )
+    let sql = format!("SELECT {COLUMNS} FROM journal WHERE number > ?1 ORDER BY number LIMIT ?2");
+    prepare(conn, "read the journal", &sql)?.read_all((i64::try_from(after).unwrap_or(i64::MAX), limit), stored)
 }
 
 fn stored(row: &Row<'_>) -> Result<JournalRow, StoreError> {

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use posthaste_core::{DeliveryId, MessageId, TenantId, Timestamp};
 use rusqlite::{Connection, Row};
 
-use super::column::{DELIVERY_COLUMNS, delivery, delivery_columns, get, key, stored_key, stored_tier};
-use super::vault::Vault;
-use super::{derived, failed, show};
-use crate::StoreError;
-use crate::row::{
+use super::{
+    DELIVERY_COLUMNS, Vault, delivery, delivery_columns, derived, get, key, prepare, show, stored_key, stored_tier,
+};
+use crate::{
     HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, LISTED_LOOKED_MAX, ListOrder, ListedMessage,
-    MessageFilter, MessagePage,
+    MessageFilter, MessagePage, StoreError,
 };
 
 /// How long one request may read: reader threads are few, and other reads wait.
@@ -85,13 +84,12 @@ fn walk(
     limit: u32,
     now: Timestamp,
 ) -> Result<HistoryPage, StoreError> {
-    let doing = failed("list deliveries");
     let sql = if order == ListOrder::NewestFirst { NEWEST_DELIVERIES } else { OLDEST_DELIVERIES };
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let mut sql = prepare(conn, "list deliveries", sql)?;
     let from = derived::beyond(order, after.map(|id| key(id.0)));
-    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1))?;
     let (mut page, mut owners, mut budget) = (HistoryPage::default(), BTreeMap::new(), ReadBudget::new());
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         if budget.is_spent() || page.deliveries.len() == limit as usize {
             return Ok(page);
         }
@@ -139,13 +137,12 @@ pub(super) fn messages(
         }
         return Ok(page);
     }
-    let doing = failed("list messages");
     let sql = if order == ListOrder::NewestFirst { NEWEST_MESSAGES } else { OLDEST_MESSAGES };
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
+    let mut sql = prepare(conn, "list messages", sql)?;
     let from = derived::beyond(order, after.map(|id| key(id.0)));
-    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+    let mut rows = sql.query((from, LISTED_LOOKED_MAX + 1))?;
     let mut page = MessagePage::default();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         if look.budget.is_spent() || page.messages.len() == limit as usize {
             return Ok(page);
         }
@@ -191,10 +188,7 @@ impl ReadBudget {
 impl Look<'_> {
     /// One message by id, if it exists and matches.
     fn one(&mut self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
-        let doing = failed("list messages");
-        let mut sql = self.conn.prepare_cached(ONE_MESSAGE).map_err(&doing)?;
-        let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-        rows.next().map_err(&doing)?.map_or(Ok(None), |row| self.at(row))
+        Ok(prepare(self.conn, "list messages", ONE_MESSAGE)?.read([key(id.0)], |row| self.at(row))?.flatten())
     }
 
     /// The message in a row, if it matches and can be opened.
@@ -238,7 +232,7 @@ impl<'a> EventType<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn lists_walk_the_primary_keys_without_sorting() {

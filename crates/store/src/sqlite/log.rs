@@ -17,11 +17,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::mpsc::WeakSender;
 
-use super::fault::is_full;
-use super::request::WriteRequest;
-use super::schema::{BUSY_WAIT, PAGE_BYTES};
-use super::thread::Joined;
-use super::{Bounds, Shared, failed, reading};
+use super::schema::BUSY_WAIT;
+use super::{Bounds, Joined, Looks, PAGE_BYTES, Shared, WriteRequest, failed, is_full, reading};
 use crate::StoreError;
 
 /// At the bound, how long the writer waits for reads to end by themselves before it interrupts them, and then for the
@@ -116,14 +113,10 @@ impl LogKeeper {
             return Ok(());
         }
         let Some(_alone) = lock(&self.copying, at_the_bound) else { return Ok(()) };
-        let before = shared.looks.mark();
-        let wait = if at_the_bound { READS_END_WITHIN } else { Duration::ZERO };
-        let begun = match copy_rest(conn, RESTART, wait) {
-            Ok(Copied { all: false, .. }) if at_the_bound => {
-                shared.looks.end(before);
-                copy_rest(conn, RESTART, wait)
-            }
-            begun => begun,
+        let begun = if at_the_bound {
+            copy_all(conn, RESTART, &shared.looks)
+        } else {
+            copy_rest(conn, RESTART, Duration::ZERO)
         };
         match begun {
             Ok(Copied { all: true, .. }) => {}
@@ -137,22 +130,12 @@ impl LogKeeper {
         }
         Ok(())
     }
-}
 
-impl LogKeeper {
     /// Copies everything and truncates the log. Interrupts reads that prevent it; returns `false` when one does not end
     /// in time, or the disk is full.
     pub(super) fn empty(&mut self, conn: &Connection, shared: &Shared) -> Result<bool, StoreError> {
         let Some(_alone) = lock(&self.copying, true) else { return Ok(false) };
-        let before = shared.looks.mark();
-        let emptied = match copy_rest(conn, TRUNCATE, READS_END_WITHIN) {
-            Ok(Copied { all: false, .. }) => {
-                shared.looks.end(before);
-                copy_rest(conn, TRUNCATE, READS_END_WITHIN)
-            }
-            emptied => emptied,
-        };
-        match emptied {
+        match copy_all(conn, TRUNCATE, &shared.looks) {
             Ok(copied) => Ok(copied.all),
             Err(error) if is_full(&error) => Ok(false),
             Err(error) => Err(error),
@@ -176,6 +159,17 @@ fn lock(copying: &Mutex<()>, wait: bool) -> Option<MutexGuard<'_, ()>> {
 const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
 /// The same, and truncates the log to zero bytes.
 const TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+
+/// Like [`copy_rest`], and interrupts the reads that prevent it for longer than [`READS_END_WITHIN`].
+fn copy_all(conn: &Connection, pragma: &str, looks: &Looks) -> Result<Copied, StoreError> {
+    let before = looks.mark();
+    let copied = copy_rest(conn, pragma, READS_END_WITHIN)?;
+    if copied.all {
+        return Ok(copied);
+    }
+    looks.end(before);
+    copy_rest(conn, pragma, READS_END_WITHIN)
+}
 
 /// Copies the rest and lets the next commit begin the log anew, unless a read or another program prevents it for
 /// longer than `wait`.

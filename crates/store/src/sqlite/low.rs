@@ -10,8 +10,7 @@
 use posthaste_core::{DeliveryId, RowIndex};
 use rusqlite::{Connection, Statement};
 
-use super::column::{key, place_number};
-use super::request::{SmallChange, WriteRequest};
+use super::{SmallChange, WriteRequest, key, place_number};
 
 /// Rows read for each row that was written. More than one, so that the mark catches up with accepted rows.
 const LOOKS_PER_ROW: usize = 2;
@@ -123,7 +122,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::sqlite::{Bounds, Sqlite, page};
+    use crate::sqlite::{Bounds, Sqlite, fixture, page};
     use crate::{Accepted, Message, NewDelivery, Outbox, Session};
 
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -134,11 +133,7 @@ mod tests {
     }
 
     async fn open(folder: &TempDir) -> (Sqlite, Session) {
-        let bounds = Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() };
-        let store = Sqlite::open_bounded(folder.path(), crate::conformance::master_key_of_tests(), bounds)
-            .expect("the folder opens");
-        let session = store.open(NOW).await.expect("a session begins").session;
-        (store, session)
+        fixture::open(folder, Bounds { reserve_bytes: 0, low_every: EVERY, ..Bounds::default() }).await
     }
 
     /// Accepts one row for each of these numbers, with one commit.

@@ -8,14 +8,13 @@ use posthaste_core::scheduler::Order;
 use posthaste_core::{CutScope, DeliveryId, IdRange, Key, LaneId, MessageId, Tier, Timestamp, WriterId};
 use rusqlite::{Connection, Params};
 
-use super::column::{
-    DELIVERY_COLUMNS, delivery, delivery_columns, get, key, read_all, stored_key, stored_place, stored_tier,
-    tier_number,
-};
 use super::token::Check;
-use super::{cut, derived, failed};
-use crate::row::{PendingPage, PendingRow, Query, SWEEP_LOOKS_MAX, Token};
-use crate::{DELIVERIES_MAX, StoreError};
+use super::{
+    DELIVERY_COLUMNS, cut, delivery, delivery_columns, derived, failed, get, key, prepare, stored_key, stored_place,
+    stored_tier, tier_number,
+};
+use crate::row::SWEEP_LOOKS_MAX;
+use crate::{DELIVERIES_MAX, PendingPage, PendingRow, Query, StoreError, Token};
 
 /// The number of the place in the column `place`.
 const READY: i64 = 0;
@@ -77,27 +76,21 @@ pub(super) fn read(conn: &Connection, check: &Check<'_>, query: Query, limit: u3
 
 /// The queues with spilled rows; takes one step in the index for each.
 pub(super) fn spilled_queues(conn: &Connection) -> Result<Vec<(LaneId, Tier)>, StoreError> {
-    let doing = failed("read the spilled queues");
-    let mut sql = conn.prepare_cached(NEXT_QUEUE).map_err(&doing)?;
+    let mut sql = prepare(conn, "read the spilled queues", NEXT_QUEUE)?;
     let mut queues = Vec::new();
     let mut last = (-1_i64, -1_i64);
-    loop {
-        let mut rows = sql.query(last).map_err(&doing)?;
-        let Some(row) = rows.next().map_err(&doing)? else { return Ok(queues) };
-        last = (get(row, 0)?, get(row, 1)?);
+    while let Some(next) = sql.columns(last)? {
+        last = next;
         queues.push((LaneId(stored_key(last.0)?), stored_tier(last.1)?));
     }
+    Ok(queues)
 }
 
 /// How many pending deliveries a cut ends, without those it spared.
 pub(super) fn count_ended(conn: &Connection, scope: CutScope) -> Result<u64, StoreError> {
     let Some(cut) = cut::find(conn, scope)? else { return Ok(0) };
     let count = |sql: &str, of: Key| -> Result<u64, StoreError> {
-        let count: i64 = conn
-            .prepare_cached(sql)
-            .and_then(|mut sql| sql.query_row((key(of), key(cut.upto)), |row| row.get(0)))
-            .map_err(failed("count what a cut ends"))?;
-        Ok(count.unsigned_abs())
+        Ok(prepare(conn, "count what a cut ends", sql)?.value::<i64>((key(of), key(cut.upto)))?.unsigned_abs())
     };
     match scope {
         CutScope::Message(MessageId(message)) => Ok(count(COUNT_MESSAGE, message)? + count(COUNT_CHUNKS, message)?),
@@ -117,14 +110,13 @@ pub(super) fn left(
     before: WriterId,
     limit: u32,
 ) -> Result<(PendingPage, u32), StoreError> {
-    let doing = failed("read the rows of earlier sessions");
     let after = after.map_or(-1, |id| key(id.0));
-    let mut sql = conn.prepare_cached(LEFT).map_err(&doing)?;
-    let mut rows = sql.query((after, key(Key::new(before, 0)), SWEEP_LOOKS_MAX)).map_err(&doing)?;
+    let mut sql = prepare(conn, "read the rows of earlier sessions", LEFT)?;
+    let mut rows = sql.query((after, key(Key::new(before, 0)), SWEEP_LOOKS_MAX))?;
     let mut page = PendingPage::default();
     let (mut looked, mut last) = (0, None);
     while page.rows.len() < limit as usize
-        && let Some(row) = rows.next().map_err(&doing)?
+        && let Some(row) = rows.next()?
     {
         looked += 1;
         last = Some(stored_key(get(row, 0)?)?);
@@ -159,10 +151,7 @@ fn delayed(
 }
 
 fn due_after(conn: &Connection, until: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let due: Option<i64> = conn
-        .prepare_cached(NEXT_DUE)
-        .and_then(|mut sql| sql.query_row([until.as_millis()], |row| row.get(0)))
-        .map_err(failed("read the next due time"))?;
+    let due: Option<i64> = prepare(conn, "read the next due time", NEXT_DUE)?.value([until.as_millis()])?;
     Ok(due.map(Timestamp::from_millis))
 }
 
@@ -196,7 +185,7 @@ fn rows(
     sql: &str,
     params: impl Params,
 ) -> Result<Vec<PendingRow>, StoreError> {
-    read_all(conn, "read pending deliveries", sql, params, |row| read_row(conn, check, row))
+    prepare(conn, "read pending deliveries", sql)?.read_all(params, |row| read_row(conn, check, row))
 }
 
 /// Reads one row. `check` is `None` for rows that are not sent, only shown or ended.
@@ -214,21 +203,9 @@ pub(super) fn one(conn: &Connection, id: DeliveryId) -> Result<Option<PendingRow
 }
 
 #[cfg(test)]
-pub(super) fn plan(sql: &str) -> String {
-    let conn = Connection::open_in_memory().expect("memory is there");
-    conn.execute_batch(include_str!("migrations/0001_first.sql")).expect("the schema is valid");
-    let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("the query is valid");
-    let mut rows = explain.raw_query();
-    let mut steps: Vec<String> = Vec::new();
-    while let Some(row) = rows.next().expect("unbound parameters are null") {
-        steps.push(row.get(3).expect("a step is text"));
-    }
-    steps.join("; ")
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn every_query_walks_the_key_or_an_index_in_its_own_order() {

@@ -4,12 +4,9 @@ use posthaste_core::{Key, Timestamp};
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::Connection;
 
-use super::column::{get, pause_columns, stored_pause_scope};
-use super::failed;
-use super::vault::Vault;
-use crate::StoreError;
+use super::{Vault, get, pause_columns, prepare, stored_pause_scope};
 use crate::journal::pack::{self, Unpack};
-use crate::row::{ApiKeyRef, Pause, PauseScope};
+use crate::{ApiKeyRef, Pause, PauseScope, StoreError};
 
 pub(super) fn put(conn: &Connection, vault: &Vault, pause: &Pause) -> rusqlite::Result<()> {
     write(conn, pause, seal(vault, pause))
@@ -34,23 +31,18 @@ pub(super) fn remove(conn: &Connection, scope: PauseScope) -> rusqlite::Result<(
 
 /// Every pause, ordered by scope.
 pub(super) fn all(conn: &Connection, vault: &Vault) -> Result<Vec<Pause>, StoreError> {
-    let doing = failed("read the pauses");
-    let mut sql = conn.prepare("SELECT kind, scope, until_ms, sealed FROM pause").map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    let mut pauses = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let mut pause = Pause::new(
-            stored_pause_scope(get(row, 0)?, get(row, 1)?)?,
-            get::<Option<i64>>(row, 2)?.map(Timestamp::from_millis),
-        );
+    let sql = "SELECT kind, scope, until_ms, sealed FROM pause";
+    let mut pauses = prepare(conn, "read the pauses", sql)?.read_all([], |row| {
+        let scope = stored_pause_scope(get(row, 0)?, get(row, 1)?)?;
+        let mut pause = Pause::new(scope, get::<Option<i64>>(row, 2)?.map(Timestamp::from_millis));
         if let Some(sealed) = get::<Option<Vec<u8>>>(row, 3)?
             && open(vault, &mut pause, &sealed).is_none()
         {
             // The pause holds all the same: a changed reason must not cause paused deliveries to be sent.
             tracing::warn!("cannot decrypt the reason of a pause; the pause stays in force");
         }
-        pauses.push(pause);
-    }
+        Ok(pause)
+    })?;
     pauses.sort_unstable_by_key(|pause| pause.scope);
     Ok(pauses)
 }

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::{mpsc, oneshot};
 
-use super::failed;
 use super::fault::is_interrupted;
-use super::thread::Joined;
+use super::{Joined, failed};
 use crate::StoreError;
 
 pub(super) const READERS: usize = 4;
@@ -23,7 +22,6 @@ enum Job {
 }
 
 /// The reads under way, at most one for each connection.
-#[derive(Debug)]
 pub(super) struct Looks {
     marks: AtomicU64,
     looks: Vec<Look>,
@@ -37,12 +35,6 @@ struct Look {
     /// The last mark before the current read began; 0 while there is no read.
     since: AtomicU64,
     handle: InterruptHandle,
-}
-
-impl std::fmt::Debug for Look {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Look").field("since", &self.since).finish_non_exhaustive()
-    }
 }
 
 impl Looks {
@@ -77,7 +69,6 @@ impl Looks {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Readers {
     // Dropped before the threads are joined: the drop ends them.
     jobs: mpsc::Sender<Job>,

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::folder::{DATABASE, FILE_MODE};
+use super::{DATABASE, FILE_MODE};
 
 /// The lock file; long readers share the lock.
 const LOCK: &str = "reading";

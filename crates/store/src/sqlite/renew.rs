@@ -10,8 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::folder::Folder;
-use super::schema::PAGE_BYTES;
+use super::{Folder, PAGE_BYTES};
 use crate::StoreError;
 
 /// How many bytes are read and written at a time.

@@ -5,17 +5,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageId, TenantId, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Params};
+use rusqlite::{Connection, Params};
 
-use super::column::{delivery, delivery_columns, get, key, number, read_all, stored_key};
 use super::list::{ReadBudget, WHOLE_LOOKS};
-use super::vault::Vault;
-use super::{cut, dead_letter, derived, failed, show};
-use crate::row::{
-    Chunk, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives, MadeBy, Missing,
-    ReplayCandidate, ReplayItem, ReplayPage, Replayable, Skip,
+use super::{
+    Vault, cut, dead_letter, delivery, delivery_columns, derived, get, key, number, optional, prepare, show, stored_key,
 };
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::row::{Purge, ReplayCandidate};
+use crate::{
+    Chunk, DELIVERIES_MAX, DeadLetterFilter, DeliveryJob, JobCursor, JobKind, LISTED_LOOKED_MAX, ListOrder, Lives,
+    MadeBy, Missing, ReplayItem, ReplayPage, Replayable, Skip, StoreError,
+};
 
 /// The next page after a replay's cursor; `None` for a fan-out. `list` is the list of a replay that is not stored yet.
 pub(super) fn page(
@@ -58,16 +58,12 @@ fn listed(
     cursor: JobCursor,
     limit: u32,
 ) -> Result<Vec<(DeliveryId, JobCursor)>, StoreError> {
-    read_all(
-        conn,
-        "read the list of a replay",
-        "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3",
-        (key(id.0), number(cursor.number), limit),
-        |row| {
-            let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
-            Ok((DeliveryId(stored_key(get(row, 0)?)?), cursor))
-        },
-    )
+    let sql = "SELECT delivery, place FROM replay_listed WHERE job = ?1 AND place > ?2 ORDER BY place LIMIT ?3";
+    let mut sql = prepare(conn, "read the list of a replay", sql)?;
+    sql.read_all((key(id.0), number(cursor.number), limit), |row| {
+        let cursor = JobCursor::behind(get::<i64>(row, 1)?.unsigned_abs());
+        Ok((DeliveryId(stored_key(get(row, 0)?)?), cursor))
+    })
 }
 
 const ENDED: &str =
@@ -79,12 +75,12 @@ const MESSAGES: &str = "SELECT id, tenant, at_ms, head FROM message WHERE id > ?
 pub(super) struct ReplaySelector<'a> {
     conn: &'a Connection,
     kind: &'a JobKind,
-    purges: dead_letter::Purges,
+    purges: Vec<(i64, Purge)>,
 }
 
 impl<'a> ReplaySelector<'a> {
     pub(super) fn begin(conn: &'a Connection, kind: &'a JobKind) -> Result<Self, StoreError> {
-        Ok(Self { conn, kind, purges: dead_letter::Purges::read(conn)? })
+        Ok(Self { conn, kind, purges: dead_letter::purges(conn)? })
     }
 
     /// Whether a delivery can be replayed, or why not.
@@ -106,14 +102,10 @@ impl<'a> ReplaySelector<'a> {
         if !self.has_payload(new.message)? {
             return Ok(Some(Skip::PayloadGone));
         }
-        let (job, at) = (key(chunk.job.0), chunk.at.as_millis());
-        let noted = self
-            .conn
-            .prepare_cached(
-                "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )
-            .and_then(|mut sql| sql.execute((key(new.message.0), key(new.endpoint.0), key(new.id.0), job, at)))
-            .map_err(failed("record a missing message"))?;
+        let sql =
+            "INSERT OR IGNORE INTO replay_missed (message, endpoint, delivery, job, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let row = (key(new.message.0), key(new.endpoint.0), key(new.id.0), key(chunk.job.0), chunk.at.as_millis());
+        let noted = prepare(self.conn, "record a missing message", sql)?.execute(row)?;
         Ok((noted == 0).then_some(Skip::ReplayedBefore))
     }
 
@@ -125,13 +117,11 @@ impl<'a> ReplaySelector<'a> {
         dead: bool,
         limit: u32,
     ) -> Result<ReplayPage, StoreError> {
-        let doing = failed("find ended deliveries");
-        let mut sql = self.conn.prepare_cached(ENDED).map_err(&doing)?;
-        let below = key(job.id.0);
-        let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut sql = prepare(self.conn, "find ended deliveries", ENDED)?;
+        let mut rows = sql.query((number(job.cursor.number), key(job.id.0), LISTED_LOOKED_MAX + 1))?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
         let (mut owners, mut budget) = (BTreeMap::new(), ReadBudget::new());
-        while let Some(row) = rows.next().map_err(&doing)? {
+        while let Some(row) = rows.next()? {
             if budget.is_spent() || page.items.len() == limit as usize {
                 return Ok(page);
             }
@@ -157,13 +147,8 @@ impl<'a> ReplaySelector<'a> {
 
     fn has_event_type(&self, message: MessageId, wanted: Option<&str>) -> Result<bool, StoreError> {
         let Some(wanted) = wanted else { return Ok(true) };
-        let stored: Option<Option<String>> = self
-            .conn
-            .prepare_cached(
-                "SELECT event_type FROM message WHERE id = ?1 UNION ALL SELECT event_type FROM kept WHERE id = ?1",
-            )
-            .and_then(|mut sql| sql.query_row([key(message.0)], |row| row.get(0)).optional())
-            .map_err(failed("read an event type"))?;
+        let sql = "SELECT event_type FROM message WHERE id = ?1 UNION ALL SELECT event_type FROM kept WHERE id = ?1";
+        let stored: Option<Option<String>> = prepare(self.conn, "read an event type", sql)?.find([key(message.0)])?;
         Ok(stored.flatten().as_deref() == Some(wanted))
     }
 
@@ -175,14 +160,12 @@ impl<'a> ReplaySelector<'a> {
         missing: Missing,
         limit: u32,
     ) -> Result<ReplayPage, StoreError> {
-        let doing = failed("find the messages that an endpoint is missing");
-        let mut sql = self.conn.prepare_cached(MESSAGES).map_err(&doing)?;
-        let below = key(job.id.0);
-        let mut rows = sql.query((number(job.cursor.number), below, LISTED_LOOKED_MAX + 1)).map_err(&doing)?;
+        let mut sql = prepare(self.conn, "find the messages that an endpoint is missing", MESSAGES)?;
+        let mut rows = sql.query((number(job.cursor.number), key(job.id.0), LISTED_LOOKED_MAX + 1))?;
         let mut page = ReplayPage { items: Vec::new(), next: job.cursor, last: false };
         let mut had = Had { look: self, endpoint: missing.endpoint, tail: None };
         let mut budget = ReadBudget::new();
-        while let Some(row) = rows.next().map_err(&doing)? {
+        while let Some(row) = rows.next()? {
             if budget.is_spent() || page.items.len() == limit as usize {
                 return Ok(page);
             }
@@ -211,10 +194,7 @@ impl<'a> ReplaySelector<'a> {
     }
 
     fn has(&self, sql: &str, params: impl Params) -> Result<bool, StoreError> {
-        self.conn
-            .prepare_cached(sql)
-            .and_then(|mut sql| sql.exists(params))
-            .map_err(failed("check what can be replayed"))
+        prepare(self.conn, "check what can be replayed", sql)?.exists(params)
     }
 }
 
@@ -228,20 +208,17 @@ const CAUGHT_UP: &str = "SELECT NULL, job, at_ms, (SELECT at_ms FROM job WHERE i
 
 /// How a delivery is linked to others by replays.
 pub(super) fn lives(conn: &Connection, id: DeliveryId) -> Result<Lives, StoreError> {
-    let doing = failed("read the lives of a delivery");
-    let next: Option<i64> = conn
-        .prepare_cached(NEXT)
-        .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
-        .map_err(&doing)?;
+    let doing = "read the lives of a delivery";
+    let next: Option<i64> = prepare(conn, doing, NEXT)?.find([key(id.0)])?;
     let mut lives = Lives { next: next.map(stored_key).transpose()?.map(DeliveryId), ..Lives::default() };
     for sql in [FORMER, CAUGHT_UP] {
-        let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
-        let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-        if let Some(row) = rows.next().map_err(&doing)? {
-            lives.before = get::<Option<i64>>(row, 0)?.map(stored_key).transpose()?.map(DeliveryId);
+        let found = prepare(conn, doing, sql)?.read([key(id.0)], |row| {
             let (job, at) = (JobId(stored_key(get(row, 1)?)?), Timestamp::from_millis(get(row, 2)?));
             let asked = get::<Option<i64>>(row, 3)?.map(Timestamp::from_millis);
-            lives.made = Some(MadeBy { job, asked, at });
+            Ok((optional(row, 0, stored_key)?.map(DeliveryId), MadeBy { job, asked, at }))
+        })?;
+        if let Some((before, made)) = found {
+            (lives.before, lives.made) = (before, Some(made));
             break;
         }
     }
@@ -269,12 +246,8 @@ impl Had<'_, '_> {
     /// Deliveries made by the accept: their ids are below the next message's.
     fn by_accept(&self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
         let inline = of.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
-        let next: Option<i64> = self
-            .look
-            .conn
-            .prepare_cached("SELECT min(id) FROM message WHERE id > ?1")
-            .and_then(|mut sql| sql.query_row([of], |row| row.get(0)))
-            .map_err(failed("look for the next message"))?;
+        let sql = "SELECT min(id) FROM message WHERE id > ?1";
+        let next: Option<i64> = prepare(self.look.conn, "look for the next message", sql)?.value([of])?;
         let range = (of, inline.min(next.unwrap_or(i64::MAX)), endpoint);
         let pending = "SELECT 1 FROM delivery WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";
         let ended = "SELECT 1 FROM outcome WHERE id > ?1 AND id < ?2 AND endpoint = ?3 AND back = id - ?1";
@@ -283,12 +256,11 @@ impl Had<'_, '_> {
 
     /// Deliveries made by jobs: too many to read, so their ranges of ids are looked up in the endpoint's history.
     fn by_fan_out(&mut self, of: i64, endpoint: i64) -> Result<bool, StoreError> {
-        let doing = failed("find the deliveries of a fan-out");
         let conn = self.look.conn;
-        let mut sql =
-            conn.prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1").map_err(&doing)?;
-        let mut rows = sql.query([of]).map_err(&doing)?;
-        while let Some(row) = rows.next().map_err(&doing)? {
+        let sql = "SELECT first, first + count FROM fanout_chunk WHERE message = ?1";
+        let mut sql = prepare(conn, "find the deliveries of a fan-out", sql)?;
+        let mut rows = sql.query([of])?;
+        while let Some(row) = rows.next()? {
             let (first, end): (i64, i64) = (get(row, 0)?, get(row, 1)?);
             let tail = match &mut self.tail {
                 Some(tail) => tail,
@@ -306,7 +278,7 @@ impl Had<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn replays_walk_the_primary_keys_without_sorting() {

@@ -5,20 +5,17 @@ use std::sync::Arc;
 use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::{Cut, CutScope, DeliveryId, Timestamp};
 use posthaste_crypto::row_mac::RowMac;
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::accept::AcceptResult;
 use super::answers::BatchReply;
-use super::arrivals;
 use super::derived::FactSlice;
-use super::sealed::SealedAccept;
 use super::sealed::endpoint::{EndpointNames, SealedEndpoint};
-use super::work::Work;
-use crate::StoreError;
+use super::{AcceptResult, SealedAccept, arrivals};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{
+use crate::{
     Accepted, ApiKeyRef, AuditStamp, Chunk, Chunked, Endpoint, EndpointPut, Idempotency, Pause, PauseScope, Session,
-    SessionStart, Settled, Settlement,
+    SessionStart, Settled, Settlement, StoreError,
 };
 
 /// The channel to the caller that waits for an answer.
@@ -151,6 +148,18 @@ impl SmallChange {
             }
         }
     }
+
+    /// What an error says was being done.
+    pub(super) fn doing(&self) -> &'static str {
+        match self {
+            Self::Spill(_) => "spill deliveries",
+            Self::Uncut(..) => "remove a cut",
+            Self::Pause(..) => "record a pause",
+            Self::Resume(..) => "end a pause",
+            Self::Reset(..) => "record a breaker's reset",
+            Self::Remember(_) => "store the breakers",
+        }
+    }
 }
 
 impl WriteRequest {
@@ -171,14 +180,8 @@ impl WriteRequest {
             Self::Follow { slice, .. } => (slice.facts.len(), 0),
             Self::Change { change: SmallChange::Spill(deliveries), .. } => (deliveries.len(), 0),
             Self::Change { change: SmallChange::Remember(breakers), .. } => (breakers.len(), 0),
-            Self::Open { .. }
-            | Self::Cut { .. }
-            | Self::PutEndpoint { .. }
-            | Self::Change { .. }
-            | Self::CatchUp(_)
-            | Self::EmptyLog(_)
-            | Self::Wake
-            | Self::Stop => (1, 0),
+            Self::Open { .. } | Self::Cut { .. } | Self::PutEndpoint { .. } | Self::Change { .. } => (1, 0),
+            Self::CatchUp(_) | Self::EmptyLog(_) | Self::Wake | Self::Stop => (1, 0),
         }
     }
 
@@ -191,12 +194,8 @@ impl WriteRequest {
             | Self::Change { session, .. }
             | Self::Spread { session, .. }
             | Self::Work { session, .. } => Some(*session),
-            Self::Open { .. }
-            | Self::Follow { .. }
-            | Self::CatchUp(_)
-            | Self::EmptyLog(_)
-            | Self::Wake
-            | Self::Stop => None,
+            Self::Open { .. } | Self::Follow { .. } => None,
+            Self::CatchUp(_) | Self::EmptyLog(_) | Self::Wake | Self::Stop => None,
         }
     }
 
@@ -220,29 +219,47 @@ impl WriteRequest {
             _ => false,
         }
     }
+}
 
-    pub(super) fn doing(&self) -> &'static str {
-        match self {
-            Self::Open { .. } => "begin a session",
-            Self::Accept { .. } => "accept messages",
-            Self::Settle { .. } => "settle deliveries",
-            Self::Cut { .. } => "put a cut in force",
-            Self::Change { change, .. } => match change {
-                SmallChange::Spill(_) => "spill deliveries",
-                SmallChange::Uncut(..) => "remove a cut",
-                SmallChange::Pause(..) => "record a pause",
-                SmallChange::Resume(..) => "end a pause",
-                SmallChange::Reset(..) => "record a breaker's reset",
-                SmallChange::Remember(_) => "store the breakers",
-            },
-            Self::PutEndpoint { .. } => "put an endpoint",
-            Self::Spread { .. } => "make a chunk of deliveries",
-            Self::Work { .. } => "do the store's own work",
-            Self::Follow { .. } => "follow the journal",
-            Self::CatchUp(_) => "catch up with the journal",
-            Self::EmptyLog(_) => "empty the log",
-            Self::Wake => "wake up",
-            Self::Stop => "stop",
-        }
+/// A write with an answer type of its own, for rare verbs: the writer runs it in a group like every other request,
+/// without knowing what it does.
+pub(super) trait Work: Send {
+    /// Runs the write in the current transaction. May be called again in another transaction, when another request of
+    /// the group failed. Its `entries` go into the journal with those of the group.
+    fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError>;
+
+    /// Whether the caller has stopped waiting for the answer.
+    fn is_abandoned(&self) -> bool;
+
+    /// Answers the caller, after the commit: with the result, or with the error that refused the write.
+    fn answer(self: Box<Self>, refusal: Option<StoreError>);
+}
+
+/// A function to run, and its result until the commit.
+pub(super) struct WorkCall<F, T> {
+    run: F,
+    done: Option<T>,
+    reply: Reply<T>,
+}
+
+impl<F, T> WorkCall<F, T> {
+    pub(super) fn new(run: F, reply: Reply<T>) -> Self {
+        Self { run, done: None, reply }
+    }
+}
+
+impl<T: Send, F: FnMut(&Connection, &mut Entries) -> Result<T, StoreError> + Send> Work for WorkCall<F, T> {
+    fn run(&mut self, conn: &Connection, entries: &mut Entries) -> Result<(), StoreError> {
+        self.done = Some((self.run)(conn, entries)?);
+        Ok(())
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn answer(self: Box<Self>, refusal: Option<StoreError>) {
+        let Self { done, reply, .. } = *self;
+        _ = reply.send(refusal.map_or_else(|| done.ok_or(StoreError::Stopped), Err));
     }
 }

@@ -12,12 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::folder::{FILE_MODE, Folder};
+use super::{FILE_MODE, Folder};
 use crate::StoreError;
 
 const NAME: &str = "reserve";
 
-#[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
     bytes: u64,
@@ -38,7 +37,7 @@ enum State {
 impl Reserve {
     /// Makes the reserve in a folder. If there is no room for it, the store starts in the state of a full disk.
     pub(super) fn open(folder: &Folder, bytes: u64) -> Result<Self, StoreError> {
-        let path = folder.path().join(NAME);
+        let path = folder.path.join(NAME);
         let reserve = Self { path, bytes, state: Mutex::new(State::GivenUp) };
         match reserve.make() {
             Ok(()) => {}

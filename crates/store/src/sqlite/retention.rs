@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{Cause, Delivery, DeliveryId, State, TenantId, Timestamp};
 use rusqlite::Connection;
 
-use super::column::{delivery, delivery_columns, get, key, read_all, stored_key};
 use super::derived::{followed, kind_number};
-use super::journal::Then;
-use super::sealed::NameHashes;
-use super::sweep::WriteOff;
-use super::{failed, idempotency, show};
+use super::{
+    NameHashes, Then, WriteOff, delivery, delivery_columns, failed, get, idempotency, key, prepare, show, stored_key,
+};
 use crate::journal::{Entries, JournalEntry};
 use crate::row::idempotency::UtcDay;
 use crate::row::retention::before;
-use crate::row::{RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionPhase, RetentionStep};
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::{
+    DELIVERIES_MAX, RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionPhase, RetentionStep,
+    StoreError,
+};
 use overrides::{Owners, RetentionWalk};
 
 /// Rows that a step reads to find those it removes.
@@ -151,21 +151,16 @@ fn give_up(
     under_way: &BTreeSet<DeliveryId>,
     entries: &mut Entries,
 ) -> Result<Look, StoreError> {
-    let doing = failed("find deliveries that waited too long");
+    let doing = "find deliveries that waited too long";
     let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
-    let mut sql = conn
-        .prepare_cached(concat!(
-            "SELECT ",
-            delivery_columns!("due_ms"),
-            " FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query((from, LOOKED_MAX)).map_err(&doing)?;
+    let sql = concat!("SELECT ", delivery_columns!("due_ms"), " FROM delivery WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let mut sql = prepare(conn, doing, sql)?;
+    let mut rows = sql.query((from, LOOKED_MAX))?;
     let mut given_up = Vec::new();
     let mut last = None;
     let mut met_old = false;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         let waiting = delivery(row)?;
         let id = key(waiting.id.0);
         last = Some(id);
@@ -190,7 +185,7 @@ fn give_up(
         }
     }
     drop(rows);
-    let mut write_off = WriteOff::prepare(conn).map_err(&doing)?;
+    let mut write_off = WriteOff::prepare(conn).map_err(failed(doing))?;
     for delivery in &given_up {
         write_off.end(delivery).map_err(failed("give up deliveries that waited too long"))?;
         entries.push(&JournalEntry::ended(delivery, None));
@@ -210,26 +205,21 @@ struct Head {
 }
 
 fn heads(conn: &Connection, table: &'static str, after: i64, limit: u32) -> Result<Vec<Head>, StoreError> {
-    read_all(
-        conn,
-        "find expired messages",
-        &format!("SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"),
-        (after, limit),
-        |row| {
-            Ok(Head {
-                id: get(row, 0)?,
-                tenant: TenantId(stored_key(get(row, 1)?)?),
-                at: Timestamp::from_millis(get(row, 2)?),
-                names: NameHashes::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
-                bytes: get(row, 4)?,
-            })
-        },
-    )
+    let sql = format!("SELECT id, tenant, at_ms, names, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2");
+    prepare(conn, "find expired messages", &sql)?.read_all((after, limit), |row| {
+        Ok(Head {
+            id: get(row, 0)?,
+            tenant: TenantId(stored_key(get(row, 1)?)?),
+            at: Timestamp::from_millis(get(row, 2)?),
+            names: NameHashes::stored(get::<Option<Vec<u8>>>(row, 3)?.as_deref())?,
+            bytes: get(row, 4)?,
+        })
+    })
 }
 
 /// Removes expired messages, or moves them to `kept` if they are still needed.
 fn messages(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
-    let doing = failed("delete expired messages");
+    let doing = "delete expired messages";
     let (walk, old, from) = (request.walk(), request.old(), request.from(conn)?);
     let (mut owners, mut done) = (Owners::new(conn)?, Done::new(walk.place(conn)?, from));
     // Read one more: the deliveries of a message have ids below the next message's.
@@ -251,18 +241,13 @@ fn messages(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreE
         }
         let next = heads.get(place + 1).map_or(i64::MAX, |next| next.id);
         if is_needed(conn, head.id, next)? {
-            conn.prepare_cached(
-                "INSERT INTO kept (id, tenant, at_ms, tier, event_type, names, head, compact, body)
-                 SELECT id, tenant, at_ms, tier, event_type, names, head, compact, body FROM message WHERE id = ?1",
-            )
-            .and_then(|mut sql| sql.execute([head.id]))
-            .map_err(&doing)?;
+            let sql = "INSERT INTO kept (id, tenant, at_ms, tier, event_type, names, head, compact, body)
+                 SELECT id, tenant, at_ms, tier, event_type, names, head, compact, body FROM message WHERE id = ?1";
+            prepare(conn, doing, sql)?.execute([head.id])?;
         } else {
             forget(conn, head.id, head.names)?;
         }
-        conn.prepare_cached("DELETE FROM message WHERE id = ?1")
-            .and_then(|mut sql| sql.execute([head.id]))
-            .map_err(&doing)?;
+        prepare(conn, doing, "DELETE FROM message WHERE id = ?1")?.execute([head.id])?;
         bytes += head.bytes;
         look.removed += 1;
         look.upto = head.id;
@@ -274,7 +259,6 @@ fn messages(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreE
 /// Removes messages from `kept` that are no longer needed. They stay if their tenant's retention was extended
 /// meanwhile.
 fn kept(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
-    let doing = failed("delete kept messages");
     let mut owners = Owners::new(conn)?;
     let heads = heads(conn, "kept", request.from(conn)?, RETENTION_STEP_MAX)?;
     let full = heads.len() == STEP;
@@ -291,9 +275,7 @@ fn kept(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError
         }
         bytes += head.bytes;
         forget(conn, head.id, head.names)?;
-        conn.prepare_cached("DELETE FROM kept WHERE id = ?1")
-            .and_then(|mut sql| sql.execute([head.id]))
-            .map_err(&doing)?;
+        prepare(conn, "delete kept messages", "DELETE FROM kept WHERE id = ?1")?.execute([head.id])?;
         look.removed += 1;
         look.upto = head.id;
     }
@@ -302,53 +284,45 @@ fn kept(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError
 
 /// Removes the rows by which a message and its deliveries are found.
 pub(super) fn forget(conn: &Connection, id: i64, names: NameHashes) -> Result<(), StoreError> {
-    let doing = failed("delete the index rows of a message");
+    let doing = "delete the index rows of a message";
     for sql in ["DELETE FROM fanout_chunk WHERE message = ?1", "DELETE FROM replay_missed WHERE message = ?1"] {
-        conn.prepare_cached(sql).and_then(|mut sql| sql.execute([id])).map_err(&doing)?;
+        prepare(conn, doing, sql)?.execute([id])?;
     }
-    let mut sql =
-        conn.prepare_cached("DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3").map_err(&doing)?;
+    let mut sql = prepare(conn, doing, "DELETE FROM name WHERE kind = ?1 AND hidden = ?2 AND message = ?3")?;
     for (kind, hidden) in names.each() {
-        sql.execute((kind_number(kind), hidden.0, id)).map_err(&doing)?;
+        sql.execute((kind_number(kind), hidden.0, id))?;
     }
     Ok(())
 }
 
+const CHECK_NEED: &str = "check whether a message is needed";
+
 /// Whether an unfinished delivery, a dead letter or a fan-out needs a message. The deliveries made by its accept have
 /// ids below the `next` message's.
 fn is_needed(conn: &Connection, message: i64, next: i64) -> Result<bool, StoreError> {
-    let doing = failed("check whether a message is needed");
-    let fans_out = conn
-        .prepare_cached("SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)")
-        .and_then(|mut sql| sql.exists([message]))
-        .map_err(&doing)?;
+    let fans_out = "SELECT 1 FROM job WHERE id = ?1 AND kind = 0 AND state IN (0, 1)";
     let inline = message.saturating_add(i64::try_from(DELIVERIES_MAX).unwrap_or(i64::MAX) + 1);
-    if fans_out || is_range_needed(conn, message, message + 1, inline.min(next)).map_err(&doing)? {
+    if prepare(conn, CHECK_NEED, fans_out)?.exists([message])?
+        || is_range_needed(conn, message, message + 1, inline.min(next))?
+    {
         return Ok(true);
     }
-    let mut sql = conn
-        .prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1 ORDER BY first")
-        .map_err(&doing)?;
-    let mut rows = sql.query([message]).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
-        if is_range_needed(conn, message, get(row, 0)?, get(row, 1)?).map_err(&doing)? {
+    let sql = "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 ORDER BY first";
+    let mut sql = prepare(conn, CHECK_NEED, sql)?;
+    let mut rows = sql.query([message])?;
+    while let Some(row) = rows.next()? {
+        if is_range_needed(conn, message, get(row, 0)?, get(row, 1)?)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> rusqlite::Result<bool> {
-    let range = (message, first, end);
-    let waits = conn
-        .prepare_cached("SELECT 1 FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1 LIMIT 1")?
-        .exists(range)?;
-    Ok(waits
-        || conn
-            .prepare_cached(
-                "SELECT 1 FROM dead_letter WHERE delivery >= ?2 AND delivery < ?3 AND message = ?1 LIMIT 1",
-            )?
-            .exists(range)?)
+fn is_range_needed(conn: &Connection, message: i64, first: i64, end: i64) -> Result<bool, StoreError> {
+    let waits = "SELECT 1 FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1 LIMIT 1";
+    let is_dead = "SELECT 1 FROM dead_letter WHERE delivery >= ?2 AND delivery < ?3 AND message = ?1 LIMIT 1";
+    let has_row = |sql| prepare(conn, CHECK_NEED, sql)?.exists((message, first, end));
+    Ok(has_row(waits)? || has_row(is_dead)?)
 }
 
 /// Removes expired outcomes with their attempts and dead letters. Adds one entry to the journal, or one for each tenant
@@ -412,42 +386,32 @@ pub(super) fn let_outcome_go(conn: &Connection, id: i64, endpoint: i64) -> rusql
 
 /// Removes jobs that have ended and were requested longer ago than the retention of the history.
 fn jobs(conn: &Connection, request: RetentionRequest) -> Result<Look, StoreError> {
-    let doing = failed("delete expired jobs");
+    let doing = "delete expired jobs";
     let history = before(Timestamp::from_millis(0), request.retention.history);
-    let past: Vec<i64> = conn
-        .prepare_cached(
-            "SELECT id FROM job LEFT JOIN own_retention USING (tenant)
-             WHERE at_ms <= ?1 + coalesce(-history_ms, ?2) AND state IN (2, 3) ORDER BY id LIMIT ?3",
-        )
-        .and_then(|mut sql| {
-            let bounds = (request.now.as_millis(), history.as_millis(), RETENTION_STEP_MAX);
-            sql.query_map(bounds, |row| row.get(0))?.collect()
-        })
-        .map_err(&doing)?;
+    let sql = "SELECT id FROM job LEFT JOIN own_retention USING (tenant)
+               WHERE at_ms <= ?1 + coalesce(-history_ms, ?2) AND state IN (2, 3) ORDER BY id LIMIT ?3";
+    let bounds = (request.now.as_millis(), history.as_millis(), RETENTION_STEP_MAX);
+    let past: Vec<(i64,)> = prepare(conn, doing, sql)?.all(bounds)?;
     for id in &past {
         for sql in ["DELETE FROM job WHERE id = ?1", "DELETE FROM replay_listed WHERE job = ?1"] {
-            conn.prepare_cached(sql).and_then(|mut sql| sql.execute([id])).map_err(&doing)?;
+            prepare(conn, doing, sql)?.execute(*id)?;
         }
     }
-    Ok(Look::all(past.len(), past.last().copied().unwrap_or(0)))
+    Ok(Look::all(past.len(), past.last().map_or(0, |(last,)| *last)))
 }
 
 /// Removes expired rows of the journal that the follower is past, and by which no outcome is found any more. A row is
 /// removed only when the next one has expired too; so the last expired row stays, whose hash the next row contains. A
 /// row without a time does not expire by itself.
 fn journal(conn: &Connection, request: RetentionRequest, entries: &mut Entries) -> Result<Look, StoreError> {
-    let doing = failed("delete expired rows of the journal");
+    let doing = "delete expired rows of the journal";
     let longest = overrides::longest_history(conn)?.unwrap_or_default();
     let old = request.old().min(before(request.now, longest));
-    let (first, past): (Option<i64>, Option<i64>) = conn
-        .prepare_cached(
-            "SELECT min(number), max(number) FILTER (WHERE at_ms > 0 AND at_ms <= ?1)
-             FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2)",
-        )
-        .and_then(|mut sql| {
-            sql.query_row((old.as_millis(), RETENTION_STEP_MAX + 1), |row| Ok((row.get(0)?, row.get(1)?)))
-        })
-        .map_err(&doing)?;
+    let sql = "SELECT min(number), max(number) FILTER (WHERE at_ms > 0 AND at_ms <= ?1)
+               FROM (SELECT number, at_ms FROM journal ORDER BY number LIMIT ?2)";
+    let ends: Option<(Option<i64>, Option<i64>)> =
+        prepare(conn, doing, sql)?.columns((old.as_millis(), RETENTION_STEP_MAX + 1))?;
+    let (first, past) = ends.unwrap_or_default();
     let followed = i64::try_from(followed(conn)?.followed).unwrap_or(i64::MAX);
     let upto = past.map_or(0, |past| past - 1).min(followed).min(overrides::walked(conn)?);
     if first.is_none_or(|first| upto < first) {
@@ -456,33 +420,24 @@ fn journal(conn: &Connection, request: RetentionRequest, entries: &mut Entries) 
     if overrides::tell_again(conn, old, request.now, entries)? > 0 {
         return Ok(Look { after: Some(0), ..Look::default() });
     }
-    let removed = conn
-        .prepare_cached("DELETE FROM journal WHERE number <= ?1")
-        .and_then(|mut sql| sql.execute([upto]))
-        .map_err(&doing)?;
-    conn.prepare_cached("DELETE FROM checkpoint WHERE row <= ?1")
-        .and_then(|mut sql| sql.execute([upto]))
-        .map_err(failed("delete expired checkpoints"))?;
+    let removed = prepare(conn, doing, "DELETE FROM journal WHERE number <= ?1")?.execute([upto])?;
+    prepare(conn, "delete expired checkpoints", "DELETE FROM checkpoint WHERE row <= ?1")?.execute([upto])?;
     // A finished erasure explains outcomes missing from the journal; the rows that would show them are removed too.
-    conn.prepare_cached("DELETE FROM erasure WHERE row <= ?1 AND done_ms IS NOT NULL")
-        .and_then(|mut sql| sql.execute([upto]))
-        .map_err(failed("delete expired erasures"))?;
+    let sql = "DELETE FROM erasure WHERE row <= ?1 AND done_ms IS NOT NULL";
+    prepare(conn, "delete expired erasures", sql)?.execute([upto])?;
     Ok(Look::all(removed, upto))
 }
 
 /// Gives free pages back to the disk while there are more of them than are soon used again.
 fn space(conn: &Connection) -> Result<Look, StoreError> {
-    let doing = failed("give space back to the disk");
-    let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(&doing);
+    let doing = "give space back to the disk";
+    let count = |sql| prepare(conn, doing, sql)?.value::<i64>([]);
     let (free, pages) = (count("PRAGMA freelist_count")?, count("PRAGMA page_count")?);
     if free <= PAGES_STEP || free * FREE_PART <= pages {
         return Ok(Look::default());
     }
     // SQLite gives back one page for each row that is fetched.
-    let mut sql = conn.prepare_cached(&format!("PRAGMA incremental_vacuum({PAGES_STEP})")).map_err(&doing)?;
-    let mut rows = sql.query([]).map_err(&doing)?;
-    while rows.next().map_err(&doing)?.is_some() {}
-    drop(rows);
+    prepare(conn, doing, &format!("PRAGMA incremental_vacuum({PAGES_STEP})"))?.read_all([], |_| Ok(()))?;
     let left = count("PRAGMA freelist_count")?;
     let given = usize::try_from(free - left).unwrap_or(0);
     Ok(Look { removed: given, after: (given > 0).then_some(0), ..Look::default() })

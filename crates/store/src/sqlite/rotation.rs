@@ -14,14 +14,12 @@ use posthaste_core::{TenantId, Timestamp};
 use posthaste_crypto::keyring::{KeyId, MasterWrapped, WRAPPED_BYTES};
 use posthaste_crypto::master::{KeyCheck, MasterKey, MasterKeyId, Masters};
 use posthaste_crypto::seal_context::SealOwner;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::column::{get, stored_key};
-use super::vault::{STORE_KEY, Vault, damaged, damaged_because, expected, meta};
-use super::{Sqlite, audit, failed};
+use super::vault::{STORE_KEY, damaged, damaged_because, expected, meta};
+use super::{Sqlite, Vault, audit, failed, get, prepare, stored_key};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{ApiKeyRef, Session};
-use crate::{MasterKeys, Rotation, StoreError};
+use crate::{ApiKeyRef, MasterKeys, Rotation, Session, StoreError};
 
 /// Keys wrapped again by one step. Each takes some microseconds, and other writes wait meanwhile.
 const STEP_KEYS: u32 = 128;
@@ -83,8 +81,7 @@ pub(super) fn put(conn: &Connection, side: Side, id: KeyId, wrapped: &[u8; WRAPP
 pub(super) fn wrapped(conn: &Connection, id: KeyId) -> Result<Option<MasterWrapped>, StoreError> {
     let sql = "SELECT wrapped FROM master_wrapped_0 WHERE id = ?1 UNION ALL
                SELECT wrapped FROM master_wrapped_1 WHERE id = ?1";
-    let wrapped = conn.query_row(sql, [id.0], |row| row.get(0)).optional().map_err(failed("read a wrapped key"))?;
-    Ok(wrapped.map(MasterWrapped::from_bytes))
+    Ok(prepare(conn, "read a wrapped key", sql)?.find([id.0])?.map(MasterWrapped::from_bytes))
 }
 
 fn put_checks(conn: &Connection, checks: &[KeyCheck]) -> rusqlite::Result<usize> {
@@ -167,8 +164,8 @@ fn read(conn: &Connection) -> Result<Rotation, StoreError> {
     let left = if older.is_empty() {
         0
     } else {
-        conn.query_row(&format!("SELECT count(*) FROM {}", side(conn)?.other().table()), [], |row| row.get::<_, u32>(0))
-            .map_err(failed("count the keys that are left"))?
+        let sql = format!("SELECT count(*) FROM {}", side(conn)?.other().table());
+        prepare(conn, "count the keys that are left", &sql)?.value::<u32>([])?
     };
     Ok(Rotation { newest, older, offered: None, rewrapped: rewrapped(conn)?, left: left.into() })
 }
@@ -219,25 +216,19 @@ fn move_some(conn: &Connection, vault: &Vault) -> Result<(), StoreError> {
 }
 
 fn wrapped_in(conn: &Connection, table: &str) -> Result<Vec<(KeyId, SealOwner, MasterWrapped)>, StoreError> {
-    let doing = failed("read wrapped keys");
-    let mut sql = conn
-        .prepare_cached(&format!(
-            "SELECT w.id, w.wrapped, k.tenant FROM {table} w JOIN data_key k ON k.id = w.id ORDER BY w.id LIMIT ?1"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query([STEP_KEYS]).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let doing = "read wrapped keys";
+    let sql = format!(
+        "SELECT w.id, w.wrapped, k.tenant FROM {table} w JOIN data_key k ON k.id = w.id ORDER BY w.id LIMIT ?1"
+    );
+    prepare(conn, doing, &sql)?.read_all([STEP_KEYS], |row| {
         let id = KeyId(get(row, 0)?);
-        let wrapped: [u8; WRAPPED_BYTES] = row.get(1).map_err(&doing)?;
-        let whose = if id == STORE_KEY {
-            SealOwner::Store
-        } else {
-            SealOwner::Tenant(TenantId(stored_key(get(row, 2)?)?).raw())
+        let wrapped: [u8; WRAPPED_BYTES] = row.get(1).map_err(failed(doing))?;
+        let whose = match id {
+            STORE_KEY => SealOwner::Store,
+            _ => SealOwner::Tenant(TenantId(stored_key(get(row, 2)?)?).raw()),
         };
-        found.push((id, whose, MasterWrapped::from_bytes(wrapped)));
-    }
-    Ok(found)
+        Ok((id, whose, MasterWrapped::from_bytes(wrapped)))
+    })
 }
 
 /// Clears the old table as a whole, since unused space of its pages may hold old bytes.

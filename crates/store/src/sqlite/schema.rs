@@ -9,10 +9,8 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use super::failed;
-use super::folder::Folder;
-use super::header::{APPLICATION_ID, Header};
-use super::renew;
+use super::folder::{APPLICATION_ID, Header};
+use super::{Folder, failed, renew};
 use crate::StoreError;
 
 /// Each migration raises the version of a file by one; the version is the number of migrations the file has had.
@@ -114,20 +112,20 @@ fn set_up(folder: &Folder, log_bytes: u64) -> Result<Connection, StoreError> {
 
 /// Opens the connection that copies the log into the database.
 pub(super) fn open_log(folder: &Folder) -> Result<Connection, StoreError> {
-    let conn = connect(&folder.database())?;
-    // Only the writer empties the log when it closes, and only if all its commits succeeded.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .and_then(|_| conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;"))
-        .map_err(failed("set up the log's connection"))?;
-    Ok(conn)
+    let pragmas = "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;";
+    open_beside(folder, "set up the log's connection", pragmas)
 }
 
 /// Opens a connection that only reads.
 pub(super) fn open_reader(folder: &Folder) -> Result<Connection, StoreError> {
+    open_beside(folder, "set up a reader", "PRAGMA query_only = ON; PRAGMA cache_size = -4096;")
+}
+
+fn open_beside(folder: &Folder, doing: &'static str, pragmas: &str) -> Result<Connection, StoreError> {
     let conn = connect(&folder.database())?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .and_then(|_| conn.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -4096;"))
-        .map_err(failed("set up a reader"))?;
+    // Only the writer empties the log when it closes, and only if all its commits succeeded.
+    let set = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    set.and_then(|_| conn.execute_batch(pragmas)).map_err(failed(doing))?;
     Ok(conn)
 }
 

@@ -5,15 +5,17 @@
 //! A scrub goes through the pages of the file and overwrites those gaps with zeros, page by page, through SQLite's own
 //! cache. Invariant: only bytes that SQLite does not use are changed.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::failed;
+use super::{failed, prepare};
 use crate::StoreError;
 
 /// Pages that one call of [`find`] reads: some 32 MiB.
 pub(super) const LOOKED: u32 = 4_096;
 /// Pages that one commit changes at most: 2 MiB.
 pub(super) const CLEARED: usize = 256;
+
+const READ_PAGE: &str = "SELECT data FROM sqlite_dbpage WHERE pgno = ?1";
 
 pub(super) struct DirtyPages {
     /// Pages whose gap has bytes other than zero.
@@ -24,40 +26,41 @@ pub(super) struct DirtyPages {
 
 /// Finds pages whose gap has bytes other than zero, after page `behind`.
 pub(super) fn find(conn: &Connection, behind: u32) -> Result<DirtyPages, StoreError> {
-    let doing = failed("find gaps of pages to clear");
-    let count: u32 = conn.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(&doing)?;
-    let mut sql = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
+    let doing = "find gaps of pages to clear";
+    let count: u32 = prepare(conn, doing, "PRAGMA page_count")?.value([])?;
+    let mut sql = prepare(conn, doing, READ_PAGE)?;
     let mut pages = Vec::new();
     let last = behind.saturating_add(LOOKED).min(count);
     for page in behind.saturating_add(1)..=last {
         if pages.len() == CLEARED {
             return Ok(DirtyPages { pages, next: Some(page - 1) });
         }
-        let mut rows = sql.query([page]).map_err(&doing)?;
-        let Some(row) = rows.next().map_err(&doing)? else { continue };
-        let data = row.get_ref(0).and_then(|data| Ok(data.as_blob()?)).map_err(&doing)?;
-        if gap(page, data).is_some_and(|gap| data[gap].iter().any(|byte| *byte != 0)) {
-            pages.push(page);
-        }
+        let gap = sql.read([page], |row| {
+            let data = row.get_ref(0).and_then(|data| Ok(data.as_blob()?)).map_err(failed(doing))?;
+            Ok(dirty_gap(page, data))
+        })?;
+        pages.extend(gap.flatten().map(|_| page));
     }
     Ok(DirtyPages { pages, next: (last < count).then_some(last) })
 }
 
 /// Clears the gaps of these pages. Each gap is computed again, since the page may have changed.
 pub(super) fn clear(conn: &Connection, pages: &[u32]) -> Result<(), StoreError> {
-    let doing = failed("clear gaps of pages");
-    let mut read = conn.prepare_cached("SELECT data FROM sqlite_dbpage WHERE pgno = ?1").map_err(&doing)?;
-    let mut write = conn.prepare_cached("UPDATE sqlite_dbpage SET data = ?2 WHERE pgno = ?1").map_err(&doing)?;
+    let doing = "clear gaps of pages";
+    let mut read = prepare(conn, doing, READ_PAGE)?;
+    let mut write = prepare(conn, doing, "UPDATE sqlite_dbpage SET data = ?2 WHERE pgno = ?1")?;
     for page in pages {
-        let data: Option<Vec<u8>> = read.query_row([page], |row| row.get(0)).optional().map_err(&doing)?;
-        let Some(mut data) = data else { continue };
-        let Some(gap) = gap(*page, &data).filter(|gap| data[gap.clone()].iter().any(|byte| *byte != 0)) else {
-            continue;
-        };
+        let Some(mut data): Option<Vec<u8>> = read.find([page])? else { continue };
+        let Some(gap) = dirty_gap(*page, &data) else { continue };
         data[gap].fill(0);
-        write.execute((page, data)).map_err(&doing)?;
+        write.execute((page, data))?;
     }
     Ok(())
+}
+
+/// The gap of a page if it has bytes other than zero.
+fn dirty_gap(page: u32, data: &[u8]) -> Option<std::ops::Range<usize>> {
+    gap(page, data).filter(|gap| data[gap.clone()].iter().any(|byte| *byte != 0))
 }
 
 /// The gap of a b-tree page, between the list of its cells and the first of them; `None` for any other page, and for

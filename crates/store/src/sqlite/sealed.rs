@@ -5,7 +5,6 @@
 //! as event types, are sealed so that equal values of a tenant have equal ciphertexts.
 
 pub(super) mod endpoint;
-mod once;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +21,12 @@ use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, Sealed
 use rusqlite::Connection;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::token;
-use super::vault::{KeyView, UnwrittenKey, Vault};
-use crate::StoreError;
+use super::vault::KeyView;
+use super::{SealedCall, UnwrittenKey, Vault, token};
 use crate::derived::NameKind;
 use crate::journal::pack::{self, Unpack};
 use crate::journal::{Entries, Hidden, JournalEntry, MessageMarks};
-use crate::number;
-use crate::row::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name};
-pub(super) use once::SealedCall;
+use crate::{Accepted, Details, Document, DocumentKind, ListedMessage, Message, Name, StoreError, number};
 
 /// The encrypted columns of a message's row, and what is written with it.
 pub(super) struct SealedMessage {
@@ -136,7 +132,7 @@ impl Vault {
             head: seal(SealedField::MessageHead, &pack_head(message)),
             compact: message.compact.as_ref().map(|compact| seal(SealedField::MessageCompact, compact)),
             body: seal(SealedField::MessageBody, &message.body),
-            macs: accepted.deliveries.iter().map(|new| token::make(self.row_macs(), &new.delivery)).collect(),
+            macs: accepted.deliveries.iter().map(|new| token::make(&self.row_macs, &new.delivery)).collect(),
             once: accepted.idempotency.as_ref().map(|call| self.seal_once(call, key)),
         }
     }
@@ -148,7 +144,7 @@ impl Vault {
             correlation: message
                 .correlation_id
                 .as_deref()
-                .map(|id| Hidden::new(self.lookups(), "correlation", message.tenant, id)),
+                .map(|id| Hidden::new(&self.lookups, "correlation", message.tenant, id)),
         }
     }
 
@@ -202,7 +198,7 @@ impl Vault {
         name: &Name,
     ) -> Result<Option<(NameKind, Hidden)>, StoreError> {
         match name {
-            Name::Correlation(_) => Ok(Some(name.hide(self.lookups(), tenant))),
+            Name::Correlation(_) => Ok(Some(name.hide(&self.lookups, tenant))),
             Name::Subject(subject) => {
                 let key = self.find(conn, tenant, Some(&self.subject(tenant, subject)))?;
                 Ok(key.map(|key| (NameKind::Subject, subject_mark(&key))))
@@ -328,32 +324,19 @@ fn pack_head(message: &Message) -> Vec<u8> {
     let bytes: usize = texts.iter().flat_map(|text| text.as_ref()).map(String::len).sum();
     let mut head = Vec::with_capacity(bytes + 24);
     pack::time(&mut head, message.at);
-    texts.iter().for_each(|text| pack_optional(&mut head, text.as_deref()));
+    texts.iter().for_each(|text| pack_if(&mut head, text.as_deref(), pack_text));
     head.push(number::tier_number(message.tier));
-    head.push(u8::from(message.details.is_some()));
-    if let Some(details) = &message.details {
-        pack_details(&mut head, details);
-    }
+    pack_if(&mut head, message.details.as_deref(), pack_details);
     head
-}
-
-fn pack_optional(head: &mut Vec<u8>, text: Option<&str>) {
-    head.push(u8::from(text.is_some()));
-    text.iter().for_each(|text| pack::bytes(head, text.as_bytes()));
 }
 
 fn pack_details(head: &mut Vec<u8>, details: &Details) {
     let Details { labels, region, cost_center, audience, deliver_at, ttl } = details;
-    pack::number(head, labels.len() as u64);
-    for (name, label) in labels {
-        pack::bytes(head, name.as_bytes());
-        pack::bytes(head, label.as_bytes());
-    }
-    pack_optional(head, region.as_deref());
-    pack_optional(head, cost_center.as_deref());
+    pack_list(head, labels, pack_pair);
+    pack_if(head, region.as_deref(), pack_text);
+    pack_if(head, cost_center.as_deref(), pack_text);
     for list in [&audience.subjects, &audience.tags] {
-        pack::number(head, list.len() as u64);
-        list.iter().for_each(|text| pack::bytes(head, text.as_bytes()));
+        pack_list(head, list, |head, text| pack_text(head, text));
     }
     head.push(u8::from(audience.all) | u8::from(audience.named) << 1);
     head.push(u8::from(deliver_at.is_some()) | u8::from(ttl.is_some()) << 1);
@@ -365,32 +348,18 @@ fn unpack_head(plain: &[u8]) -> Result<MessageHead, StoreError> {
     let mut rest = Unpack(plain);
     Ok(MessageHead {
         at: rest.time()?,
-        correlation_id: unpack_optional(&mut rest)?,
-        subject: unpack_optional(&mut rest)?,
-        event_type: unpack_optional(&mut rest)?,
+        correlation_id: unpack_if(&mut rest, unpack_text)?,
+        subject: unpack_if(&mut rest, unpack_text)?,
+        event_type: unpack_if(&mut rest, unpack_text)?,
         tier: number::stored_tier(rest.small::<u8>()?.into())?,
-        details: if rest.number()? == 0 { None } else { Some(Box::new(unpack_details(&mut rest)?)) },
+        details: unpack_if(&mut rest, unpack_details)?.map(Box::new),
     })
 }
 
-fn unpack_optional(rest: &mut Unpack<'_>) -> Result<Option<String>, StoreError> {
-    match rest.number()? {
-        0 => Ok(None),
-        _ => text(rest.bytes()?.to_vec()).map(Some),
-    }
-}
-
 fn unpack_details(rest: &mut Unpack<'_>) -> Result<Details, StoreError> {
-    let mut labels = Vec::new();
-    for _ in 0..rest.number()? {
-        labels.push((text(rest.bytes()?.to_vec())?, text(rest.bytes()?.to_vec())?));
-    }
-    let (region, cost_center) = (unpack_optional(rest)?, unpack_optional(rest)?);
-    let mut list = || -> Result<Vec<String>, StoreError> {
-        let count = rest.number()?;
-        (0..count).map(|_| text(rest.bytes()?.to_vec())).collect()
-    };
-    let (subjects, tags) = (list()?, list()?);
+    let labels = unpack_list(rest, unpack_pair)?;
+    let (region, cost_center) = (unpack_if(rest, unpack_text)?, unpack_if(rest, unpack_text)?);
+    let (subjects, tags) = (unpack_list(rest, unpack_text)?, unpack_list(rest, unpack_text)?);
     let whom = rest.number()?;
     let audience = Audience { subjects, tags, all: whom & 1 != 0, named: whom & 2 != 0 };
     let times = rest.number()?;
@@ -414,8 +383,8 @@ fn excerpt_spot((tenant, delivery, number): (TenantId, DeliveryId, u16)) -> Seal
 
 /// Seals a document: its kind, name and body.
 pub(super) fn seal_document(document: &Document, key: &SealingKey) -> Vec<u8> {
-    let mut plain = vec![number::document_number(document.kind), u8::from(document.name.is_some())];
-    document.name.iter().for_each(|name| pack::bytes(&mut plain, name.as_bytes()));
+    let mut plain = vec![number::document_number(document.kind)];
+    pack_if(&mut plain, document.name.as_deref(), pack_text);
     plain.extend_from_slice(&document.body);
     let sealed = key.seal(&context(document.tenant, SealedField::Document, document.id), &plain);
     plain.zeroize();
@@ -435,18 +404,19 @@ pub(super) fn open_document(
     if rest.small::<u8>()? != number::document_number(kind) {
         return Err(super::vault::damaged("the kind of a document"));
     }
-    let name = match rest.number()? {
-        0 => None,
-        _ => Some(text(rest.bytes()?.to_vec())?),
-    };
-    Ok((name, rest.0.to_vec()))
+    Ok((unpack_if(&mut rest, unpack_text)?, rest.0.to_vec()))
 }
 
 pub(super) fn key_of(sealed: &[u8]) -> Result<KeyId, StoreError> {
     seal::key_of(sealed).map_err(|why| not_opened("a sealed value", why))
 }
 
-fn opened(key: &SealingKey, context: &SealContext, sealed: &[u8], what: &'static str) -> Result<Vec<u8>, StoreError> {
+pub(super) fn opened(
+    key: &SealingKey,
+    context: &SealContext,
+    sealed: &[u8],
+    what: &'static str,
+) -> Result<Vec<u8>, StoreError> {
     key.open(context, sealed).map_err(|why| not_opened(what, why))
 }
 
@@ -456,4 +426,48 @@ fn not_opened(what: &'static str, why: NotOpened) -> StoreError {
 
 fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
     String::from_utf8(bytes).map_err(|_| super::vault::damaged("a text"))
+}
+
+fn pack_text(plain: &mut Vec<u8>, text: &str) {
+    pack::bytes(plain, text.as_bytes());
+}
+
+fn pack_pair(plain: &mut Vec<u8>, (left, right): &(String, String)) {
+    pack_text(plain, left);
+    pack_text(plain, right);
+}
+
+fn pack_if<T>(plain: &mut Vec<u8>, value: Option<T>, pack: impl FnOnce(&mut Vec<u8>, T)) {
+    plain.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        pack(plain, value);
+    }
+}
+
+fn pack_list<T>(plain: &mut Vec<u8>, list: &[T], pack: impl Fn(&mut Vec<u8>, &T)) {
+    pack::number(plain, list.len() as u64);
+    list.iter().for_each(|one| pack(plain, one));
+}
+
+fn unpack_text(rest: &mut Unpack<'_>) -> Result<String, StoreError> {
+    text(rest.bytes()?.to_vec())
+}
+
+fn unpack_pair(rest: &mut Unpack<'_>) -> Result<(String, String), StoreError> {
+    Ok((unpack_text(rest)?, unpack_text(rest)?))
+}
+
+fn unpack_if<'b, T>(
+    rest: &mut Unpack<'b>,
+    unpack: impl FnOnce(&mut Unpack<'b>) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    if rest.number()? == 0 { Ok(None) } else { unpack(rest).map(Some) }
+}
+
+fn unpack_list<'b, T>(
+    rest: &mut Unpack<'b>,
+    unpack: impl Fn(&mut Unpack<'b>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let count = rest.number()?;
+    (0..count).map(|_| unpack(rest)).collect()
 }

@@ -10,13 +10,16 @@ use posthaste_core::TenantId;
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
 
-use super::Sqlite;
-use super::sealed::SealedAccept;
-use crate::StoreError;
+use super::{Joined, SealedAccept, Sqlite, Vault};
 use crate::journal::Entries;
-use crate::row::{Acceptance, Accepted, FirstAnswer, KeyHash};
+use crate::{Acceptance, Accepted, FirstAnswer, KeyHash, StoreError};
 
+/// Batches of at least so many messages are handed to the thread.
+const MANY: usize = 16;
+/// Accepts that may wait for the thread. Their bytes are bounded before they come here.
+const WAITING_MAX: usize = 64;
 /// The pause after a read of keys that was out of date: by then the commit of an erasure is probably on the disk.
 const READ_AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// The most reads for keys: with the pauses between them they take some seconds, and no read is out of date for so
@@ -97,44 +100,74 @@ impl Sqlite {
         mut acceptances: Vec<Acceptance>,
         keyed: Vec<Option<Keyed>>,
     ) -> Vec<Acceptance> {
-        let is_replayed = |(_, acceptance): &(usize, &Acceptance)| matches!(acceptance, Acceptance::Replayed(_));
-        let replayed: Vec<usize> = acceptances.iter().enumerate().filter(is_replayed).map(|(at, _)| at).collect();
-        if replayed.is_empty() {
+        let mut sealed = Vec::new();
+        for (at, acceptance) in acceptances.iter_mut().enumerate() {
+            if let Acceptance::Replayed(answer) = acceptance {
+                sealed.push((at, keyed.get(at).copied().flatten(), answer.clone()));
+                *acceptance = Acceptance::Unanswered;
+            }
+        }
+        if sealed.is_empty() {
             return acceptances;
         }
-        let sealed: Vec<Option<(Keyed, FirstAnswer)>> = replayed
-            .iter()
-            .map(|at| match (keyed.get(*at), &acceptances[*at]) {
-                (Some(Some(keyed)), Acceptance::Replayed(answer)) => Some((*keyed, answer.clone())),
-                _ => None,
-            })
-            .collect();
         let vault = Arc::clone(&self.shared.vault);
         let open = move |conn: &Connection| {
-            let open = |sealed: &Option<(Keyed, FirstAnswer)>| {
-                let (keyed, answer) = sealed.as_ref().ok_or(StoreError::Busy)?;
-                vault.open_answer(conn, *keyed, answer)
-            };
-            // An error of the database would hit the other answers too, so it ends the read, which is then repeated.
-            let each = sealed.iter().map(open).map(|opened| match opened {
-                Err(error @ StoreError::Database { .. }) => Err(error),
-                opened => Ok(opened),
+            let each = sealed.iter().map(|(at, keyed, answer)| {
+                let opened = keyed.ok_or(StoreError::Busy).and_then(|keyed| vault.open_answer(conn, keyed, answer));
+                match opened {
+                    // It would hit the other answers too, so it ends the read, which is then repeated.
+                    Err(error @ StoreError::Database { .. }) => Err(error),
+                    opened => Ok((*at, opened)),
+                }
             });
             each.collect::<Result<Vec<_>, _>>()
         };
         let opened = self.readers.read_again(open).await;
-        let mut opened = opened.unwrap_or_else(|error| vec![Err(error)]).into_iter();
-        for at in replayed {
-            acceptances[at] = match opened.next() {
-                Some(Ok(answer)) => Acceptance::Replayed(answer),
-                Some(Err(error)) => {
+        for (at, opened) in opened.unwrap_or_else(|error| vec![(0, Err(error))]) {
+            match opened {
+                Ok(answer) => acceptances[at] = Acceptance::Replayed(answer),
+                Err(error) => {
                     tracing::warn!(%error, "cannot decrypt the stored answer of an idempotent request; the caller may retry");
-                    Acceptance::Unanswered
                 }
-                None => Acceptance::Unanswered,
-            };
+            }
         }
         acceptances
+    }
+}
+
+/// The messages, and their sealed values if all keys were in memory.
+type Sealed = (Vec<Accepted>, Option<(SealedAccept, Entries)>);
+
+/// Seals batches of messages in a thread of its own, so that a batch does not block the other tasks of its caller's
+/// runtime thread. A few messages are sealed in the caller's task: handing them over would cost as much.
+pub(super) struct Sealer {
+    jobs: mpsc::Sender<(Vec<Accepted>, oneshot::Sender<Sealed>)>,
+    vault: Arc<Vault>,
+    _thread: Joined,
+}
+
+impl Sealer {
+    pub(super) fn start(vault: &Arc<Vault>) -> Result<Self, StoreError> {
+        let (jobs, mut queue) = mpsc::channel::<(Vec<Accepted>, oneshot::Sender<Sealed>)>(WAITING_MAX);
+        let own = Arc::clone(vault);
+        let serve = move || {
+            while let Some((messages, reply)) = queue.blocking_recv() {
+                let sealed = own.seal(&messages);
+                // The caller may have hung up; its messages were not acknowledged.
+                _ = reply.send((messages, sealed));
+            }
+        };
+        Ok(Self { jobs, vault: Arc::clone(vault), _thread: Joined::spawn("store-sealer", serve)? })
+    }
+
+    pub(super) async fn seal(&self, messages: Vec<Accepted>) -> Result<Sealed, StoreError> {
+        if messages.len() < MANY {
+            let sealed = self.vault.seal(&messages);
+            return Ok((messages, sealed));
+        }
+        let (reply, sealed) = oneshot::channel();
+        self.jobs.send((messages, reply)).await.map_err(|_| StoreError::Stopped)?;
+        sealed.await.map_err(|_| StoreError::Stopped)
     }
 }
 
@@ -144,10 +177,8 @@ mod tests {
     use posthaste_core::{Key, MessageId, Timestamp};
 
     use super::*;
-    use crate::row::{Erase, ErasureTarget, Idempotency, Message, Session};
-    use crate::sqlite::accept::AcceptResult;
-    use crate::sqlite::request::WriteRequest;
-    use crate::{Erasures, Outbox};
+    use crate::sqlite::fixture::{accept_sealed, fresh};
+    use crate::{Erase, ErasureTarget, Erasures, Idempotency, Message, Outbox, Session};
 
     const TENANT: TenantId = TenantId::from_raw(7);
     const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -166,9 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_erased_answer_leaves_only_its_own_message_unanswered() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open(NOW).await.expect("a session").session;
+        let (_folder, store, session) = fresh().await;
         let first = vec![message(session, 1, "ann", Some(1)), message(session, 2, "bob", Some(2))];
         _ = store.accept(session, first).await.expect("it accepts");
 
@@ -178,18 +207,8 @@ mod tests {
             message(session, 5, "bob", Some(2)),
         ];
         let keyed = keys_given(&batch);
-        let (messages, sealed, entries) = store.seal(batch).await.expect("it seals");
-        let found = AcceptResult::default();
-        let reply = store.writer.ask(|reply| WriteRequest::Accept {
-            session,
-            messages,
-            sealed,
-            entries,
-            found,
-            room: 0,
-            reply,
-        });
-        let acceptances = reply.await.expect("it accepts").wake_rest();
+        let sealed = store.seal(batch).await.expect("it seals");
+        let acceptances = accept_sealed(&store, session, sealed).await;
         let whom = ErasureTarget::Subject("ann".to_owned());
         store.erase(session, Erase { tenant: TENANT, whom, at: NOW, by: None }).await.expect("it is erased");
 
@@ -202,8 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn acceptances_are_reported_after_the_readers_have_stopped() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, _) = fresh().await;
         store.close().await;
         let found = vec![Acceptance::Fresh, Acceptance::Replayed(answer()), Acceptance::KeyReused];
         let keyed = vec![None, Some((TENANT, KeyHash([1; 16]))), Some((TENANT, KeyHash([2; 16])))];

@@ -6,11 +6,11 @@ use posthaste_core::DeliveryChange;
 use posthaste_crypto::row_mac::RowMac;
 use rusqlite::{Connection, Statement};
 
-use super::column::{DELIVERY_COLUMNS, bind_attempt, bind_delivery, delivery_columns, key, place_number};
-use super::dead_letter::Files;
-use super::{excerpt, pause};
+use super::{
+    DELIVERY_COLUMNS, Files, bind_attempt, bind_delivery, delivery_columns, excerpt, key, pause, place_number,
+};
 use crate::journal::{Entries, JournalEntry, leaves_entry};
-use crate::row::{AttemptRecord, PauseScope, Session, Settled, Settlement};
+use crate::{AttemptRecord, PauseScope, Session, Settled, Settlement};
 
 /// Writes the outcome of a delivery, and the attempt that ended it, if one did. An existing outcome is not changed: a
 /// delivery that has ended and still has a pending row was put back by another program.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use posthaste_core::cut;
 use posthaste_core::{Delivery, DeliveryId, MessageId, State, TenantId, Timestamp};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
-use super::column::{DELIVERY_COLUMNS, attempt, delivery, delivery_columns, get, key, stored_cause, stored_key};
-use super::vault::Vault;
-use super::{erasure, failed, page};
-use crate::row::{AttemptRecord, DeliveryRecord, ListOrder, Message};
-use crate::{DELIVERIES_MAX, StoreError};
+use super::{
+    DELIVERY_COLUMNS, Vault, attempt, delivery, delivery_columns, erasure, get, key, page, prepare, stored_cause,
+    stored_key,
+};
+use crate::{AttemptRecord, DELIVERIES_MAX, DeliveryRecord, ListOrder, Message, StoreError};
 
 /// A delivery with its attempts, as of `now`.
 pub(super) fn read(conn: &Connection, id: DeliveryId, now: Timestamp) -> Result<Option<DeliveryRecord>, StoreError> {
@@ -30,6 +30,8 @@ const CHUNKS: &str = "SELECT first, first + count FROM fanout_chunk WHERE messag
      (SELECT max(first) FROM fanout_chunk WHERE message = ?1 AND first <= ?2), 0) ORDER BY first";
 const CHUNKS_BACK: &str =
     "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 AND first < ?2 ORDER BY first DESC";
+
+const READ_DELIVERIES: &str = "read the deliveries of a message";
 
 /// Deliveries of a message as of `now`, ordered by id, after `after`.
 pub(super) fn deliveries_of_message(
@@ -54,7 +56,6 @@ pub(super) fn ids_of_message(
     after: Option<DeliveryId>,
     limit: u32,
 ) -> Result<Vec<DeliveryId>, StoreError> {
-    let doing = failed("read the deliveries of a message");
     let of = key(message.0);
     // Ranges of jobs may overlap this one: their ids below its end are not listed again.
     let inline = (of + 1, key(message.0.plus(DELIVERIES_MAX)) + 1);
@@ -69,11 +70,11 @@ pub(super) fn ids_of_message(
     if order == ListOrder::OldestFirst {
         add(inline, &mut ids)?;
     }
-    let mut sql = conn.prepare_cached(chunks).map_err(&doing)?;
+    let mut sql = prepare(conn, READ_DELIVERIES, chunks)?;
     let beyond = if order == ListOrder::OldestFirst { from } else { below };
-    let mut rows = sql.query((of, beyond)).map_err(&doing)?;
+    let mut rows = sql.query((of, beyond))?;
     while ids.len() < limit as usize
-        && let Some(row) = rows.next().map_err(&doing)?
+        && let Some(row) = rows.next()?
     {
         let (first, end): (i64, i64) = (get(row, 0)?, get(row, 1)?);
         add((first.max(inline.1), end), &mut ids)?;
@@ -92,50 +93,36 @@ fn range(
     (order, limit): (ListOrder, u32),
     ids: &mut Vec<i64>,
 ) -> Result<(), StoreError> {
-    let doing = failed("read the deliveries of a message");
     let sql = if order == ListOrder::OldestFirst { RANGE } else { RANGE_BACK };
-    let mut sql = conn.prepare_cached(sql).map_err(&doing)?;
     let rest = i64::from(limit) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
-    let mut rows = sql.query((of, from, below, rest)).map_err(&doing)?;
-    while let Some(row) = rows.next().map_err(&doing)? {
-        ids.push(get(row, 0)?);
-    }
+    let range = (of, from, below, rest);
+    ids.extend(prepare(conn, READ_DELIVERIES, sql)?.read_all(range, |row| get::<i64>(row, 0))?);
     Ok(())
 }
 
 /// A delivery that has an outcome, without its attempts.
 pub(super) fn ended_delivery(conn: &Connection, id: DeliveryId) -> Result<Option<Delivery>, StoreError> {
-    let doing = failed("read an outcome");
-    let mut sql = conn
-        .prepare_cached(concat!("SELECT ", delivery_columns!("ended_ms"), " FROM outcome WHERE id = ?1"))
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    rows.next().map_err(&doing)?.map(delivery).transpose()
+    let sql = concat!("SELECT ", delivery_columns!("ended_ms"), " FROM outcome WHERE id = ?1");
+    prepare(conn, "read an outcome", sql)?.read([key(id.0)], delivery)
 }
 
 /// A message with its payload; none when the key it was sealed under is destroyed.
 pub(super) fn message(conn: &Connection, vault: &Vault, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
-    let doing = failed("read a message");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT tenant, head, compact, body FROM message WHERE id = ?1
-             UNION ALL
-             SELECT tenant, head, compact, body FROM kept WHERE id = ?1",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
-    let tenant = TenantId(stored_key(get(row, 0)?)?);
-    let (head, compact, body): (Vec<u8>, Option<Vec<u8>>, Vec<u8>) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
-    Ok(vault.open_message(conn, (tenant, id), &head, compact.as_deref(), &body)?.map(Arc::new))
+    let sql = "SELECT tenant, head, compact, body FROM message WHERE id = ?1
+               UNION ALL
+               SELECT tenant, head, compact, body FROM kept WHERE id = ?1";
+    let opened = prepare(conn, "read a message", sql)?.read([key(id.0)], |row| {
+        let tenant = TenantId(stored_key(get(row, 0)?)?);
+        let (head, compact, body): (Vec<u8>, Option<Vec<u8>>, Vec<u8>) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
+        vault.open_message(conn, (tenant, id), &head, compact.as_deref(), &body)
+    })?;
+    Ok(opened.flatten().map(Arc::new))
 }
 
 /// When a message was accepted; `None` if its payload is not kept any more.
 pub(super) fn accepted_at(conn: &Connection, id: MessageId) -> Result<Option<Timestamp>, StoreError> {
-    let at: Option<i64> = conn
-        .prepare_cached("SELECT at_ms FROM message WHERE id = ?1 UNION ALL SELECT at_ms FROM kept WHERE id = ?1")
-        .and_then(|mut sql| sql.query_row([key(id.0)], |row| row.get(0)).optional())
-        .map_err(failed("read when a message was accepted"))?;
+    let sql = "SELECT at_ms FROM message WHERE id = ?1 UNION ALL SELECT at_ms FROM kept WHERE id = ?1";
+    let at = prepare(conn, "read when a message was accepted", sql)?.find([key(id.0)])?;
     Ok(at.map(Timestamp::from_millis))
 }
 
@@ -157,58 +144,47 @@ pub(super) fn state_at(conn: &Connection, delivery: &Delivery, now: Timestamp) -
 
 /// How a cut has ended a pending delivery, if one covers it.
 pub(super) fn cut_end(conn: &Connection, delivery: &Delivery) -> Result<Option<State>, StoreError> {
-    let found: Option<(i64, i64)> = conn
-        .prepare_cached(
-            "SELECT cause, at_ms FROM cut
-             WHERE (kind = 0 AND scope = ?1 OR kind = 1 AND scope = ?2) AND upto >= ?3
-               AND NOT EXISTS (SELECT 1 FROM spared
-                               WHERE kind = cut.kind AND scope = cut.scope AND delivery = ?3)
-             ORDER BY kind LIMIT 1",
-        )
-        .and_then(|mut sql| {
-            let params = (key(delivery.message.0), key(delivery.lane.0), key(delivery.id.0));
-            sql.query_row(params, |row| Ok((row.get(0)?, row.get(1)?))).optional()
-        })
-        .map_err(failed("read the cuts of a delivery"))?;
-    let Some((cause, at)) = found else { return Ok(None) };
+    let sql = "SELECT cause, at_ms FROM cut
+               WHERE (kind = 0 AND scope = ?1 OR kind = 1 AND scope = ?2) AND upto >= ?3
+                 AND NOT EXISTS (SELECT 1 FROM spared WHERE kind = cut.kind AND scope = cut.scope AND delivery = ?3)
+               ORDER BY kind LIMIT 1";
+    let params = (key(delivery.message.0), key(delivery.lane.0), key(delivery.id.0));
+    let Some((cause, at)) = prepare(conn, "read the cuts of a delivery", sql)?.columns(params)? else {
+        return Ok(None);
+    };
     Ok(Some(cut::ended(stored_cause(cause)?, Timestamp::from_millis(at))))
 }
 
+/// An outcome and its last attempt.
+pub(super) const OUTCOME: &str = concat!(
+    "SELECT ",
+    delivery_columns!("ended_ms"),
+    ", number, at_ms, took_us, attempt_cause, status FROM outcome WHERE id = ?1"
+);
+
 fn ended(conn: &Connection, id: DeliveryId) -> Result<Option<DeliveryRecord>, StoreError> {
-    let doing = failed("read an outcome");
-    let mut sql = conn
-        .prepare_cached(concat!(
-            "SELECT ",
-            delivery_columns!("ended_ms"),
-            ", number, at_ms, took_us, attempt_cause, status FROM outcome WHERE id = ?1"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
-    let Some(row) = rows.next().map_err(&doing)? else { return Ok(None) };
-    let (mut all, late) = attempts(conn, id)?;
-    if get::<Option<i64>>(row, DELIVERY_COLUMNS)?.is_some() {
-        let last = attempt(row, DELIVERY_COLUMNS)?;
-        // The same attempt may be recorded already, by a settle that was stale because of its epoch.
-        if !all.contains(&last) {
-            all.push(last);
+    prepare(conn, "read an outcome", OUTCOME)?.read([key(id.0)], |row| {
+        let (mut all, late) = attempts(conn, id)?;
+        if get::<Option<i64>>(row, DELIVERY_COLUMNS)?.is_some() {
+            let last = attempt(row, DELIVERY_COLUMNS)?;
+            // The same attempt may be recorded already, by a settle that was stale because of its epoch.
+            if !all.contains(&last) {
+                all.push(last);
+            }
         }
-    }
-    all.extend(late);
-    Ok(Some(DeliveryRecord { delivery: delivery(row)?, place: None, attempts: all }))
+        all.extend(late);
+        Ok(DeliveryRecord { delivery: delivery(row)?, place: None, attempts: all })
+    })
 }
 
 /// Attempts recorded while the delivery was pending, and those recorded after its end.
 fn attempts(conn: &Connection, id: DeliveryId) -> Result<(Vec<AttemptRecord>, Vec<AttemptRecord>), StoreError> {
-    let doing = failed("read the attempts of a delivery");
-    let mut sql = conn
-        .prepare_cached(
-            "SELECT late, number, at_ms, took_us, cause, status FROM attempt
-             WHERE delivery = ?1 ORDER BY late, place",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query([key(id.0)]).map_err(&doing)?;
+    let sql =
+        "SELECT late, number, at_ms, took_us, cause, status FROM attempt WHERE delivery = ?1 ORDER BY late, place";
+    let mut sql = prepare(conn, "read the attempts of a delivery", sql)?;
+    let mut rows = sql.query([key(id.0)])?;
     let (mut pending, mut late) = (Vec::new(), Vec::new());
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         let list = if get(row, 0)? { &mut late } else { &mut pending };
         list.push(attempt(row, 1)?);
     }

@@ -2,29 +2,23 @@
 //!
 //! Invariant: a checkpoint is kept only if its row is in the journal unchanged since it was signed.
 
-use std::sync::Arc;
-
 use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::{Checkpoint, PublicKey};
 use posthaste_crypto::digest::Digest;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
-use super::column::{get, read_all};
-use super::vault::Vault;
-use super::{Sqlite, failed, journal};
-use crate::journal::JournalRow;
-use crate::row::Session;
-use crate::{Checkpoints, Signed, StoreError};
+use super::{Sqlite, Vault, get, journal, prepare};
+use crate::{Checkpoints, JournalRow, Session, Signed, StoreError};
 
 impl Checkpoints for Sqlite {
     fn public_key(&self) -> PublicKey {
-        self.shared.vault.signer().public()
+        self.shared.vault.signer.public()
     }
 
     async fn sign(&self, session: Session, grown: u64, at: Timestamp) -> Result<Option<Signed>, StoreError> {
-        let (vault, store) = (Arc::clone(&self.shared.vault), self.store_id());
+        let store = self.store_id();
         // Signed on a reader thread, so that writes do not wait for it.
-        let made = self.readers.read(move |conn| make(conn, &vault, store, grown, at)).await?;
+        let made = self.read(move |conn, vault| make(conn, vault, store, grown, at)).await?;
         let Some((signed, hash)) = made else { return Ok(None) };
         let kept = signed.clone();
         let is_kept = self.work(session, 1, move |conn| keep(conn, &kept, &hash)).await?;
@@ -54,7 +48,7 @@ fn make(
         return Ok(None);
     }
     let checkpoint = Checkpoint { store, row: last.number, chain: last.hash(), at_ms: at.as_millis() };
-    Ok(Some((Signed { row: last.number, line: vault.signer().sign(&checkpoint) }, checkpoint.chain)))
+    Ok(Some((Signed { row: last.number, line: vault.signer.sign(&checkpoint) }, checkpoint.chain)))
 }
 
 /// Keeps a line if its row still exists; retention may have deleted it meanwhile.
@@ -68,27 +62,19 @@ fn keep(conn: &Connection, signed: &Signed, hash: &Digest) -> Result<bool, Store
         }
         Some(_) => {}
     }
-    conn.prepare_cached("INSERT INTO checkpoint (row, line) VALUES (?1, ?2) ON CONFLICT (row) DO NOTHING")
-        .and_then(|mut sql| sql.execute((signed.row.cast_signed(), &signed.line)))
-        .map_err(failed("keep a checkpoint"))?;
+    let sql = "INSERT INTO checkpoint (row, line) VALUES (?1, ?2) ON CONFLICT (row) DO NOTHING";
+    prepare(conn, "keep a checkpoint", sql)?.execute((signed.row.cast_signed(), &signed.line))?;
     Ok(true)
 }
 
 pub(super) fn newest(conn: &Connection) -> Result<Option<Signed>, StoreError> {
-    conn.prepare_cached("SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1")
-        .and_then(|mut sql| sql.query_row([], |row| Ok(stored(row))).optional())
-        .map_err(failed("read the last checkpoint"))?
-        .transpose()
+    let sql = "SELECT row, line FROM checkpoint ORDER BY row DESC LIMIT 1";
+    prepare(conn, "read the last checkpoint", sql)?.read([], stored)
 }
 
 fn read(conn: &Connection, after: u64, limit: u32) -> Result<Vec<Signed>, StoreError> {
-    read_all(
-        conn,
-        "read checkpoints",
-        "SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2",
-        (i64::try_from(after).unwrap_or(i64::MAX), limit),
-        stored,
-    )
+    let sql = "SELECT row, line FROM checkpoint WHERE row > ?1 ORDER BY row LIMIT ?2";
+    prepare(conn, "read checkpoints", sql)?.read_all((i64::try_from(after).unwrap_or(i64::MAX), limit), stored)
 }
 
 fn stored(row: &Row<'_>) -> Result<Signed, StoreError> {

@@ -16,10 +16,9 @@ const APART: Duration = Duration::from_millis(1);
 const COMPANY: usize = 4;
 
 /// When the last group began, and how many requests it committed.
-#[derive(Debug)]
 pub(super) struct Spacing {
     began: Instant,
-    requests: usize,
+    pub(super) requests: usize,
 }
 
 impl Spacing {
@@ -34,10 +33,6 @@ impl Spacing {
             thread::sleep(wait);
         }
         self.began = now();
-    }
-
-    pub(super) fn gathered(&mut self, requests: usize) {
-        self.requests = requests;
     }
 }
 

@@ -9,15 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use posthaste_core::{Cut, CutScope, Delivery, DeliveryId, LaneId, MessageId, State, Tier, Timestamp};
 use rusqlite::{CachedStatement, Connection, Params, Row};
 
-use super::column::{
-    DELIVERY_COLUMNS, bind_attempt, bind_delivery, get, key, read_all, scope_columns, stored_key, tier_number,
-};
-use super::dead_letter::Files;
 use super::settle::OUTCOME;
-use super::{cut, failed, page};
+use super::{
+    DELIVERY_COLUMNS, Files, bind_attempt, bind_delivery, cut, failed, get, key, page, prepare, scope_columns,
+    stored_key, tier_number,
+};
 use crate::journal::{Entries, JournalEntry};
-use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
-use crate::{DELIVERIES_MAX, StoreError};
+use crate::row::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX};
+use crate::{DELIVERIES_MAX, StoreError, Sweep, SweptRows};
 
 // The deliveries that an accept makes have the ids that follow their message's, at most 1,000 of them. Those that jobs
 // made are listed by range, and some of these may be among the 1,000 too. Each end of the range has one bound: of two
@@ -117,7 +116,6 @@ fn roll(
     now: Timestamp,
     mut under_way: BTreeSet<DeliveryId>,
 ) -> Result<RowsToEnd, StoreError> {
-    let doing = failed("look through the pending deliveries");
     let cuts: BTreeMap<i64, Cut> = cut::all(conn)?
         .into_iter()
         .filter_map(|cut| match cut.scope {
@@ -129,12 +127,12 @@ fn roll(
         under_way.extend(left_alone(conn, Sweep::Roll { after, now }, cut)?);
     }
     let after = after.map_or(-1, |id| key(id.0));
-    let mut sql = conn.prepare_cached(ROLL).map_err(&doing)?;
-    let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1)).map_err(&doing)?;
+    let mut sql = prepare(conn, "look through the pending deliveries", ROLL)?;
+    let mut rows = sql.query((after, SWEEP_LOOKS_MAX + 1))?;
     let mut found = RowsToEnd::default();
     let mut looked = 0;
     let mut last = None;
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         if looked == SWEEP_LOOKS_MAX || found.rows.len() == SWEEP_ENDS_MAX as usize {
             found.stopped_at = last;
             return Ok(found);
@@ -243,17 +241,18 @@ fn left_alone(conn: &Connection, sweep: Sweep, cut: &Cut) -> Result<BTreeSet<Del
 }
 
 fn ids(conn: &Connection, sql: &str, params: impl Params) -> Result<Vec<DeliveryId>, StoreError> {
-    read_all(conn, "find rows to sweep", sql, params, |row| Ok(DeliveryId(stored_key(get(row, 0)?)?)))
+    prepare(conn, "find rows to sweep", sql)?.read_all(params, |row| Ok(DeliveryId(stored_key(get(row, 0)?)?)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn deliveries_made_by_jobs_are_found_by_their_ranges() {
         let chunks = "SEARCH fanout_chunk USING PRIMARY KEY (message=?)";
         let by_key = "SEARCH delivery USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)";
-        assert_eq!(page::plan(OF_CHUNKS), format!("{chunks}; {by_key}"));
+        assert_eq!(plan(OF_CHUNKS), format!("{chunks}; {by_key}"));
     }
 }

@@ -7,7 +7,6 @@ use crate::StoreError;
 
 /// A thread that is joined when this is dropped. In a struct, declare it after the field (such as a channel's sender)
 /// whose drop ends the thread.
-#[derive(Debug)]
 pub(super) struct Joined(Option<JoinHandle<()>>);
 
 impl Joined {

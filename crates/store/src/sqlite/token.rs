@@ -14,10 +14,8 @@ use posthaste_core::{Cause, Delivery, Expiry, State, Timestamp};
 use posthaste_crypto::row_mac::{Checked, Ends, REST_BYTES, RowMac, RowMacKey, Scheduled};
 use rusqlite::Connection;
 
-use super::column::{cause_number, compact_number, key, micros, split, tier_number};
-use super::{Shared, failed};
-use crate::StoreError;
-use crate::row::{Settled, Settlement, Token};
+use super::{Shared, cause_number, compact_number, key, micros, prepare, split, tier_number};
+use crate::{Settled, Settlement, StoreError, Token};
 
 /// The default of the setting `retry_token_ttl`: a row that is overdue by no more is sent if its MAC is valid.
 pub const RETRY_TOKEN_TTL: Duration = Duration::from_secs(300);
@@ -32,7 +30,7 @@ pub struct Tokens {
     pub rejected: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TokenCounters {
     /// A row that is overdue by no more is sent if its MAC is valid.
     ttl: Duration,
@@ -150,7 +148,7 @@ impl Check<'_> {
             return Ok(Token::Valid);
         }
         let Ok(mac) = mac.try_into().map(RowMac) else { return Ok(Token::Rejected) };
-        let key = self.shared.vault.row_macs();
+        let key = &self.shared.vault.row_macs;
         let checked = key.check(&scheduled(delivery), &mac, self.now.as_millis(), count.ttl);
         // An old row that was put back has a valid MAC, so the outcomes are checked too.
         if checked == Checked::Forged || has_ended(conn, delivery)? {
@@ -168,15 +166,13 @@ impl Check<'_> {
 }
 
 fn has_ended(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError> {
-    conn.prepare_cached("SELECT 1 FROM outcome WHERE id = ?1")
-        .and_then(|mut sql| sql.exists([key(delivery.id.0)]))
-        .map_err(failed("look for the end of a delivery"))
+    let sql = "SELECT 1 FROM outcome WHERE id = ?1";
+    prepare(conn, "look for the end of a delivery", sql)?.exists([key(delivery.id.0)])
 }
 
 /// Whether the history has a later attempt than the row counts. It may have fewer attempts than the row, since
 /// retention deletes the oldest.
 fn has_moved_on(conn: &Connection, delivery: &Delivery) -> Result<bool, StoreError> {
-    conn.prepare_cached("SELECT 1 FROM attempt WHERE delivery = ?1 AND late = 0 AND number > ?2")
-        .and_then(|mut sql| sql.exists((key(delivery.id.0), delivery.attempts)))
-        .map_err(failed("look for the attempts of a delivery"))
+    let sql = "SELECT 1 FROM attempt WHERE delivery = ?1 AND late = 0 AND number > ?2";
+    prepare(conn, "look for the attempts of a delivery", sql)?.exists((key(delivery.id.0), delivery.attempts))
 }

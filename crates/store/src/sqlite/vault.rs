@@ -26,10 +26,8 @@ use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::{SealContext, SealOwner, SealedField, SealedObject};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::column::{key, stored_key};
-use super::failed;
-use super::folder::Folder;
-use super::rotation::{self, InUse, Side};
+use super::rotation::{InUse, Side};
+use super::{Folder, failed, key, prepare, rotation, stored_key};
 use crate::StoreError;
 pub(super) use unwritten::UnwrittenKey;
 
@@ -47,20 +45,17 @@ pub(super) struct Own {
     pub(super) store_id: [u8; 16],
 }
 
-impl fmt::Debug for Own {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").field("store_id", &self.store_id).finish_non_exhaustive()
-    }
-}
-
 pub(super) struct Vault {
     pub(super) in_use: RwLock<InUse>,
     store: StoreKey,
-    lookups: LookupKey,
-    requests: LookupKey,
-    erasures: LookupKey,
-    signer: CheckpointKey,
-    row_macs: RowMacKey,
+    /// Hashes names that are looked up.
+    pub(super) lookups: LookupKey,
+    /// Hashes requests that have an idempotency key.
+    pub(super) requests: LookupKey,
+    /// Hashes subjects and tenants in the list of erasures, and authenticates that list.
+    pub(super) erasures: LookupKey,
+    pub(super) signer: CheckpointKey,
+    pub(super) row_macs: RowMacKey,
     keys: RwLock<Keys>,
 }
 
@@ -132,32 +127,9 @@ impl Vault {
         self.store.sealing()
     }
 
-    /// Hashes names that are looked up.
-    pub(super) fn lookups(&self) -> &LookupKey {
-        &self.lookups
-    }
-
-    /// Hashes requests that have an idempotency key.
-    pub(super) fn requests(&self) -> &LookupKey {
-        &self.requests
-    }
-
     /// Hashes API keys.
     pub(super) fn api_keys(&self) -> ApiKeyHasher {
         self.store.api_keys()
-    }
-
-    /// Hashes subjects and tenants in the list of erasures, and authenticates that list.
-    pub(super) fn erasures(&self) -> &LookupKey {
-        &self.erasures
-    }
-
-    pub(super) fn signer(&self) -> &CheckpointKey {
-        &self.signer
-    }
-
-    pub(super) fn row_macs(&self) -> &RowMacKey {
-        &self.row_macs
     }
 
     /// The keyed hash of a subject in the row of its key.
@@ -301,12 +273,6 @@ impl Vault {
     }
 }
 
-impl fmt::Debug for Vault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vault").field("store", &self.store).finish_non_exhaustive()
-    }
-}
-
 enum Found {
     Tenant(Arc<TenantKey>),
     Subject(Arc<SealingKey>),
@@ -423,32 +389,25 @@ const COLUMNS: &str = "id, tenant, subject, coalesce(wrapped,
 
 fn stored(conn: &Connection, tenant: TenantId, subject: Option<&Digest>) -> Result<Option<StoredKey>, StoreError> {
     let subject = subject.map_or(&[][..], |hidden| hidden);
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE tenant = ?1 AND subject = ?2"))
-        .and_then(|mut sql| sql.query_row((key(tenant.0), subject), |row| Ok(read_key(row))).optional())
-        .map_err(failed("read a key"))?
-        .transpose()
+    let sql = format!("SELECT {COLUMNS} FROM data_key WHERE tenant = ?1 AND subject = ?2");
+    prepare(conn, "read a key", &sql)?.read((key(tenant.0), subject), read_key)
 }
 
 fn stored_by_id(conn: &Connection, id: KeyId) -> Result<Option<StoredKey>, StoreError> {
-    conn.prepare_cached(&format!("SELECT {COLUMNS} FROM data_key WHERE id = ?1"))
-        .and_then(|mut sql| sql.query_row([id.0], |row| Ok(read_key(row))).optional())
-        .map_err(failed("read a key"))?
-        .transpose()
+    prepare(conn, "read a key", &format!("SELECT {COLUMNS} FROM data_key WHERE id = ?1"))?.read([id.0], read_key)
 }
 
 fn read_key(row: &Row<'_>) -> Result<StoredKey, StoreError> {
-    let doing = failed("read a key");
-    let subject: Vec<u8> = row.get(2).map_err(&doing)?;
-    let subject = match subject.len() {
-        0 => None,
-        _ => Some(subject.try_into().map_err(|_| damaged("the subject of a key"))?),
-    };
-    Ok(StoredKey {
-        id: KeyId(row.get(0).map_err(&doing)?),
-        tenant: TenantId(stored_key(row.get(1).map_err(&doing)?)?),
-        subject,
-        wrapped: row.get(3).map_err(&doing)?,
-    })
+    let (id, tenant, subject, wrapped): (_, _, Vec<u8>, _) = row.try_into().map_err(failed("read a key"))?;
+    Ok(StoredKey { id: KeyId(id), tenant: TenantId(stored_key(tenant)?), subject: stored_subject(subject)?, wrapped })
+}
+
+/// The keyed hash of a subject in the row of its key; `None` for the key of a tenant.
+pub(super) fn stored_subject(column: Vec<u8>) -> Result<Option<Digest>, StoreError> {
+    if column.is_empty() {
+        return Ok(None);
+    }
+    column.try_into().map(Some).map_err(|_| damaged("the subject of a key"))
 }
 
 fn make(conn: &mut Connection, masters: &Masters) -> Result<(), StoreError> {

@@ -17,14 +17,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::answers::{Answers, answer};
 use super::arrivals::Arrivals;
-use super::fault::is_full;
 use super::follower::Follower;
 use super::group::Group;
 use super::log::LogKeeper;
-use super::request::{Reply, WriteRequest};
 use super::spacing::Spacing;
-use super::thread::Joined;
-use super::{Bounds, Shared};
+use super::{Bounds, Joined, Reply, Shared, WriteRequest, is_full};
 use crate::StoreError;
 
 /// Rows changed by one commit: with more, the first request would wait too long for the rest.
@@ -43,7 +40,6 @@ pub(super) async fn soon<T>(wait: impl Future<Output = T>) -> Result<T, StoreErr
     tokio::time::timeout(PLACE_WITHIN, wait).await.map_err(|_| StoreError::Busy)
 }
 
-#[derive(Debug)]
 pub(super) struct Writer {
     // Dropped before the thread is joined: the drop ends the thread.
     requests: mpsc::Sender<WriteRequest>,
@@ -177,7 +173,7 @@ fn serve(
                 _ = reply.send(Ok(log.empty(conn, shared)?));
             }
         }
-        let woken = wake_up(waiting);
+        let woken = waiting.extract_if(.., |request| matches!(request, WriteRequest::Wake)).count() > 0;
         if shared.reserve.is_given_up() {
             refuse(waiting, WriteRequest::is_producers, &shared.arrivals);
         }
@@ -196,7 +192,7 @@ fn serve(
             shared.reserve.unstick();
             continue;
         }
-        spacing.gathered(together);
+        spacing.requests = together;
         match group.write(&mut waiting[..together]) {
             Ok(refused) => {
                 shared.reserve.unstick();
@@ -230,13 +226,6 @@ fn serve(
     }
 }
 
-/// Removes the wake-ups from `waiting`; returns whether there were any.
-fn wake_up(waiting: &mut Vec<WriteRequest>) -> bool {
-    let before = waiting.len();
-    waiting.retain(|request| !matches!(request, WriteRequest::Wake));
-    waiting.len() < before
-}
-
 /// Refuses the waiting requests that `which` selects, because the disk is full. The others come from the dispatch loop
 /// and the store's own upkeep, which bound how many there are.
 fn refuse(waiting: &mut Vec<WriteRequest>, which: impl Fn(&WriteRequest) -> bool, arrivals: &Arrivals) {
@@ -265,17 +254,13 @@ mod tests {
     use posthaste_core::Timestamp;
 
     use super::*;
-    use crate::Outbox;
     use crate::journal::Entries;
-    use crate::sqlite::Sqlite;
-    use crate::sqlite::request::Asker;
-    use crate::sqlite::work::WorkCall;
+    use crate::sqlite::fixture::fresh;
+    use crate::sqlite::request::{Asker, WorkCall};
 
     #[tokio::test]
     async fn work_of_a_caller_that_hung_up_is_not_begun() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
-        let session = store.open(Timestamp::default()).await.expect("a session").session;
+        let (_folder, store, session) = fresh().await;
         for (by, done) in [(Asker::Caller, 0), (Asker::Within, 1)] {
             let count = Arc::new(AtomicUsize::new(0));
             let (reply, answer) = oneshot::channel();
@@ -291,8 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_while_the_writer_stops_get_an_error() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("it opens");
+        let (_folder, store, _) = fresh().await;
         let requests = &store.writer.requests;
         let place = requests.reserve().await.expect("a place");
         requests.send(WriteRequest::Stop).await.expect("a place");

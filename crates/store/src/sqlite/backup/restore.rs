@@ -14,13 +14,14 @@ use posthaste_crypto::public_id::{IdKey, IdKind};
 use rusqlite::Connection;
 
 use super::manifest::{MANIFEST, Manifest};
-use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, in_words, io_error};
-use crate::row::{Pause, PauseScope};
-use crate::sqlite::column::{get, stored_key};
+use super::{CopyProgress, ERASURES, NotCopied, beside, each_chunk, erasures, io_error};
 use crate::sqlite::erasure::ErasedAgain;
-use crate::sqlite::folder::{DATABASE, FILE_MODE, FOLDER_MODE, Folder, LOCK, RESTORING};
-use crate::sqlite::{Bounds, Sqlite, failed, journal, pause, rotation, schema};
-use crate::{Outbox, StoreError};
+use crate::sqlite::folder::{LOCK, RESTORING};
+use crate::sqlite::{
+    Bounds, DATABASE, FILE_MODE, FOLDER_MODE, Folder, Sqlite, failed, fault, get, journal, pause, rotation, schema,
+    statement, stored_key,
+};
+use crate::{Outbox, Pause, PauseScope, StoreError};
 
 /// How many starts the original may have made since the backup: their numbers are skipped, so that no id is given
 /// twice.
@@ -76,7 +77,7 @@ pub async fn restore(
     copy(from, &manifest, &database, &mut say)?;
     let masters = prepare((from, &database), &manifest, now, ask).map_err(|error| match error {
         // A copy that SQLite cannot read is refused, although its digest is right.
-        NotCopied::Store(error @ StoreError::Database { .. }) => refused(in_words(&error)),
+        NotCopied::Store(error @ StoreError::Database { .. }) => refused(fault::chain(&error)),
         error => error,
     })?;
     if !list.is_empty() {
@@ -259,32 +260,25 @@ async fn finish(store: &Sqlite, list: &str, now: Timestamp) -> Result<(Vec<Would
 
 /// The endpoints with pending deliveries, those with the most first.
 fn would_send(conn: &Connection, ids: &IdKey, now: Timestamp) -> Result<Vec<WouldSend>, StoreError> {
-    let doing = failed("count pending deliveries");
-    let mut sql = conn
-        .prepare(
-            "SELECT d.endpoint, (SELECT e.tenant FROM endpoint e WHERE e.id = d.endpoint), count(*), sum(d.due_ms <= ?1),
-                    min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.endpoint),
-                    (SELECT t.at_ms FROM endpoint e JOIN document t ON t.kind = 0 AND t.tenant = e.tenant
-                     WHERE e.id = d.endpoint)
-             FROM delivery d GROUP BY d.endpoint ORDER BY 3 DESC, 1",
-        )
-        .map_err(&doing)?;
-    let mut rows = sql.query([now.as_millis()]).map_err(&doing)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
+    let sql =
+        "SELECT d.endpoint, (SELECT e.tenant FROM endpoint e WHERE e.id = d.endpoint), count(*), sum(d.due_ms <= ?1),
+                min(d.due_ms), (SELECT e.at_ms FROM endpoint e WHERE e.id = d.endpoint),
+                (SELECT t.at_ms FROM endpoint e JOIN document t ON t.kind = 0 AND t.tenant = e.tenant
+                 WHERE e.id = d.endpoint)
+         FROM delivery d GROUP BY d.endpoint ORDER BY 3 DESC, 1";
+    statement::prepare(conn, "count pending deliveries", sql)?.read_all([now.as_millis()], |row| {
         let id = |kind, key: Key, made: Option<i64>| {
             let made = made.and_then(|made| u64::try_from(made).ok()).unwrap_or(0);
             ids.mint(kind, key.writer().number(), key.seq(), made)
         };
         let tenant = get::<Option<i64>>(row, 1)?.map(stored_key).transpose()?;
         let made = get(row, 6)?;
-        found.push(WouldSend {
+        Ok(WouldSend {
             endpoint: id(IdKind::Endpoint, stored_key(get(row, 0)?)?, get(row, 5)?),
             tenant: tenant.map(|tenant| id(IdKind::Tenant, tenant, made)),
             pending: get::<i64>(row, 2)?.unsigned_abs(),
             due: get::<i64>(row, 3)?.unsigned_abs(),
             first_due: Timestamp::from_millis(get(row, 4)?),
-        });
-    }
-    Ok(found)
+        })
+    })
 }

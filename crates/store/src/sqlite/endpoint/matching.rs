@@ -9,12 +9,9 @@ use posthaste_core::{EndpointId, TenantId};
 use posthaste_crypto::LookupKey;
 use rusqlite::{Connection, StatementStatus};
 
-use super::read as read_rows;
-use crate::StoreError;
-use crate::row::{Endpoint, EndpointSelector};
-use crate::sqlite::column::{key, stored_key};
 use crate::sqlite::sealed::endpoint::{NameHash, hide_subject, hide_tag};
-use crate::sqlite::{Shared, failed};
+use crate::sqlite::{Shared, failed, key, stored_key};
+use crate::{Endpoint, EndpointSelector, StoreError};
 
 const BY_SUBJECT: Lookup = Lookup {
     first: "SELECT id FROM endpoint WHERE subject = ?1 ORDER BY id LIMIT ?2",
@@ -87,7 +84,8 @@ pub(super) fn read(
     }
     let (known, missing) = shared.cache.some(&ids);
     rows += missing.len();
-    Ok(Candidates { known, read: read_rows(conn, &shared.vault, &missing)?, next, rows })
+    let read = super::read(conn, &shared.vault, super::BY_ID, missing.iter().map(|id| id.0))?;
+    Ok(Candidates { known, read, next, rows })
 }
 
 /// At most `limit` ids of one range after `after`, and how many rows were read to find them.
@@ -155,7 +153,7 @@ fn merged<K>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::page::plan;
+    use crate::sqlite::fixture::plan;
 
     #[test]
     fn subjects_and_tags_are_found_by_their_indexes() {

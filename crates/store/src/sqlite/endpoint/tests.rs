@@ -6,9 +6,9 @@ use posthaste_core::{Cause, Cut, CutScope, EndpointChange};
 
 use super::cache::KEPT_MAX;
 use super::*;
-use crate::Outbox;
-use crate::row::{Erase, ErasureTarget};
-use crate::{ErasureStep, Erasures};
+use crate::sqlite::failed;
+use crate::sqlite::fixture::{fresh, plan};
+use crate::{Erase, ErasureStep, ErasureTarget, Erasures, Outbox};
 
 const TENANT: TenantId = TenantId::from_raw(1);
 const OTHER: TenantId = TenantId::from_raw(2);
@@ -39,10 +39,9 @@ fn endpoints_are_found_by_their_indexes() {
         (BY_ID, "SEARCH endpoint USING INTEGER PRIMARY KEY (rowid=?)"),
         (BY_LANE, "SEARCH endpoint USING INDEX endpoint_lane (lane=?)"),
     ] {
-        let plan = crate::sqlite::page::plan(&format!("SELECT sealed FROM endpoint WHERE {which}"));
-        assert_eq!(plan, expected);
+        assert_eq!(plan(&format!("SELECT sealed FROM endpoint WHERE {which}")), expected);
     }
-    assert_eq!(crate::sqlite::page::plan(BY_UID), "SEARCH endpoint USING INDEX endpoint_uid (uid=?)");
+    assert_eq!(plan(BY_UID), "SEARCH endpoint USING INDEX endpoint_uid (uid=?)");
 }
 
 #[test]
@@ -120,9 +119,7 @@ async fn indexed(store: &Sqlite) -> (i64, i64, i64) {
 
 #[tokio::test]
 async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("a new store");
-    let session = store.open(NOW).await.expect("a session").session;
+    let (_folder, store, session) = fresh().await;
     let owned = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
     let put = async |endpoint: Endpoint| {
         let put = store.put_endpoint(session, endpoint, None, AuditStamp::at(NOW)).await.expect("it is put");
@@ -159,9 +156,7 @@ async fn subjects_and_tags_leave_the_indexes_with_their_endpoint() {
 
 #[tokio::test]
 async fn a_match_reads_as_many_rows_with_many_endpoints_as_with_few() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let store = Sqlite::open_folder(folder.path(), crate::conformance::master_key_of_tests()).expect("a new store");
-    let session = store.open(NOW).await.expect("a session").session;
+    let (_folder, store, session) = fresh().await;
     let mut rows = Vec::new();
     for round in 0..2_u64 {
         let of = |n: u64| Endpoint {

@@ -8,15 +8,15 @@
 use std::collections::BTreeSet;
 
 use posthaste_core::{Cause, Cut, CutScope, Delivery, DeliveryId, EndpointId, Key, LaneId, State};
-use rusqlite::{Connection, OptionalExtension, Params};
+use rusqlite::{Connection, Params};
 
 use super::{Open, Phase, one};
 use crate::journal::{Entries, Hidden, JournalEntry};
-use crate::row::{EndpointStatus, PauseScope};
-use crate::sqlite::column::{delivery, delivery_columns, get, key, stored_key};
-use crate::sqlite::sealed::NameHashes;
-use crate::sqlite::{cut, endpoint, failed, pause, retention, vault};
-use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, StoreError};
+use crate::sqlite::{
+    NameHashes, cut, delivery, delivery_columns, endpoint, failed, get, key, pause, prepare, retention, stored_key,
+    vault,
+};
+use crate::{DELIVERIES_MAX, ERASURE_STEP_MAX, EndpointStatus, PauseScope, StoreError};
 
 const LOOKED: u32 = 1_000;
 /// Bytes of payload that a step deletes, for the same reason as [`ERASURE_STEP_MAX`].
@@ -65,7 +65,7 @@ fn keys(conn: &Connection, open: Open) -> Result<bool, StoreError> {
 type StoredEndpoint = (i64, i64, Vec<u8>, Option<Vec<u8>>);
 
 fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) -> Result<Said, StoreError> {
-    let doing = failed("find a tenant's endpoints");
+    let doing = "find a tenant's endpoints";
     if open.erasure.is_tenant {
         // Rows of deleted endpoints contain no data of the tenant, only that they existed.
         let deleted = "DELETE FROM endpoint WHERE id IN
@@ -74,33 +74,27 @@ fn endpoints(conn: &Connection, open: Open, under_way: &BTreeSet<DeliveryId>) ->
             return Ok((Vec::new(), false));
         }
     }
-    let found: Vec<StoredEndpoint> = conn
-        .prepare_cached(
-            "SELECT id, lane, sealed, tags FROM endpoint
-             WHERE tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3",
-        )
-        .and_then(|mut sql| {
-            let params = (key(open.erasure.tenant.0), open.cursor, ERASURE_STEP_MAX);
-            sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?.collect()
-        })
-        .map_err(&doing)?;
+    let sql = "SELECT id, lane, sealed, tags FROM endpoint
+               WHERE tenant = ?1 AND status <> 3 AND id > ?2 ORDER BY id LIMIT ?3";
+    let page = (key(open.erasure.tenant.0), open.cursor, ERASURE_STEP_MAX);
+    let found: Vec<StoredEndpoint> = prepare(conn, doing, sql)?.all(page)?;
     let mut lanes = Vec::new();
     for (id, lane, sealed, tags) in &found {
         if !vault::can_open(conn, sealed)? {
             let lane = LaneId(stored_key(*lane)?);
             if open.erasure.is_tenant {
-                endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(&doing)?;
+                endpoint::retag(conn, *id, tags.as_deref().unwrap_or_default(), &[]).map_err(failed(doing))?;
                 execute(conn, "DELETE FROM endpoint WHERE id = ?1", [id])?;
             } else {
                 // Deliveries to this endpoint may belong to messages of other subjects, and their tenant is read from
                 // the endpoint's row: keep the row, cleared. The cut ends what waits for it also when the process is
                 // killed before the dispatch loop makes a cut of its own.
-                endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(&doing)?;
-                let spared = spared_in_lane(conn, lane, under_way).map_err(&doing)?;
+                endpoint::turn(conn, EndpointId(stored_key(*id)?), EndpointStatus::Deleted).map_err(failed(doing))?;
+                let spared = spared_in_lane(conn, lane, under_way).map_err(failed(doing))?;
                 let cut = Cut::new(CutScope::Lane(lane), Key::MAX, Cause::Erased, open.erasure.at);
                 cut::put(conn, &Cut { spared, ..cut })?;
             }
-            pause::remove(conn, PauseScope::Lane(lane)).map_err(&doing)?;
+            pause::remove(conn, PauseScope::Lane(lane)).map_err(failed(doing))?;
             lanes.push(lane);
         }
     }
@@ -129,13 +123,10 @@ fn spared_in_lane(
 
 /// Deletes a tenant's jobs that were requested before the erasure; returns whether all are deleted.
 fn jobs(conn: &Connection, open: Open) -> Result<bool, StoreError> {
-    let past: Vec<i64> = conn
-        .prepare_cached("SELECT id FROM job WHERE tenant = ?1 AND at_ms <= ?2 LIMIT 10")
-        .and_then(|mut sql| {
-            sql.query_map((key(open.erasure.tenant.0), open.erasure.at.as_millis()), |row| row.get(0))?.collect()
-        })
-        .map_err(failed("find a tenant's jobs"))?;
-    for id in &past {
+    let sql = "SELECT id FROM job WHERE tenant = ?1 AND at_ms <= ?2 LIMIT 10";
+    let before = (key(open.erasure.tenant.0), open.erasure.at.as_millis());
+    let past: Vec<(i64,)> = prepare(conn, "find a tenant's jobs", sql)?.all(before)?;
+    for (id,) in &past {
         execute(conn, "DELETE FROM replay_listed WHERE job = ?1", [id])?;
         execute(conn, "DELETE FROM job WHERE id = ?1", [id])?;
     }
@@ -144,13 +135,9 @@ fn jobs(conn: &Connection, open: Open) -> Result<bool, StoreError> {
 
 /// Deletes a tenant's documents that are sealed under a destroyed key; returns whether all are deleted.
 fn documents(conn: &Connection, open: Open) -> Result<bool, StoreError> {
-    let found: Vec<(i64, i64, Vec<u8>)> = conn
-        .prepare_cached("SELECT kind, id, sealed FROM document WHERE kind IN (0, 1, 2) AND tenant = ?1")
-        .and_then(|mut sql| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-            sql.query_map([key(open.erasure.tenant.0)], read)?.collect()
-        })
-        .map_err(failed("find a tenant's documents"))?;
+    let sql = "SELECT kind, id, sealed FROM document WHERE kind IN (0, 1, 2) AND tenant = ?1";
+    let found: Vec<(i64, i64, Vec<u8>)> =
+        prepare(conn, "find a tenant's documents", sql)?.all([key(open.erasure.tenant.0)])?;
     let mut deleted = 0;
     for (kind, id, sealed) in found {
         if deleted == STEP {
@@ -224,39 +211,28 @@ fn messages(
 
 /// Messages of a subject, found by its keyed hash.
 fn subject_messages(conn: &Connection, open: Open, mark: Hidden) -> Result<Look, StoreError> {
-    let doing = failed("find a subject's messages");
-    let ids: Vec<i64> = conn
-        .prepare_cached(
-            "SELECT message FROM name WHERE kind = 0 AND hidden = ?1 AND message > ?2 ORDER BY message LIMIT ?3",
-        )
-        .and_then(|mut sql| sql.query_map((mark.0, open.cursor, ERASURE_STEP_MAX), |row| row.get(0))?.collect())
-        .map_err(&doing)?;
+    let doing = "find a subject's messages";
+    let sql = "SELECT message FROM name WHERE kind = 0 AND hidden = ?1 AND message > ?2 ORDER BY message LIMIT ?3";
+    let ids: Vec<(i64,)> = prepare(conn, doing, sql)?.all((mark.0, open.cursor, ERASURE_STEP_MAX))?;
+    let sql = "SELECT names, length(body) FROM message WHERE id = ?1
+               UNION ALL SELECT names, length(body) FROM kept WHERE id = ?1";
+    let mut message = prepare(conn, doing, sql)?;
     let mut found = Vec::new();
-    for id in &ids {
-        let row: Option<(Option<Vec<u8>>, i64)> = conn
-            .prepare_cached(
-                "SELECT names, length(body) FROM message WHERE id = ?1
-                 UNION ALL SELECT names, length(body) FROM kept WHERE id = ?1",
-            )
-            .and_then(|mut sql| sql.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional())
-            .map_err(&doing)?;
+    for (id,) in ids {
+        let row: Option<(Option<Vec<u8>>, i64)> = message.columns([id])?;
         let names = row.as_ref().map(|(names, _)| NameHashes::stored(names.as_deref())).transpose()?;
-        found.push(Found { id: *id, names, bytes: row.map_or(0, |(_, bytes)| bytes) });
+        found.push(Found { id, names, bytes: row.map_or(0, |(_, bytes)| bytes) });
     }
-    Ok(Look { last: ids.last().copied().unwrap_or(0), full: ids.len() == STEP, found })
+    Ok(Look { last: found.last().map_or(0, |last| last.id), full: found.len() == STEP, found })
 }
 
 /// Messages of a tenant that are sealed under a destroyed key.
 fn tenant_messages(conn: &Connection, open: Open, table: &'static str) -> Result<Look, StoreError> {
-    let doing = failed("find a tenant's messages");
-    let mut sql = conn
-        .prepare_cached(&format!(
-            "SELECT id, tenant, names, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2"
-        ))
-        .map_err(&doing)?;
-    let mut rows = sql.query((open.cursor, LOOKED)).map_err(&doing)?;
+    let sql = format!("SELECT id, tenant, names, head, length(body) FROM {table} WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let mut sql = prepare(conn, "find a tenant's messages", &sql)?;
+    let mut rows = sql.query((open.cursor, LOOKED))?;
     let (mut look, mut looked) = (Look { found: Vec::new(), last: open.cursor, full: false }, 0);
-    while let Some(row) = rows.next().map_err(&doing)? {
+    while let Some(row) = rows.next()? {
         (look.last, looked) = (get(row, 0)?, looked + 1);
         if get::<i64>(row, 1)? != key(open.erasure.tenant.0) || vault::can_open(conn, &get::<Vec<u8>>(row, 3)?)? {
             continue;
@@ -315,10 +291,8 @@ impl Removal<'_> {
 
     /// The ranges of ids of a message's deliveries that jobs made.
     fn chunks(&self, message: i64) -> Result<Vec<(i64, i64)>, StoreError> {
-        self.conn
-            .prepare_cached("SELECT first, first + count FROM fanout_chunk WHERE message = ?1 ORDER BY first")
-            .and_then(|mut sql| sql.query_map([message], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-            .map_err(failed("find the deliveries of a message"))
+        let sql = "SELECT first, first + count FROM fanout_chunk WHERE message = ?1 ORDER BY first";
+        prepare(self.conn, "find the deliveries of a message", sql)?.all([message])
     }
 
     /// Deletes deliveries of a message in a range of ids; `false` when there are more than the step may delete.
@@ -353,30 +327,15 @@ impl Removal<'_> {
     }
 
     fn pending(&self, params: (i64, i64, i64, i64)) -> Result<Vec<Delivery>, StoreError> {
-        let doing = failed("find the deliveries of a message");
-        let mut sql = self
-            .conn
-            .prepare_cached(concat!(
-                "SELECT ",
-                delivery_columns!("due_ms"),
-                " FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4"
-            ))
-            .map_err(&doing)?;
-        let mut rows = sql.query(params).map_err(&doing)?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next().map_err(&doing)? {
-            found.push(delivery(row)?);
-        }
-        Ok(found)
+        let columns = delivery_columns!("due_ms");
+        let rest = "FROM delivery WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4";
+        let sql = format!("SELECT {columns} {rest}");
+        prepare(self.conn, "find the deliveries of a message", &sql)?.read_all(params, delivery)
     }
 
     fn ended(&self, params: (i64, i64, i64, i64)) -> Result<Vec<(i64, i64)>, StoreError> {
-        self.conn
-            .prepare_cached(
-                "SELECT id, endpoint FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4",
-            )
-            .and_then(|mut sql| sql.query_map(params, |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
-            .map_err(failed("find the outcomes of a message"))
+        let sql = "SELECT id, endpoint FROM outcome WHERE id >= ?2 AND id < ?3 AND back = id - ?1 ORDER BY id LIMIT ?4";
+        prepare(self.conn, "find the outcomes of a message", sql)?.all(params)
     }
 
     /// Deletes the outcome of a delivery, and everything stored with it.
@@ -390,5 +349,5 @@ impl Removal<'_> {
 }
 
 fn execute(conn: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
-    conn.prepare_cached(sql).and_then(|mut sql| sql.execute(params)).map_err(failed("erase rows"))
+    prepare(conn, "erase rows", sql)?.execute(params)
 }

@@ -11,14 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use posthaste_core::{EndpointId, TenantId, Timestamp};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, Row};
 
-use crate::StoreError;
 use crate::journal::{Entries, JournalEntry};
-use crate::number::phase_number;
-use crate::row::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase};
-use crate::sqlite::column::{get, key, stored_key};
-use crate::sqlite::{derived, failed};
+use crate::sqlite::{derived, get, key, phase_number, prepare, stored_key};
+use crate::{RETENTION_STEP_MAX, RetentionOverride, RetentionOverrides, RetentionPhase, StoreError};
+
+const READ_OVERRIDES: &str = "read retention overrides";
 
 /// The deletion of one kind of data of all tenants with the same retention time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,30 +39,25 @@ impl RetentionWalk {
 
     /// The row up to which it has deleted everything.
     pub(super) fn place(self, conn: &Connection) -> Result<i64, StoreError> {
-        let found = conn
-            .prepare_cached("SELECT upto FROM retention_walk WHERE phase = ?1 AND kept_ms = ?2")
-            .and_then(|mut sql| sql.query_row((phase_number(self.phase), self.kept_ms), |row| row.get(0)).optional())
-            .map_err(failed("read the progress of retention"))?;
-        Ok(found.unwrap_or(0))
+        let sql = "SELECT upto FROM retention_walk WHERE phase = ?1 AND kept_ms = ?2";
+        let mut sql = prepare(conn, "read the progress of retention", sql)?;
+        Ok(sql.find((phase_number(self.phase), self.kept_ms))?.unwrap_or(0))
     }
 
     pub(super) fn has_come(self, conn: &Connection, upto: i64) -> Result<(), StoreError> {
         if upto == self.place(conn)? {
             return Ok(());
         }
-        conn.prepare_cached("INSERT OR REPLACE INTO retention_walk (phase, kept_ms, upto) VALUES (?1, ?2, ?3)")
-            .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms, upto)))
-            .map(drop)
-            .map_err(failed("store the progress of retention"))
+        let sql = "INSERT OR REPLACE INTO retention_walk (phase, kept_ms, upto) VALUES (?1, ?2, ?3)";
+        let mut sql = prepare(conn, "store the progress of retention", sql)?;
+        sql.execute((phase_number(self.phase), self.kept_ms, upto)).map(drop)
     }
 
     /// The walk of the same phase with the next longer retention time.
     pub(super) fn next(self, conn: &Connection) -> Result<Option<Self>, StoreError> {
         let Some(column) = column(self.phase) else { return Ok(None) };
-        let kept: Option<i64> = conn
-            .prepare_cached(&format!("SELECT min({column}) FROM own_retention WHERE {column} > ?1"))
-            .and_then(|mut sql| sql.query_row([self.kept_ms], |row| row.get(0)))
-            .map_err(failed("read retention overrides"))?;
+        let sql = format!("SELECT min({column}) FROM own_retention WHERE {column} > ?1");
+        let kept: Option<i64> = prepare(conn, READ_OVERRIDES, &sql)?.value([self.kept_ms])?;
         Ok(kept.map(|kept_ms| Self { kept_ms, ..self }))
     }
 
@@ -78,22 +72,19 @@ impl RetentionWalk {
         } else {
             "UPDATE retention_walk SET upto = min(upto, ?3) WHERE phase = ?1 AND kept_ms = ?2"
         };
-        conn.prepare_cached(sql)
-            .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms, upto)))
-            .map(drop)
-            .map_err(failed("move retention back"))
+        let mut sql = prepare(conn, "move retention back", sql)?;
+        sql.execute((phase_number(self.phase), self.kept_ms, upto)).map(drop)
     }
 
     /// Deletes its place if no tenant belongs to it any more.
     fn delete_if_unused(self, conn: &Connection) -> Result<(), StoreError> {
         let Some(column) = column(self.phase).filter(|_| self.kept_ms > 0) else { return Ok(()) };
-        conn.prepare_cached(&format!(
+        let sql = format!(
             "DELETE FROM retention_walk WHERE phase = ?1 AND kept_ms = ?2
                AND NOT EXISTS (SELECT 1 FROM own_retention WHERE {column} = ?2)"
-        ))
-        .and_then(|mut sql| sql.execute((phase_number(self.phase), self.kept_ms)))
-        .map(drop)
-        .map_err(failed("delete an unused retention time"))
+        );
+        let mut sql = prepare(conn, "delete an unused retention time", &sql)?;
+        sql.execute((phase_number(self.phase), self.kept_ms)).map(drop)
     }
 }
 
@@ -150,34 +141,28 @@ fn read(
     conn: &Connection,
     overrides: &RetentionOverrides,
 ) -> Result<BTreeMap<TenantId, RetentionOverride>, StoreError> {
-    let doing = failed("read retention overrides");
     let after = overrides.after.map_or(-1, |tenant| key(tenant.0));
     let upto = overrides.upto.map_or(i64::MAX, |tenant| key(tenant.0));
-    let mut sql = conn
-        .prepare_cached("SELECT tenant, payload_ms, history_ms FROM own_retention WHERE tenant > ?1 AND tenant <= ?2")
-        .map_err(&doing)?;
-    let mut rows = sql.query((after, upto)).map_err(&doing)?;
-    let mut found = BTreeMap::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
-        found.insert(TenantId(stored_key(get(row, 0)?)?), own);
-    }
-    Ok(found)
+    let sql = "SELECT tenant, payload_ms, history_ms FROM own_retention WHERE tenant > ?1 AND tenant <= ?2";
+    Ok(prepare(conn, READ_OVERRIDES, sql)?.read_all((after, upto), stored_override)?.into_iter().collect())
+}
+
+fn stored_override(row: &Row<'_>) -> Result<(TenantId, RetentionOverride), StoreError> {
+    let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
+    Ok((TenantId(stored_key(get(row, 0)?)?), own))
 }
 
 fn write(conn: &Connection, tenant: TenantId, own: RetentionOverride, now: Timestamp) -> Result<(), StoreError> {
-    let written = if own == RetentionOverride::default() {
-        conn.prepare_cached("DELETE FROM own_retention WHERE tenant = ?1")
-            .and_then(|mut sql| sql.execute([key(tenant.0)]))
+    let doing = "write a retention override";
+    if own == RetentionOverride::default() {
+        prepare(conn, doing, "DELETE FROM own_retention WHERE tenant = ?1")?.execute([key(tenant.0)])?;
     } else {
-        conn.prepare_cached(
-            "INSERT OR REPLACE INTO own_retention (tenant, payload_ms, history_ms, told_ms) VALUES (?1, ?2, ?3, ?4)",
-        )
-        .and_then(|mut sql| {
-            sql.execute((key(tenant.0), own.payload.map(millis), own.history.map(millis), now.as_millis()))
-        })
-    };
-    written.map(drop).map_err(failed("write a retention override"))
+        let sql =
+            "INSERT OR REPLACE INTO own_retention (tenant, payload_ms, history_ms, told_ms) VALUES (?1, ?2, ?3, ?4)";
+        let columns = (key(tenant.0), own.payload.map(millis), own.history.map(millis), now.as_millis());
+        prepare(conn, doing, sql)?.execute(columns)?;
+    }
+    Ok(())
 }
 
 /// Writes overrides to the journal again whose entries are in rows about to be deleted, since an audit needs them.
@@ -188,17 +173,9 @@ pub(super) fn tell_again(
     now: Timestamp,
     entries: &mut Entries,
 ) -> Result<usize, StoreError> {
-    let doing = failed("repeat retention overrides in the journal");
-    let mut sql = conn
-        .prepare_cached("SELECT tenant, payload_ms, history_ms FROM own_retention WHERE told_ms <= ?1 LIMIT ?2")
-        .map_err(&doing)?;
-    let mut rows = sql.query((old.as_millis(), RETENTION_STEP_MAX)).map_err(&doing)?;
-    let mut repeated = Vec::new();
-    while let Some(row) = rows.next().map_err(&doing)? {
-        let own = RetentionOverride { payload: stored(get(row, 1)?), history: stored(get(row, 2)?) };
-        repeated.push((TenantId(stored_key(get(row, 0)?)?), own));
-    }
-    drop(rows);
+    let sql = "SELECT tenant, payload_ms, history_ms FROM own_retention WHERE told_ms <= ?1 LIMIT ?2";
+    let mut sql = prepare(conn, "repeat retention overrides in the journal", sql)?;
+    let repeated = sql.read_all((old.as_millis(), RETENTION_STEP_MAX), stored_override)?;
     for (tenant, own) in &repeated {
         write(conn, *tenant, *own, now)?;
         entries.push(&JournalEntry::Agreed { tenant: *tenant, own: *own, at: now });
@@ -207,10 +184,7 @@ pub(super) fn tell_again(
 }
 
 pub(super) fn longest_history(conn: &Connection) -> Result<Option<Duration>, StoreError> {
-    conn.prepare_cached("SELECT max(history_ms) FROM own_retention")
-        .and_then(|mut sql| sql.query_row([], |row| row.get(0)))
-        .map(stored)
-        .map_err(failed("read retention overrides"))
+    prepare(conn, READ_OVERRIDES, "SELECT max(history_ms) FROM own_retention")?.value([]).map(stored)
 }
 
 /// The row of the journal up to which the outcomes of all tenants are deleted.
@@ -235,10 +209,7 @@ pub(super) struct Owners<'c> {
 
 impl<'c> Owners<'c> {
     pub(super) fn new(conn: &'c Connection) -> Result<Self, StoreError> {
-        let any = conn
-            .prepare_cached("SELECT 1 FROM own_retention LIMIT 1")
-            .and_then(|mut sql| sql.exists([]))
-            .map_err(failed("read retention overrides"))?;
+        let any = prepare(conn, READ_OVERRIDES, "SELECT 1 FROM own_retention LIMIT 1")?.exists([])?;
         Ok(Self { conn, has_none: !any, endpoints: BTreeMap::new(), own: BTreeMap::new() })
     }
 
@@ -249,17 +220,10 @@ impl<'c> Owners<'c> {
         if let Some(known) = self.own.get(&tenant) {
             return Ok(*known);
         }
-        let own = self
-            .conn
-            .prepare_cached("SELECT payload_ms, history_ms FROM own_retention WHERE tenant = ?1")
-            .and_then(|mut sql| {
-                let own = |row: &rusqlite::Row<'_>| {
-                    Ok(RetentionOverride { payload: stored(row.get(0)?), history: stored(row.get(1)?) })
-                };
-                sql.query_row([key(tenant.0)], own).optional()
-            })
-            .map_err(failed("read retention overrides"))?
-            .unwrap_or_default();
+        let sql = "SELECT payload_ms, history_ms FROM own_retention WHERE tenant = ?1";
+        let found: Option<(_, _)> = prepare(self.conn, READ_OVERRIDES, sql)?.columns([key(tenant.0)])?;
+        let (payload, history) = found.unwrap_or_default();
+        let own = RetentionOverride { payload: stored(payload), history: stored(history) };
         self.own.insert(tenant, own);
         Ok(own)
     }

@@ -11,12 +11,14 @@ use posthaste_crypto::seal::SealingKey;
 use posthaste_crypto::seal_context::SealedField;
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{SealedCall, context, opened, text};
-use crate::StoreError;
+use super::{
+    context, opened, pack_if, pack_list, pack_pair, pack_text, unpack_if, unpack_list, unpack_pair, unpack_text,
+};
 use crate::journal::pack::{self, Unpack};
-use crate::number::{micros, stored_micros};
-use crate::row::{Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, WebhookTarget};
-use crate::sqlite::vault::{UnwrittenKey, Vault};
+use crate::sqlite::{SealedCall, UnwrittenKey, Vault, micros, stored_micros};
+use crate::{
+    Endpoint, EndpointRate, EndpointTarget, EndpointTls, Idempotency, SigningSecret, StoreError, WebhookTarget,
+};
 
 /// The keyed hash by which an endpoint's uid is looked up.
 pub(in crate::sqlite) fn hide_uid(lookups: &LookupKey, tenant: TenantId, uid: &str) -> Digest {
@@ -149,10 +151,7 @@ fn pack_target(plain: &mut Vec<u8>, target: &EndpointTarget) {
                 pack_if(plain, text.as_deref(), pack_text);
             }
             for pairs in [headers, status_overrides] {
-                pack_list(plain, pairs, |plain, (left, right)| {
-                    pack_text(plain, left);
-                    pack_text(plain, right);
-                });
+                pack_list(plain, pairs, pack_pair);
             }
             pack_list(plain, secrets, |plain, secret| {
                 pack_text(plain, &secret.text);
@@ -163,7 +162,6 @@ fn pack_target(plain: &mut Vec<u8>, target: &EndpointTarget) {
 }
 
 fn unpack_target(rest: &mut Unpack<'_>) -> Result<EndpointTarget, StoreError> {
-    let pair = |rest: &mut Unpack<'_>| Ok((unpack_text(rest)?, unpack_text(rest)?));
     match rest.number()? {
         // The order of the fields is that of `pack_target`.
         WEBHOOK => Ok(EndpointTarget::Webhook(WebhookTarget {
@@ -173,47 +171,12 @@ fn unpack_target(rest: &mut Unpack<'_>) -> Result<EndpointTarget, StoreError> {
                 client_cert: unpack_if(rest, unpack_text)?,
                 client_key: unpack_if(rest, unpack_text)?,
             },
-            headers: unpack_list(rest, pair)?,
-            status_overrides: unpack_list(rest, pair)?,
+            headers: unpack_list(rest, unpack_pair)?,
+            status_overrides: unpack_list(rest, unpack_pair)?,
             secrets: unpack_list(rest, |rest| {
                 Ok(SigningSecret { text: unpack_text(rest)?, until: unpack_if(rest, Unpack::time)? })
             })?,
         })),
         other => Err(pack::damaged(&format!("an endpoint of channel {other}"))),
     }
-}
-
-fn pack_text(plain: &mut Vec<u8>, text: &str) {
-    pack::bytes(plain, text.as_bytes());
-}
-
-fn pack_if<T>(plain: &mut Vec<u8>, value: Option<T>, pack: impl FnOnce(&mut Vec<u8>, T)) {
-    plain.push(u8::from(value.is_some()));
-    if let Some(value) = value {
-        pack(plain, value);
-    }
-}
-
-fn pack_list<T>(plain: &mut Vec<u8>, list: &[T], pack: impl Fn(&mut Vec<u8>, &T)) {
-    pack::number(plain, list.len() as u64);
-    list.iter().for_each(|one| pack(plain, one));
-}
-
-fn unpack_text(rest: &mut Unpack<'_>) -> Result<String, StoreError> {
-    text(rest.bytes()?.to_vec())
-}
-
-fn unpack_if<'b, T>(
-    rest: &mut Unpack<'b>,
-    unpack: impl FnOnce(&mut Unpack<'b>) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
-    if rest.number()? == 0 { Ok(None) } else { unpack(rest).map(Some) }
-}
-
-fn unpack_list<'b, T>(
-    rest: &mut Unpack<'b>,
-    unpack: impl Fn(&mut Unpack<'b>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    let count = rest.number()?;
-    (0..count).map(|_| unpack(rest)).collect()
 }

@@ -14,7 +14,7 @@ use posthaste_crypto::seal::SealingKey;
 use rusqlite::Connection;
 
 use super::{Keys, UnwrittenKey, Vault};
-use crate::sqlite::column::key;
+use crate::sqlite::key;
 
 /// The keys destroyed since the store was opened. Values sealed under them may still be in requests to the writer.
 #[derive(Default)]

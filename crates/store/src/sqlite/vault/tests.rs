@@ -8,14 +8,12 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::conformance::master_key_of_tests;
-use crate::row::{
-    Acceptance, Accepted, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Filed, FirstAnswer, Idempotency,
-    KeyHash, Message, Session,
-};
 use crate::sqlite::Sqlite;
-use crate::sqlite::accept::AcceptResult;
-use crate::sqlite::request::WriteRequest;
-use crate::{Archive, Erasures, Outbox, Register};
+use crate::sqlite::fixture::{accept_sealed, fresh};
+use crate::{
+    Acceptance, Accepted, Archive, AuditStamp, Document, DocumentKind, Erase, ErasureTarget, Erasures, Filed,
+    FirstAnswer, Idempotency, KeyHash, Message, Outbox, Register, Session,
+};
 
 const TENANT: TenantId = TenantId::from_raw(7);
 const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
@@ -64,9 +62,7 @@ async fn a_subject_s_key_is_made_once_and_outlives_a_restart() {
 
 #[tokio::test]
 async fn a_batch_of_a_new_tenant_is_sealed_under_keys_made_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let batch: Vec<Accepted> = (1..=100).map(|number| message(session, number, Some("user-42"))).collect();
     let accepted = store.accept(session, batch).await.expect("it accepts");
     assert_eq!(accepted, vec![Acceptance::Fresh; 100]);
@@ -81,9 +77,7 @@ async fn a_batch_of_a_new_tenant_is_sealed_under_keys_made_once() {
 
 #[tokio::test]
 async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (_folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, Some("user-42"))]).await.expect("it accepts");
     let answer = FirstAnswer { status: 202, body: Bytes::from_static(b"it is promised") };
     let keyed = |number| {
@@ -92,8 +86,8 @@ async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
         Accepted { idempotency: Some(call), ..message(session, number, Some("user-42")) }
     };
     let late = vec![keyed(2)];
-    let (late, sealed, entries) = store.seal(late).await.expect("it seals");
-    let old = sealed.messages[0].key;
+    let late = store.seal(late).await.expect("it seals");
+    let old = late.1.messages[0].key;
     let vault = &store.shared.vault;
     let (vault, subject) = (Arc::clone(vault), vault.subject(TENANT, "user-42"));
     let destroyed = store.work(session, 1, move |conn: &Connection| {
@@ -101,16 +95,7 @@ async fn a_message_whose_key_is_destroyed_before_its_commit_is_sealed_again() {
         conn.execute("DELETE FROM data_key WHERE id = ?1", [old.0]).map_err(failed("destroy a key"))
     });
     assert_eq!(destroyed.await.expect("it is destroyed"), 1);
-    let accepted = store.writer.ask(|reply| WriteRequest::Accept {
-        session,
-        messages: late,
-        sealed,
-        entries,
-        found: AcceptResult::default(),
-        room: 0,
-        reply,
-    });
-    assert_eq!(accepted.await.expect("it accepts").wake_rest(), [Acceptance::Fresh]);
+    assert_eq!(accept_sealed(&store, session, late).await, [Acceptance::Fresh]);
     let read = |number| store.message(MessageId(Key::new(session.writer, number)));
     assert!(read(1).await.expect("it reads").is_none(), "sealed under the destroyed key");
     assert!(read(2).await.expect("it reads").is_some(), "sealed under a new key");
@@ -130,9 +115,7 @@ fn connection(folder: &TempDir) -> Connection {
 
 #[tokio::test]
 async fn a_new_subject_gets_its_key_however_many_keys_are_unwritten() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let make = |tenant| vault.find_or_make(&conn, vault.view(), tenant, None).expect("it is made");
@@ -146,9 +129,7 @@ async fn a_new_subject_gets_its_key_however_many_keys_are_unwritten() {
 
 #[tokio::test]
 async fn unwritten_keys_are_dropped_unless_they_are_held() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let subject = vault.subject(TENANT, "user-42");
     let make = |tenant, subject| vault.find_or_make(&conn, vault.view(), tenant, subject).expect("it is made");
@@ -165,9 +146,7 @@ async fn unwritten_keys_are_dropped_unless_they_are_held() {
 
 #[tokio::test]
 async fn keys_written_with_documents_count_as_written() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     for number in 1..=50 {
         let (kind, tenant) = (DocumentKind::Tenant, TenantId::from_raw(number));
         let (at, body) = (NOW, Bytes::from_static(b"{}"));
@@ -181,9 +160,7 @@ async fn keys_written_with_documents_count_as_written() {
 
 #[tokio::test]
 async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     store.accept(session, vec![message(session, 1, None)]).await.expect("it accepts");
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
@@ -206,9 +183,7 @@ async fn a_snapshot_older_than_an_erasure_cannot_find_or_make_keys() {
 
 #[tokio::test]
 async fn a_snapshot_that_misses_a_key_cannot_make_a_second_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = open(&folder);
-    let session = store.open(NOW).await.expect("a session").session;
+    let (folder, store, session) = fresh().await;
     let (vault, conn) = (&store.shared.vault, connection(&folder));
     let earlier = vault.view();
     let snapshot = conn.unchecked_transaction().expect("a read begins");

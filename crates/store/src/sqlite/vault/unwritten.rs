@@ -15,8 +15,7 @@ use rusqlite::Connection;
 
 use super::{KeyView, Keys, Vault, destroy, is_in_place};
 use crate::StoreError;
-use crate::sqlite::column::key;
-use crate::sqlite::{failed, rotation};
+use crate::sqlite::{failed, key, rotation};
 
 /// With at least so many unwritten keys, those that no request holds are dropped. More than the keys of one accept.
 const SCAN_AT: usize = 1_024;

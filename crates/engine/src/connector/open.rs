@@ -147,11 +147,11 @@ impl Opener {
         // Without it, Nagle's algorithm may delay a small request until the one before is acknowledged.
         tcp.set_nodelay(true).map_err(|error| fault::connect_fault(&error))?;
         let (stream, is_http2) = match origin.scheme {
-            UrlScheme::Http => (PlainOrTls::Plain(tcp), false),
+            UrlScheme::Http => (PlainOrTls::Left(tcp), false),
             UrlScheme::Https => {
                 let stream = self.handshake(origin, tcp, tls, deadline).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                (PlainOrTls::Tls(stream), is_http2)
+                (PlainOrTls::Right(stream), is_http2)
             }
         };
         let (wire, traffic) = CountedStream::new(stream);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::scheduler::BreakerScope;
-use posthaste_core::{Cause, Tier, Timestamp};
+use posthaste_core::{Tier, Timestamp};
 use posthaste_store::{Condition, PendingCounts, Store, StoreError, StoreState};
 
 use crate::clock::Clock;
@@ -126,8 +126,7 @@ impl EngineFigures {
         page.each(&metrics::ATTEMPTS, CLASSES.iter().zip(counts.attempts).map(|((_, name), count)| (*name, count)));
         page.one(&metrics::DELIVERED, counts.delivered);
         page.one(&metrics::CANCELLED, counts.cancelled);
-        let dead = Cause::ALL.iter().zip(&counts.dead).filter(|(_, count)| **count > 0);
-        page.each(&metrics::DEAD_LETTERS, dead.map(|(entry, count)| (entry.code, *count)));
+        page.each(&metrics::DEAD_LETTERS, counts.dead.iter().map(|(cause, count)| (cause.code(), *count)));
         page.one(&metrics::TTL_PURGES, counts.expired);
         page.one(&metrics::SWEPT, counts.swept);
         page.one(&metrics::ILLEGAL, counts.refused_moves);

@@ -16,6 +16,8 @@ use std::time::Duration;
 use posthaste_crypto::master::{BadMasterKey, KeyCheck, MasterKey, MasterKeyId, Masters, WrongMasterKey};
 use posthaste_crypto::secret::SecretText;
 
+pub(crate) use command::aside;
+
 /// The file that the first start makes in the data folder.
 pub const FILE: &str = "master.key";
 /// The most keys of a source: a rotation needs two, an interrupted one three.

@@ -40,11 +40,3 @@ pub(crate) async fn run<S: Store, C: Clock>(
     );
     signer.finish().await;
 }
-
-/// An engine whose loop and background tasks do not run.
-#[cfg(test)]
-pub(crate) async fn idle_engine<S: Store>(store: Arc<S>) -> Arc<Engine<S, crate::clock::SystemClock>> {
-    let (clock, resolver) = (crate::clock::SystemClock::new(), Arc::new(crate::harness::NoResolver));
-    let started = Engine::start(store, clock, crate::harness::settings(), resolver, CancellationToken::new());
-    started.await.expect("a session begins").0
-}

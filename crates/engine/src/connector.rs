@@ -144,14 +144,14 @@ pub struct ConnectionFault {
     pub detail: Option<&'static str>,
 }
 
-/// Why a job was not taken; the job is handed back.
+/// Why a job was not taken; it has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
     #[error("more jobs under way than jobs_max allows; settle some first or raise it")]
-    Full(Box<ConnectorJob>),
+    Full,
     /// [`Connector::close`] was called, or the receiver of results was dropped.
     #[error("the connector is closing and takes no further job")]
-    Closed(Box<ConnectorJob>),
+    Closed,
 }
 
 /// Makes attempts over outgoing connections. See the module's documentation.
@@ -189,17 +189,19 @@ impl Connector {
 
     /// Starts an attempt. Never blocks; its result arrives as one [`Done`].
     pub fn send(&self, job: ConnectorJob) -> Result<(), NotTaken> {
-        let reply = match self.results.clone().try_reserve_owned() {
-            Ok(permit) => permit,
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(NotTaken::Full(Box::new(job))),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
-        };
+        let reply = self.results.clone().try_reserve_owned().map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotTaken::Full,
+            mpsc::error::TrySendError::Closed(_) => NotTaken::Closed,
+        })?;
         let timeout = self.carriers.opener.settings.attempt_timeout;
         let attempt = RunningAttempt::new(job, reply, Instant::now(), timeout);
         match self.carriers.pools.offer(attempt) {
             Offer::Taken => {}
             Offer::Grow(seat, attempt) => self.carriers.spawn(seat, attempt),
-            Offer::Closed(attempt) => return Err(NotTaken::Closed(Box::new(attempt.into_job()))),
+            Offer::Closed(attempt) => {
+                attempt.withdraw();
+                return Err(NotTaken::Closed);
+            }
         }
         Ok(())
     }

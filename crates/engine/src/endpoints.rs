@@ -275,10 +275,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
         if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
             self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
         }
-        match answer {
-            CommandReply::Ended { ended, in_flight } => Ok((ended, in_flight)),
-            _ => Ok((0, 0)),
-        }
+        let CommandReply::Ended { ended, in_flight } = answer else { return Ok((0, 0)) };
+        Ok((ended, in_flight))
     }
 
     /// Sends a signed example message to an endpoint, also if it does not want this event type.
@@ -338,10 +336,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// For each of these lanes, in order, whether it is paused or its endpoint disabled.
     pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, EngineStopped> {
-        match self.handle.ask(Command::Paused(lanes)).await? {
-            CommandReply::Paused(holds) => Ok(holds),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Paused(holds) = self.handle.ask(Command::Paused(lanes)).await? else { return Ok(Vec::new()) };
+        Ok(holds)
     }
 
     /// Checks an endpoint's values. Its URL gets its host in canonical form, so that endpoints of one origin are known
@@ -349,7 +345,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         let url = std::mem::take(&mut webhook.url);
-        webhook.url = Target::parse(&url, self.endpoint_cache.targets())?.rewritten(url);
+        webhook.url = Target::parse(&url, &self.endpoint_cache.targets)?.rewritten(url);
         for (index, text) in endpoint.event_types.iter().enumerate() {
             pattern::Pattern::parse(text).map_err(|bad| NotMade::EventType { index, bad })?;
         }

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_core::flow::SharedGate;
 use posthaste_core::policy::PolicyDefaults;
@@ -28,7 +29,6 @@ use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
 use crate::dispatch::{Command, CommandReply};
 use crate::endpoint_cache::ParsedEndpointCache;
 use crate::erase::ErasureWakes;
-use crate::ids::{KeySequence, public_id};
 use crate::master_key::keeper::Keeper;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
@@ -93,7 +93,8 @@ pub struct Engine<S, C> {
     pub(crate) pending: PendingBounds,
     pub(crate) access: Access,
     pub(crate) ids: Arc<IdKey>,
-    pub(crate) mint: KeySequence,
+    /// The next number in the keys of this session.
+    next_seq: AtomicU64,
     pub(crate) detached: DetachedTasks,
     pub(crate) new_job: Notify,
     pub(crate) erasures: ErasureWakes,
@@ -158,11 +159,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let endpoint_cache =
-            ParsedEndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
-                .with_channels(settings.channels);
+        let mut endpoint_cache =
+            ParsedEndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
+        endpoint_cache.channels = settings.channels;
         let origin = settings.defaults.origin();
-        let endpoint_cache = Arc::new(endpoint_cache.with_defaults(settings.defaults));
+        endpoint_cache.rules.defaults = Arc::new(settings.defaults);
+        let endpoint_cache = Arc::new(endpoint_cache);
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);
@@ -195,7 +197,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             pending: PendingBounds::default(),
             access: Access::new(settings.api_keys),
             ids,
-            mint: KeySequence::of(session.writer),
+            next_seq: AtomicU64::new(1),
             detached,
             new_job: Notify::new(),
             erasures: ErasureWakes::default(),
@@ -225,7 +227,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Mints `count` consecutive keys and returns the first.
     pub(crate) fn mint(&self, count: u64) -> Key {
-        self.mint.keys(count)
+        Key::new(self.session.writer, self.next_seq.fetch_add(count, Ordering::Relaxed))
     }
 
     /// The public id of a key, such as `msg_…`.
@@ -370,10 +372,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The pauses in force, the widest scopes first: skips `passed` of them and returns at most `most`.
     pub async fn pauses(&self, passed: usize, most: usize) -> Result<Vec<Arc<Pause>>, NotDone> {
-        match self.handle.ask(Command::Pauses(passed, most)).await? {
-            CommandReply::Pauses(pauses) => Ok(pauses),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Pauses(pauses) = self.handle.ask(Command::Pauses(passed, most)).await? else {
+            return Ok(Vec::new());
+        };
+        Ok(pauses)
     }
 
     /// Parses an origin, or takes the origin of a URL: its text and its id. Target rules are not applied: an operator
@@ -386,18 +388,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Every breaker that is not closed, lanes first.
     pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
-        match self.handle.ask(Command::Breakers).await? {
-            CommandReply::Breakers(breakers) => Ok(breakers),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Breakers(breakers) = self.handle.ask(Command::Breakers).await? else { return Ok(Vec::new()) };
+        Ok(breakers)
     }
 
     /// The lanes in memory that go through a gate, each with its tenant.
     pub async fn lanes_through(&self, gate: SharedGate) -> Result<Vec<(LaneId, TenantId)>, NotDone> {
-        match self.handle.ask(Command::LanesThrough(gate)).await? {
-            CommandReply::LanesThrough(lanes) => Ok(lanes),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::LanesThrough(lanes) = self.handle.ask(Command::LanesThrough(gate)).await? else {
+            return Ok(Vec::new());
+        };
+        Ok(lanes)
     }
 
     /// Resets a breaker at a caller's request; `false` when it is closed.
@@ -415,6 +415,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn rotation(&self) -> Result<Rotation, StoreError> {
         self.store.rotation().await
     }
+}
+
+/// The public id of a key, such as `msg_…`. `at` is when its object was made; for a delivery, when its message was.
+pub(crate) fn public_id(ids: &IdKey, kind: IdKind, key: Key, at: Timestamp) -> String {
+    ids.mint(kind, key.writer().number(), key.seq(), u64::try_from(at.as_millis()).unwrap_or(0))
 }
 
 /// Reports `RetryAfter` in place of `Backoff` if the receiver asked for this delivery's wait. The loop knows of such

@@ -21,7 +21,6 @@ pub mod engine;
 pub mod erase;
 pub mod export;
 pub mod field;
-mod ids;
 mod jobs;
 pub mod lists;
 pub mod master_key;
@@ -42,6 +41,8 @@ mod upkeep;
 pub mod watch;
 pub mod zone;
 
+#[cfg(test)]
+mod fixtures;
 #[cfg(test)]
 #[path = "../tests/it/harness.rs"]
 mod harness;

@@ -81,7 +81,7 @@ pub enum NotPut {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules for all endpoints of a tenant; for [`OPERATOR`], those that the operator made for all tenants.
     pub async fn rules(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
-        self.endpoint_cache.rules_of(tenant).await
+        self.endpoint_cache.rules.of(tenant).await
     }
 
     /// A tenant's own policies, or the operator's, by name.
@@ -161,7 +161,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules of a tenant have changed, or for [`OPERATOR`] those of all tenants: evicts them from memory, and makes
     /// the loop read its lanes again.
     pub(crate) async fn rules_changed(&self, owner: TenantId) -> Result<(), EngineStopped> {
-        let number = self.endpoint_cache.forget_rules(owner);
+        let number = self.endpoint_cache.rules.forget(owner);
         let tenant = Some(owner).filter(|owner| *owner != OPERATOR);
         self.handle.ask(Command::Rules(tenant, number)).await.map(drop)
     }

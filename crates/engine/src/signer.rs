@@ -83,8 +83,8 @@ mod tests {
     use posthaste_store::{Checkpoints, MemoryStore, Outbox, PauseScope};
 
     use super::*;
-    use crate::background::idle_engine;
     use crate::clock::SystemClock;
+    use crate::fixtures::idle_engine;
 
     async fn signer() -> Signer<MemoryStore, SystemClock> {
         Signer(idle_engine(Arc::default()).await)

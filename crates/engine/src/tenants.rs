@@ -249,10 +249,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             return self.tenant(id).await;
         }
         let found = self.store.document_named(DocumentKind::Tenant, OPERATOR, uid.to_owned()).await?;
-        match found {
-            Some(document) => self.tenant(document.tenant).await,
-            None => Ok(None),
-        }
+        let Some(document) = found else { return Ok(None) };
+        self.tenant(document.tenant).await
     }
 
     pub async fn tenants(

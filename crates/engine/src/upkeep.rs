@@ -159,8 +159,8 @@ mod tests {
     use posthaste_store::{Pause, PauseScope};
 
     use super::*;
-    use crate::background::idle_engine;
     use crate::clock::SystemClock;
+    use crate::fixtures::idle_engine;
     use crate::tenants::TenantTerms;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);

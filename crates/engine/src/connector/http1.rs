@@ -26,9 +26,9 @@ const READ: [HeaderName; 5] =
 
 /// Writes a request's head: path and host of the target, the request's fields, and the length of its body.
 pub(super) fn write_head(out: &mut Vec<u8>, request: &ChannelRequest, target: &Target) {
-    let path = target.path().path_and_query().map_or("/", |path| path.as_str());
+    let path = target.path.path_and_query().map_or("/", |path| path.as_str());
     let (ours, own) = (request.ours.lines().as_bytes(), request.own.lines().as_bytes());
-    let host = target.host_field().as_bytes();
+    let host = target.host_field.as_bytes();
     for part in [b"POST ", path.as_bytes(), b" HTTP/1.1\r\nhost: ", host, b"\r\n", ours, own] {
         out.extend_from_slice(part);
     }

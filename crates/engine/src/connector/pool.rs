@@ -110,7 +110,7 @@ impl Pools {
     }
 
     fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: RunningAttempt) -> Offer {
-        let pool = origins.pool(attempt.target().origin(), attempt.identity());
+        let pool = origins.pool(attempt.job.target.origin(), attempt.job.identity.as_ref());
         let mut state = lock(&pool.state);
         if let Some(slot) = state.open.last() {
             let slot = Arc::clone(slot);

@@ -35,7 +35,7 @@ pub(super) enum How {
 
 /// Sends a request and reads its answer until the attempt's deadline.
 pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: RunningAttempt) -> StreamEnd {
-    let deadline = attempt.deadline();
+    let deadline = attempt.job.deadline;
     let how = match Instant::now() < deadline {
         true => talk(sender, &attempt, deadline).await,
         false => How::Failed(ConnectionFault::timeout(false), None),

@@ -211,7 +211,7 @@ impl Task {
                 if broke == Some(Broke::WantsHttp1) {
                     self.broke(Broke::WantsHttp1);
                 }
-                if attempt.is_repeated() {
+                if attempt.repeated {
                     self.broke(Broke::Stream);
                 }
                 self.carriers.repeat(attempt, fault);
@@ -277,8 +277,7 @@ impl Task {
 
     /// Checks the address again before another attempt begins.
     fn check_again(&mut self) -> bool {
-        let deadline =
-            self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min().unwrap_or_else(Instant::now);
+        let deadline = self.first_deadline().unwrap_or_else(Instant::now);
         let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
         self.recheck = Some(Box::pin(async move { carriers.opener.check(&origin, deadline).await }));
         true
@@ -331,18 +330,21 @@ impl Task {
     }
 
     fn next_look(&self) -> Instant {
-        let deadline = self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min();
         let rest = self.rests_since.map(|since| since + self.carriers.opener.settings.idle_timeout);
         let look_at = if self.under_way.is_empty() { None } else { Some(self.silence.look_at) };
-        let soonest = [deadline, rest, look_at].into_iter().flatten().min();
+        let soonest = [self.first_deadline(), rest, look_at].into_iter().flatten().min();
         soonest.unwrap_or_else(|| Instant::now() + self.carriers.opener.settings.idle_timeout)
+    }
+
+    fn first_deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|attempt| attempt.job.deadline).min()
     }
 
     /// Ends waiting attempts whose deadline has come.
     fn give_up(&mut self, now: Instant) {
         for _ in 0..self.waiting.len() {
             let Some(attempt) = self.waiting.pop_front() else { return };
-            match attempt.deadline() > now {
+            match attempt.job.deadline > now {
                 true => self.waiting.push_back(attempt),
                 false => attempt.finish(Err(ConnectionFault::timeout(false))),
             }

@@ -10,7 +10,8 @@ use posthaste_engine::connector::{
 use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, loopback_allowed, request, settings};
+use crate::harness::loopback_allowed;
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
 /// Checks the result of an attempt at a receiver with this script: a status, or a cause and its detail.
@@ -59,9 +60,7 @@ async fn attempts_in_a_row_share_one_connection() {
 async fn an_origin_never_has_more_connections_than_allowed_and_all_jobs_end() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(Settings { connections_per_origin_max: 2, ..settings() });
-    for token in 0..50 {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send(0..50, &receiver.url());
     let mut tokens = Vec::new();
     for _ in 0..50 {
         let done = bench.next().await;
@@ -82,7 +81,7 @@ async fn every_job_ends_exactly_once_while_receivers_come_and_go() {
     let mut sent = 0;
     for received in 0..ended.len() {
         while sent < ended.len() && sent - received < 20 {
-            bench.connector.send(bench.job(sent as u64, &receiver.url())).expect("room for a job");
+            bench.send([sent as u64], &receiver.url());
             sent += 1;
         }
         let done = bench.next().await;
@@ -102,9 +101,7 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
     let witness = Witness::new("127.0.0.1:1".parse().expect("an address"), Patience::None);
     let settings = Settings { connections_per_origin_max: 1, ..settings() };
     let mut bench = Bench::with(settings, Names::new([]), witness, Roots::none());
-    for token in [1, 2, 3] {
-        bench.connector.send(bench.job(token, "https://hooks.example.com/")).expect("room for a job");
-    }
+    bench.send([1, 2, 3], "https://hooks.example.com/");
     for _ in 0..3 {
         let fault = bench.next().await.result.expect_err("the resolver panics");
         assert_eq!((fault.cause, fault.detail), (Cause::Unknown, Some("connector_stopped")));
@@ -189,9 +186,7 @@ async fn attempt_without_an_answer_ends_at_the_deadline() {
 async fn a_job_ends_by_its_own_deadline_even_while_it_queues() {
     let receiver = Receiver::start(vec![vec![Step::Hold]]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: SHORT, connections_per_origin_max: 1, ..settings() });
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     let faults =
         [bench.next().await, bench.next().await].map(|done| (done.token, done.result.expect_err("no answer").cause));
     assert_eq!(faults, [(1, Cause::Unknown), (2, Cause::ConnectTimeout)]);
@@ -417,16 +412,14 @@ async fn close_lets_jobs_end_and_refuses_further_ones() {
     let mut bench = Bench::new(Settings { attempt_timeout: SHORT, ..settings() });
     bench.answer(&receiver.url()).await;
     // One connection is idle; make it busy with a job and a second one hang.
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     bench.connector.close().await;
     assert_eq!(bench.connector.connections(), 0);
     let mut ends = [bench.next().await, bench.next().await].map(|done| (done.token, done.result.is_ok()));
     ends.sort_unstable();
     assert_eq!(ends, [(1, true), (2, false)]);
     let refused = bench.connector.send(bench.job(3, &receiver.url())).expect_err("it is closed");
-    assert!(matches!(refused, NotTaken::Closed(job) if job.token == 3));
+    assert!(matches!(refused, NotTaken::Closed));
 }
 
 #[tokio::test]
@@ -439,16 +432,14 @@ async fn closing_ends_idle_connections_at_once() {
 }
 
 #[tokio::test]
-async fn jobs_over_the_limit_are_handed_back() {
+async fn jobs_over_the_limit_are_refused() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(Settings { jobs_max: 2, ..settings() });
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     let refused = bench.connector.send(bench.job(3, &receiver.url())).expect_err("two are under way");
-    assert!(matches!(refused, NotTaken::Full(job) if job.token == 3));
+    assert!(matches!(refused, NotTaken::Full));
     bench.next().await.result.expect("an answer");
-    bench.connector.send(bench.job(4, &receiver.url())).expect("one has ended");
+    bench.send([4], &receiver.url());
 }
 
 #[tokio::test]

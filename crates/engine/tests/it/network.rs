@@ -18,6 +18,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::harness::loopback_allowed;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     Addresses(Vec<IpAddr>),
@@ -116,14 +118,6 @@ pub(crate) struct Bench {
     rules: TargetRules,
 }
 
-pub(crate) fn loopback_allowed() -> TargetRules {
-    TargetRules {
-        allow_http: true,
-        allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-        ..TargetRules::default()
-    }
-}
-
 pub(crate) fn settings() -> Settings {
     Settings { rules: loopback_allowed(), ..Settings::default() }
 }
@@ -156,17 +150,30 @@ impl Bench {
         }
     }
 
+    /// Sends a job for each of these tokens.
+    pub(crate) fn send(&self, tokens: impl IntoIterator<Item = u64>, url: &str) {
+        for token in tokens {
+            self.connector.send(self.job(token, url)).expect("room for a job");
+        }
+    }
+
     pub(crate) async fn next(&mut self) -> Done {
         let done = tokio::time::timeout(ENOUGH, self.results.recv()).await;
         done.expect("every job ends by its deadline").expect("the connector lives as long as the bench")
     }
 
     pub(crate) async fn attempt(&mut self, url: &str) -> Done {
-        let job = self.job(7, url);
-        self.connector.send(job).expect("a connector with room takes a job");
+        self.send([7], url);
         let done = self.next().await;
         assert_eq!(done.token, 7);
         done
+    }
+
+    /// Checks that this many jobs that were sent are answered with 200.
+    pub(crate) async fn check_answers(&mut self, count: usize) {
+        for _ in 0..count {
+            assert_eq!(self.next().await.result.expect("an answer").status, 200);
+        }
     }
 
     pub(crate) async fn answer(&mut self, url: &str) -> ReceivedResponse {

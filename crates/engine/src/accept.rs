@@ -14,11 +14,8 @@ use posthaste_store::{
 };
 use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
-use crate::clock::Clock;
-use crate::endpoint_cache::ParsedEndpoint;
-use crate::engine::Engine;
 use crate::pending::{Looked, QuotaReservation};
-use crate::tenants::Made;
+use crate::{Clock, Engine, Made, ParsedEndpoint};
 
 /// Panic message: without an answer of the store a message is neither accepted nor refused.
 const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked to accept";

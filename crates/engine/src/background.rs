@@ -6,14 +6,12 @@ use std::sync::Arc;
 use posthaste_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::detached::DetachedRunner;
-use crate::engine::Engine;
 use crate::erase::Eraser;
 use crate::jobs::JobRunner;
 use crate::signer::Signer;
-use crate::tenants;
 use crate::upkeep::Upkeep;
+use crate::{Clock, Engine, tenants};
 
 /// Runs an engine's background tasks until `stop`; the steps that have begun are finished. Detached tasks are accepted
 /// until the loop has ended, since they need its answers.

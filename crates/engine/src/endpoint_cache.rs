@@ -11,10 +11,8 @@ use posthaste_store::{
     WebhookTarget,
 };
 
-use crate::channels::{self, ChannelRegistry};
-use crate::connector::{BadIdentity, Identity, IdentityPem};
-use crate::rules::{AllRules, Rules};
-use crate::target::{Target, TargetRules};
+use crate::rules::AllRules;
+use crate::{BadIdentity, ChannelRegistry, Identity, IdentityPem, Rules, Target, TargetRules, channels};
 
 /// An endpoint with everything a send needs, parsed once.
 #[derive(Debug)]

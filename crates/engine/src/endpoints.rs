@@ -19,16 +19,12 @@ use posthaste_store::{
     Store, StoreError, WebhookTarget,
 };
 
-use crate::accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, NotAccepted, PromisedMessage};
-use crate::clock::Clock;
-use crate::connector::BadIdentity;
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply, EndLane, LanePaused};
-use crate::endpoint_cache::{self, ParsedEndpoint};
-use crate::engine::{Engine, NotDone, Visibility};
-use crate::target::{Refusal, Target};
-use crate::tenants::Made;
 use crate::zone::{self, UnknownZone};
+use crate::{
+    AcceptOutcome, BadIdentity, Clock, Command, CommandReply, EndLane, EndpointRef, Engine, EngineStopped,
+    IdempotencyRequest, LanePaused, Made, NewMessage, NotAccepted, NotDone, ParsedEndpoint, PromisedMessage, Refusal,
+    Target, Visibility, endpoint_cache,
+};
 
 /// The most secrets that sign at a time: each costs a signature in every request.
 const SECRETS_MAX: usize = 4;

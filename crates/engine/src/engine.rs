@@ -20,23 +20,19 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::background;
-use crate::channels::{self, ChannelRegistry};
-use crate::clock::Clock;
-use crate::connector::{self, Connector, Resolve, Roots};
 use crate::detached::DetachedTasks;
-use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
-use crate::dispatch::{Command, CommandReply};
-use crate::endpoint_cache::ParsedEndpointCache;
+use crate::dispatch::driver::Driver;
 use crate::erase::ErasureWakes;
-use crate::master_key::keeper::Keeper;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
-use crate::target::Origin;
 use crate::tenants::Tenants;
 use crate::upkeep::OverrideSync;
 use crate::watch::Watch;
+use crate::{
+    ChannelRegistry, Clock, Command, CommandReply, Connector, DispatchHandle, EngineStopped, Keeper, Origin,
+    ParsedEndpointCache, Resolve, Roots, background, channels, connector,
+};
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
 

@@ -13,11 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply, EndLane};
-use crate::engine::{Engine, NotDone};
 use crate::rest::{rest, wait};
+use crate::{Clock, Command, CommandReply, EndLane, Engine, EngineStopped, NotDone};
 
 /// How long an answer waits for the erasure to end; small erasures are done by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);

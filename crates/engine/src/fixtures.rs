@@ -8,10 +8,8 @@ use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{Settlement, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::SystemClock;
-use crate::engine::Engine;
 use crate::harness::{NoResolver, settings};
-use crate::master_key::{self, MasterKeySource};
+use crate::{Engine, MasterKeySource, SystemClock, master_key};
 
 /// An engine whose loop and background tasks do not run.
 pub(crate) async fn idle_engine<S: Store>(store: Arc<S>) -> Arc<Engine<S, SystemClock>> {

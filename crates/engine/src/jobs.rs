@@ -17,11 +17,8 @@ use posthaste_store::{
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
-use crate::engine::Engine;
-use crate::field;
 use crate::rest::{rest, wait};
+use crate::{Clock, Engine, ParsedEndpoint, ParsedEndpointCache, field};
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
 const CHUNK: u32 = 500;

@@ -9,11 +9,7 @@ use posthaste_core::{EndpointId, Key, Policy, TenantId, Timestamp};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{ApiKeyRef, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
 
-use crate::clock::Clock;
-use crate::dispatch::Command;
-use crate::dispatch::driver::EngineStopped;
-use crate::engine::Engine;
-use crate::rules::Rules;
+use crate::{Clock, Command, Engine, EngineStopped, Rules};
 
 mod written;
 

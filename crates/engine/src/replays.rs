@@ -7,11 +7,8 @@ use posthaste_store::{
     JobKind, JobQuery, JobState, ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
-use crate::accept::IdempotencyRequest;
-use crate::clock::Clock;
-use crate::engine::{Engine, Visibility};
 use crate::jobs::{Meant, meant};
-use crate::tenants::Made;
+use crate::{Clock, Engine, IdempotencyRequest, Made, Visibility};
 
 /// Items in one page of a count. A whole count takes tens of milliseconds, which its caller waits for.
 const COUNTED_PAGE: u32 = 500;

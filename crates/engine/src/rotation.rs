@@ -10,10 +10,10 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::master_key::aside;
-use crate::master_key::keeper::{Keeper, NoNewerKey};
+use crate::master_key::keeper::NoNewerKey;
 use crate::rest::rest;
+use crate::{Clock, Keeper};
 
 /// The pause after a step, in multiples of the step's duration.
 const YIELD: u32 = 9;
@@ -163,8 +163,7 @@ mod tests {
     use posthaste_store::{Archive, MemoryStore};
 
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::master_key::{self, MasterKeySource};
+    use crate::{MasterKeySource, SystemClock, master_key};
 
     #[tokio::test]
     async fn requested_rotation_is_carried_out_and_the_old_key_is_deleted() {

@@ -13,9 +13,8 @@ use posthaste_core::policy::{DEFAULT_PRESET, PolicyDefaults, PolicySpec, Unknown
 use posthaste_core::{IdMap, LaneSettings, Policy, TenantId, Timestamp};
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 
-use crate::policies::{POLICIES_MAX, StoredPolicy};
-use crate::tenants::{Hours, Tenant, TenantTerms};
-use crate::zone;
+use crate::policies::POLICIES_MAX;
+use crate::{Hours, StoredPolicy, Tenant, TenantTerms, zone};
 
 #[derive(Debug, Default)]
 pub struct Rules {

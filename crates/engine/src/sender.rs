@@ -17,13 +17,10 @@ use posthaste_store::{Archive, Directory, EndpointStatus, Message, Register, Sto
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::connector::{Connector, ConnectorJob, Done};
 use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, SendAttempt};
-use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
 use crate::engine::public_id;
-use crate::field;
+use crate::{Clock, Connector, ConnectorJob, Done, ParsedEndpoint, ParsedEndpointCache, field};
 
 /// The most results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
@@ -243,9 +240,9 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::connector::{Dial, Roots, Settings, System};
+    use crate::connector::Settings;
     use crate::harness::loopback_allowed;
+    use crate::{Dial, Roots, System, SystemClock};
 
     /// A network on which no connection attempt is ever answered.
     #[derive(Debug)]

@@ -19,11 +19,7 @@ use posthaste_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::accept::IdempotencyRequest;
-use crate::clock::Clock;
-use crate::dispatch::Command;
-use crate::dispatch::driver::{DispatchHandle, EngineStopped};
-use crate::engine::Engine;
+use crate::{Clock, Command, DispatchHandle, Engine, EngineStopped, IdempotencyRequest};
 
 /// The uid of the tenant that a server without keys uses by default.
 pub const DEFAULT_TENANT: &str = "default";

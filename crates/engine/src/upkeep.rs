@@ -13,11 +13,8 @@ use posthaste_store::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::dispatch::{Command, CommandReply};
-use crate::engine::Engine;
 use crate::rest::{rest, wait};
-use crate::tenants::Tenant;
+use crate::{Clock, Command, CommandReply, Engine, Tenant};
 
 /// The time between two runs.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -159,9 +156,8 @@ mod tests {
     use posthaste_store::{Pause, PauseScope};
 
     use super::*;
-    use crate::clock::SystemClock;
     use crate::fixtures::idle_engine;
-    use crate::tenants::TenantTerms;
+    use crate::{SystemClock, TenantTerms};
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -9,12 +9,9 @@ use posthaste_core::scheduler::BreakerScope;
 use posthaste_core::{Tier, Timestamp};
 use posthaste_store::{Condition, PendingCounts, Store, StoreError, StoreState};
 
-use crate::clock::Clock;
 use crate::dispatch::counts::{CLASSES, Watched};
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply};
-use crate::engine::Engine;
 use crate::metrics::{self, MetricsPage};
+use crate::{Clock, Command, CommandReply, Engine, EngineStopped};
 
 /// The engine's own counter, and the sample of the last read.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use super::open::{HttpConnection, Opener};
 use super::pool::{Next, Seat};
 use super::streams::{self, Streams};
 use super::{Carriers, ConnectionFault, ReceivedResponse};
-use crate::target::Target;
+use crate::Target;
 
 /// Carries attempts, beginning with this one, until the connection leaves its pool.
 pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: RunningAttempt) {
@@ -176,9 +176,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::connector::Settings;
     use crate::connector::pool::{Offer, Pools};
-    use crate::connector::{ConnectorJob, Roots, Settings, System, Tcp};
     use crate::harness::loopback_allowed;
+    use crate::{ConnectorJob, Roots, System, Tcp};
 
     async fn listen() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");

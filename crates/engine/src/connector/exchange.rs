@@ -20,7 +20,7 @@ use super::alarm::Alarm;
 use super::http1::{self, ReadProgress, ResponseReader};
 use super::wire::CountedStream;
 use super::{ConnectionFault, ReceivedResponse, fault};
-use crate::target::Target;
+use crate::Target;
 
 /// Bytes read at once: nearly every answer fits.
 const READ_BYTES: usize = 4 * 1024;

@@ -17,7 +17,7 @@ use posthaste_core::Cause;
 
 use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 use super::{ConnectionFault, ReceivedResponse};
-use crate::target::Target;
+use crate::Target;
 use chunks::Chunks;
 
 /// The header fields of an answer that are used: for framing, and for what it asks for. Others are dropped.

@@ -24,7 +24,8 @@ use super::exchange::Link;
 use super::streams::Streams;
 use super::wire::{CountedStream, PlainOrTls};
 use super::{ConnectionFault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
-use crate::target::{Host, Origin, Refusal, UrlScheme, check_addresses};
+use crate::target::check_addresses;
+use crate::{Host, Origin, Refusal, UrlScheme};
 
 /// Opens sockets. Production has one implementation; tests use another to observe the contacted addresses.
 pub trait Dial: std::fmt::Debug + Send + Sync + 'static {

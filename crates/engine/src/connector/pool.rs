@@ -23,7 +23,7 @@ use super::Identity;
 use super::attempt::RunningAttempt;
 use super::open::{Opener, Tls};
 use super::protocol::{Broke, Protocols, STREAMS_EXPECTED};
-use crate::target::Origin;
+use crate::Origin;
 
 #[derive(Debug)]
 pub(super) struct Pools {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use posthaste_crypto::digest::Digest;
 use tokio::time::Instant;
 
-use crate::target::Origin;
+use crate::Origin;
 
 /// How many attempts one HTTP/2 connection is expected to carry before its receiver has sent the limit.
 pub(super) const STREAMS_EXPECTED: usize = 100;
@@ -94,7 +94,7 @@ impl Protocols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{Host, UrlScheme};
+    use crate::{Host, UrlScheme};
 
     fn origin(port: u16) -> Origin {
         Origin { scheme: UrlScheme::Https, host: Host::Name("hooks.example.com".to_owned()), port }

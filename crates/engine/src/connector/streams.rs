@@ -32,7 +32,7 @@ use super::protocol::Broke;
 use super::stream::{self, How, StreamEnd};
 use super::wire::{CountedStream, Traffic};
 use super::{Carriers, ConnectionFault, fault};
-use crate::target::Refusal;
+use crate::Refusal;
 
 pub(super) struct Streams {
     sender: SendRequest<Bytes>,

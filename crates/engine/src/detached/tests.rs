@@ -15,14 +15,11 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope};
 
 use super::*;
-use crate::accept::NewMessage;
-use crate::access::{MadeKey, NewKey};
-use crate::clock::SystemClock;
-use crate::endpoints::NewSigning;
-use crate::engine::{Settings, Visibility};
+use crate::access::MadeKey;
+use crate::engine::Settings;
 use crate::fixtures::open_folder;
 use crate::harness::{NoResolver, Running, made, new_endpoint, settings};
-use crate::tenants::{Tenant, TenantTerms};
+use crate::{NewKey, NewMessage, NewSigning, SystemClock, Tenant, TenantTerms, Visibility};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

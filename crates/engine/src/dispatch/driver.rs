@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::{StoreCall, StoreReply, perform};
 use super::{Command, CommandReply, Dispatch, Effect, Event, Finished, SendAttempt, Ticket};
-use crate::clock::Clock;
+use crate::Clock;
 
 /// Commands that may be queued for the loop; the senders of more wait.
 const COMMANDS_MAX: usize = 1_024;

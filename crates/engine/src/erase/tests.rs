@@ -14,12 +14,10 @@ use posthaste_store::{
 };
 
 use super::*;
-use crate::accept::NewMessage;
-use crate::clock::SystemClock;
-use crate::connector::{NoAnswer, Resolve};
 use crate::export::Exported;
 use crate::fixtures::given_up;
 use crate::harness::{Running, made, settings};
+use crate::{NewMessage, NoAnswer, Resolve, SystemClock};
 
 const TENANT: TenantId = TenantId::from_raw(1);
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::clock::SystemClock;
+use crate::SystemClock;
 use crate::fixtures::{given_up, idle_engine, open_folder};
 
 const TENANT: TenantId = TenantId::from_raw(3);

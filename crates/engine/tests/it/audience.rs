@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::{Audience, TenantId, Tier};
-use posthaste_engine::accept::{AcceptOutcome, FANOUT_MAX, NewMessage, NotAccepted};
-use posthaste_engine::endpoints::NewSigning;
+use posthaste_engine::accept::FANOUT_MAX;
+use posthaste_engine::{AcceptOutcome, NewMessage, NewSigning, NotAccepted};
 use posthaste_store::{Details, Endpoint, MemoryStore};
 
 use crate::harness::{Running, made, new_endpoint};

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{
-    BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NoAnswer, NotTaken, Roots, Settings,
-};
+use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NotTaken, Settings};
+use posthaste_engine::{NoAnswer, Roots};
 use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use h2::Reason;
-use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, NoAnswer, Settings};
-use posthaste_engine::target::TargetRules;
+use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, Settings};
+use posthaste_engine::{NoAnswer, TargetRules};
 use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::sync::Semaphore;
 

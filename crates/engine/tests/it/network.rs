@@ -9,11 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
-use posthaste_engine::connector::{
-    ChannelRequest, ConnectionFault, Connector, ConnectorJob, Dial, Done, Fields, NoAnswer, ReceivedResponse, Resolve,
-    Roots, Settings, Tcp,
+use posthaste_engine::connector::{ChannelRequest, Fields, Settings};
+use posthaste_engine::{
+    ConnectionFault, Connector, ConnectorJob, Dial, Done, NoAnswer, ReceivedResponse, Resolve, Roots, Target,
+    TargetRules, Tcp,
 };
-use posthaste_engine::target::{Target, TargetRules};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;

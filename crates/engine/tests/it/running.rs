@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::{DeliveryId, TenantId, Tier};
-use posthaste_engine::accept::NewMessage;
-use posthaste_engine::endpoints::{NewSigning, NotMade};
-use posthaste_engine::engine::{ExplainedDelivery, Visibility};
-use posthaste_engine::tenants::{Tenant, TenantTerms};
+use posthaste_engine::{ExplainedDelivery, NewMessage, NewSigning, NotMade, Tenant, TenantTerms, Visibility};
 use posthaste_store::{Endpoint, MemoryStore};
 
 pub(crate) use crate::harness::Running;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use posthaste_engine::connector::{Connector, Roots, Settings};
-use posthaste_engine::target::{Target, TargetRules};
+use posthaste_engine::connector::Settings;
+use posthaste_engine::{Connector, Roots, Target, TargetRules};
 
 use crate::harness::loopback_allowed;
 

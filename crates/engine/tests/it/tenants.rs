@@ -6,9 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::{DeliveryId, MessageId, Tier, Timestamp, Why};
-use posthaste_engine::accept::{NewMessage, NotAccepted};
-use posthaste_engine::engine::Visibility;
-use posthaste_engine::tenants::{Hours, Tenant, TenantTerms};
+use posthaste_engine::{Hours, NewMessage, NotAccepted, Tenant, TenantTerms, Visibility};
 use posthaste_store::MemoryStore;
 
 use crate::harness::{Running, made};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{ConnectionFault, Identity, IdentityPem, Roots, Settings};
+use posthaste_engine::connector::Settings;
+use posthaste_engine::{ConnectionFault, Identity, IdentityPem, Roots};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};

@@ -12,11 +12,8 @@ use bytes::Bytes;
 use posthaste_channels::{Channel, ChannelRequest, Fields, Outgoing, ResponseView, Unsendable};
 use posthaste_core::scheduler::Explained;
 use posthaste_core::{Cause, Class, DeliveryId, State, TenantId, Tier, Timestamp, Verdict, VerdictScope, Why};
-use posthaste_engine::accept::{EndpointRef, NewMessage};
-use posthaste_engine::channels;
-use posthaste_engine::connector::System;
-use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{ExplainedDelivery, Settings, Visibility};
+use posthaste_engine::engine::Settings;
+use posthaste_engine::{EndpointRef, ExplainedDelivery, NewMessage, NewSigning, System, Visibility, channels};
 use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
 
 use crate::harness::{Running, loopback_allowed, made, new_endpoint, settings};

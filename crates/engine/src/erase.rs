@@ -113,24 +113,6 @@ pub(crate) struct ErasureWakes {
     pub(crate) done: Notify,
 }
 
-/// Why a round ended early.
-enum Stopped {
-    Loop,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Stopped {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<EngineStopped> for Stopped {
-    fn from(_: EngineStopped) -> Self {
-        Self::Loop
-    }
-}
-
 impl<S: Store, C: Clock> Eraser<S, C> {
     /// Runs until `stop`, or until the store or the loop has stopped. A step that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
@@ -138,8 +120,8 @@ impl<S: Store, C: Clock> Eraser<S, C> {
             let look_within = match self.round(&stop).await {
                 Ok(Some(soonest)) => soonest,
                 Ok(None) => LOOK_EVERY,
-                Err(Stopped::Loop | Stopped::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
-                Err(Stopped::Store(error)) => {
+                Err(NotDone::Ended(_) | NotDone::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
+                Err(NotDone::Store(error)) => {
                     tracing::warn!(%error, "erasure step failed; retrying in a minute");
                     LOOK_EVERY
                 }
@@ -149,7 +131,7 @@ impl<S: Store, C: Clock> Eraser<S, C> {
     }
 
     /// Makes a step of each erasure. Returns how soon the next round is due; `None` when no erasure is left.
-    async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, Stopped> {
+    async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, NotDone> {
         let mut soonest = None;
         for erasure in self.0.store.unfinished_erasures(TURNS_MAX).await? {
             if stop.is_cancelled() {
@@ -169,7 +151,7 @@ impl<S: Store, C: Clock> Eraser<S, C> {
         Ok(soonest)
     }
 
-    async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, Stopped> {
+    async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, NotDone> {
         let under_way = match self.0.handle.ask(Command::UnderWay).await? {
             CommandReply::UnderWay(under_way) => under_way,
             _ => Vec::new(),

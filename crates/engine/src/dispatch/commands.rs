@@ -163,7 +163,7 @@ impl Dispatch {
             Command::IsEnding(_) => CommandReply::Nothing,
             Command::Receipt(delivery) => return self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
-                let explained = self.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
+                let explained = self.scheduler.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
                 let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
                 let pause = self.scheduler.paused_by(lane, now).filter(|_| is_paused);
                 let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));

@@ -9,10 +9,9 @@ use posthaste_core::{Audience, Delivery, EndpointId, Expiry, Fanout, MessageId, 
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
-    Acceptance, Accepted, CollapseKey, Details, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store,
-    StoreError,
+    Acceptance, Accepted, CollapseKey, Details, ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut, FirstAnswer,
+    Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
 };
-use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
 use crate::pending::{Looked, QuotaReservation};
 use crate::{Clock, Engine, Made, ParsedEndpoint};
@@ -243,7 +242,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             .zip(0..)
             .map(|(to, index)| {
                 let delivery = fanout.delivery(index, &to.candidate());
-                NewDelivery { collapse, ..self.new_delivery(delivery, to, now, fanout.born()) }
+                NewDelivery { collapse, ..self.new_delivery(delivery, to, now) }
             })
             .collect();
         let is_outlasted = |to: &&Arc<ParsedEndpoint>| {
@@ -281,15 +280,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// A delivery of an endpoint, with its lane and its place among the pending rows.
-    pub(crate) fn new_delivery(
-        &self,
-        delivery: Delivery,
-        to: &ParsedEndpoint,
-        now: Timestamp,
-        due: Timestamp,
-    ) -> NewDelivery {
+    pub(crate) fn new_delivery(&self, delivery: Delivery, to: &ParsedEndpoint, now: Timestamp) -> NewDelivery {
         let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
-        let place = RowIndex::for_new(to.lane.order, spilling, now, due);
+        let place = RowIndex::for_new(to.lane.order, spilling, now, delivery.born);
         NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
 
@@ -384,12 +377,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The endpoint with this id or uid, if it is the tenant's and takes messages.
-    async fn recipient(
-        &self,
-        tenant: TenantId,
-        named: &EndpointRef,
-    ) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
-        let id = match named {
+    async fn recipient(&self, tenant: TenantId, name: &EndpointRef) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
+        let id = match name {
             EndpointRef::Id(id) => Some(*id),
             EndpointRef::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
         };

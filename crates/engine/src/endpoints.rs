@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_channels::custom_headers::{BadHeader, CustomHeaders};
 use posthaste_core::classify::{BadOverride, Overrides};
-use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
-use posthaste_core::{Cause, EndpointChange, EndpointId, Key, LaneId, Tier, Timestamp};
+use posthaste_core::{Cause, EndpointChange, EndpointId, Key, LaneId, Tier, Timestamp, pattern};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_crypto::signature::{BadSecret, Secret, SignatureScheme};
 use posthaste_store::{

@@ -14,8 +14,9 @@ use posthaste_core::{
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, IdKind};
-use posthaste_store::{ApiKeyRef, AuditStamp, DeliveryRecord, Message, Pause, PauseScope, Session, Store, StoreError};
-use posthaste_store::{Retention, Rotation};
+use posthaste_store::{
+    ApiKeyRef, AuditStamp, DeliveryRecord, Message, Pause, PauseScope, Retention, Rotation, Session, Store, StoreError,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

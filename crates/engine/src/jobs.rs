@@ -188,7 +188,7 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
         let now = self.0.clock.now();
         let each = wanted.iter().zip(0..).map(|(to, n)| {
             let delivery = Delivery { id: DeliveryId(first.plus(n)), ..fanout.delivery(n, &to.candidate()) };
-            let new = self.0.new_delivery(delivery, to, now, fanout.born());
+            let new = self.0.new_delivery(delivery, to, now);
             ChunkDelivery { new, message: Arc::clone(message), replays: None }
         });
         each.collect()
@@ -270,8 +270,7 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
                 (Delivery { id, ..fanout.delivery(0, &to.candidate()) }, None)
             }
         };
-        let due = delivery.born;
-        let new = self.0.new_delivery(delivery, &to, now, due);
+        let new = self.0.new_delivery(delivery, &to, now);
         Ok(Meant::For(Box::new(ChunkDelivery { new, message, replays })))
     }
 

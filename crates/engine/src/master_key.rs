@@ -186,7 +186,7 @@ mod tests {
         MasterKeySource::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: text.to_owned().into() }
     }
 
-    fn put(path: &Path, text: &str, mode: u32) {
+    pub(super) fn put(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).expect("a file");
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its permissions");
     }

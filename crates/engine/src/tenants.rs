@@ -185,17 +185,6 @@ impl Tenants {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message from a tenant's quota and returns what is left, or `None` without a quota. When nothing is left,
-    /// the error is the time of the next message.
-    pub fn take(&self, tenant: &Tenant, now: Timestamp) -> Result<Option<Allowance>, Timestamp> {
-        let Some(quota) = tenant.terms.quota else { return Ok(None) };
-        let rate = Rate::per_second(quota.per_second).with_burst(quota.burst);
-        let mut cache = self.lock();
-        let bucket = cache.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
-        bucket.take(&rate, now)?;
-        Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
-    }
-
     /// Evicts a tenant from the cache, because it has changed or was erased.
     pub(crate) fn forget(&self, id: TenantId) {
         let mut cache = self.lock();
@@ -334,9 +323,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Takes one message from a tenant's quota; see [`Tenants::take`].
+    /// Takes a message from a tenant's quota and returns what is left, or `None` without a quota. When nothing is left,
+    /// the error is the time of the next message.
     pub fn take_from_quota(&self, tenant: &Tenant) -> Result<Option<Allowance>, Timestamp> {
-        self.tenants.take(tenant, self.clock.now())
+        let Some(quota) = tenant.terms.quota else { return Ok(None) };
+        let (rate, now) = (Rate::per_second(quota.per_second).with_burst(quota.burst), self.clock.now());
+        let mut cache = self.tenants.lock();
+        let bucket = cache.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
+        bucket.take(&rate, now)?;
+        Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
     }
 
     async fn apply_to_loop(&self, tenant: &Tenant) -> Result<(), EngineStopped> {

@@ -234,11 +234,8 @@ impl Task {
 
     /// Takes over the receiver's limit of streams, which it may change at any time.
     fn see_limit(&mut self) {
-        let limit = self
-            .streams
-            .sender
-            .current_max_send_streams()
-            .min(self.carriers.opener.settings.streams_per_connection_max);
+        let ours = self.carriers.opener.settings.streams_per_connection_max;
+        let limit = self.streams.sender.current_max_send_streams().min(ours);
         if limit == self.limit {
             return;
         }

@@ -98,15 +98,11 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+    use crate::master_key::written;
 
     fn put(path: &Path, keys: &[&MasterKey]) {
-        let text: String = keys.iter().map(|key| format!("{}\n", key.reveal().expose())).collect();
-        fs::write(path, text).expect("a file");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its permissions");
+        crate::master_key::tests::put(path, written(keys).expose(), 0o600);
     }
 
     #[test]

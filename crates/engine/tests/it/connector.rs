@@ -10,19 +10,14 @@ use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 
 use crate::harness::loopback_allowed;
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, request, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
-/// Checks the result of an attempt at a receiver with this script: a status, or a cause and its detail.
+/// Checks the result of an attempt at a receiver with this script.
 async fn check(script: Vec<Step>, expected: &str) {
     let receiver = Receiver::start(vec![script.clone()]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: 5 * SHORT, ..settings() });
-    let outcome = match bench.attempt(&receiver.url()).await.result {
-        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
-        Ok(answer) => answer.status.as_u16().to_string(),
-        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
-    };
-    assert_eq!(outcome, expected, "{script:?}");
+    assert_eq!(describe(&bench.attempt(&receiver.url()).await.result), expected, "{script:?}");
     assert_eq!(receiver.connections(), 1, "{script:?}");
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::multiplexer::{
     Manner, Multiplexer, Reply, ServeTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
 };
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, request, settings};
 use crate::tls::Authority;
 
 const URL: &str = "https://hooks.example.com/hook?a=b";
@@ -46,16 +46,6 @@ async fn start_with(
 async fn outcome(bench: &mut Bench) -> String {
     let done = bench.attempt(URL).await;
     describe(&done.result)
-}
-
-fn describe(
-    result: &Result<posthaste_engine::connector::ReceivedResponse, posthaste_engine::connector::ConnectionFault>,
-) -> String {
-    match result {
-        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
-        Ok(answer) => answer.status.as_u16().to_string(),
-        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
-    }
 }
 
 async fn check(manner: Manner, expected: &str) {

@@ -197,3 +197,12 @@ pub(crate) fn request(body: &str) -> ChannelRequest {
     ours.push(&CONTENT_TYPE, "application/json").expect("a field");
     ChannelRequest { ours, body: Bytes::copy_from_slice(body.as_bytes()), ..ChannelRequest::default() }
 }
+
+/// The result of an attempt: a status, or a cause and its detail.
+pub(crate) fn describe(result: &Result<ReceivedResponse, ConnectionFault>) -> String {
+    match result {
+        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
+        Ok(answer) => answer.status.as_u16().to_string(),
+        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
+    }
+}

@@ -2,6 +2,7 @@
 //! producer answered (A1). A request repeated with the same idempotency key gets the first answer again (A5).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -201,9 +202,9 @@ impl<S: Store, C: Clock> Engine<S, C> {
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
             Acceptance::Unanswered => Err(StoreError::Busy.into()),
             Acceptance::Fresh => {
-                self.watch.accepted(1);
+                self.watch.accepted.fetch_add(1, Ordering::Relaxed);
                 if promise.deliveries.is_none() {
-                    self.tell_of_job();
+                    self.new_job.notify_one();
                 }
                 Ok(Made::Now(promise))
             }

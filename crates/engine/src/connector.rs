@@ -162,11 +162,16 @@ pub struct Connector {
 }
 
 /// What connections share: each may open another one for an attempt that it hands back.
-#[derive(Debug)]
 struct Carriers {
     opener: Opener,
     pools: Arc<Pools>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+impl std::fmt::Debug for Carriers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carriers").field("settings", &self.opener.settings).finish_non_exhaustive()
+    }
 }
 
 impl Connector {

@@ -207,7 +207,7 @@ impl Dispatch {
 
     /// Whether the shutdown is complete: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
-        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.stored_breakers.is_writing();
+        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.stored_breakers.is_writing;
         self.draining && self.scheduler.in_flight() == 0 && is_recorded
     }
 
@@ -310,7 +310,7 @@ impl Dispatch {
                 self.swept(now, sweep, &swept, effects);
             }
             StoreReply::Uncut => {}
-            StoreReply::Remembered => self.stored_breakers.written(),
+            StoreReply::Remembered => self.stored_breakers.is_writing = false,
             StoreReply::Paused(ticket) | StoreReply::Reset(ticket) => {
                 effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
@@ -374,7 +374,7 @@ impl Dispatch {
         while self.may_pick() {
             match self.scheduler.next(now, roll) {
                 Some(Pick::Send(start)) => {
-                    self.counts.sent(now.since(start.due));
+                    self.counts.latency.note(now.since(start.due));
                     let message = self.inline_payloads.get(&start.delivery).cloned();
                     effects.push(Effect::Send(SendAttempt { start, message }));
                 }

@@ -265,10 +265,17 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<ApiKeyRef>) -> Result<(u64, u64), NotDone> {
         let endpoint = Some((id, EndpointChange::Deleted));
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::EndpointDeleted, endpoint };
-        let answer = self.handle.ask(Command::EndLane(end, by)).await?;
+        let ended = self.end_lane(end, by).await?;
         self.endpoint_cache.forget(id);
-        if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
-            self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
+        Ok(ended)
+    }
+
+    /// Ends everything that waits in a lane, and the lane's pause. Returns how many deliveries were ended, and how many
+    /// are in flight.
+    pub(crate) async fn end_lane(&self, end: EndLane, by: Option<ApiKeyRef>) -> Result<(u64, u64), EngineStopped> {
+        let answer = self.handle.ask(Command::EndLane(end, by)).await?;
+        if self.paused(vec![end.lane]).await?.iter().any(Option::is_some) {
+            self.handle.ask(Command::Resume(PauseScope::Lane(end.lane), by)).await?;
         }
         let CommandReply::Ended { ended, in_flight } = answer else { return Ok((0, 0)) };
         Ok((ended, in_flight))

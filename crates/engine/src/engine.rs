@@ -239,7 +239,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
     }
 
-    /// How long things are kept for tenants without times of their own.
     pub fn retention(&self) -> Retention {
         self.retention
     }
@@ -251,10 +250,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The time and the API key of a change, for the journal.
     pub(crate) fn done_by(&self, by: Option<ApiKeyRef>) -> AuditStamp {
         AuditStamp { at: self.clock.now(), by }
-    }
-
-    pub(crate) fn tell_of_job(&self) {
-        self.new_job.notify_one();
     }
 
     /// A delivery with its state, its attempts and the reason why it waits.

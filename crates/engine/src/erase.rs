@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Cause, Key, LaneId, TenantId};
+use posthaste_core::{Cause, Key, TenantId};
 use posthaste_store::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, PauseScope, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::rest::{rest, wait};
-use crate::{Clock, Command, CommandReply, EndLane, Engine, EngineStopped, NotDone};
+use crate::{Clock, Command, CommandReply, EndLane, Engine, NotDone};
 
 /// How long an answer waits for the erasure to end; small erasures are done by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -158,20 +158,10 @@ impl<S: Store, C: Clock> Eraser<S, C> {
         };
         let step = self.0.store.erase_step(self.0.session, erasure.number, self.0.clock.now(), under_way).await?;
         for lane in step.iter().flat_map(|step| &step.lanes) {
-            self.cut(*lane).await?;
+            let end = EndLane { lane: *lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
+            self.0.end_lane(end, None).await?;
         }
         Ok(step)
-    }
-
-    /// Ends everything that waits in the lane of an erased endpoint, and removes its pause.
-    async fn cut(&self, lane: LaneId) -> Result<(), EngineStopped> {
-        let end = EndLane { lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
-        self.0.handle.ask(Command::EndLane(end, None)).await?;
-        let is_paused = self.0.handle.ask(Command::Paused(vec![lane])).await? != CommandReply::Paused(vec![None]);
-        if is_paused {
-            self.0.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
-        }
-        Ok(())
     }
 }
 

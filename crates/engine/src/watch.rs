@@ -16,7 +16,8 @@ use crate::{Clock, Command, CommandReply, Engine, EngineStopped};
 /// The engine's own counter, and the sample of the last read.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    accepted: AtomicU64,
+    /// Messages that were accepted.
+    pub(crate) accepted: AtomicU64,
     last: Mutex<Option<Sample>>,
 }
 
@@ -33,10 +34,6 @@ struct Sample {
 const LOOK_LEAST: Duration = Duration::from_secs(1);
 
 impl Watch {
-    pub(crate) fn accepted(&self, messages: u64) {
-        self.accepted.fetch_add(messages, Ordering::Relaxed);
-    }
-
     /// The rate at which attempts ended since the last read, in thousandths of an attempt a second.
     fn pace_milli(&self, now: Timestamp, attempts: u64) -> u64 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

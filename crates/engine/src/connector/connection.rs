@@ -216,7 +216,7 @@ mod tests {
         let (listener, address) = listen().await;
         let carriers = carriers();
         let offer = carriers.pools.offer(attempt(&carriers.opener, address));
-        let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
+        let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection") };
         let opened = open(&carriers, &seat, &attempt.job.target, Some(vec![address.ip()]), attempt.job.deadline).await;
         let Ok(HttpConnection::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");

@@ -34,9 +34,10 @@ pub struct IdentityPem<'a> {
 /// Extra authorities, a client certificate, or both.
 #[derive(Clone)]
 pub struct Identity {
-    fingerprint: Digest,
-    authorities: Vec<CertificateDer<'static>>,
-    client: Option<Arc<CertifiedKey>>,
+    /// A digest of all parts; different identities have different ones.
+    pub(super) fingerprint: Digest,
+    pub(super) authorities: Vec<CertificateDer<'static>>,
+    pub(super) client: Option<Arc<CertifiedKey>>,
 }
 
 /// Why texts make no [`Identity`]. [`BadIdentity::field`] names the text that is wrong.
@@ -110,19 +111,6 @@ impl Identity {
         let fingerprint = digest::hash_parts(&parts);
         let client = certified(chain, key)?;
         Ok(Self { fingerprint, authorities, client: Some(client) })
-    }
-
-    /// A digest of all parts; different identities have different ones.
-    pub(super) const fn fingerprint(&self) -> &Digest {
-        &self.fingerprint
-    }
-
-    pub(super) fn authorities(&self) -> &[CertificateDer<'static>] {
-        &self.authorities
-    }
-
-    pub(super) const fn client(&self) -> Option<&Arc<CertifiedKey>> {
-        self.client.as_ref()
     }
 }
 

@@ -89,15 +89,6 @@ pub(super) struct Opener {
     http2: h2::client::Builder,
 }
 
-impl std::fmt::Debug for Opener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opener")
-            .field("settings", &self.settings)
-            .field("resolver", &self.resolver)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Opener {
     pub(super) fn new(settings: Settings, resolver: Arc<dyn Resolve>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
         let mut http2 = h2::client::Builder::new();

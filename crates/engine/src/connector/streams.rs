@@ -29,7 +29,7 @@ use super::alarm::Alarm;
 use super::attempt::RunningAttempt;
 use super::pool::Seat;
 use super::protocol::Broke;
-use super::stream::{self, How, StreamEnd};
+use super::stream::{self, How};
 use super::wire::{CountedStream, Traffic};
 use super::{Carriers, ConnectionFault, fault};
 use crate::Refusal;
@@ -105,7 +105,7 @@ struct Task {
     /// Attempts that were handed over and have not begun: the receiver has not sent its limit yet, has lowered
     /// it, or its address is being checked.
     waiting: VecDeque<RunningAttempt>,
-    under_way: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
+    under_way: FuturesUnordered<BoxFuture<'static, (RunningAttempt, How)>>,
     recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
     /// Whether no attempt has begun since the last check.
     just_checked: bool,
@@ -141,8 +141,8 @@ impl Task {
             if !self.streams.drive(cx) {
                 self.abandon();
             }
-            while let Poll::Ready(Some(ended)) = self.under_way.poll_next_unpin(cx) {
-                self.ended(ended);
+            while let Poll::Ready(Some((attempt, how))) = self.under_way.poll_next_unpin(cx) {
+                self.ended(attempt, how);
             }
             self.poll_recheck(cx);
             self.see_limit();
@@ -193,7 +193,7 @@ impl Task {
         begun
     }
 
-    fn ended(&mut self, StreamEnd { attempt, how }: StreamEnd) {
+    fn ended(&mut self, attempt: RunningAttempt, how: How) {
         match how {
             How::Answered(answer) => {
                 if !std::mem::replace(&mut self.clean, true) {

@@ -55,11 +55,6 @@ impl DispatchCounts {
         }
     }
 
-    /// An attempt begins this long after its due time.
-    pub(super) fn sent(&mut self, delay: Duration) {
-        self.latency.note(delay);
-    }
-
     pub(super) fn recorded(&mut self, state: &State) {
         match state {
             State::Delivered { .. } => self.delivered += 1,
@@ -83,7 +78,7 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    fn note(&mut self, duration: Duration) {
+    pub(super) fn note(&mut self, duration: Duration) {
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         self.buckets[BUCKETS_MS.partition_point(|upper| *upper < ms)] += 1;
         self.sum_ms = self.sum_ms.saturating_add(ms);

@@ -10,7 +10,7 @@ use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 
 use crate::harness::loopback_allowed;
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, request, settings};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
 /// Checks the result of an attempt at a receiver with this script.
@@ -29,10 +29,7 @@ async fn check_answer(answer: impl AsRef<[u8]>, expected: &str) {
 async fn the_target_decides_path_and_host_and_http_frames_the_body() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
-    let mut job = bench.job(1, &format!("{}?a=b", receiver.url()));
-    job.request = request("{\"a\":1}");
-    bench.connector.send(job).expect("room for a job");
-    bench.next().await.result.expect("an answer");
+    bench.post(&format!("{}?a=b", receiver.url()), "{\"a\":1}").await;
     let expected = format!(
         "POST /hook?a=b HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}",
         receiver.address()
@@ -104,29 +101,23 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
 }
 
 /// Checks that a connection ends after an attempt, and that the next attempt opens another.
-async fn check_reconnects(settings: Settings, scripts: Vec<Vec<Step>>) {
+async fn check_reconnects(why: &str, settings: Settings, scripts: Vec<Vec<Step>>) {
     let receiver = Receiver::start(scripts).await;
     let mut bench = Bench::new(settings);
     bench.answer(&receiver.url()).await;
     bench.until_no_connection().await;
-    assert_eq!(bench.answer(&receiver.url()).await.status, 200);
-    assert_eq!(receiver.connections(), 2);
+    assert_eq!(bench.answer(&receiver.url()).await.status, 200, "{why}");
+    assert_eq!(receiver.connections(), 2, "{why}");
 }
 
 #[tokio::test]
-async fn idle_connections_above_the_limit_are_closed() {
-    check_reconnects(Settings { idle_connections_max: 0, ..settings() }, vec![vec![Step::Serve]]).await;
-}
-
-#[tokio::test]
-async fn an_idle_connection_ends_after_its_time() {
-    let settings = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
-    check_reconnects(settings, vec![vec![Step::Serve]]).await;
-}
-
-#[tokio::test]
-async fn idle_connection_closed_by_its_receiver_is_replaced_silently() {
-    check_reconnects(settings(), vec![vec![Step::Read, write(OK)], vec![Step::Serve]]).await;
+async fn idle_connection_that_has_ended_is_replaced_silently() {
+    let serve = vec![vec![Step::Serve]];
+    check_reconnects("above the limit", Settings { idle_connections_max: 0, ..settings() }, serve.clone()).await;
+    let short = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
+    check_reconnects("after its time", short, serve).await;
+    let closes = vec![vec![Step::Read, write(OK)], vec![Step::Serve]];
+    check_reconnects("closed by its receiver", settings(), closes).await;
 }
 
 #[tokio::test]
@@ -278,11 +269,8 @@ async fn status_counts_even_if_the_body_fails() {
 async fn early_answer_counts_even_if_the_request_is_not_read() {
     let receiver = Receiver::start(vec![vec![Step::ReadFirst, write(OK), Step::Stall], vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
-    let mut job = bench.job(1, &receiver.url());
     // Far more than the sockets' buffers hold: most of it is never written.
-    job.request = request(&"x".repeat(16 << 20));
-    bench.connector.send(job).expect("room for a job");
-    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    assert_eq!(bench.post(&receiver.url(), &"x".repeat(16 << 20)).await.status, 200);
     assert_eq!(bench.answer(&receiver.url()).await.status, 200);
     assert_eq!(receiver.connections(), 2, "a request half written ends its connection");
 }

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::multiplexer::{
     Manner, Multiplexer, Reply, ServeTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
 };
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, request, settings};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, settings};
 use crate::tls::Authority;
 
 const URL: &str = "https://hooks.example.com/hook?a=b";
@@ -21,24 +21,19 @@ const NAME: &[&str] = &["hooks.example.com"];
 
 /// A receiver with these manners and a bench that reaches it by name.
 async fn start(settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
-    start_offering(&["h2", "http/1.1"], settings, manners).await
-}
-
-async fn start_offering(protocols: &[&str], settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
-    let names = Names::new([addresses(&["93.184.216.34"])]);
-    start_with(protocols, settings, manners, names).await
+    start_with(&["h2", "http/1.1"], settings, manners, [addresses(&["93.184.216.34"])]).await
 }
 
 async fn start_with(
     protocols: &[&str],
     settings: Settings,
     manners: Vec<Manner>,
-    names: Arc<Names>,
+    names: impl IntoIterator<Item = Lookup>,
 ) -> (Multiplexer, Bench) {
     let authority = Authority::new();
     let receiver = Multiplexer::start(authority.acceptor_of(NAME, protocols), manners).await;
     let witness = Witness::new(receiver.address(), Patience::None);
-    let bench = Bench::with(settings, names, witness, authority.roots());
+    let bench = Bench::with(settings, Names::new(names), witness, authority.roots());
     (receiver, bench)
 }
 
@@ -70,10 +65,7 @@ async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
 #[tokio::test]
 async fn target_decides_authority_and_path_and_no_http_1_field_is_sent() {
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
-    let mut job = bench.job(1, URL);
-    job.request = request("{\"a\":1}");
-    bench.connector.send(job).expect("room for a job");
-    bench.check_answers(1).await;
+    assert_eq!(bench.post(URL, "{\"a\":1}").await.status, 200);
     assert_eq!(
         *receiver.seen.last.lock().expect("no receiver panics"),
         "POST https://hooks.example.com/hook?a=b [\"content-length: \\\"7\\\"\", \"content-type: \
@@ -98,7 +90,8 @@ async fn many_attempts_at_once_share_one_connection() {
 
 #[tokio::test]
 async fn receiver_without_http_2_gets_http_1() {
-    let (receiver, mut bench) = start_offering(&["http/1.1"], settings(), vec![serve(&[Reply::Ok])]).await;
+    let (ok, names) = (serve(&[Reply::Ok]), [addresses(&["93.184.216.34"])]);
+    let (receiver, mut bench) = start_with(&["http/1.1"], settings(), vec![ok], names).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!((receiver.seen.over_http1.load(Ordering::SeqCst), receiver.seen.counts()), (1, (1, 0)));
@@ -264,7 +257,7 @@ async fn kept_connection_is_rechecked_after_a_while() {
         Lookup::Fails(NoAnswer::Failed),
     ];
     let limits = Settings { recheck_after: Duration::ZERO, rules: TargetRules::default(), ..settings() };
-    let (receiver, mut bench) = start_with(&["h2"], limits, vec![serve(&[Reply::Ok])], Names::new(names)).await;
+    let (receiver, mut bench) = start_with(&["h2"], limits, vec![serve(&[Reply::Ok])], names).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(receiver.seen.counts(), (1, 2));

@@ -176,6 +176,13 @@ impl Bench {
         }
     }
 
+    /// The answer to a request with this body.
+    pub(crate) async fn post(&mut self, url: &str, body: &str) -> ReceivedResponse {
+        let job = ConnectorJob { request: request(body), ..self.job(1, url) };
+        self.connector.send(job).expect("room for a job");
+        self.next().await.result.expect("an answer")
+    }
+
     pub(crate) async fn answer(&mut self, url: &str) -> ReceivedResponse {
         self.attempt(url).await.result.expect("an answer")
     }
@@ -192,7 +199,7 @@ impl Bench {
     }
 }
 
-pub(crate) fn request(body: &str) -> ChannelRequest {
+fn request(body: &str) -> ChannelRequest {
     let mut ours = Fields::default();
     ours.push(&CONTENT_TYPE, "application/json").expect("a field");
     ChannelRequest { ours, body: Bytes::copy_from_slice(body.as_bytes()), ..ChannelRequest::default() }

@@ -239,10 +239,8 @@ fn check_host(url: &Url, text: &Text<'_>, port: u16, rules: &TargetRules) -> Res
 }
 
 fn deny(host: &str, rules: &TargetRules) -> Result<(), Refusal> {
-    match rules.deny_hosts.iter().any(|pattern| pattern.matches(host)) {
-        true => Err(Refusal::HostDenied),
-        false => Ok(()),
-    }
+    let is_denied = rules.deny_hosts.iter().any(|pattern| pattern.matches(host));
+    if is_denied { Err(Refusal::HostDenied) } else { Ok(()) }
 }
 
 #[cfg(test)]

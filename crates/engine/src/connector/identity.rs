@@ -158,10 +158,8 @@ fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, BadIdentity> {
 }
 
 fn bounded(field: &'static str, text: &str) -> Result<(), BadIdentity> {
-    match text.len() {
-        bytes if bytes > PEM_BYTES_MAX => Err(BadIdentity::TooLong { field, bytes }),
-        _ => Ok(()),
-    }
+    let bytes = text.len();
+    if bytes > PEM_BYTES_MAX { Err(BadIdentity::TooLong { field, bytes }) } else { Ok(()) }
 }
 
 fn certified(

@@ -44,10 +44,10 @@ pub(super) enum Broke {
 impl Protocols {
     /// How many attempts a connection is expected to carry at once.
     pub(super) fn streams(&self, identity: Option<Digest>, origin: &Origin) -> usize {
-        match self.0.is_empty() {
-            true => 1,
-            false => self.0.get(&(identity, origin.clone())).map_or(1, |known| known.streams.max(1)),
+        if self.0.is_empty() {
+            return 1;
         }
+        self.0.get(&(identity, origin.clone())).map_or(1, |known| known.streams.max(1))
     }
 
     /// Whether HTTP/2 may be offered.

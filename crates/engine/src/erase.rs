@@ -36,7 +36,7 @@ pub struct ErasureStarted {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Erases a subject or a tenant. Once this returns, its data cannot be read, and only attempts already in flight
-    /// may still arrive. The data is deleted in steps; [`Engine::erasure`] returns the progress.
+    /// may still arrive. The data is deleted in steps; the result has the progress after at most two seconds.
     pub async fn erase(
         self: &Arc<Self>,
         tenant: TenantId,

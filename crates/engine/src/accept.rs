@@ -2,22 +2,20 @@
 //! producer answered (A1). A request repeated with the same idempotency key gets the first answer again (A5).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::{Audience, EndpointId, Expiry, Fanout, MessageId, RowIndex, TenantId, Tier, Timestamp};
+use posthaste_core::{Audience, Delivery, EndpointId, Expiry, Fanout, MessageId, RowIndex, TenantId, Tier, Timestamp};
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
-    Acceptance, Accepted, CollapseKey, Details, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery, Store,
-    StoreError,
+    Acceptance, Accepted, CollapseKey, Details, ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut, FirstAnswer,
+    Idempotency, KeyHash, Message, NewDelivery, Store, StoreError,
 };
-use posthaste_store::{ENDPOINTS_LISTED_MAX, EndpointSelector, FanOut};
 
-use crate::clock::Clock;
-use crate::endpoint_cache::ParsedEndpoint;
-use crate::engine::Engine;
 use crate::pending::{Looked, QuotaReservation};
+use crate::{Clock, Engine, Made, ParsedEndpoint};
 
 /// Panic message: without an answer of the store a message is neither accepted nor refused.
 const ANSWERS_FOR_ALL: &str = "the store answers for every message it was asked to accept";
@@ -100,13 +98,8 @@ pub struct IdempotencyRequest<P> {
     pub answer: fn(&P) -> FirstAnswer,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AcceptOutcome {
-    /// It is new, and durable.
-    Promised(PromisedMessage),
-    /// It was accepted before under the same idempotency key: the first answer.
-    Replayed(FirstAnswer),
-}
+/// A message that is new and durable, or the first answer under the same idempotency key.
+pub type AcceptOutcome = Made<PromisedMessage>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromisedMessage {
@@ -205,15 +198,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     fn outcome(&self, promise: PromisedMessage, acceptance: Acceptance) -> Result<AcceptOutcome, NotAccepted> {
         match acceptance {
-            Acceptance::Replayed(answer) => Ok(AcceptOutcome::Replayed(answer)),
+            Acceptance::Replayed(answer) => Ok(Made::Before(answer)),
             Acceptance::KeyReused => Err(NotAccepted::KeyReused),
             Acceptance::Unanswered => Err(StoreError::Busy.into()),
             Acceptance::Fresh => {
-                self.watch.accepted(1);
+                self.watch.accepted.fetch_add(1, Ordering::Relaxed);
                 if promise.deliveries.is_none() {
-                    self.tell_of_job();
+                    self.new_job.notify_one();
                 }
-                Ok(AcceptOutcome::Promised(promise))
+                Ok(Made::Now(promise))
             }
         }
     }
@@ -250,9 +243,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             .zip(0..)
             .map(|(to, index)| {
                 let delivery = fanout.delivery(index, &to.candidate());
-                let spilling = self.handle.is_spilling(to.lane.lane, new.tier);
-                let place = RowIndex::for_new(to.lane.order, spilling, now, fanout.born());
-                NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse }
+                NewDelivery { collapse, ..self.new_delivery(delivery, to, now) }
             })
             .collect();
         let is_outlasted = |to: &&Arc<ParsedEndpoint>| {
@@ -287,6 +278,13 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let fan_out = FanOut { message: id, tier: new.tier, deliver_at: new.deliver_at, ttl: new.ttl };
         let accepted = Accepted { message, deliveries, idempotency, fan_out: fans_out.then_some(fan_out) };
         Ok(Prepared { accepted, promise, room })
+    }
+
+    /// A delivery of an endpoint, with its lane and its place among the pending rows.
+    pub(crate) fn new_delivery(&self, delivery: Delivery, to: &ParsedEndpoint, now: Timestamp) -> NewDelivery {
+        let spilling = self.handle.is_spilling(to.lane.lane, delivery.tier);
+        let place = RowIndex::for_new(to.lane.order, spilling, now, delivery.born);
+        NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
 
     /// What is stored of a request that creates something, so that it can be answered again.
@@ -380,18 +378,14 @@ impl<S: Store, C: Clock> Engine<S, C> {
     }
 
     /// The endpoint with this id or uid, if it is the tenant's and takes messages.
-    async fn recipient(
-        &self,
-        tenant: TenantId,
-        named: &EndpointRef,
-    ) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
-        let id = match named {
+    async fn recipient(&self, tenant: TenantId, name: &EndpointRef) -> Result<Option<Arc<ParsedEndpoint>>, StoreError> {
+        let id = match name {
             EndpointRef::Id(id) => Some(*id),
             EndpointRef::Uid(uid) => self.store.endpoint_named(tenant, uid.clone()).await?,
         };
         let Some(id) = id else { return Ok(None) };
         let known = self.endpoint_cache.load(id).await?;
-        Ok(known.filter(|to| to.endpoint.tenant == tenant && to.takes_messages()))
+        Ok(known.filter(|to| to.endpoint.tenant == tenant && to.endpoint.takes_messages()))
     }
 }
 

@@ -17,10 +17,7 @@ use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{ApiKeyRef, AuditStamp, Document, DocumentKind, ListOrder, OPERATOR, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::accept::IdempotencyRequest;
-use crate::clock::Clock;
-use crate::engine::{Engine, NotDone};
-use crate::tenants::{Made, NotFiled};
+use crate::{Clock, Engine, IdempotencyRequest, Made, NotDone, NotFiled};
 
 /// An API key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,14 +6,12 @@ use std::sync::Arc;
 use posthaste_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::detached::DetachedRunner;
-use crate::engine::Engine;
 use crate::erase::Eraser;
 use crate::jobs::JobRunner;
 use crate::signer::Signer;
-use crate::tenants;
 use crate::upkeep::Upkeep;
+use crate::{Clock, Engine, tenants};
 
 /// Runs an engine's background tasks until `stop`; the steps that have begun are finished. Detached tasks are accepted
 /// until the loop has ended, since they need its answers.
@@ -39,12 +37,4 @@ pub(crate) async fn run<S: Store, C: Clock>(
         engine.rotator.run(&engine.store, engine.session, &engine.clock, stop.clone())
     );
     signer.finish().await;
-}
-
-/// An engine whose loop and background tasks do not run.
-#[cfg(test)]
-pub(crate) async fn idle_engine<S: Store>(store: Arc<S>) -> Arc<Engine<S, crate::clock::SystemClock>> {
-    let (clock, resolver) = (crate::clock::SystemClock::new(), Arc::new(crate::harness::NoResolver));
-    let started = Engine::start(store, clock, crate::harness::settings(), resolver, CancellationToken::new());
-    started.await.expect("a session begins").0
 }

@@ -20,7 +20,6 @@ fn webhook(target: &WebhookTarget) -> WebhookChannel {
     let headers = target.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let mut overrides = Overrides::default();
     for (status, class) in &target.status_overrides {
-        // An override that is no longer valid is ignored.
         _ = overrides.add(status, class);
     }
     let secret = |kept: &SigningSecret| Secret::parse(&kept.text).ok().map(|secret| (secret, kept.until));

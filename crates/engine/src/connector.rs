@@ -42,7 +42,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::target::{Refusal, Target, TargetRules};
+use crate::{Refusal, Target, TargetRules};
 
 pub use bounds::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 pub use identity::{BadIdentity, CERTIFICATES_MAX, Identity, IdentityPem, PEM_BYTES_MAX};
@@ -144,14 +144,14 @@ pub struct ConnectionFault {
     pub detail: Option<&'static str>,
 }
 
-/// Why a job was not taken; the job is handed back.
+/// Why a job was not taken; it has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
     #[error("more jobs under way than jobs_max allows; settle some first or raise it")]
-    Full(Box<ConnectorJob>),
+    Full,
     /// [`Connector::close`] was called, or the receiver of results was dropped.
     #[error("the connector is closing and takes no further job")]
-    Closed(Box<ConnectorJob>),
+    Closed,
 }
 
 /// Makes attempts over outgoing connections. See the module's documentation.
@@ -162,11 +162,16 @@ pub struct Connector {
 }
 
 /// What connections share: each may open another one for an attempt that it hands back.
-#[derive(Debug)]
 struct Carriers {
     opener: Opener,
     pools: Arc<Pools>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+impl std::fmt::Debug for Carriers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carriers").field("settings", &self.opener.settings).finish_non_exhaustive()
+    }
 }
 
 impl Connector {
@@ -189,17 +194,19 @@ impl Connector {
 
     /// Starts an attempt. Never blocks; its result arrives as one [`Done`].
     pub fn send(&self, job: ConnectorJob) -> Result<(), NotTaken> {
-        let reply = match self.results.clone().try_reserve_owned() {
-            Ok(permit) => permit,
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(NotTaken::Full(Box::new(job))),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(NotTaken::Closed(Box::new(job))),
-        };
+        let reply = self.results.clone().try_reserve_owned().map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => NotTaken::Full,
+            mpsc::error::TrySendError::Closed(_) => NotTaken::Closed,
+        })?;
         let timeout = self.carriers.opener.settings.attempt_timeout;
         let attempt = RunningAttempt::new(job, reply, Instant::now(), timeout);
         match self.carriers.pools.offer(attempt) {
             Offer::Taken => {}
             Offer::Grow(seat, attempt) => self.carriers.spawn(seat, attempt),
-            Offer::Closed(attempt) => return Err(NotTaken::Closed(Box::new(attempt.into_job()))),
+            Offer::Closed(attempt) => {
+                attempt.withdraw();
+                return Err(NotTaken::Closed);
+            }
         }
         Ok(())
     }

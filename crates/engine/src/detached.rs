@@ -17,8 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatch::driver::EngineStopped;
-use crate::engine::Engine;
+use crate::{Engine, EngineStopped};
 
 /// Tasks under way at once; the caller of one more waits. The store has one writer thread, so more at once would only
 /// wait for it.

@@ -28,11 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::flow::breaker::BreakerState;
-use posthaste_core::scheduler::{AfterRecord, AttemptStart, Explained, Limits, Pick};
+use posthaste_core::scheduler::{AfterRecord, AttemptStart, Limits, Pick};
 use posthaste_core::{
     Cause, Cut, CutScope, DeliveryChange, DeliveryId, EndpointChange, IdMap, IdSet, Key, LaneId, Roll, RowIndex,
-    Scheduler, State, Tier, Timestamp, Verdict,
+    Scheduler, Timestamp, Verdict,
 };
 use posthaste_store::{ArrivedDelivery, AttemptRecord, Message, Pause, PauseScope, Session, Settled, Settlement};
 
@@ -202,41 +201,19 @@ impl Dispatch {
         let delayed = self.delayed.look_at().filter(|_| !self.draining);
         let sweeps = self.sweeper.wake_at().filter(|_| !self.draining);
         let soft = self.stored_breakers.look_at().filter(|_| !self.draining);
-        [queue, delayed, sweeps, soft, Some(self.call_again_at)]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at < Timestamp::MAX)
-            .min()
+        let all = [queue, delayed, sweeps, soft, Some(self.call_again_at)];
+        all.into_iter().flatten().filter(|at| *at < Timestamp::MAX).min()
     }
 
     /// Whether the shutdown is complete: nothing is in flight and everything is recorded.
     pub fn is_drained(&self) -> bool {
-        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.stored_breakers.is_writing();
+        let is_recorded = self.unsettled.is_empty() && self.settling.is_empty() && !self.stored_breakers.is_writing;
         self.draining && self.scheduler.in_flight() == 0 && is_recorded
     }
 
-    /// Whether new rows of this queue must be stored as spilled.
-    pub fn is_spilling(&self, lane: LaneId, tier: Tier) -> bool {
-        self.scheduler.is_spilling(lane, tier)
-    }
-
-    /// The queues that began or stopped spilling since the last call.
-    pub fn take_spilling_changes(&mut self) -> Vec<(LaneId, Tier, bool)> {
-        self.scheduler.take_spilling_changes()
-    }
-
-    /// Why a delivery waits; `lane` and `state` are those of its row.
-    pub fn explain(&self, now: Timestamp, delivery: DeliveryId, lane: LaneId, state: State) -> Explained {
-        self.scheduler.explain(now, delivery, lane, state)
-    }
-
-    pub fn standing(&self, now: Timestamp, lane: LaneId) -> BreakerState {
-        self.scheduler.standing(now, lane)
-    }
-
-    /// How many state changes the table of states refused: anything but zero is a bug.
-    pub fn refused_moves(&self) -> u64 {
-        self.scheduler.refused_moves()
+    /// The deliveries in memory, to look at.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     pub fn watched(&self, now: Timestamp) -> Watched {
@@ -333,7 +310,7 @@ impl Dispatch {
                 self.swept(now, sweep, &swept, effects);
             }
             StoreReply::Uncut => {}
-            StoreReply::Remembered => self.stored_breakers.written(),
+            StoreReply::Remembered => self.stored_breakers.is_writing = false,
             StoreReply::Paused(ticket) | StoreReply::Reset(ticket) => {
                 effects.push(Effect::Answer(ticket, CommandReply::Done));
             }
@@ -397,7 +374,7 @@ impl Dispatch {
         while self.may_pick() {
             match self.scheduler.next(now, roll) {
                 Some(Pick::Send(start)) => {
-                    self.counts.sent(now.since(start.due));
+                    self.counts.latency.note(now.since(start.due));
                     let message = self.inline_payloads.get(&start.delivery).cloned();
                     effects.push(Effect::Send(SendAttempt { start, message }));
                 }

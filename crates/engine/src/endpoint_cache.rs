@@ -5,17 +5,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use posthaste_channels::Channel;
 use posthaste_core::change_stamps::{ChangeStamps, ReadStamp};
 use posthaste_core::pattern::Pattern;
-use posthaste_core::policy::PolicyDefaults;
 use posthaste_core::{Candidate, EndpointId, IdMap, LaneId, LaneSettings, TenantId, Timestamp};
 use posthaste_store::{
     Directory, ENDPOINTS_LISTED_MAX, Endpoint, EndpointSelector, EndpointTarget, EndpointTls, Register, StoreError,
     WebhookTarget,
 };
 
-use crate::channels::{self, ChannelRegistry};
-use crate::connector::{BadIdentity, Identity, IdentityPem};
-use crate::rules::{AllRules, Rules};
-use crate::target::{Target, TargetRules};
+use crate::rules::AllRules;
+use crate::{BadIdentity, ChannelRegistry, Identity, IdentityPem, Rules, Target, TargetRules, channels};
 
 /// An endpoint with everything a send needs, parsed once.
 #[derive(Debug)]
@@ -56,11 +53,6 @@ impl ParsedEndpoint {
         is_same && Arc::ptr_eq(&self.rules, rules)
     }
 
-    /// Whether its endpoint takes messages: it is active or disabled, not deleted or gone.
-    pub fn takes_messages(&self) -> bool {
-        self.endpoint.takes_messages()
-    }
-
     /// The form in which the fan-out takes it.
     pub fn candidate(&self) -> Candidate<'_> {
         Candidate {
@@ -93,9 +85,9 @@ const KEPT_MAX: usize = 16_384;
 #[derive(Debug)]
 pub struct ParsedEndpointCache<S> {
     store: Arc<S>,
-    targets: TargetRules,
-    rules: AllRules<S>,
-    channels: ChannelRegistry,
+    pub(crate) targets: TargetRules,
+    pub(crate) rules: AllRules<S>,
+    pub(crate) channels: ChannelRegistry,
     cache: RwLock<CacheState>,
 }
 
@@ -111,32 +103,6 @@ impl<S: Directory + Register> ParsedEndpointCache<S> {
     pub fn new(store: Arc<S>, targets: TargetRules, now: Timestamp) -> Self {
         let rules = AllRules::new(Arc::clone(&store), now);
         Self { rules, store, targets, channels: channels::registered, cache: RwLock::default() }
-    }
-
-    #[must_use]
-    pub fn with_channels(self, channels: ChannelRegistry) -> Self {
-        Self { channels, ..self }
-    }
-
-    /// The same with the server's values for what a policy leaves out.
-    #[must_use]
-    pub fn with_defaults(mut self, defaults: PolicyDefaults) -> Self {
-        self.rules.defaults = Arc::new(defaults);
-        self
-    }
-
-    pub fn targets(&self) -> &TargetRules {
-        &self.targets
-    }
-
-    pub(crate) async fn rules_of(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
-        self.rules.of(tenant).await
-    }
-
-    /// Evicts the rules of a tenant, or all rules for [`posthaste_store::OPERATOR`], because they have changed. Rules
-    /// that are read from now on have the returned number or a higher one.
-    pub(crate) fn forget_rules(&self, owner: TenantId) -> u32 {
-        self.rules.forget(owner)
     }
 
     /// The cached endpoint, without a look at the store; it may be out of date.

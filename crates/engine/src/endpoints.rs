@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_channels::{BadHeader, CustomHeaders};
 use posthaste_core::classify::{BadOverride, Overrides};
-use posthaste_core::pattern;
 use posthaste_core::policy::UnknownPolicy;
-use posthaste_core::{Cause, EndpointChange, EndpointId, Key, LaneId, Tier, Timestamp};
+use posthaste_core::{Cause, EndpointChange, EndpointId, Key, LaneId, Tier, Timestamp, pattern};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_crypto::signature::{BadSecret, Secret, SignatureScheme};
 use posthaste_store::{
@@ -19,16 +18,12 @@ use posthaste_store::{
     Store, StoreError, WebhookTarget,
 };
 
-use crate::accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, NotAccepted, PromisedMessage};
-use crate::clock::Clock;
-use crate::connector::BadIdentity;
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply, EndLane, LanePaused};
-use crate::endpoint_cache::{self, ParsedEndpoint};
-use crate::engine::{Engine, NotDone, Visibility};
-use crate::target::{Refusal, Target};
-use crate::tenants::Made;
 use crate::zone::{self, UnknownZone};
+use crate::{
+    AcceptOutcome, BadIdentity, Clock, Command, CommandReply, EndLane, EndpointRef, Engine, EngineStopped,
+    IdempotencyRequest, LanePaused, Made, NewMessage, NotAccepted, NotDone, ParsedEndpoint, PromisedMessage, Refusal,
+    Target, Visibility, endpoint_cache,
+};
 
 /// The most secrets that sign at a time: each costs a signature in every request.
 const SECRETS_MAX: usize = 4;
@@ -270,15 +265,20 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn deleted(&self, id: EndpointId, lane: LaneId, by: Option<ApiKeyRef>) -> Result<(u64, u64), NotDone> {
         let endpoint = Some((id, EndpointChange::Deleted));
         let end = EndLane { lane, upto: Key::MAX, cause: Cause::EndpointDeleted, endpoint };
-        let answer = self.handle.ask(Command::EndLane(end, by)).await?;
+        let ended = self.end_lane(end, by).await?;
         self.endpoint_cache.forget(id);
-        if self.paused(vec![lane]).await?.iter().any(Option::is_some) {
-            self.handle.ask(Command::Resume(PauseScope::Lane(lane), by)).await?;
+        Ok(ended)
+    }
+
+    /// Ends everything that waits in a lane, and the lane's pause. Returns how many deliveries were ended, and how many
+    /// are in flight.
+    pub(crate) async fn end_lane(&self, end: EndLane, by: Option<ApiKeyRef>) -> Result<(u64, u64), EngineStopped> {
+        let answer = self.handle.ask(Command::EndLane(end, by)).await?;
+        if self.paused(vec![end.lane]).await?.iter().any(Option::is_some) {
+            self.handle.ask(Command::Resume(PauseScope::Lane(end.lane), by)).await?;
         }
-        match answer {
-            CommandReply::Ended { ended, in_flight } => Ok((ended, in_flight)),
-            _ => Ok((0, 0)),
-        }
+        let CommandReply::Ended { ended, in_flight } = answer else { return Ok((0, 0)) };
+        Ok((ended, in_flight))
     }
 
     /// Sends a signed example message to an endpoint, also if it does not want this event type.
@@ -338,10 +338,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// For each of these lanes, in order, whether it is paused or its endpoint disabled.
     pub async fn paused(&self, lanes: Vec<LaneId>) -> Result<Vec<Option<LanePaused>>, EngineStopped> {
-        match self.handle.ask(Command::Paused(lanes)).await? {
-            CommandReply::Paused(holds) => Ok(holds),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Paused(holds) = self.handle.ask(Command::Paused(lanes)).await? else { return Ok(Vec::new()) };
+        Ok(holds)
     }
 
     /// Checks an endpoint's values. Its URL gets its host in canonical form, so that endpoints of one origin are known
@@ -349,7 +347,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     async fn checked(&self, mut endpoint: Endpoint) -> Result<Endpoint, NotMade> {
         let EndpointTarget::Webhook(webhook) = &mut endpoint.target;
         let url = std::mem::take(&mut webhook.url);
-        webhook.url = Target::parse(&url, self.endpoint_cache.targets())?.rewritten(url);
+        webhook.url = Target::parse(&url, &self.endpoint_cache.targets)?.rewritten(url);
         for (index, text) in endpoint.event_types.iter().enumerate() {
             pattern::Pattern::parse(text).map_err(|bad| NotMade::EventType { index, bad })?;
         }

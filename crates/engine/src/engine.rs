@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_core::flow::SharedGate;
 use posthaste_core::policy::PolicyDefaults;
@@ -13,30 +14,26 @@ use posthaste_core::{
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::api_key::ApiKeyHasher;
 use posthaste_crypto::public_id::{IdKey, IdKind};
-use posthaste_store::{ApiKeyRef, AuditStamp, DeliveryRecord, Message, Pause, PauseScope, Session, Store, StoreError};
-use posthaste_store::{Retention, Rotation};
+use posthaste_store::{
+    ApiKeyRef, AuditStamp, DeliveryRecord, Message, Pause, PauseScope, Retention, Rotation, Session, Store, StoreError,
+};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
-use crate::background;
-use crate::channels::{self, ChannelRegistry};
-use crate::clock::Clock;
-use crate::connector::{self, Connector, Resolve, Roots};
 use crate::detached::DetachedTasks;
-use crate::dispatch::driver::{DispatchHandle, Driver, EngineStopped};
-use crate::dispatch::{Command, CommandReply};
-use crate::endpoint_cache::ParsedEndpointCache;
+use crate::dispatch::driver::Driver;
 use crate::erase::ErasureWakes;
-use crate::ids::{KeySequence, public_id};
-use crate::master_key::keeper::Keeper;
 use crate::pending::PendingBounds;
 use crate::rotation::{NotRotated, Rotator};
 use crate::sender::AttemptSender;
-use crate::target::Origin;
 use crate::tenants::Tenants;
 use crate::upkeep::OverrideSync;
 use crate::watch::Watch;
+use crate::{
+    ChannelRegistry, Clock, Command, CommandReply, Connector, DispatchHandle, EngineStopped, Keeper, Origin,
+    ParsedEndpointCache, Resolve, Roots, background, channels, connector,
+};
 
 const _: () = assert!(crate::accept::FANOUT_MAX as u64 <= posthaste_store::DELIVERIES_MAX);
 
@@ -93,7 +90,8 @@ pub struct Engine<S, C> {
     pub(crate) pending: PendingBounds,
     pub(crate) access: Access,
     pub(crate) ids: Arc<IdKey>,
-    pub(crate) mint: KeySequence,
+    /// The next number in the keys of this session.
+    next_seq: AtomicU64,
     pub(crate) detached: DetachedTasks,
     pub(crate) new_job: Notify,
     pub(crate) erasures: ErasureWakes,
@@ -158,11 +156,12 @@ impl<S: Store, C: Clock> Engine<S, C> {
         let start = store.open(clock.now()).await?;
         let session = start.session;
         let (ids, lookup) = (Arc::new(settings.ids), settings.lookup);
-        let endpoint_cache =
-            ParsedEndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now())
-                .with_channels(settings.channels);
+        let mut endpoint_cache =
+            ParsedEndpointCache::new(Arc::clone(&store), settings.connector.rules.clone(), clock.now());
+        endpoint_cache.channels = settings.channels;
         let origin = settings.defaults.origin();
-        let endpoint_cache = Arc::new(endpoint_cache.with_defaults(settings.defaults));
+        endpoint_cache.rules.defaults = Arc::new(settings.defaults);
+        let endpoint_cache = Arc::new(endpoint_cache);
         let attempt_timeout = settings.connector.attempt_timeout;
         let (connector, results) = Connector::new(settings.connector, resolver, settings.roots);
         let connector = Arc::new(connector);
@@ -195,7 +194,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
             pending: PendingBounds::default(),
             access: Access::new(settings.api_keys),
             ids,
-            mint: KeySequence::of(session.writer),
+            next_seq: AtomicU64::new(1),
             detached,
             new_job: Notify::new(),
             erasures: ErasureWakes::default(),
@@ -225,7 +224,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Mints `count` consecutive keys and returns the first.
     pub(crate) fn mint(&self, count: u64) -> Key {
-        self.mint.keys(count)
+        Key::new(self.session.writer, self.next_seq.fetch_add(count, Ordering::Relaxed))
     }
 
     /// The public id of a key, such as `msg_…`.
@@ -240,7 +239,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Some((Key::new(posthaste_core::WriterId::new(opened.writer)?, opened.seq), minted))
     }
 
-    /// How long things are kept for tenants without times of their own.
     pub fn retention(&self) -> Retention {
         self.retention
     }
@@ -252,10 +250,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The time and the API key of a change, for the journal.
     pub(crate) fn done_by(&self, by: Option<ApiKeyRef>) -> AuditStamp {
         AuditStamp { at: self.clock.now(), by }
-    }
-
-    pub(crate) fn tell_of_job(&self) {
-        self.new_job.notify_one();
     }
 
     /// A delivery with its state, its attempts and the reason why it waits.
@@ -370,10 +364,10 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// The pauses in force, the widest scopes first: skips `passed` of them and returns at most `most`.
     pub async fn pauses(&self, passed: usize, most: usize) -> Result<Vec<Arc<Pause>>, NotDone> {
-        match self.handle.ask(Command::Pauses(passed, most)).await? {
-            CommandReply::Pauses(pauses) => Ok(pauses),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Pauses(pauses) = self.handle.ask(Command::Pauses(passed, most)).await? else {
+            return Ok(Vec::new());
+        };
+        Ok(pauses)
     }
 
     /// Parses an origin, or takes the origin of a URL: its text and its id. Target rules are not applied: an operator
@@ -386,18 +380,16 @@ impl<S: Store, C: Clock> Engine<S, C> {
 
     /// Every breaker that is not closed, lanes first.
     pub async fn breakers(&self) -> Result<Vec<BreakerShown>, NotDone> {
-        match self.handle.ask(Command::Breakers).await? {
-            CommandReply::Breakers(breakers) => Ok(breakers),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::Breakers(breakers) = self.handle.ask(Command::Breakers).await? else { return Ok(Vec::new()) };
+        Ok(breakers)
     }
 
     /// The lanes in memory that go through a gate, each with its tenant.
     pub async fn lanes_through(&self, gate: SharedGate) -> Result<Vec<(LaneId, TenantId)>, NotDone> {
-        match self.handle.ask(Command::LanesThrough(gate)).await? {
-            CommandReply::LanesThrough(lanes) => Ok(lanes),
-            _ => Ok(Vec::new()),
-        }
+        let CommandReply::LanesThrough(lanes) = self.handle.ask(Command::LanesThrough(gate)).await? else {
+            return Ok(Vec::new());
+        };
+        Ok(lanes)
     }
 
     /// Resets a breaker at a caller's request; `false` when it is closed.
@@ -415,6 +407,11 @@ impl<S: Store, C: Clock> Engine<S, C> {
     pub async fn rotation(&self) -> Result<Rotation, StoreError> {
         self.store.rotation().await
     }
+}
+
+/// The public id of a key, such as `msg_…`. `at` is when its object was made; for a delivery, when its message was.
+pub(crate) fn public_id(ids: &IdKey, kind: IdKind, key: Key, at: Timestamp) -> String {
+    ids.mint(kind, key.writer().number(), key.seq(), u64::try_from(at.as_millis()).unwrap_or(0))
 }
 
 /// Reports `RetryAfter` in place of `Backoff` if the receiver asked for this delivery's wait. The loop knows of such

@@ -7,17 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{Cause, Key, LaneId, TenantId};
+use posthaste_core::{Cause, Key, TenantId};
 use posthaste_store::{ApiKeyRef, Erase, Erasure, ErasureStep, ErasureTarget, PauseScope, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply, EndLane};
-use crate::engine::{Engine, NotDone};
 use crate::rest::{rest, wait};
+use crate::{Clock, Command, CommandReply, EndLane, Engine, NotDone};
 
 /// How long an answer waits for the erasure to end; small erasures are done by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -39,7 +36,7 @@ pub struct ErasureStarted {
 
 impl<S: Store, C: Clock> Engine<S, C> {
     /// Erases a subject or a tenant. Once this returns, its data cannot be read, and only attempts already in flight
-    /// may still arrive. The data is deleted in steps; [`Engine::erasure`] returns the progress.
+    /// may still arrive. The data is deleted in steps; the result has the progress after at most two seconds.
     pub async fn erase(
         self: &Arc<Self>,
         tenant: TenantId,
@@ -116,24 +113,6 @@ pub(crate) struct ErasureWakes {
     pub(crate) done: Notify,
 }
 
-/// Why a round ended early.
-enum Stopped {
-    Loop,
-    Store(StoreError),
-}
-
-impl From<StoreError> for Stopped {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<EngineStopped> for Stopped {
-    fn from(_: EngineStopped) -> Self {
-        Self::Loop
-    }
-}
-
 impl<S: Store, C: Clock> Eraser<S, C> {
     /// Runs until `stop`, or until the store or the loop has stopped. A step that has begun is finished.
     pub(crate) async fn run(self, stop: CancellationToken) {
@@ -141,8 +120,8 @@ impl<S: Store, C: Clock> Eraser<S, C> {
             let look_within = match self.round(&stop).await {
                 Ok(Some(soonest)) => soonest,
                 Ok(None) => LOOK_EVERY,
-                Err(Stopped::Loop | Stopped::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
-                Err(Stopped::Store(error)) => {
+                Err(NotDone::Ended(_) | NotDone::Store(StoreError::Stopped | StoreError::Fenced { .. })) => return,
+                Err(NotDone::Store(error)) => {
                     tracing::warn!(%error, "erasure step failed; retrying in a minute");
                     LOOK_EVERY
                 }
@@ -152,7 +131,7 @@ impl<S: Store, C: Clock> Eraser<S, C> {
     }
 
     /// Makes a step of each erasure. Returns how soon the next round is due; `None` when no erasure is left.
-    async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, Stopped> {
+    async fn round(&self, stop: &CancellationToken) -> Result<Option<Duration>, NotDone> {
         let mut soonest = None;
         for erasure in self.0.store.unfinished_erasures(TURNS_MAX).await? {
             if stop.is_cancelled() {
@@ -172,27 +151,17 @@ impl<S: Store, C: Clock> Eraser<S, C> {
         Ok(soonest)
     }
 
-    async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, Stopped> {
+    async fn step(&self, erasure: Erasure) -> Result<Option<ErasureStep>, NotDone> {
         let under_way = match self.0.handle.ask(Command::UnderWay).await? {
             CommandReply::UnderWay(under_way) => under_way,
             _ => Vec::new(),
         };
         let step = self.0.store.erase_step(self.0.session, erasure.number, self.0.clock.now(), under_way).await?;
         for lane in step.iter().flat_map(|step| &step.lanes) {
-            self.cut(*lane).await?;
+            let end = EndLane { lane: *lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
+            self.0.end_lane(end, None).await?;
         }
         Ok(step)
-    }
-
-    /// Ends everything that waits in the lane of an erased endpoint, and removes its pause.
-    async fn cut(&self, lane: LaneId) -> Result<(), EngineStopped> {
-        let end = EndLane { lane, upto: Key::MAX, cause: Cause::Erased, endpoint: None };
-        self.0.handle.ask(Command::EndLane(end, None)).await?;
-        let is_paused = self.0.handle.ask(Command::Paused(vec![lane])).await? != CommandReply::Paused(vec![None]);
-        if is_paused {
-            self.0.handle.ask(Command::Resume(PauseScope::Lane(lane), None)).await?;
-        }
-        Ok(())
     }
 }
 

@@ -8,8 +8,7 @@ use posthaste_store::{
     ApiKeyRef, DeliveryRecord, Endpoint, EndpointSelector, ExportRequest, ListOrder, Message, Name, Store, StoreError,
 };
 
-use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::{Clock, Engine};
 
 /// Endpoints of the subject in one part.
 const ENDPOINTS: u32 = 500;

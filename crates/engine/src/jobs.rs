@@ -8,22 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_core::{
-    Compact, Delivery, DeliveryId, EndpointId, Expiry, Fanout, JobId, MessageId, RowIndex, TenantId, Timestamp,
-};
+use posthaste_core::{Compact, Delivery, DeliveryId, EndpointId, Expiry, Fanout, JobId, MessageId, TenantId};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{
     Chunk, ChunkDelivery, DeliveryJob, Details, Directory, EndpointSelector, FanOut, JobCursor, JobKind, JobQuery,
-    MatchedEndpoints, Message, NewDelivery, Register, Replayable, Skip, Skips, Store, StoreError,
+    MatchedEndpoints, Message, Register, Replayable, Skip, Skips, Store, StoreError,
 };
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
-use crate::engine::Engine;
-use crate::field;
 use crate::rest::{rest, wait};
+use crate::{Clock, Engine, ParsedEndpoint, ParsedEndpointCache, field};
 
 /// Endpoints read for one chunk of a fan-out: as many deliveries as one group commit takes.
 const CHUNK: u32 = 500;
@@ -145,7 +140,7 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
         let wants = |to: &Arc<ParsedEndpoint>| {
             let (event_type, details) =
                 message.as_ref().map_or((None, None), |of| (of.event_type.as_deref(), of.details.as_deref()));
-            to.takes_messages() && wants(to, event_type, details)
+            to.endpoint.takes_messages() && wants(to, event_type, details)
         };
         let wanted = self.0.endpoint_cache.made_ready(job.tenant, walked).await?;
         let wanted: Vec<Arc<ParsedEndpoint>> = wanted.into_iter().filter(wants).collect();
@@ -193,16 +188,10 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
         let now = self.0.clock.now();
         let each = wanted.iter().zip(0..).map(|(to, n)| {
             let delivery = Delivery { id: DeliveryId(first.plus(n)), ..fanout.delivery(n, &to.candidate()) };
-            let new = self.new_delivery(delivery, to, now, fanout.born());
+            let new = self.0.new_delivery(delivery, to, now);
             ChunkDelivery { new, message: Arc::clone(message), replays: None }
         });
         each.collect()
-    }
-
-    fn new_delivery(&self, delivery: Delivery, to: &ParsedEndpoint, now: Timestamp, due: Timestamp) -> NewDelivery {
-        let spilling = self.0.handle.is_spilling(to.lane.lane, delivery.tier);
-        let place = RowIndex::for_new(to.lane.order, spilling, now, due);
-        NewDelivery { delivery, place, lane: Arc::clone(&to.lane), collapse: None }
     }
 
     /// Makes the next chunk of a replay: as much of a page as its payloads have room for.
@@ -221,9 +210,9 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
         let mut carried = Carried::default();
         for item in page.items {
             match self.next_life(job, item.found, &mut carried).await? {
-                Next::Life(life) => chunk.deliveries.push(*life),
-                Next::Skip(why) => chunk.skipped.add(why, 1),
-                Next::NotMeant => {}
+                Meant::For(life) => chunk.deliveries.push(*life),
+                Meant::Skip(why) => chunk.skipped.add(why, 1),
+                Meant::Not => {}
             }
             if carried.bytes > CHUNK_BYTES_MAX {
                 (chunk.to, chunk.last) = (item.cursor, false);
@@ -236,20 +225,25 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
     }
 
     /// The delivery to make of a selected item: without attempts, and with the TTL that it had or would have had.
-    async fn next_life(&self, job: &DeliveryJob, found: Replayable, carried: &mut Carried) -> Result<Next, StoreError> {
+    async fn next_life(
+        &self,
+        job: &DeliveryJob,
+        found: Replayable,
+        carried: &mut Carried,
+    ) -> Result<Meant<Box<ChunkDelivery>>, StoreError> {
         let to = match meant(&self.0.endpoint_cache, job.tenant, &job.kind, &found).await? {
             Meant::For(to) => to,
-            Meant::Skip(why) => return Ok(Next::Skip(why)),
-            Meant::Not => return Ok(Next::NotMeant),
+            Meant::Skip(why) => return Ok(Meant::Skip(why)),
+            Meant::Not => return Ok(Meant::Not),
         };
         let of = match &found {
             Replayable::Ended(ended) => ended.message,
             Replayable::Missing(message) => message.id,
-            Replayable::Not(why) => return Ok(Next::Skip(*why)),
+            Replayable::Not(why) => return Ok(Meant::Skip(*why)),
         };
         let message = match self.payload_once(job, of, carried).await? {
             Ok(message) => message,
-            Err(without) => return Ok(Next::Skip(without)),
+            Err(without) => return Ok(Meant::Skip(without)),
         };
         let now = self.0.clock.now();
         let id = DeliveryId(self.0.mint(1));
@@ -276,9 +270,8 @@ impl<S: Store, C: Clock> JobRunner<S, C> {
                 (Delivery { id, ..fanout.delivery(0, &to.candidate()) }, None)
             }
         };
-        let due = delivery.born;
-        let new = self.new_delivery(delivery, &to, now, due);
-        Ok(Next::Life(Box::new(ChunkDelivery { new, message, replays })))
+        let new = self.0.new_delivery(delivery, &to, now);
+        Ok(Meant::For(Box::new(ChunkDelivery { new, message, replays })))
     }
 
     /// A message, or `None` with the reason to skip its deliveries. A message that was altered in the file is
@@ -330,18 +323,11 @@ struct Carried {
     bytes: usize,
 }
 
-/// What a replay does with a selected item.
-enum Next {
-    Life(Box<ChunkDelivery>),
+/// What a replay does with a selected item: `T` is the item's recipient, or the delivery that is made for it.
+pub(crate) enum Meant<T> {
+    For(T),
     Skip(Skip),
-    /// Leaves it out: the endpoint does not want the message.
-    NotMeant,
-}
-
-/// The recipient of an item that a replay selected.
-pub(crate) enum Meant {
-    For(Arc<ParsedEndpoint>),
-    Skip(Skip),
+    /// It is left out: the endpoint does not want the message.
     Not,
 }
 
@@ -352,14 +338,14 @@ pub(crate) async fn meant<S: Directory + Register>(
     tenant: TenantId,
     kind: &JobKind,
     found: &Replayable,
-) -> Result<Meant, StoreError> {
+) -> Result<Meant<Arc<ParsedEndpoint>>, StoreError> {
     let endpoint = match (found, kind) {
         (Replayable::Not(why), _) => return Ok(Meant::Skip(*why)),
         (Replayable::Ended(ended), _) => ended.endpoint,
         (Replayable::Missing(_), JobKind::ReplayMissing(missing)) => missing.endpoint,
         (Replayable::Missing(_), _) => return Ok(Meant::Not),
     };
-    let is_theirs = |to: &Arc<ParsedEndpoint>| to.takes_messages() && to.endpoint.tenant == tenant;
+    let is_theirs = |to: &Arc<ParsedEndpoint>| to.endpoint.takes_messages() && to.endpoint.tenant == tenant;
     let Some(to) = endpoint_cache.load(endpoint).await?.filter(is_theirs) else {
         return Ok(Meant::Skip(Skip::EndpointGone));
     };

@@ -1,6 +1,6 @@
 //! The running engine without an HTTP server, usable as a library.
 //!
-//! [`engine::Engine`] has the methods. [`accept`] makes messages durable; [`dispatch`] is the loop that
+//! [`Engine`] has the methods. [`accept`] makes messages durable; [`dispatch`] is the loop that
 //! decides what happens next, a state machine with a thin driver; [`sender`] makes its attempts
 //! through [`connector`], which opens all outgoing connections.
 
@@ -21,7 +21,6 @@ pub mod engine;
 pub mod erase;
 pub mod export;
 pub mod field;
-mod ids;
 mod jobs;
 pub mod lists;
 pub mod master_key;
@@ -42,6 +41,28 @@ mod upkeep;
 pub mod watch;
 pub mod zone;
 
+pub use accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, NotAccepted, PromisedMessage};
+pub use access::NewKey;
+pub use channels::ChannelRegistry;
+pub use clock::{Clock, SystemClock};
+pub use connector::{
+    BadIdentity, ConnectionFault, Connector, ConnectorJob, Dial, Done, Identity, IdentityPem, NoAnswer,
+    ReceivedResponse, Resolve, Roots, System, Tcp,
+};
+pub use dispatch::driver::{DispatchHandle, EngineStopped};
+pub use dispatch::{Command, CommandReply, EndLane, LanePaused};
+pub use endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
+pub use endpoints::{NewSigning, NotMade};
+pub use engine::{Engine, ExplainedDelivery, NotDone, Visibility};
+pub use master_key::MasterKeySource;
+pub use master_key::keeper::Keeper;
+pub use policies::{NotPut, StoredPolicy};
+pub use rules::Rules;
+pub use target::{Host, Origin, Refusal, Target, TargetRules, UrlScheme};
+pub use tenants::{Hours, Made, NotFiled, Tenant, TenantTerms};
+
+#[cfg(test)]
+mod fixtures;
 #[cfg(test)]
 #[path = "../tests/it/harness.rs"]
 mod harness;

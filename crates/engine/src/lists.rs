@@ -6,8 +6,7 @@ use posthaste_core::{DeliveryId, Key, MessageId, Timestamp, WriterId};
 use posthaste_crypto::public_id::{IdKind, SEQ_MAX, TIME_MS_MAX};
 use posthaste_store::{HistoryFilter, ListOrder, MessageFilter, MessagePage, OPERATOR, Store, StoreError};
 
-use crate::clock::Clock;
-use crate::engine::{Engine, ExplainedDelivery, NotDone, Visibility};
+use crate::{Clock, Engine, ExplainedDelivery, NotDone, Visibility};
 
 /// Identifies a list: the visible tenant and a hash of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

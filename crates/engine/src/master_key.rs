@@ -16,6 +16,8 @@ use std::time::Duration;
 use posthaste_crypto::master::{BadMasterKey, KeyCheck, MasterKey, MasterKeyId, Masters, WrongMasterKey};
 use posthaste_crypto::secret::SecretText;
 
+pub(crate) use command::aside;
+
 /// The file that the first start makes in the data folder.
 pub const FILE: &str = "master.key";
 /// The most keys of a source: a rotation needs two, an interrupted one three.
@@ -184,7 +186,7 @@ mod tests {
         MasterKeySource::Text { named: "POSTHASTE_MASTER_KEY".to_owned(), text: text.to_owned().into() }
     }
 
-    fn put(path: &Path, text: &str, mode: u32) {
+    pub(super) fn put(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).expect("a file");
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its permissions");
     }

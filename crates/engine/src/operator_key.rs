@@ -8,10 +8,7 @@ use std::path::{Path, PathBuf};
 use posthaste_crypto::api_key::{ApiKey, KeyClass};
 use posthaste_store::{ListOrder, Store, StoreError};
 
-use crate::access::NewKey;
-use crate::clock::Clock;
-use crate::engine::Engine;
-use crate::tenants::NotFiled;
+use crate::{Clock, Engine, NewKey, NotFiled};
 
 const FILE: &str = "operator.key";
 

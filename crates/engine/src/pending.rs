@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use posthaste_core::TenantId;
 use posthaste_store::{CountedEvent, HourlyCount, Store, StoreError, UtcHour};
 
-use crate::accept::NotAccepted;
-use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::{Clock, Engine, NotAccepted};
 
 /// The bounds of the tenants whose pending deliveries are limited.
 #[derive(Debug, Default)]

@@ -9,11 +9,7 @@ use posthaste_core::{EndpointId, Key, Policy, TenantId, Timestamp};
 use posthaste_crypto::public_id::IdKind;
 use posthaste_store::{ApiKeyRef, Document, DocumentKind, Endpoint, Filed, ListOrder, OPERATOR, Store, StoreError};
 
-use crate::clock::Clock;
-use crate::dispatch::Command;
-use crate::dispatch::driver::EngineStopped;
-use crate::engine::Engine;
-use crate::rules::Rules;
+use crate::{Clock, Command, Engine, EngineStopped, Rules};
 
 mod written;
 
@@ -81,7 +77,7 @@ pub enum NotPut {
 impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules for all endpoints of a tenant; for [`OPERATOR`], those that the operator made for all tenants.
     pub async fn rules(&self, tenant: TenantId) -> Result<Arc<Rules>, StoreError> {
-        self.endpoint_cache.rules_of(tenant).await
+        self.endpoint_cache.rules.of(tenant).await
     }
 
     /// A tenant's own policies, or the operator's, by name.
@@ -161,7 +157,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
     /// The rules of a tenant have changed, or for [`OPERATOR`] those of all tenants: evicts them from memory, and makes
     /// the loop read its lanes again.
     pub(crate) async fn rules_changed(&self, owner: TenantId) -> Result<(), EngineStopped> {
-        let number = self.endpoint_cache.forget_rules(owner);
+        let number = self.endpoint_cache.rules.forget(owner);
         let tenant = Some(owner).filter(|owner| *owner != OPERATOR);
         self.handle.ask(Command::Rules(tenant, number)).await.map(drop)
     }

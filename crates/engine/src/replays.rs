@@ -7,11 +7,8 @@ use posthaste_store::{
     JobKind, JobQuery, JobState, ListOrder, Lives, NewReplay, ReplayWhat, Skips, Store, StoreError,
 };
 
-use crate::accept::IdempotencyRequest;
-use crate::clock::Clock;
-use crate::engine::{Engine, Visibility};
 use crate::jobs::{Meant, meant};
-use crate::tenants::Made;
+use crate::{Clock, Engine, IdempotencyRequest, Made, Visibility};
 
 /// Items in one page of a count. A whole count takes tens of milliseconds, which its caller waits for.
 const COUNTED_PAGE: u32 = 500;
@@ -160,13 +157,6 @@ impl<S: Store, C: Clock> Engine<S, C> {
         Ok(survey)
     }
 
-    /// Refuses to resume a replay of a tenant that has [`RUNNING_MAX`] running. Two resumed at the same time may exceed
-    /// the bound by one, which is harmless: it only limits how long others wait for their turn.
-    async fn check_running_limit(&self, tenant: TenantId) -> Result<(), NotReplayed> {
-        let running = self.store.jobs(JobQuery::ReplaysOf(tenant), None, RUNNING_MAX).await?;
-        if running.len() < RUNNING_MAX as usize { Ok(()) } else { Err(NotReplayed::TooMany) }
-    }
-
     /// Begins a job that makes a delivery for each selected item; it survives restarts.
     pub async fn replay(&self, request: &AskedReplay, by: Option<ApiKeyRef>) -> Result<DeliveryJob, NotReplayed> {
         // The store counts dead letters and listed deliveries itself when it begins the job.
@@ -176,7 +166,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let replay = NewReplay { total, ..self.new_replay(request).await? };
         let job = self.store.start_replay(self.session, replay, by).await?;
-        self.tell_of_job();
+        self.new_job.notify_one();
         Ok(job)
     }
 
@@ -199,7 +189,7 @@ impl<S: Store, C: Clock> Engine<S, C> {
         };
         let once = self.known_by(request.tenant, once, &made, replay.at);
         let begun = self.store.start_replay_once(self.session, replay, once, by).await?;
-        self.tell_of_job();
+        self.new_job.notify_one();
         match begun {
             Begun::Now(_) => Ok(Made::Now(made)),
             Begun::Before(answer) => Ok(Made::Before(answer)),
@@ -235,10 +225,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
     ) -> Result<bool, NotReplayed> {
         let Some(job) = self.job(visibility, id).await? else { return Ok(false) };
         if job.state == JobState::Paused && next == JobState::Running {
-            self.check_running_limit(job.tenant).await?;
+            // Two resumed at the same time may exceed the bound by one, which is harmless: it only limits how long
+            // others wait for their turn.
+            let running = self.store.jobs(JobQuery::ReplaysOf(job.tenant), None, RUNNING_MAX).await?;
+            if running.len() >= RUNNING_MAX as usize {
+                return Err(NotReplayed::TooMany);
+            }
         }
         let changed = self.store.change_job(self.session, id, next, self.done_by(by)).await?;
-        self.tell_of_job();
+        self.new_job.notify_one();
         Ok(changed)
     }
 }

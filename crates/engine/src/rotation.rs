@@ -10,9 +10,10 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::master_key::keeper::{Keeper, NoNewerKey, aside};
+use crate::master_key::aside;
+use crate::master_key::keeper::NoNewerKey;
 use crate::rest::rest;
+use crate::{Clock, Keeper};
 
 /// The pause after a step, in multiples of the step's duration.
 const YIELD: u32 = 9;
@@ -34,7 +35,7 @@ pub enum NotRotated {
 /// The task that rotates the master key, and the way to request a rotation.
 #[derive(Debug)]
 pub(crate) struct Rotator {
-    keeper: Option<Keeper>,
+    keeper: Option<Arc<Keeper>>,
     /// Held by the request that begins a rotation: two at once would each make a newer key.
     asking: Mutex<()>,
     wake: Notify,
@@ -42,7 +43,7 @@ pub(crate) struct Rotator {
 
 impl Rotator {
     pub(crate) fn new(keeper: Option<Keeper>) -> Self {
-        Self { keeper, asking: Mutex::new(()), wake: Notify::new() }
+        Self { keeper: keeper.map(Arc::new), asking: Mutex::new(()), wake: Notify::new() }
     }
 
     /// Begins a rotation at an operator's request, unless one is under way; returns its progress.
@@ -52,8 +53,8 @@ impl Rotator {
         if now.is_under_way() {
             return Ok(now);
         }
-        let keeper = self.keeper.as_ref().ok_or(NotRotated::NoKeeper)?;
-        store.offer(aside(keeper, move |keeper| keeper.newer(now.newest)).await?, by);
+        let keeper = self.keeper.clone().ok_or(NotRotated::NoKeeper)?;
+        store.offer(aside(move || keeper.newer(now.newest)).await?, by);
         self.wake.notify_one();
         Ok(store.rotation().await?)
     }
@@ -111,9 +112,10 @@ impl Rotator {
     }
 
     async fn forget_older(&self, newest: MasterKeyId) {
-        let Some(keeper) = &self.keeper else { return };
-        match aside(keeper, move |keeper| keeper.forget_older(newest)).await {
-            Ok(true) => tracing::info!(from = keeper.named(), "deleted the old master key"),
+        let Some(keeper) = self.keeper.clone() else { return };
+        let forgets = Arc::clone(&keeper);
+        match aside(move || forgets.forget_older(newest)).await {
+            Ok(true) => tracing::info!(from = keeper.named, "deleted the old master key"),
             // A source that is read at the start only is managed by the operator.
             Ok(false) | Err(NoNewerKey::ReadAtTheStart { .. }) => {}
             Err(error) => tracing::warn!(%error, "cannot delete the old master key; nothing needs it any more"),
@@ -161,8 +163,7 @@ mod tests {
     use posthaste_store::{Archive, MemoryStore};
 
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::master_key::{self, MasterKeySource};
+    use crate::{MasterKeySource, SystemClock, master_key};
 
     #[tokio::test]
     async fn requested_rotation_is_carried_out_and_the_old_key_is_deleted() {

@@ -13,9 +13,8 @@ use posthaste_core::policy::{DEFAULT_PRESET, PolicyDefaults, PolicySpec, Unknown
 use posthaste_core::{IdMap, LaneSettings, Policy, TenantId, Timestamp};
 use posthaste_store::{DocumentKind, Endpoint, ListOrder, OPERATOR, Register, StoreError};
 
-use crate::policies::{POLICIES_MAX, StoredPolicy};
-use crate::tenants::{Hours, Tenant, TenantTerms};
-use crate::zone;
+use crate::policies::POLICIES_MAX;
+use crate::{Hours, StoredPolicy, Tenant, TenantTerms, zone};
 
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -67,13 +66,11 @@ fn offsets_of(zone: Option<&str>, since: Timestamp) -> Arc<Offsets> {
 impl Rules {
     /// The policy with this name: the tenant's own, else the operator's, else the preset.
     pub fn policy(&self, name: &str) -> Result<Arc<Policy>, UnknownPolicy> {
-        match self.policies.get(name) {
-            Some(stored) => Ok(Arc::clone(stored)),
-            None => self
-                .preset(name)
-                .map(Arc::new)
-                .ok_or_else(|| UnknownPolicy::beside(name, self.policies.keys().map(String::as_str))),
+        if let Some(stored) = self.policies.get(name) {
+            return Ok(Arc::clone(stored));
         }
+        let known = || self.policies.keys().map(String::as_str);
+        self.preset(name).map(Arc::new).ok_or_else(|| UnknownPolicy::beside(name, known()))
     }
 
     /// The name of the policy in force for an endpoint: its own, else its tenant's, else the default preset.

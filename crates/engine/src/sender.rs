@@ -17,13 +17,10 @@ use posthaste_store::{Archive, Directory, EndpointStatus, Message, Register, Sto
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::connector::{Connector, ConnectorJob, Done};
 use crate::dispatch::driver::Transport;
 use crate::dispatch::{Finished, SendAttempt};
-use crate::endpoint_cache::{ParsedEndpoint, ParsedEndpointCache};
-use crate::field;
-use crate::ids::public_id;
+use crate::engine::public_id;
+use crate::{Clock, Connector, ConnectorJob, Done, ParsedEndpoint, ParsedEndpointCache, field};
 
 /// The most results taken from the connector at once.
 const RESULTS_AT_ONCE: usize = 256;
@@ -243,9 +240,9 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::connector::{Dial, Roots, Settings, System};
-    use crate::target::TargetRules;
+    use crate::connector::Settings;
+    use crate::harness::loopback_allowed;
+    use crate::{Dial, Roots, System, SystemClock};
 
     /// A network on which no connection attempt is ever answered.
     #[derive(Debug)]
@@ -284,21 +281,17 @@ mod tests {
         }
     }
 
-    /// Checks how long an attempt takes at a receiver that never answers.
-    async fn check_timeout(probe: bool, attempt_timeout: Duration, own: Option<Duration>, expected: Duration) {
-        let rules = TargetRules {
-            allow_http: true,
-            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-            ..TargetRules::default()
-        };
+    /// Makes an attempt at a receiver that never answers, with this endpoint in the store.
+    async fn attempt(endpoint: Option<Endpoint>, probe: bool, attempt_timeout: Duration) -> Finished {
+        let rules = loopback_allowed();
         let connect_timeout = Duration::from_secs(60);
         let settings = Settings { rules: rules.clone(), attempt_timeout, connect_timeout, ..Settings::default() };
         let store = Arc::new(MemoryStore::default());
         let session = store.lock().open(Timestamp::default()).session;
-        _ = store
-            .put_endpoint(session, Endpoint { timeout: own, ..endpoint() }, None, AuditStamp::at(Timestamp::default()))
-            .await
-            .expect("this session owns the store");
+        if let Some(endpoint) = endpoint {
+            let act = AuditStamp::at(Timestamp::default());
+            _ = store.put_endpoint(session, endpoint, None, act).await.expect("this session owns the store");
+        }
         let (connector, results) = Connector::with_dial(settings, Arc::new(System), Arc::new(Silence), Roots::none());
         let mut sender = AttemptSender::new(
             Arc::clone(&store),
@@ -310,38 +303,23 @@ mod tests {
         );
         let start = start(probe);
         sender.send(SendAttempt { start, message: Some(Arc::new(message())) }, Timestamp::default());
-        let finished = sender.finished().await;
-        assert_eq!(finished.iter().map(|one| one.took).collect::<Vec<_>>(), [expected], "{finished:?}");
+        let mut finished = sender.finished().await;
+        assert_eq!(finished.len(), 1, "{finished:?}");
+        finished.remove(0)
     }
 
-    /// The cause with which an attempt ends whose endpoint is not what it was when the message was accepted.
-    async fn cause_without(endpoint: Option<EndpointStatus>) -> Cause {
-        let store = Arc::new(MemoryStore::default());
-        let session = store.lock().open(Timestamp::default()).session;
-        if let Some(status) = endpoint {
-            let put = Endpoint { status, ..self::endpoint() };
-            let act = AuditStamp::at(Timestamp::default());
-            _ = store.put_endpoint(session, put, None, act).await.expect("it is put");
-        }
-        let (connector, results) =
-            Connector::with_dial(Settings::default(), Arc::new(System), Arc::new(Silence), Roots::none());
-        let mut sender = AttemptSender::new(
-            Arc::clone(&store),
-            Arc::new(ParsedEndpointCache::new(store, TargetRules::default(), Timestamp::default())),
-            (Arc::new(connector), results),
-            Arc::new(IdKey::generate()),
-            SystemClock::new(),
-            Duration::from_secs(30),
-        );
-        let start = start(false);
-        sender.send(SendAttempt { start, message: Some(Arc::new(message())) }, Timestamp::default());
-        sender.finished().await[0].verdict.cause
+    async fn check_timeout(probe: bool, attempt_timeout: Duration, own: Option<Duration>, expected: Duration) {
+        let finished = attempt(Some(Endpoint { timeout: own, ..endpoint() }), probe, attempt_timeout).await;
+        assert_eq!(finished.took, expected, "{finished:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn erased_or_deleted_endpoint_gets_nothing_and_does_not_count_as_gone() {
-        assert_eq!(cause_without(None).await, Cause::Erased);
-        assert_eq!(cause_without(Some(EndpointStatus::Deleted)).await, Cause::EndpointDeleted);
+        let deleted = Endpoint { status: EndpointStatus::Deleted, ..endpoint() };
+        for (stored, cause) in [(None, Cause::Erased), (Some(deleted), Cause::EndpointDeleted)] {
+            let finished = attempt(stored, false, Duration::from_secs(30)).await;
+            assert_eq!(finished.verdict.cause, cause, "{finished:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,9 +8,8 @@ use posthaste_crypto::checkpoint::PublicKey;
 use posthaste_store::{Signed, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::engine::Engine;
 use crate::rest::wait;
+use crate::{Clock, Engine};
 
 /// How often a checkpoint may be due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -83,8 +82,8 @@ mod tests {
     use posthaste_store::{Checkpoints, MemoryStore, Outbox, PauseScope};
 
     use super::*;
-    use crate::background::idle_engine;
-    use crate::clock::SystemClock;
+    use crate::SystemClock;
+    use crate::fixtures::idle_engine;
 
     async fn signer() -> Signer<MemoryStore, SystemClock> {
         Signer(idle_engine(Arc::default()).await)

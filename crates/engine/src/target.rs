@@ -59,6 +59,13 @@ pub enum UrlScheme {
 }
 
 impl UrlScheme {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
     const fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -118,8 +125,7 @@ impl Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.scheme == UrlScheme::Https { "https" } else { "http" };
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
+        write!(f, "{}://{}:{}", self.scheme.name(), self.host, self.port)
     }
 }
 
@@ -129,9 +135,10 @@ impl fmt::Display for Origin {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     origin: Origin,
-    host_field: HeaderValue,
-    path: Uri,
-    url: Uri,
+    /// The value of the request's `Host` header.
+    pub(crate) host_field: HeaderValue,
+    pub(crate) path: Uri,
+    pub(crate) url: Uri,
 }
 
 impl Target {
@@ -170,10 +177,7 @@ impl Target {
             Some(query) => format!("{}?{query}", url.path()),
             None => url.path().to_owned(),
         };
-        let scheme = match origin.scheme {
-            UrlScheme::Http => "http",
-            UrlScheme::Https => "https",
-        };
+        let scheme = origin.scheme.name();
         let host_field = HeaderValue::try_from(&authority).map_err(|_| Refusal::HostNameSyntax)?;
         Ok(Self {
             host_field,
@@ -198,19 +202,6 @@ impl Target {
             return raw;
         }
         format!("{}{host}{}", &raw[..from], &raw[from + written.len()..])
-    }
-
-    /// The value of the request's `Host` header.
-    pub fn host_field(&self) -> &HeaderValue {
-        &self.host_field
-    }
-
-    pub fn url(&self) -> Uri {
-        self.url.clone()
-    }
-
-    pub fn path(&self) -> &Uri {
-        &self.path
     }
 }
 
@@ -248,10 +239,8 @@ fn check_host(url: &Url, text: &Text<'_>, port: u16, rules: &TargetRules) -> Res
 }
 
 fn deny(host: &str, rules: &TargetRules) -> Result<(), Refusal> {
-    match rules.deny_hosts.iter().any(|pattern| pattern.matches(host)) {
-        true => Err(Refusal::HostDenied),
-        false => Ok(()),
-    }
+    let is_denied = rules.deny_hosts.iter().any(|pattern| pattern.matches(host));
+    if is_denied { Err(Refusal::HostDenied) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -267,8 +256,8 @@ mod tests {
     fn check(raw: &str, origin: &str, host_field: &str, path: &str) {
         let target = Target::parse(raw, &http_too()).expect(raw);
         assert_eq!(target.origin().to_string(), origin);
-        assert_eq!(target.host_field(), host_field);
-        assert_eq!(target.path().to_string(), path);
+        assert_eq!(target.host_field, host_field);
+        assert_eq!(target.path.to_string(), path);
     }
 
     #[test]

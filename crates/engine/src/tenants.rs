@@ -19,11 +19,7 @@ use posthaste_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::accept::IdempotencyRequest;
-use crate::clock::Clock;
-use crate::dispatch::Command;
-use crate::dispatch::driver::{DispatchHandle, EngineStopped};
-use crate::engine::Engine;
+use crate::{Clock, Command, DispatchHandle, Engine, EngineStopped, IdempotencyRequest};
 
 /// The uid of the tenant that a server without keys uses by default.
 pub const DEFAULT_TENANT: &str = "default";
@@ -189,17 +185,6 @@ impl Tenants {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message from a tenant's quota and returns what is left, or `None` without a quota. When nothing is left,
-    /// the error is the time of the next message.
-    pub fn take(&self, tenant: &Tenant, now: Timestamp) -> Result<Option<Allowance>, Timestamp> {
-        let Some(quota) = tenant.terms.quota else { return Ok(None) };
-        let rate = Rate::per_second(quota.per_second).with_burst(quota.burst);
-        let mut cache = self.lock();
-        let bucket = cache.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
-        bucket.take(&rate, now)?;
-        Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
-    }
-
     /// Evicts a tenant from the cache, because it has changed or was erased.
     pub(crate) fn forget(&self, id: TenantId) {
         let mut cache = self.lock();
@@ -249,10 +234,8 @@ impl<S: Store, C: Clock> Engine<S, C> {
             return self.tenant(id).await;
         }
         let found = self.store.document_named(DocumentKind::Tenant, OPERATOR, uid.to_owned()).await?;
-        match found {
-            Some(document) => self.tenant(document.tenant).await,
-            None => Ok(None),
-        }
+        let Some(document) = found else { return Ok(None) };
+        self.tenant(document.tenant).await
     }
 
     pub async fn tenants(
@@ -340,9 +323,15 @@ impl<S: Store, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Takes one message from a tenant's quota; see [`Tenants::take`].
+    /// Takes a message from a tenant's quota and returns what is left, or `None` without a quota. When nothing is left,
+    /// the error is the time of the next message.
     pub fn take_from_quota(&self, tenant: &Tenant) -> Result<Option<Allowance>, Timestamp> {
-        self.tenants.take(tenant, self.clock.now())
+        let Some(quota) = tenant.terms.quota else { return Ok(None) };
+        let (rate, now) = (Rate::per_second(quota.per_second).with_burst(quota.burst), self.clock.now());
+        let mut cache = self.tenants.lock();
+        let bucket = cache.buckets.entry(tenant.id).or_insert_with(|| Bucket::full(&rate, now));
+        bucket.take(&rate, now)?;
+        Ok(Some(Allowance { quota, left: bucket.tokens(&rate, now), whole_in: bucket.full_in(&rate, now) }))
     }
 
     async fn apply_to_loop(&self, tenant: &Tenant) -> Result<(), EngineStopped> {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use posthaste_core::{EndpointId, Key, LaneId, TenantId, Timestamp};
 use posthaste_store::{DocumentKind, Endpoint, JournalRow, ListOrder, Store, StoreError};
 
-use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::{Clock, Engine};
 
 /// A part of the journal, by the times of its rows, which never go back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

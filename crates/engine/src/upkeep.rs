@@ -13,11 +13,8 @@ use posthaste_store::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::dispatch::{Command, CommandReply};
-use crate::engine::Engine;
 use crate::rest::{rest, wait};
-use crate::tenants::Tenant;
+use crate::{Clock, Command, CommandReply, Engine, Tenant};
 
 /// The time between two runs.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -136,10 +133,8 @@ impl<S: Store, C: Clock> Upkeep<S, C> {
             }
             own.retain(|(_, own)| *own != RetentionOverride::default());
             exist |= !own.is_empty();
-            self.0
-                .store
-                .set_retention_overrides(self.0.session, RetentionOverrides { after, upto, own }, self.0.clock.now())
-                .await?;
+            let overrides = RetentionOverrides { after, upto, own };
+            self.0.store.set_retention_overrides(self.0.session, overrides, self.0.clock.now()).await?;
             if upto.is_none() {
                 return Ok(exist);
             }
@@ -154,14 +149,13 @@ mod tests {
     use posthaste_core::{Key, MessageId, TenantId};
     use posthaste_store::journal::JournalEntry;
     use posthaste_store::{
-        Accepted, Archive, AuditStamp, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Register,
+        Accepted, Archive, AuditStamp, Checkpoints, JournalRow, MemoryStore, Message, Outbox, Pause, PauseScope,
+        Register,
     };
-    use posthaste_store::{Pause, PauseScope};
 
     use super::*;
-    use crate::background::idle_engine;
-    use crate::clock::SystemClock;
-    use crate::tenants::TenantTerms;
+    use crate::fixtures::idle_engine;
+    use crate::{SystemClock, TenantTerms};
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -183,12 +177,8 @@ mod tests {
             let id = TenantId::from_raw(tenant);
             let terms = TenantTerms { payload_kept: days.map(|days| days * DAY), ..TenantTerms::default() };
             let tenant = Tenant { id, at: self.0.clock.now(), uid: None, terms };
-            _ = self
-                .0
-                .store
-                .file(self.0.session, tenant.document(), None, AuditStamp::at(tenant.at))
-                .await
-                .expect("memory files");
+            let filed = self.0.store.file(self.0.session, tenant.document(), None, self.0.done_by(None)).await;
+            _ = filed.expect("memory files");
             self.0.override_sync.changed();
         }
 

@@ -6,20 +6,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use posthaste_core::scheduler::BreakerScope;
-use posthaste_core::{Cause, Tier, Timestamp};
+use posthaste_core::{Tier, Timestamp};
 use posthaste_store::{Condition, PendingCounts, Store, StoreError, StoreState};
 
-use crate::clock::Clock;
 use crate::dispatch::counts::{CLASSES, Watched};
-use crate::dispatch::driver::EngineStopped;
-use crate::dispatch::{Command, CommandReply};
-use crate::engine::Engine;
 use crate::metrics::{self, MetricsPage};
+use crate::{Clock, Command, CommandReply, Engine, EngineStopped};
 
 /// The engine's own counter, and the sample of the last read.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    accepted: AtomicU64,
+    /// Messages that were accepted.
+    pub(crate) accepted: AtomicU64,
     last: Mutex<Option<Sample>>,
 }
 
@@ -36,10 +34,6 @@ struct Sample {
 const LOOK_LEAST: Duration = Duration::from_secs(1);
 
 impl Watch {
-    pub(crate) fn accepted(&self, messages: u64) {
-        self.accepted.fetch_add(messages, Ordering::Relaxed);
-    }
-
     /// The rate at which attempts ended since the last read, in thousandths of an attempt a second.
     fn pace_milli(&self, now: Timestamp, attempts: u64) -> u64 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,8 +120,7 @@ impl EngineFigures {
         page.each(&metrics::ATTEMPTS, CLASSES.iter().zip(counts.attempts).map(|((_, name), count)| (*name, count)));
         page.one(&metrics::DELIVERED, counts.delivered);
         page.one(&metrics::CANCELLED, counts.cancelled);
-        let dead = Cause::ALL.iter().zip(&counts.dead).filter(|(_, count)| **count > 0);
-        page.each(&metrics::DEAD_LETTERS, dead.map(|(entry, count)| (entry.code, *count)));
+        page.each(&metrics::DEAD_LETTERS, counts.dead.iter().map(|(cause, count)| (cause.code(), *count)));
         page.one(&metrics::TTL_PURGES, counts.expired);
         page.one(&metrics::SWEPT, counts.swept);
         page.one(&metrics::ILLEGAL, counts.refused_moves);

@@ -23,14 +23,9 @@ pub fn offsets(name: &str, from: Timestamp, until: Timestamp) -> Result<Offsets,
     offsets_by(tz::db(), name, from, until)
 }
 
-fn offsets_by(
-    database: &TimeZoneDatabase,
-    name: &str,
-    from: Timestamp,
-    until: Timestamp,
-) -> Result<Offsets, UnknownZone> {
-    let found = database.get(name).ok().filter(|zone| !zone.is_unknown());
-    let zone = found.ok_or_else(|| unknown(database, name))?;
+fn offsets_by(db: &TimeZoneDatabase, name: &str, from: Timestamp, until: Timestamp) -> Result<Offsets, UnknownZone> {
+    let found = db.get(name).ok().filter(|zone| !zone.is_unknown());
+    let zone = found.ok_or_else(|| unknown(db, name))?;
     let start = instant(from);
     let later = zone
         .following(start)
@@ -46,8 +41,8 @@ fn instant(at: Timestamp) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(nearest)
 }
 
-fn unknown(database: &TimeZoneDatabase, name: &str) -> UnknownZone {
-    let mut known: Vec<String> = database.available().map(|known| known.as_str().to_owned()).collect();
+fn unknown(db: &TimeZoneDatabase, name: &str) -> UnknownZone {
+    let mut known: Vec<String> = db.available().map(|known| known.as_str().to_owned()).collect();
     // `Etc/GMT+2` is two hours west of UTC, which is the opposite of what `GMT+2` usually means.
     known.retain(|known| !known.contains(|letter: char| letter.is_ascii_digit()));
     // A city alone is a common mistake.

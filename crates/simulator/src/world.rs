@@ -268,7 +268,7 @@ impl<'a> World<'a> {
         let dispatch = &node.dispatch;
         let now = Timestamp::from_millis(stamped);
         let (accepted, sent) =
-            outsider::compose(self.plan, message, id, now, |lane, tier| dispatch.is_spilling(lane, tier));
+            outsider::compose(self.plan, message, id, now, |lane, tier| dispatch.scheduler().is_spilling(lane, tier));
         self.history.sent.push(SentMessage { called_at: self.now, ..sent });
         let index = self.history.sent.len() - 1;
         let (life, wait) = (self.life, self.store_wait());
@@ -353,7 +353,7 @@ impl<'a> World<'a> {
                 if found.delivery.state.is_terminal() {
                     continue;
                 }
-                let explained = node.dispatch.explain(
+                let explained = node.dispatch.scheduler().explain(
                     now,
                     DeliveryId::from_raw(*id),
                     LaneId::from_raw(*lane),
@@ -378,7 +378,7 @@ impl<'a> World<'a> {
 
     fn finish(mut self) -> RunOutcome {
         if let Some(node) = &self.node {
-            self.history.refused_moves += node.dispatch.refused_moves();
+            self.history.refused_moves += node.dispatch.scheduler().refused_moves();
         }
         let now = Timestamp::from_millis(self.stamped());
         for sent in &self.history.sent {

@@ -1,6 +1,5 @@
 //! A job under way: it ends in exactly one [`Done`], even when its task panics or is aborted.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,64 +9,38 @@ use posthaste_core::Cause;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
-use super::{ConnectionFault, ConnectorJob, Done, Identity, ReceivedResponse};
-use crate::target::Target;
+use super::{ConnectionFault, ConnectorJob, Done, ReceivedResponse};
 
 /// A job, its deadline and its reserved place in the channel of results.
 #[derive(Debug)]
 pub(super) struct RunningAttempt {
-    token: u64,
-    target: Arc<Target>,
-    identity: Option<Arc<Identity>>,
-    request: ChannelRequest,
-    deadline: Instant,
+    /// Its deadline is that of the settings if that one comes first.
+    pub(super) job: ConnectorJob,
     sent_at: Instant,
     /// Whether a connection has handed it back before.
-    repeated: bool,
+    pub(super) repeated: bool,
     /// Reserved when the job was taken, so that the result never waits for room.
     reply: Option<OwnedPermit<Done>>,
 }
 
 impl RunningAttempt {
-    pub(super) fn new(job: ConnectorJob, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
-        let ConnectorJob { token, target, identity, request, deadline } = job;
-        let deadline = deadline.min(now + timeout);
-        Self { token, target, identity, request, deadline, sent_at: now, repeated: false, reply: Some(reply) }
-    }
-
-    pub(super) fn target(&self) -> &Arc<Target> {
-        &self.target
-    }
-
-    pub(super) fn identity(&self) -> Option<&Arc<Identity>> {
-        self.identity.as_ref()
-    }
-
-    pub(super) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    pub(super) fn request(&self) -> &ChannelRequest {
-        &self.request
+    pub(super) fn new(mut job: ConnectorJob, reply: OwnedPermit<Done>, now: Instant, timeout: Duration) -> Self {
+        job.deadline = job.deadline.min(now + timeout);
+        Self { job, sent_at: now, repeated: false, reply: Some(reply) }
     }
 
     /// The request's head and body for HTTP/2, which frames the body itself.
     pub(super) fn http2_request(&self) -> (http::Request<()>, Bytes) {
-        let ChannelRequest { ours, own, body } = &self.request;
+        let ChannelRequest { ours, own, body } = &self.job.request;
         let mut head = http::Request::new(());
         *head.method_mut() = Method::POST;
-        *head.uri_mut() = self.target.url();
+        *head.uri_mut() = self.job.target.url.clone();
         *head.version_mut() = Version::HTTP_2;
         let headers = head.headers_mut();
         ours.iter().for_each(|field| put(headers, field, false));
         own.iter().for_each(|field| put(headers, field, true));
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         (head, body.clone())
-    }
-
-    /// Whether a connection has handed it back before.
-    pub(super) fn is_repeated(&self) -> bool {
-        self.repeated
     }
 
     /// Marks it as handed back; `false` if it was before.
@@ -80,20 +53,13 @@ impl RunningAttempt {
     }
 
     /// Undoes [`RunningAttempt::new`]: the job ends without a result.
-    pub(super) fn into_job(mut self) -> ConnectorJob {
+    pub(super) fn withdraw(mut self) {
         self.reply = None;
-        ConnectorJob {
-            token: self.token,
-            target: Arc::clone(&self.target),
-            identity: self.identity.take(),
-            request: std::mem::take(&mut self.request),
-            deadline: self.deadline,
-        }
     }
 
     fn reply(&mut self, result: Result<ReceivedResponse, ConnectionFault>) {
         if let Some(reply) = self.reply.take() {
-            reply.send(Done { token: self.token, result, took: self.sent_at.elapsed() });
+            reply.send(Done { token: self.job.token, result, took: self.sent_at.elapsed() });
         }
     }
 }

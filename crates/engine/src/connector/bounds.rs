@@ -30,9 +30,6 @@ impl BodyExcerpt {
             let room = EXCERPT_BYTES_MAX - self.excerpt.len();
             self.excerpt.extend_from_slice(&data[..data.len().min(room)]);
         }
-        match self.read > BODY_BYTES_READ_MAX {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if self.read > BODY_BYTES_READ_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

@@ -19,11 +19,11 @@ use super::open::{HttpConnection, Opener};
 use super::pool::{Next, Seat};
 use super::streams::{self, Streams};
 use super::{Carriers, ConnectionFault, ReceivedResponse};
-use crate::target::Target;
+use crate::Target;
 
 /// Carries attempts, beginning with this one, until the connection leaves its pool.
 pub(super) async fn run(carriers: Arc<Carriers>, mut seat: Seat, mut attempt: RunningAttempt) {
-    let mut alarm = Alarm::new(attempt.deadline());
+    let mut alarm = Alarm::new(attempt.job.deadline);
     let mut link = None;
     loop {
         match carry(&carriers, &mut seat, &mut link, &attempt, &mut alarm).await {
@@ -78,14 +78,14 @@ async fn carry(
     alarm: &mut Alarm,
 ) -> Carried {
     let opener = &carriers.opener;
-    let (target, deadline) = (Arc::clone(attempt.target()), attempt.deadline());
+    let (target, deadline) = (Arc::clone(&attempt.job.target), attempt.job.deadline);
     let now = Instant::now();
     if now >= deadline {
         return Carried::Ended(Err(ConnectionFault::timeout(false)));
     }
     alarm.set(deadline);
     let looked_up = match reuse(opener, kept.take(), &target, now, deadline).await {
-        Ok(Reuse::Link(mut link)) => match link.exchange(attempt.request(), &target, alarm).await {
+        Ok(Reuse::Link(mut link)) => match link.exchange(&attempt.job.request, &target, alarm).await {
             Exchange::Answered(answer) => return Carried::Ended(Ok(keep(kept, link, answer))),
             Exchange::Failed(fault) => return Carried::Ended(Err(fault)),
             // The receiver had closed it while it was idle: the attempt is made on a new connection.
@@ -99,7 +99,7 @@ async fn carry(
         Ok(HttpConnection::Many(streams)) => Carried::Many(streams),
         Ok(HttpConnection::One(mut link)) => {
             seat.opened_one().into_iter().for_each(|attempt| carriers.pass_on(attempt));
-            Carried::Ended(match link.exchange(attempt.request(), &target, alarm).await {
+            Carried::Ended(match link.exchange(&attempt.job.request, &target, alarm).await {
                 Exchange::Answered(answer) => Ok(keep(kept, link, answer)),
                 Exchange::Failed(fault) | Exchange::GivenBack(fault) => Err(fault),
             })
@@ -144,22 +144,22 @@ async fn reuse(
     now: Instant,
     deadline: Instant,
 ) -> Result<Reuse, ConnectionFault> {
-    let Some(mut link) = kept.filter(|link| link.is_usable()) else {
+    let Some(mut link) = kept.filter(|link| link.is_usable) else {
         return Ok(Reuse::Nothing);
     };
-    if now.duration_since(link.checked_at()) < opener.settings.recheck_after {
+    if now.duration_since(link.checked_at) < opener.settings.recheck_after {
         return Ok(Reuse::Link(link));
     }
     let addresses = opener.check(target.origin(), deadline).await?;
-    if !addresses.contains(&link.address()) {
+    if !addresses.contains(&link.address) {
         return Ok(Reuse::Moved(addresses));
     }
-    link.set_checked_at(now);
+    link.checked_at = now;
     Ok(Reuse::Link(link))
 }
 
 fn keep(kept: &mut Option<Box<Link>>, link: Box<Link>, answer: ReceivedResponse) -> ReceivedResponse {
-    *kept = Some(link).filter(|link| link.is_usable());
+    *kept = Some(link).filter(|link| link.is_usable);
     answer
 }
 
@@ -176,9 +176,10 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::connector::Settings;
     use crate::connector::pool::{Offer, Pools};
-    use crate::connector::{ConnectorJob, Roots, Settings, System, Tcp};
-    use crate::target::TargetRules;
+    use crate::harness::loopback_allowed;
+    use crate::{ConnectorJob, Roots, System, Tcp};
 
     async fn listen() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
@@ -187,12 +188,7 @@ mod tests {
     }
 
     fn carriers() -> Arc<Carriers> {
-        let rules = TargetRules {
-            allow_http: true,
-            allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-            ..TargetRules::default()
-        };
-        let settings = Settings { rules, ..Settings::default() };
+        let settings = Settings { rules: loopback_allowed(), ..Settings::default() };
         let opener = Opener::new(settings, Arc::new(System), Arc::new(Tcp), Roots::none());
         Arc::new(Carriers { opener, pools: Arc::new(Pools::new(1, 1)), tasks: Mutex::default() })
     }
@@ -220,18 +216,18 @@ mod tests {
         let (listener, address) = listen().await;
         let carriers = carriers();
         let offer = carriers.pools.offer(attempt(&carriers.opener, address));
-        let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection: {offer:?}") };
-        let opened = open(&carriers, &seat, attempt.target(), Some(vec![address.ip()]), attempt.deadline()).await;
+        let Offer::Grow(mut seat, attempt) = offer else { panic!("the first one needs a connection") };
+        let opened = open(&carriers, &seat, &attempt.job.target, Some(vec![address.ip()]), attempt.job.deadline).await;
         let Ok(HttpConnection::One(mut link)) = opened else { panic!("a listener that speaks HTTP/1.1") };
         let (other_side, _) = listener.accept().await.expect("a connection");
         assert!(poll_fn(|cx| Poll::Ready(link.poll_ended(cx))).await.is_pending());
-        assert!(link.is_usable());
+        assert!(link.is_usable);
         // The receiver closes, and the link is not polled between this and its next use.
         drop(other_side);
         let_the_runtime_see_events().await;
 
         let mut kept = Some(link);
-        let mut alarm = Alarm::new(attempt.deadline());
+        let mut alarm = Alarm::new(attempt.job.deadline);
         let receiver = async {
             let (mut stream, _) = listener.accept().await.expect("a second connection");
             let mut request = [0; 1024];

@@ -20,7 +20,7 @@ use super::alarm::Alarm;
 use super::http1::{self, ReadProgress, ResponseReader};
 use super::wire::CountedStream;
 use super::{ConnectionFault, ReceivedResponse, fault};
-use crate::target::Target;
+use crate::Target;
 
 /// Bytes read at once: nearly every answer fits.
 const READ_BYTES: usize = 4 * 1024;
@@ -38,9 +38,10 @@ pub(super) struct Link {
     /// The bytes of a request's head, and of a small body.
     outbox: Vec<u8>,
     /// Whether it may carry another request: the last answer was read to its end, and no bytes followed it.
-    is_usable: bool,
-    address: IpAddr,
-    checked_at: Instant,
+    pub(super) is_usable: bool,
+    pub(super) address: IpAddr,
+    /// When that address was last checked.
+    pub(super) checked_at: Instant,
 }
 
 #[derive(Debug)]
@@ -65,24 +66,6 @@ struct Sent {
 impl Link {
     pub(super) fn new(wire: CountedStream, address: IpAddr, checked_at: Instant) -> Self {
         Self { wire, inbox: BytesMut::new(), outbox: Vec::new(), is_usable: true, address, checked_at }
-    }
-
-    pub(super) fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// When that address was last checked.
-    pub(super) fn checked_at(&self) -> Instant {
-        self.checked_at
-    }
-
-    pub(super) fn set_checked_at(&mut self, now: Instant) {
-        self.checked_at = now;
-    }
-
-    /// Whether it can carry a request.
-    pub(super) fn is_usable(&self) -> bool {
-        self.is_usable
     }
 
     /// Ready once its receiver has closed it, or sent bytes without a request.

@@ -9,7 +9,7 @@ use h2::Reason;
 use posthaste_core::Cause;
 
 use super::ConnectionFault;
-use crate::target::Refusal;
+use crate::Refusal;
 
 impl ConnectionFault {
     pub(super) const fn new(cause: Cause, detail: &'static str) -> Self {

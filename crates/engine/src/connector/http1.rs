@@ -17,7 +17,7 @@ use posthaste_core::Cause;
 
 use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX};
 use super::{ConnectionFault, ReceivedResponse};
-use crate::target::Target;
+use crate::Target;
 use chunks::Chunks;
 
 /// The header fields of an answer that are used: for framing, and for what it asks for. Others are dropped.
@@ -26,9 +26,9 @@ const READ: [HeaderName; 5] =
 
 /// Writes a request's head: path and host of the target, the request's fields, and the length of its body.
 pub(super) fn write_head(out: &mut Vec<u8>, request: &ChannelRequest, target: &Target) {
-    let path = target.path().path_and_query().map_or("/", |path| path.as_str());
+    let path = target.path.path_and_query().map_or("/", |path| path.as_str());
     let (ours, own) = (request.ours.lines().as_bytes(), request.own.lines().as_bytes());
-    let host = target.host_field().as_bytes();
+    let host = target.host_field.as_bytes();
     for part in [b"POST ", path.as_bytes(), b" HTTP/1.1\r\nhost: ", host, b"\r\n", ours, own] {
         out.extend_from_slice(part);
     }
@@ -79,14 +79,14 @@ impl ResponseReader {
             }
             match parse(inbox)? {
                 Parsed::Incomplete => return Ok(ReadProgress::More),
-                Parsed::Interim { length } => {
+                Parsed::Interim(length) => {
                     self.interim += 1;
                     if self.interim > INTERIM_ANSWERS_MAX {
                         return Err(ConnectionFault::new(Cause::ProtocolError, "interim_answers"));
                     }
                     inbox.advance(length);
                 }
-                Parsed::Head { head, length } => {
+                Parsed::Head(head, length) => {
                     inbox.advance(length);
                     self.kept.wanted = !head.status.is_success();
                     self.head = Some(head);
@@ -133,14 +133,10 @@ impl ResponseReader {
 /// What the received bytes begin with.
 enum Parsed {
     Incomplete,
-    /// An interim answer of `length` bytes; another answer follows.
-    Interim {
-        length: usize,
-    },
-    Head {
-        head: Head,
-        length: usize,
-    },
+    /// An interim answer of this many bytes; another answer follows.
+    Interim(usize),
+    /// The head of the answer, and its bytes.
+    Head(Head, usize),
 }
 
 fn parse(inbox: &[u8]) -> Result<Parsed, ConnectionFault> {
@@ -158,7 +154,7 @@ fn parse(inbox: &[u8]) -> Result<Parsed, ConnectionFault> {
     };
     let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(NOT_HTTP)?;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Parsed::Interim { length });
+        return Ok(Parsed::Interim(length));
     }
     if !(200..=599).contains(&status.as_u16()) {
         return Err(ConnectionFault::new(Cause::ProtocolError, "status"));
@@ -173,7 +169,7 @@ fn parse(inbox: &[u8]) -> Result<Parsed, ConnectionFault> {
     let is_old = answer.version == Some(0);
     let framing = Framing::of(status, &headers, is_old)?;
     let keeps_open = !matches!(framing, Framing::UntilClosed) && keeps_open(&headers, is_old);
-    Ok(Parsed::Head { head: Head { status, headers, framing, keeps_open }, length })
+    Ok(Parsed::Head(Head { status, headers, framing, keeps_open }, length))
 }
 
 const NOT_HTTP: ConnectionFault = ConnectionFault::plain(Cause::ProtocolError);

@@ -34,9 +34,10 @@ pub struct IdentityPem<'a> {
 /// Extra authorities, a client certificate, or both.
 #[derive(Clone)]
 pub struct Identity {
-    fingerprint: Digest,
-    authorities: Vec<CertificateDer<'static>>,
-    client: Option<Arc<CertifiedKey>>,
+    /// A digest of all parts; different identities have different ones.
+    pub(super) fingerprint: Digest,
+    pub(super) authorities: Vec<CertificateDer<'static>>,
+    pub(super) client: Option<Arc<CertifiedKey>>,
 }
 
 /// Why texts make no [`Identity`]. [`BadIdentity::field`] names the text that is wrong.
@@ -111,19 +112,6 @@ impl Identity {
         let client = certified(chain, key)?;
         Ok(Self { fingerprint, authorities, client: Some(client) })
     }
-
-    /// A digest of all parts; different identities have different ones.
-    pub(super) const fn fingerprint(&self) -> &Digest {
-        &self.fingerprint
-    }
-
-    pub(super) fn authorities(&self) -> &[CertificateDer<'static>] {
-        &self.authorities
-    }
-
-    pub(super) const fn client(&self) -> Option<&Arc<CertifiedKey>> {
-        self.client.as_ref()
-    }
 }
 
 impl PartialEq for Identity {
@@ -170,10 +158,8 @@ fn private_key(text: &str) -> Result<PrivateKeyDer<'static>, BadIdentity> {
 }
 
 fn bounded(field: &'static str, text: &str) -> Result<(), BadIdentity> {
-    match text.len() {
-        bytes if bytes > PEM_BYTES_MAX => Err(BadIdentity::TooLong { field, bytes }),
-        _ => Ok(()),
-    }
+    let bytes = text.len();
+    if bytes > PEM_BYTES_MAX { Err(BadIdentity::TooLong { field, bytes }) } else { Ok(()) }
 }
 
 fn certified(
@@ -202,70 +188,58 @@ mod tests {
         (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
     }
 
-    fn check(ca: Option<&str>, client_cert: Option<&str>, client_key: Option<&str>, expected: &str) {
-        let error = Identity::parse(IdentityPem { ca, client_cert, client_key }).expect_err(expected);
+    fn ca(text: &str) -> IdentityPem<'_> {
+        IdentityPem { ca: Some(text), ..IdentityPem::default() }
+    }
+
+    fn client<'a>(cert: &'a str, key: &'a str) -> IdentityPem<'a> {
+        IdentityPem { ca: None, client_cert: Some(cert), client_key: Some(key) }
+    }
+
+    fn check(pem: IdentityPem<'_>, expected: &str) {
+        let error = Identity::parse(pem).expect_err(expected);
         assert_eq!(format!("{} {error}", error.field().unwrap_or("tls")), expected);
     }
 
     #[test]
     fn unusable_texts_are_refused_with_their_name_and_a_remedy() {
-        let ((certificate, key), (_, other_key)) = (pair(), pair());
-        let (certificate, key) = (certificate.as_str(), key.as_str());
-        check(None, None, None, "tls is empty; give ca, or client_cert with client_key, or all three");
-        check(None, Some(certificate), None, "client_key is missing; a client certificate needs its private key");
-        check(None, None, Some(key), "client_cert is missing; a client key needs its certificate");
-        check(
-            None,
-            Some(certificate),
-            Some(&other_key),
-            "client_key does not belong to the first certificate of client_cert",
-        );
+        let ((cert, key), (_, other_key)) = (pair(), pair());
+        let no_pem = IdentityPem::default();
+        check(no_pem, "tls is empty; give ca, or client_cert with client_key, or all three");
+        let no_key = IdentityPem { client_cert: Some(&cert), ..no_pem };
+        check(no_key, "client_key is missing; a client certificate needs its private key");
+        let no_cert = IdentityPem { client_key: Some(&key), ..no_pem };
+        check(no_cert, "client_cert is missing; a client key needs its certificate");
+        check(client(&cert, &other_key), "client_key does not belong to the first certificate of client_cert");
         let not_pem = "is not PEM; it must have lines such as -----BEGIN";
-        check(Some("hello"), None, None, &format!("ca {not_pem} CERTIFICATE-----"));
-        check(Some(key), None, None, &format!("ca {not_pem} CERTIFICATE-----"));
-        check(None, Some(certificate), Some(certificate), &format!("client_key {not_pem} PRIVATE KEY-----"));
-        let nonsense = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        check(
-            Some(&format!("{certificate}{nonsense}")),
-            None,
-            None,
-            "ca certificate 2 cannot be used as an authority; give a CA's X.509 certificate",
-        );
-        check(
-            None,
-            Some(nonsense),
-            Some(key),
-            "client_cert its first certificate cannot be read; give an X.509 certificate",
-        );
-        let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        check(
-            None,
-            Some(certificate),
-            Some(no_key),
-            "client_key cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key",
-        );
-        check(
-            Some(&certificate.repeat(CERTIFICATES_MAX + 1)),
-            None,
-            None,
-            "ca has more than 16 certificates; give only those that are needed",
-        );
-        check(
-            Some(&"-".repeat(PEM_BYTES_MAX + 1)),
-            None,
-            None,
-            "ca has 65537 bytes, the most is 65536; give only the certificates that are needed",
-        );
+        check(ca("hello"), &format!("ca {not_pem} CERTIFICATE-----"));
+        check(ca(&key), &format!("ca {not_pem} CERTIFICATE-----"));
+        check(client(&cert, &cert), &format!("client_key {not_pem} PRIVATE KEY-----"));
+        let nonsense = "-----BEGIN CERTIFICATE-----
+AAAA
+-----END CERTIFICATE-----
+";
+        let second = "ca certificate 2 cannot be used as an authority; give a CA's X.509 certificate";
+        check(ca(&format!("{cert}{nonsense}")), second);
+        let first = "client_cert its first certificate cannot be read; give an X.509 certificate";
+        check(client(nonsense, &key), first);
+        let no_key = "-----BEGIN PRIVATE KEY-----
+AAAA
+-----END PRIVATE KEY-----
+";
+        check(client(&cert, no_key), "client_key cannot be used; give an unencrypted RSA, ECDSA or Ed25519 key");
+        let too_many = cert.repeat(CERTIFICATES_MAX + 1);
+        check(ca(&too_many), "ca has more than 16 certificates; give only those that are needed");
+        let too_long = "-".repeat(PEM_BYTES_MAX + 1);
+        check(ca(&too_long), "ca has 65537 bytes, the most is 65536; give only the certificates that are needed");
     }
 
     #[test]
     fn identities_are_equal_only_if_all_parts_are() {
-        let ((ca, _), (certificate, key)) = (pair(), pair());
+        let ((authority, _), (certificate, key)) = (pair(), pair());
         let parse = |pem| Identity::parse(pem).expect("texts that fit");
-        let ca_alone = IdentityPem { ca: Some(&ca), ..IdentityPem::default() };
-        let client_alone =
-            IdentityPem { client_cert: Some(&certificate), client_key: Some(&key), ..IdentityPem::default() };
-        let both = IdentityPem { ca: Some(&ca), ..client_alone };
+        let (ca_alone, client_alone) = (ca(&authority), client(&certificate, &key));
+        let both = IdentityPem { ca: Some(&authority), ..client_alone };
         let all = [ca_alone, client_alone, both].map(parse);
         assert_eq!(all[2], parse(both));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
@@ -274,7 +248,7 @@ mod tests {
     #[test]
     fn printing_an_identity_shows_none_of_it() {
         let (certificate, key) = pair();
-        let pem = IdentityPem { ca: None, client_cert: Some(&certificate), client_key: Some(&key) };
+        let pem = client(&certificate, &key);
         let identity = Identity::parse(pem).expect("texts that fit");
         assert_eq!(format!("{identity:?}"), "Identity { authorities: 0, client: true, .. }");
         assert_eq!(format!("{pem:?}"), "IdentityPem(…)");

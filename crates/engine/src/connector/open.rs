@@ -24,7 +24,8 @@ use super::exchange::Link;
 use super::streams::Streams;
 use super::wire::{CountedStream, PlainOrTls};
 use super::{ConnectionFault, Identity, NoAnswer, Resolve, Roots, Settings, fault};
-use crate::target::{Host, Origin, Refusal, UrlScheme, check_addresses};
+use crate::target::check_addresses;
+use crate::{Host, Origin, Refusal, UrlScheme};
 
 /// Opens sockets. Production has one implementation; tests use another to observe the contacted addresses.
 pub trait Dial: std::fmt::Debug + Send + Sync + 'static {
@@ -88,15 +89,6 @@ pub(super) struct Opener {
     http2: h2::client::Builder,
 }
 
-impl std::fmt::Debug for Opener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opener")
-            .field("settings", &self.settings)
-            .field("resolver", &self.resolver)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Opener {
     pub(super) fn new(settings: Settings, resolver: Arc<dyn Resolve>, dial: Arc<dyn Dial>, roots: Roots) -> Self {
         let mut http2 = h2::client::Builder::new();
@@ -147,11 +139,11 @@ impl Opener {
         // Without it, Nagle's algorithm may delay a small request until the one before is acknowledged.
         tcp.set_nodelay(true).map_err(|error| fault::connect_fault(&error))?;
         let (stream, is_http2) = match origin.scheme {
-            UrlScheme::Http => (PlainOrTls::Plain(tcp), false),
+            UrlScheme::Http => (PlainOrTls::Left(tcp), false),
             UrlScheme::Https => {
                 let stream = self.handshake(origin, tcp, tls, deadline).await?;
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                (PlainOrTls::Tls(stream), is_http2)
+                (PlainOrTls::Right(stream), is_http2)
             }
         };
         let (wire, traffic) = CountedStream::new(stream);

@@ -23,9 +23,8 @@ use super::Identity;
 use super::attempt::RunningAttempt;
 use super::open::{Opener, Tls};
 use super::protocol::{Broke, Protocols, STREAMS_EXPECTED};
-use crate::target::Origin;
+use crate::Origin;
 
-#[derive(Debug)]
 pub(super) struct Pools {
     origins: Mutex<Origins>,
     connections: AtomicUsize,
@@ -34,7 +33,7 @@ pub(super) struct Pools {
     idle_max: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Origins {
     /// By the fingerprint of the identity, then by origin: a look-up needs no copy of the origin.
     pools: HashMap<Option<Digest>, HashMap<Origin, Arc<Pool>>>,
@@ -79,7 +78,6 @@ struct Handed {
     waker: Option<Waker>,
 }
 
-#[derive(Debug)]
 pub(super) enum Offer {
     Taken,
     /// It needs a new connection, whose seat this is.
@@ -110,7 +108,7 @@ impl Pools {
     }
 
     fn place(self: &Arc<Self>, mut origins: MutexGuard<'_, Origins>, attempt: RunningAttempt) -> Offer {
-        let pool = origins.pool(attempt.target().origin(), attempt.identity());
+        let pool = origins.pool(attempt.job.target.origin(), attempt.job.identity.as_ref());
         let mut state = lock(&pool.state);
         if let Some(slot) = state.open.last() {
             let slot = Arc::clone(slot);
@@ -197,18 +195,11 @@ impl Pool {
     }
 }
 
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("origin", &self.origin).field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
 fn fingerprint(identity: Option<&Arc<Identity>>) -> Option<Digest> {
-    identity.map(|identity| *identity.fingerprint())
+    identity.map(|identity| identity.fingerprint)
 }
 
 /// A connection's membership in its origin's pool.
-#[derive(Debug)]
 pub(super) struct Seat {
     pools: Arc<Pools>,
     pool: Arc<Pool>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use posthaste_crypto::digest::Digest;
 use tokio::time::Instant;
 
-use crate::target::Origin;
+use crate::Origin;
 
 /// How many attempts one HTTP/2 connection is expected to carry before its receiver has sent the limit.
 pub(super) const STREAMS_EXPECTED: usize = 100;
@@ -44,10 +44,10 @@ pub(super) enum Broke {
 impl Protocols {
     /// How many attempts a connection is expected to carry at once.
     pub(super) fn streams(&self, identity: Option<Digest>, origin: &Origin) -> usize {
-        match self.0.is_empty() {
-            true => 1,
-            false => self.0.get(&(identity, origin.clone())).map_or(1, |known| known.streams.max(1)),
+        if self.0.is_empty() {
+            return 1;
         }
+        self.0.get(&(identity, origin.clone())).map_or(1, |known| known.streams.max(1))
     }
 
     /// Whether HTTP/2 may be offered.
@@ -94,7 +94,7 @@ impl Protocols {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{Host, UrlScheme};
+    use crate::{Host, UrlScheme};
 
     fn origin(port: u16) -> Origin {
         Origin { scheme: UrlScheme::Https, host: Host::Name("hooks.example.com".to_owned()), port }

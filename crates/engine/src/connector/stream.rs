@@ -20,11 +20,6 @@ use super::bounds::{BodyExcerpt, FIELDS_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX
 use super::protocol::Broke;
 use super::{ConnectionFault, ReceivedResponse, fault};
 
-pub(super) struct StreamEnd {
-    pub(super) attempt: RunningAttempt,
-    pub(super) how: How,
-}
-
 pub(super) enum How {
     Answered(ReceivedResponse),
     /// Without one, and how the receiver broke it, if it did.
@@ -34,13 +29,13 @@ pub(super) enum How {
 }
 
 /// Sends a request and reads its answer until the attempt's deadline.
-pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: RunningAttempt) -> StreamEnd {
-    let deadline = attempt.deadline();
+pub(super) async fn exchange(sender: SendRequest<Bytes>, attempt: RunningAttempt) -> (RunningAttempt, How) {
+    let deadline = attempt.job.deadline;
     let how = match Instant::now() < deadline {
         true => talk(sender, &attempt, deadline).await,
         false => How::Failed(ConnectionFault::timeout(false), None),
     };
-    StreamEnd { attempt, how }
+    (attempt, how)
 }
 
 async fn talk(mut sender: SendRequest<Bytes>, attempt: &RunningAttempt, deadline: Instant) -> How {

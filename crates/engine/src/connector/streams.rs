@@ -29,10 +29,10 @@ use super::alarm::Alarm;
 use super::attempt::RunningAttempt;
 use super::pool::Seat;
 use super::protocol::Broke;
-use super::stream::{self, How, StreamEnd};
+use super::stream::{self, How};
 use super::wire::{CountedStream, Traffic};
 use super::{Carriers, ConnectionFault, fault};
-use crate::target::Refusal;
+use crate::Refusal;
 
 pub(super) struct Streams {
     sender: SendRequest<Bytes>,
@@ -105,7 +105,7 @@ struct Task {
     /// Attempts that were handed over and have not begun: the receiver has not sent its limit yet, has lowered
     /// it, or its address is being checked.
     waiting: VecDeque<RunningAttempt>,
-    under_way: FuturesUnordered<BoxFuture<'static, StreamEnd>>,
+    under_way: FuturesUnordered<BoxFuture<'static, (RunningAttempt, How)>>,
     recheck: Option<BoxFuture<'static, Result<Vec<IpAddr>, Refusal>>>,
     /// Whether no attempt has begun since the last check.
     just_checked: bool,
@@ -141,8 +141,8 @@ impl Task {
             if !self.streams.drive(cx) {
                 self.abandon();
             }
-            while let Poll::Ready(Some(ended)) = self.under_way.poll_next_unpin(cx) {
-                self.ended(ended);
+            while let Poll::Ready(Some((attempt, how))) = self.under_way.poll_next_unpin(cx) {
+                self.ended(attempt, how);
             }
             self.poll_recheck(cx);
             self.see_limit();
@@ -193,7 +193,7 @@ impl Task {
         begun
     }
 
-    fn ended(&mut self, StreamEnd { attempt, how }: StreamEnd) {
+    fn ended(&mut self, attempt: RunningAttempt, how: How) {
         match how {
             How::Answered(answer) => {
                 if !std::mem::replace(&mut self.clean, true) {
@@ -211,7 +211,7 @@ impl Task {
                 if broke == Some(Broke::WantsHttp1) {
                     self.broke(Broke::WantsHttp1);
                 }
-                if attempt.is_repeated() {
+                if attempt.repeated {
                     self.broke(Broke::Stream);
                 }
                 self.carriers.repeat(attempt, fault);
@@ -234,11 +234,8 @@ impl Task {
 
     /// Takes over the receiver's limit of streams, which it may change at any time.
     fn see_limit(&mut self) {
-        let limit = self
-            .streams
-            .sender
-            .current_max_send_streams()
-            .min(self.carriers.opener.settings.streams_per_connection_max);
+        let ours = self.carriers.opener.settings.streams_per_connection_max;
+        let limit = self.streams.sender.current_max_send_streams().min(ours);
         if limit == self.limit {
             return;
         }
@@ -277,8 +274,7 @@ impl Task {
 
     /// Checks the address again before another attempt begins.
     fn check_again(&mut self) -> bool {
-        let deadline =
-            self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min().unwrap_or_else(Instant::now);
+        let deadline = self.first_deadline().unwrap_or_else(Instant::now);
         let (carriers, origin) = (Arc::clone(&self.carriers), self.seat.origin().clone());
         self.recheck = Some(Box::pin(async move { carriers.opener.check(&origin, deadline).await }));
         true
@@ -331,18 +327,21 @@ impl Task {
     }
 
     fn next_look(&self) -> Instant {
-        let deadline = self.waiting.iter().map(super::attempt::RunningAttempt::deadline).min();
         let rest = self.rests_since.map(|since| since + self.carriers.opener.settings.idle_timeout);
         let look_at = if self.under_way.is_empty() { None } else { Some(self.silence.look_at) };
-        let soonest = [deadline, rest, look_at].into_iter().flatten().min();
+        let soonest = [self.first_deadline(), rest, look_at].into_iter().flatten().min();
         soonest.unwrap_or_else(|| Instant::now() + self.carriers.opener.settings.idle_timeout)
+    }
+
+    fn first_deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|attempt| attempt.job.deadline).min()
     }
 
     /// Ends waiting attempts whose deadline has come.
     fn give_up(&mut self, now: Instant) {
         for _ in 0..self.waiting.len() {
             let Some(attempt) = self.waiting.pop_front() else { return };
-            match attempt.deadline() > now {
+            match attempt.job.deadline > now {
                 true => self.waiting.push_back(attempt),
                 false => attempt.finish(Err(ConnectionFault::timeout(false))),
             }

@@ -72,13 +72,13 @@ impl Roots {
     /// `SSLKEYLOGFILE` set.
     pub(super) fn config(&self, identity: Option<&Identity>) -> ClientConfig {
         let mut roots = self.0.clone();
-        let extra = identity.map_or(&[][..], Identity::authorities);
+        let extra = identity.map_or(&[][..], |identity| &identity.authorities);
         roots.add_parsable_certificates(extra.iter().cloned());
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider speaks TLS 1.2 and 1.3")
             .with_root_certificates(roots);
-        match identity.and_then(Identity::client) {
+        match identity.and_then(|identity| identity.client.as_ref()) {
             Some(client) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(client)))),
             None => builder.with_no_client_auth(),
         }

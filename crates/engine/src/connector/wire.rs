@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 #[derive(Debug)]
 pub(super) struct CountedStream {
@@ -16,11 +17,7 @@ pub(super) struct CountedStream {
     traffic: Traffic,
 }
 
-#[derive(Debug)]
-pub(super) enum PlainOrTls {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+pub(super) type PlainOrTls = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Bytes read since the connection was opened. The connection's task is its only user.
 #[derive(Clone, Debug, Default)]
@@ -42,10 +39,7 @@ impl CountedStream {
 impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = match &mut self.stream {
-            PlainOrTls::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            PlainOrTls::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        };
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.traffic.0.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         read
     }
@@ -53,10 +47,7 @@ impl AsyncRead for CountedStream {
 
 impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
-            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -64,10 +55,7 @@ impl AsyncWrite for CountedStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
-            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -75,16 +63,10 @@ impl AsyncWrite for CountedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            PlainOrTls::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            PlainOrTls::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            PlainOrTls::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            PlainOrTls::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

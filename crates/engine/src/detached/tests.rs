@@ -9,21 +9,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::policy::PolicySpec;
 use posthaste_core::scheduler::Explained;
-use posthaste_core::{DeliveryId, Key, LaneId, Tier, Why};
+use posthaste_core::{DeliveryId, Tier, Why};
 use posthaste_crypto::keyring::{KeyId, StoreKey};
-use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Directory, DisabledBy, Endpoint, EndpointStatus, ErasureTarget, Pause, PauseScope};
-use tempfile::TempDir;
 
 use super::*;
-use crate::accept::NewMessage;
-use crate::access::{MadeKey, NewKey};
-use crate::clock::SystemClock;
-use crate::endpoints::NewSigning;
-use crate::engine::{Settings, Visibility};
-use crate::harness::{NoResolver, Running, made, new_endpoint, promised, settings};
-use crate::master_key::{self, MasterKeySource};
-use crate::tenants::{Tenant, TenantTerms};
+use crate::access::MadeKey;
+use crate::engine::Settings;
+use crate::fixtures::open_folder;
+use crate::harness::{NoResolver, Running, made, new_endpoint, settings};
+use crate::{NewKey, NewMessage, NewSigning, SystemClock, Tenant, TenantTerms, Visibility};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -33,17 +29,10 @@ async fn start(store: &Arc<Sqlite>, keys: &StoreKey) -> Running<Sqlite> {
     Running::over(store, Settings { api_keys: keys.api_keys(), ..settings() }, Arc::new(NoResolver)).await
 }
 
-fn open(folder: &TempDir) -> Arc<Sqlite> {
-    let ask =
-        |needed: &[_]| master_key::load(&MasterKeySource::Folder, folder.path(), needed).map_err(|why| why.to_string());
-    Arc::new(Sqlite::open_asking(folder.path(), Bounds::default(), ask).expect("the folder opens"))
-}
-
 /// One object of each kind that an engine keeps in memory.
-#[derive(Clone)]
 struct Things {
     tenant: Tenant,
-    key: Arc<MadeKey>,
+    key: MadeKey,
     endpoint: Endpoint,
     /// A delivery that waits for the endpoint, which is disabled and paused.
     delivery: DeliveryId,
@@ -53,27 +42,23 @@ impl Things {
     /// Makes the objects, and loads them into memory.
     async fn make(running: &Running<Sqlite>) -> Self {
         let engine = &running.engine;
-        let terms = TenantTerms { policy: None, ..TenantTerms::default() };
+        let terms = TenantTerms::default();
         let tenant = made(engine.make_tenant(None, terms, None, None).await.expect("a tenant")).tenant;
         let new = NewKey { tenant: Some(tenant.id), scopes: None, expires: None, description: None };
-        let key = Arc::new(made(engine.make_key(new, None, None).await.expect("a key")));
+        let key = made(engine.make_key(new, None, None).await.expect("a key"));
         engine.put_policy(tenant.id, "own", attempts(3), None).await.expect("a policy");
         let new = new_endpoint(running, tenant.id, "https://example.com/");
-        let made = made(engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint"));
+        let new = engine.make_endpoint(new, NewSigning::default(), None, None).await.expect("an endpoint");
         let status = EndpointStatus::Disabled(DisabledBy::Receiver);
-        let disabled = Endpoint { status, version: 1, ..made.endpoint };
+        let disabled = Endpoint { status, version: 1, ..made(new).endpoint };
         let endpoint = engine.change_endpoint(disabled, None).await.expect("it is disabled");
         engine.pause(Pause::new(PauseScope::Lane(endpoint.lane), None)).await.expect("it is paused");
         let message = NewMessage::new(tenant.id, Bytes::from_static(b"{}"), Tier::Transactional);
         // The first delivery's key follows the message's.
-        let delivery = promised(engine.accept(message).await.expect("it is accepted")).message.0.plus(1);
+        let delivery = made(engine.accept(message).await.expect("it is accepted")).message.0.plus(1);
         let things = Self { tenant, key, endpoint, delivery: DeliveryId(delivery) };
         things.reported_by(engine).await;
         things
-    }
-
-    fn lane(&self) -> LaneId {
-        self.endpoint.lane
     }
 
     /// The state of the objects as an engine reports it.
@@ -85,7 +70,7 @@ impl Things {
             Some(seen) => Some(seen),
             None => engine.endpoint_cache.load(self.endpoint.id).await.expect("the store reads"),
         };
-        let paused = engine.paused(vec![self.lane()]).await.expect("the loop runs");
+        let paused = engine.paused(vec![self.endpoint.lane]).await.expect("the loop runs");
         vec![
             format!("its key admits: {admitted}"),
             format!("the tenant: {:?}", tenant.map(|tenant| tenant.terms.clone())),
@@ -98,7 +83,7 @@ impl Things {
     /// Waits until the eraser has ended their pause.
     async fn are_no_longer_paused(&self, engine: &Arc<DiskEngine>) {
         let paused = async {
-            while engine.paused(vec![self.lane()]).await.expect("the loop runs").iter().any(Option::is_some) {
+            while engine.paused(vec![self.endpoint.lane]).await.expect("the loop runs").iter().any(Option::is_some) {
                 tokio::task::yield_now().await;
             }
         };
@@ -124,60 +109,42 @@ fn attempts(most: u64) -> PolicySpec {
     PolicySpec { max_attempts: Some(most), ..PolicySpec::preset("webhook").expect("a preset") }
 }
 
-type Verb = fn(Arc<DiskEngine>, Things) -> BoxFuture<'static, ()>;
-
 /// Every method that writes to the store and then changes memory.
-const VERBS: [(&str, Verb); 9] = [
-    ("revoke a key", |engine, things| {
-        Box::pin(async move {
-            let id: Key = things.key.known.id;
-            engine.revoke_key(Some(things.tenant.id), id, None).await.expect("it is revoked");
-        })
-    }),
-    ("change a tenant", |engine, things| {
-        Box::pin(async move {
-            let terms = TenantTerms { weight: 3.0, payload_kept: Some(2 * DAY), ..TenantTerms::default() };
-            let changed = Tenant { terms, ..things.tenant.clone() };
-            engine.change_tenant(&things.tenant, &changed, None).await.expect("it is changed");
-        })
-    }),
-    ("put a policy", |engine, things| {
-        Box::pin(async move {
-            engine.put_policy(things.tenant.id, "own", attempts(5), None).await.expect("it is put");
-        })
-    }),
-    ("delete a policy", |engine, things| {
-        Box::pin(async move {
-            engine.delete_policy(things.tenant.id, "own", None).await.expect("it is deleted");
-        })
-    }),
-    ("change an endpoint", |engine, things| {
-        Box::pin(async move {
-            let changed = Endpoint { version: 2, max_in_flight: 3, ..things.endpoint };
-            engine.change_endpoint(changed, None).await.expect("it is changed");
-        })
-    }),
-    ("rotate a secret", |engine, things| {
-        Box::pin(async move {
-            engine.rotate_secret(&things.endpoint, DAY, None, None).await.expect("it is rotated");
-        })
-    }),
-    ("enable an endpoint", |engine, things| {
-        Box::pin(async move {
-            engine.enable_endpoint(&things.endpoint, None).await.expect("it is enabled");
-        })
-    }),
-    ("delete an endpoint", |engine, things| {
-        Box::pin(async move {
-            engine.delete_endpoint(&things.endpoint, None).await.expect("it is deleted");
-        })
-    }),
-    ("erase a tenant", |engine, things| {
-        Box::pin(async move {
-            engine.erase(things.tenant.id, ErasureTarget::Tenant, None).await.expect("it is erased");
-        })
-    }),
+const VERBS: [&str; 9] = [
+    "revoke a key",
+    "change a tenant",
+    "put a policy",
+    "delete a policy",
+    "change an endpoint",
+    "rotate a secret",
+    "enable an endpoint",
+    "delete an endpoint",
+    "erase a tenant",
 ];
+
+async fn call(verb: &str, engine: &Arc<DiskEngine>, Things { tenant, key, endpoint, .. }: &Things) {
+    match verb {
+        "revoke a key" => {
+            engine.revoke_key(Some(tenant.id), key.known.id, None).await.map(drop).expect("it is revoked");
+        }
+        "change a tenant" => {
+            let terms = TenantTerms { weight: 3.0, payload_kept: Some(2 * DAY), ..TenantTerms::default() };
+            let changed = Tenant { terms, ..tenant.clone() };
+            engine.change_tenant(tenant, &changed, None).await.expect("it is changed");
+        }
+        "put a policy" => engine.put_policy(tenant.id, "own", attempts(5), None).await.map(drop).expect("it is put"),
+        "delete a policy" => engine.delete_policy(tenant.id, "own", None).await.map(drop).expect("it is deleted"),
+        "change an endpoint" => {
+            let changed = Endpoint { version: 2, max_in_flight: 3, ..endpoint.clone() };
+            engine.change_endpoint(changed, None).await.map(drop).expect("it is changed");
+        }
+        "rotate a secret" => engine.rotate_secret(endpoint, DAY, None, None).await.map(drop).expect("it is rotated"),
+        "enable an endpoint" => engine.enable_endpoint(endpoint, None).await.map(drop).expect("it is enabled"),
+        "delete an endpoint" => engine.delete_endpoint(endpoint, None).await.map(drop).expect("it is deleted"),
+        "erase a tenant" => engine.erase(tenant.id, ErasureTarget::Tenant, None).await.map(drop).expect("it is erased"),
+        unknown => panic!("no method is called for {unknown:?}"),
+    }
+}
 
 /// Polls a call this many times, and drops it at the next poll. Returns whether it was answered.
 async fn drop_after(most_polls: usize, verb: impl Future<Output = ()>) -> bool {
@@ -195,8 +162,8 @@ async fn drop_after(most_polls: usize, verb: impl Future<Output = ()>) -> bool {
 #[tokio::test]
 async fn dropped_caller_leaves_memory_and_store_consistent() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (store, keys) = (open(&folder), StoreKey::generate(KeyId(1)));
-    for (name, verb) in VERBS {
+    let (store, keys) = (open_folder(folder.path()), StoreKey::generate(KeyId(1)));
+    for verb in VERBS {
         let mut polls = 0;
         loop {
             polls += 1 + polls / 8;
@@ -206,7 +173,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             while !engine.override_sync.is_sent.load(Ordering::Acquire) {
                 tokio::task::yield_now().await;
             }
-            let is_answered = drop_after(polls, verb(Arc::clone(engine), things.clone())).await;
+            let is_answered = drop_after(polls, call(verb, engine, &things)).await;
             engine.detached.all_ended().await;
             let kept = engine.tenant(things.tenant.id).await.expect("the store reads");
             if kept.is_none() {
@@ -215,7 +182,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             let reported = things.reported_by(engine).await;
             if kept.is_some_and(|tenant| tenant.terms.payload_kept.is_some()) {
                 let is_stored = engine.override_sync.is_sent.load(Ordering::Acquire);
-                assert!(!is_stored, "{name}, {polls} polls: the next run passes the retention times to the store");
+                assert!(!is_stored, "{verb}, {polls} polls: the next run passes the retention times to the store");
             }
             let now = store.endpoint(things.endpoint.id).await.expect("the store reads");
             if now.is_some_and(|endpoint| endpoint.status == EndpointStatus::Active) {
@@ -223,7 +190,7 @@ async fn dropped_caller_leaves_memory_and_store_consistent() {
             }
             running.stop().await;
             let fresh = start(&store, &keys).await;
-            assert_eq!(reported, things.reported_by(&fresh.engine).await, "{name}, dropped after {polls} polls");
+            assert_eq!(reported, things.reported_by(&fresh.engine).await, "{verb}, dropped after {polls} polls");
             fresh.stop().await;
             if is_answered {
                 break;

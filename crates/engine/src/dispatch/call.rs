@@ -75,7 +75,7 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: StoreCall) ->
             StoreReply::Paged(query, as_of, store.page(query, limit, now).await?)
         }
         StoreCall::Spill(sheds) => {
-            store.spill(session, ids(&sheds)).await?;
+            store.spill(session, sheds.iter().map(|shed| shed.delivery).collect()).await?;
             StoreReply::Spilled(sheds)
         }
         StoreCall::Lanes(lanes) => {
@@ -109,8 +109,4 @@ pub async fn perform<S: Outbox>(store: &S, session: Session, call: StoreCall) ->
             StoreReply::Remembered
         }
     })
-}
-
-fn ids(sheds: &[Evicted]) -> Vec<DeliveryId> {
-    sheds.iter().map(|shed| shed.delivery).collect()
 }

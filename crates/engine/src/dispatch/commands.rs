@@ -119,114 +119,91 @@ const LANES_AT_ONCE: usize = 500;
 
 impl Dispatch {
     pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: Command, effects: &mut Vec<Effect>) {
-        match command {
+        let answer = match command {
             Command::Cancel(message, by) => {
                 let cut = Cut::new(CutScope::Message(message), Key::MAX, Cause::Cancelled, now);
-                self.cut(cut, by, Some(ticket), effects);
+                return self.cut(cut, by, Some(ticket), effects);
             }
             Command::EndLane(EndLane { lane, upto, cause, endpoint }, by) => {
                 let cut = Cut { endpoint, ..Cut::new(CutScope::Lane(lane), upto, cause, now) };
-                self.cut(cut, by, Some(ticket), effects);
+                return self.cut(cut, by, Some(ticket), effects);
             }
             // In force in memory before it is durable, so that nothing is sent in between.
             Command::Pause(pause) => {
                 self.pause(pause.clone());
                 let scope = pause.scope;
-                self.after_outcomes_of(scope, Effect::Store(StoreCall::Pause(pause, now, ticket)), effects);
+                return self.after_outcomes_of(scope, Effect::Store(StoreCall::Pause(pause, now, ticket)), effects);
             }
-            // Durable before it is in force: a crash in between must not send what is paused.
-            Command::Resume(scope, by) => {
-                // Enabling an endpoint resumes its lane, paused or not.
-                if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() {
-                    let resume =
-                        StoreCall::Resume(scope, self.pauses.number(scope), AuditStamp { at: now, by }, ticket);
-                    self.after_outcomes_of(scope, Effect::Store(resume), effects);
-                } else {
-                    effects.push(Effect::Answer(ticket, CommandReply::Nothing));
-                }
+            // Durable before it is in force: a crash in between must not send what is paused. Enabling an endpoint
+            // resumes its lane, paused or not.
+            Command::Resume(scope, by)
+                if matches!(scope, PauseScope::Lane(_)) || self.pauses.in_force(scope, now).is_some() =>
+            {
+                let resume = StoreCall::Resume(scope, self.pauses.number(scope), AuditStamp { at: now, by }, ticket);
+                return self.after_outcomes_of(scope, Effect::Store(resume), effects);
             }
-            Command::Pauses(passed, most) => {
-                effects.push(Effect::Answer(ticket, CommandReply::Pauses(self.pauses.list(passed, most, now))));
-            }
+            Command::Resume(..) => CommandReply::Nothing,
+            Command::Pauses(passed, most) => CommandReply::Pauses(self.pauses.list(passed, most, now)),
             // Not through `lanes_to_ask`: a read that is already under way may return older settings.
             Command::Lane(lane) => {
                 effects.push(Effect::Store(StoreCall::Lanes(vec![lane])));
-                effects.push(Effect::Answer(ticket, CommandReply::Done));
+                CommandReply::Done
             }
             Command::Rules(tenant, number) => {
                 self.scheduler.tell_rules(now, tenant, number);
                 let lanes = self.scheduler.lanes_of(tenant);
                 effects.extend(lanes.chunks(LANES_AT_ONCE).map(|some| Effect::Store(StoreCall::Lanes(some.to_vec()))));
-                effects.push(Effect::Answer(ticket, CommandReply::Done));
+                CommandReply::Done
             }
-            Command::Paused(lanes) => {
-                let paused = lanes.iter().map(|lane| self.paused(*lane, now)).collect();
-                effects.push(Effect::Answer(ticket, CommandReply::Paused(paused)));
-            }
+            Command::Paused(lanes) => CommandReply::Paused(lanes.iter().map(|lane| self.paused(*lane, now)).collect()),
             Command::Recorded(lane) => {
-                self.pauses.behind_outcomes(lane, Effect::Answer(ticket, CommandReply::Done), effects);
+                return self.pauses.behind_outcomes(lane, Effect::Answer(ticket, CommandReply::Done), effects);
             }
-            Command::IsEnding(lane) => {
-                let answer = if self.sweeper.is_ending(CutScope::Lane(lane)) {
-                    CommandReply::Done
-                } else {
-                    CommandReply::Nothing
-                };
-                effects.push(Effect::Answer(ticket, answer));
-            }
-            Command::Receipt(delivery) => self.receipt(now, ticket, delivery, effects),
+            Command::IsEnding(lane) if self.sweeper.is_ending(CutScope::Lane(lane)) => CommandReply::Done,
+            Command::IsEnding(_) => CommandReply::Nothing,
+            Command::Receipt(delivery) => return self.receipt(now, ticket, delivery, effects),
             Command::Explain(delivery, lane, state) => {
-                let explained = self.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
+                let explained = self.scheduler.explain(now, delivery, lane, self.as_hurried(now, delivery, state));
                 let is_paused = matches!(explained, Explained::Waits(Hold { why: Why::Paused, .. }));
                 let pause = self.scheduler.paused_by(lane, now).filter(|_| is_paused);
                 let pause = pause.and_then(|by| self.pauses.in_force(pauses::scope(by, lane), now));
-                effects.push(Effect::Answer(ticket, CommandReply::Explained(explained, pause.cloned())));
+                CommandReply::Explained(explained, pause.cloned())
             }
-            Command::Hurry(delivery) => {
-                let answer = if self.scheduler.knows(delivery) {
-                    self.scheduler.retry_now(now, delivery);
-                    CommandReply::Done
-                } else if self.hurried.contains(&delivery) {
-                    CommandReply::Done
-                } else if self.hurried.len() < HURRIED_MAX {
-                    self.hurried.insert(delivery);
-                    self.read(now, Query::One(delivery), 1, effects);
-                    CommandReply::Done
-                } else {
-                    CommandReply::Nothing
-                };
-                effects.push(Effect::Answer(ticket, answer));
+            Command::Hurry(delivery) if self.scheduler.knows(delivery) => {
+                self.scheduler.retry_now(now, delivery);
+                CommandReply::Done
             }
-            Command::Breakers => {
-                effects.push(Effect::Answer(ticket, CommandReply::Breakers(self.scheduler.breakers(now))));
+            Command::Hurry(delivery) if self.hurried.contains(&delivery) => CommandReply::Done,
+            Command::Hurry(delivery) if self.hurried.len() < HURRIED_MAX => {
+                self.hurried.insert(delivery);
+                self.read(now, Query::One(delivery), 1, effects);
+                CommandReply::Done
             }
-            Command::LanesThrough(gate) => {
-                effects.push(Effect::Answer(ticket, CommandReply::LanesThrough(self.scheduler.lanes_through(gate))));
-            }
+            Command::Hurry(_) => CommandReply::Nothing,
+            Command::Breakers => CommandReply::Breakers(self.scheduler.breakers(now)),
+            Command::LanesThrough(gate) => CommandReply::LanesThrough(self.scheduler.lanes_through(gate)),
             Command::Tenant(settings) => {
                 self.scheduler.set_tenant(now, settings);
-                effects.push(Effect::Answer(ticket, CommandReply::Done));
+                CommandReply::Done
             }
-            Command::Reset(of, how, by) => effects.push(if self.reset(now, of, how) {
-                Effect::Store(StoreCall::Reset(of, how, AuditStamp { at: now, by }, ticket))
-            } else {
-                Effect::Answer(ticket, CommandReply::Nothing)
-            }),
-            Command::Erased(tenant, subject) => {
-                let in_flight = self.drop_erased(now, tenant, subject);
-                effects.push(Effect::Answer(ticket, CommandReply::InFlight(in_flight)));
+            Command::Reset(of, how, by) => {
+                if self.reset(now, of, how) {
+                    let reset = StoreCall::Reset(of, how, AuditStamp { at: now, by }, ticket);
+                    return effects.push(Effect::Store(reset));
+                }
+                CommandReply::Nothing
             }
+            Command::Erased(tenant, subject) => CommandReply::InFlight(self.drop_erased(now, tenant, subject)),
             Command::GivenUp(deliveries) => {
                 let dead = State::Dead { at: now, cause: Cause::Retention };
                 deliveries.iter().for_each(|_| self.counts.recorded(&dead));
                 self.ended_elsewhere(now, &deliveries);
-                effects.push(Effect::Answer(ticket, CommandReply::Done));
+                CommandReply::Done
             }
-            Command::Watch => effects.push(Effect::Answer(ticket, CommandReply::Watched(Box::new(self.watched(now))))),
-            Command::UnderWay => {
-                effects.push(Effect::Answer(ticket, CommandReply::UnderWay(self.scheduler.under_way())));
-            }
-        }
+            Command::Watch => CommandReply::Watched(Box::new(self.watched(now))),
+            Command::UnderWay => CommandReply::UnderWay(self.scheduler.under_way()),
+        };
+        effects.push(Effect::Answer(ticket, answer));
     }
 
     /// Stores a pause or a resume. For a lane it waits for outcomes that pause the same lane: otherwise a resume

@@ -1,6 +1,7 @@
 //! The loop's counters for metrics: plain numbers that the loop owns and returns on request. Gauges, such as how much
 //! is pending in memory, are computed on request.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use posthaste_core::scheduler::SchedulerFigures;
@@ -26,7 +27,7 @@ pub const CLASSES: [(Class, &str); 8] = [
     (Class::Ours, "ours"),
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DispatchCounts {
     pub arrived: u64,
     /// Attempts that ended, by [`CLASSES`].
@@ -38,29 +39,12 @@ pub struct DispatchCounts {
     pub cancelled: u64,
     /// Deliveries whose TTL ended.
     pub expired: u64,
-    /// Dead letters, by the order of [`Cause::ALL`].
-    pub dead: Vec<u64>,
+    /// Dead letters, by cause.
+    pub dead: BTreeMap<Cause, u64>,
     /// Deliveries ended by a sweep: by a cut or an erasure, or because their TTL ended behind the window.
     pub swept: u64,
     /// State changes that the table of states refused: anything but zero is a bug.
     pub refused_moves: u64,
-}
-
-impl Default for DispatchCounts {
-    fn default() -> Self {
-        Self {
-            arrived: 0,
-            attempts: [0; CLASSES.len()],
-            took: DurationHistogram::default(),
-            latency: DurationHistogram::default(),
-            delivered: 0,
-            cancelled: 0,
-            expired: 0,
-            dead: vec![0; Cause::ALL.len()],
-            swept: 0,
-            refused_moves: 0,
-        }
-    }
 }
 
 impl DispatchCounts {
@@ -71,21 +55,12 @@ impl DispatchCounts {
         }
     }
 
-    /// An attempt begins this long after its due time.
-    pub(super) fn sent(&mut self, delay: Duration) {
-        self.latency.note(delay);
-    }
-
     pub(super) fn recorded(&mut self, state: &State) {
         match state {
             State::Delivered { .. } => self.delivered += 1,
             State::Cancelled { .. } => self.cancelled += 1,
             State::Expired { .. } => self.expired += 1,
-            State::Dead { cause, .. } => {
-                if let Some(at) = Cause::ALL.iter().position(|entry| entry.cause == *cause) {
-                    self.dead[at] += 1;
-                }
-            }
+            State::Dead { cause, .. } => *self.dead.entry(*cause).or_default() += 1,
             _ => {}
         }
     }
@@ -103,7 +78,7 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    fn note(&mut self, duration: Duration) {
+    pub(super) fn note(&mut self, duration: Duration) {
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         self.buckets[BUCKETS_MS.partition_point(|upper| *upper < ms)] += 1;
         self.sum_ms = self.sum_ms.saturating_add(ms);
@@ -126,7 +101,7 @@ mod tests {
         counts.recorded(&State::Retry { due: at, cause: Cause::Unavailable });
         counts.recorded(&State::Delivered { at });
         assert_eq!((counts.attempts[0], counts.attempts[1], counts.delivered), (1, 1, 1));
-        assert_eq!(counts.dead.iter().sum::<u64>(), 1);
+        assert_eq!(counts.dead, BTreeMap::from([(Cause::NotFound, 1)]));
         assert_eq!(counts.took.sum_ms, 9_999_003);
     }
 

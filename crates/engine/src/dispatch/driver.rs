@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::{StoreCall, StoreReply, perform};
 use super::{Command, CommandReply, Dispatch, Effect, Event, Finished, SendAttempt, Ticket};
-use crate::clock::Clock;
+use crate::Clock;
 
 /// Commands that may be queued for the loop; the senders of more wait.
 const COMMANDS_MAX: usize = 1_024;
@@ -183,7 +183,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
 
     /// Logs state changes that the table of states refused. Each is a bug in Posthaste; the delivery kept its state.
     fn report_refused_moves(&mut self) {
-        let refused = self.dispatch.refused_moves();
+        let refused = self.dispatch.scheduler.refused_moves();
         if refused > self.refused_moves {
             tracing::error!(refused, "refused an impossible state change of a delivery; please report this bug");
             self.refused_moves = refused;
@@ -220,7 +220,7 @@ impl<S: Outbox, T: Transport, C: Clock> Driver<S, T, C> {
     }
 
     fn publish_spilling(&mut self) {
-        let changes = self.dispatch.take_spilling_changes();
+        let changes = self.dispatch.scheduler.take_spilling_changes();
         if changes.is_empty() {
             return;
         }

@@ -19,7 +19,8 @@ const REMEMBER_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct StoredBreakers {
     /// Those that are stored or being written.
     breakers: Vec<SoftBreaker>,
-    is_writing: bool,
+    /// Whether a write is under way.
+    pub(super) is_writing: bool,
     /// A breaker may have changed since the last comparison.
     is_stale: bool,
     /// The earliest time of the next comparison, whose cost grows with the number of breakers.
@@ -32,19 +33,10 @@ impl StoredBreakers {
         (self.is_stale && !self.is_writing).then_some(self.look_at)
     }
 
-    /// Whether a write is under way.
-    pub(super) fn is_writing(&self) -> bool {
-        self.is_writing
-    }
-
     /// An attempt ended, which can open or close a breaker.
     pub(super) fn heard(&mut self, verdict: &Verdict) {
         // While every breaker is closed, a success changes none.
         self.is_stale |= verdict.class != Class::Delivered || !self.breakers.is_empty();
-    }
-
-    pub(super) fn written(&mut self) {
-        self.is_writing = false;
     }
 }
 

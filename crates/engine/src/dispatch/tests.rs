@@ -1,8 +1,8 @@
 //! Interleavings of events and store calls that once went wrong, step by step over a store in memory.
 
-use posthaste_core::flow::breaker::{OpenReason, Soft};
+use posthaste_core::flow::breaker::{BreakerState, OpenReason, Soft};
 use posthaste_core::scheduler::{BreakerOf, BreakerShown, OnDead, Order, Reset, SoftBreaker};
-use posthaste_core::{Class, Hold, Key, LaneSettings, Policy, TenantId, Why};
+use posthaste_core::{Class, Hold, LaneSettings, Policy, State, TenantId, Why};
 use posthaste_store::{CollapseKey, MemoryStore, Retention, RetentionStep};
 
 use rig::DispatchRig;
@@ -324,7 +324,7 @@ fn breaker_open_before_a_restart_sends_one_probe_first() {
     rig.break_lane(10, 10, &lane);
     rig.sleep_until(6_000);
     let mut rig = rig.restart(7_000);
-    assert!(matches!(rig.dispatch.standing(at(7_000), lane.lane), BreakerState::HalfOpen { .. }));
+    assert!(matches!(rig.dispatch.scheduler.standing(at(7_000), lane.lane), BreakerState::HalfOpen { .. }));
     for seq in [10, 20, 30, 40, 50] {
         rig.send_at(7_001, seq, &lane);
     }
@@ -332,7 +332,7 @@ fn breaker_open_before_a_restart_sends_one_probe_first() {
         assert_eq!(rig.sent.len(), probe + 1, "one goes at a time");
         rig.step(7_002, finished(rig.sent[probe], Cause::Ok));
     }
-    assert_eq!(rig.dispatch.standing(at(7_002), lane.lane), BreakerState::Closed);
+    assert_eq!(rig.dispatch.scheduler.standing(at(7_002), lane.lane), BreakerState::Closed);
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn breaker_is_listed_with_its_reason_and_reset_by_probe_or_force() {
     assert_eq!(rig.answered.last(), Some(&(Ticket(4), CommandReply::Done)));
     assert_eq!(rig.sent.len(), before + 1, "a probe goes before the end of the hold, alone");
     rig.ask(14, 5, Command::Reset(of, Reset::Force, None));
-    assert_eq!(rig.dispatch.standing(at(14), lane.lane), BreakerState::Closed);
+    assert_eq!(rig.dispatch.scheduler.standing(at(14), lane.lane), BreakerState::Closed);
     rig.ask(15, 6, Command::Breakers);
     assert_eq!(shown(&rig), []);
 }

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use posthaste_core::{Cause, Delivery, DeliveryChange, EndpointId, LaneId, MessageId, RowIndex, Shard, State, Tier};
+use posthaste_core::{Cause, EndpointId, LaneId, MessageId, Tier};
 use posthaste_crypto::signature::Secret;
 use posthaste_store::{
     AttemptRecord, Directory, Endpoint, MemoryStore, Outbox, Pause, Settlement, SigningSecret, WebhookTarget,
 };
 
 use super::*;
-use crate::accept::NewMessage;
-use crate::clock::SystemClock;
-use crate::connector::{NoAnswer, Resolve};
 use crate::export::Exported;
-use crate::harness::{Running, promised, settings};
+use crate::fixtures::given_up;
+use crate::harness::{Running, made, settings};
+use crate::{NewMessage, NoAnswer, Resolve, SystemClock};
 
 const TENANT: TenantId = TenantId::from_raw(1);
 
@@ -56,7 +55,7 @@ impl Running<MemoryStore> {
             subject: Some(subject.to_owned()),
             ..NewMessage::new(TENANT, Bytes::from_static(text.as_bytes()), Tier::Engagement)
         };
-        promised(self.engine.accept(message).await.expect("it is accepted")).message
+        made(self.engine.accept(message).await.expect("it is accepted")).message
     }
 }
 
@@ -130,18 +129,9 @@ async fn export_has_the_excerpts_of_receivers_answers() {
     let waiting = exported(engine, "ann").await.0.into_iter().find_map(delivery).expect("a delivery");
     let at = engine.now();
     let failed = AttemptRecord { number: 1, at, took: Duration::ZERO, cause: Cause::Unavailable, status: Some(503) };
-    let state = State::Dead { at, cause: Cause::Unavailable };
-    let record = DeliveryChange {
-        shard: Shard::of(waiting.lane),
-        delivery: Delivery { attempts: 1, state, ..waiting },
-        attempts_before: 0,
-        place: RowIndex::Delayed,
-        pauses_lane: false,
-        endpoint_change: None,
-    };
     let bytes = Bytes::from_static(b"no such ann");
-    let epoch = engine.session.epoch;
-    let settlement = Settlement { record, epoch, attempt: Some(failed), excerpt: Some(bytes.clone()) };
+    let dead = given_up(engine, &waiting, at, Cause::Unavailable);
+    let settlement = Settlement { attempt: Some(failed), excerpt: Some(bytes.clone()), ..dead };
     engine.store.settle(engine.session, vec![settlement]).await.expect("memory takes it");
     let items = exported(engine, "ann").await.0;
     let Some(Exported::Delivery { excerpts, .. }) = items.last() else { panic!("a delivery is the last: {items:?}") };

@@ -5,19 +5,18 @@ use std::future::poll_fn;
 use std::path::Path;
 use std::task::Poll;
 
-use posthaste_core::{Audience, Cause, DeliveryChange, Key, LaneId, Shard, State, TenantId, Tier};
-use posthaste_store::sqlite::{Bounds, Sqlite};
+use posthaste_core::{Audience, Cause, Key, LaneId, RowIndex, TenantId, Tier, Timestamp};
+use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, AuditStamp, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Jobs, Missing, NewReplay,
-    Outbox, ReplayWhat, Settled, Settlement, Watchable,
+    Accepted, Archive, DeadLetterFilter, DeliveryRecord, Endpoint, JobState, Jobs, Missing, NewDelivery, NewReplay,
+    Outbox, ReplayWhat, Settled, Watchable,
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::background::idle_engine;
-use crate::clock::SystemClock;
-use crate::master_key::{self, MasterKeySource};
+use crate::SystemClock;
+use crate::fixtures::{given_up, idle_engine, open_folder};
 
 const TENANT: TenantId = TenantId::from_raw(3);
 
@@ -28,11 +27,7 @@ struct Process {
 
 impl Process {
     async fn start(folder: &TempDir) -> Self {
-        let ask = |needed: &[_]| {
-            master_key::load(&MasterKeySource::Folder, folder.path(), needed).map_err(|why| why.to_string())
-        };
-        let store = Sqlite::open_asking(folder.path(), Bounds::default(), ask);
-        let store = Arc::new(store.expect("the folder opens"));
+        let store = open_folder(folder.path());
         Self { engine: idle_engine(Arc::clone(&store)).await, store }
     }
 
@@ -74,11 +69,7 @@ impl Process {
         self.store.job(id).await.expect("the store reads").expect("the job is there")
     }
 
-    async fn put_endpoint(&self, event_types: &[&str]) -> EndpointId {
-        self.put_endpoint_of(TENANT, event_types).await
-    }
-
-    async fn put_endpoint_of(&self, tenant: TenantId, event_types: &[&str]) -> EndpointId {
+    async fn put_endpoint(&self, tenant: TenantId, event_types: &[&str]) -> EndpointId {
         let event_types = event_types.iter().map(|text| (*text).to_owned()).collect();
         self.put_named(Endpoint { event_types, max_in_flight: 4, ..self.endpoint(tenant) }).await
     }
@@ -90,11 +81,8 @@ impl Process {
 
     async fn put_named(&self, endpoint: Endpoint) -> EndpointId {
         let id = endpoint.id;
-        _ = self
-            .store
-            .put_endpoint(self.engine.session, endpoint, None, AuditStamp::at(SystemClock::new().now()))
-            .await
-            .expect("an endpoint is put");
+        let put = self.store.put_endpoint(self.engine.session, endpoint, None, self.engine.done_by(None)).await;
+        _ = put.expect("an endpoint is put");
         id
     }
 
@@ -103,8 +91,18 @@ impl Process {
         Message {
             event_type: Some("a.b".to_owned()),
             correlation_id: Some(id.to_string()),
-            ..Message::new(id, TENANT, SystemClock::new().now(), "{}")
+            ..Message::new(id, TENANT, self.engine.now(), "{}")
         }
+    }
+
+    fn message_for(&self, tags: &[&str]) -> Message {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
+        Message { details: Some(Box::new(details)), ..self.message() }
+    }
+
+    async fn accept(&self, accepted: Accepted) {
+        _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");
     }
 
     /// Sends a message of this many bytes to all endpoints of a tenant, by a job.
@@ -116,14 +114,13 @@ impl Process {
     async fn fan_out_of(&self, message: Message) -> JobId {
         let message = Arc::new(message);
         let fan_out = FanOut { message: message.id, tier: Tier::Engagement, deliver_at: None, ttl: None };
-        let accepted = Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) };
-        _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");
+        self.accept(Accepted { fan_out: Some(fan_out), ..Accepted::new(Arc::clone(&message), Vec::new()) }).await;
         JobId(message.id.0)
     }
 
     async fn start_replay(&self, what: ReplayWhat, per_second: Option<u32>) -> JobId {
         let id = JobId(self.engine.mint(1));
-        let replay = NewReplay { per_second, ..NewReplay::new(id, TENANT, SystemClock::new().now(), what) };
+        let replay = NewReplay { per_second, ..NewReplay::new(id, TENANT, self.engine.now(), what) };
         self.store.start_replay(self.engine.session, replay, None).await.expect("a replay begins");
         id
     }
@@ -134,17 +131,15 @@ impl Process {
         let delivery = Delivery::queued(id, message.id, endpoint, lane, Tier::Promotional, Timestamp::from_millis(0));
         let settings = posthaste_core::LaneSettings::new(lane, TENANT, Arc::default());
         let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, Arc::new(settings));
-        let accepted = Accepted::new(message, vec![new]);
-        _ = self.store.accept(self.engine.session, vec![accepted]).await.expect("it is accepted");
+        self.accept(Accepted::new(message, vec![new])).await;
         delivery
     }
 
     async fn every_delivery(&self, message: MessageId) -> Vec<DeliveryRecord> {
-        let now = SystemClock::new().now();
         let mut all: Vec<DeliveryRecord> = Vec::new();
         loop {
             let after = all.last().map(|shown| shown.delivery.id);
-            let page = self.store.deliveries(message, after, now, 700).await.expect("the store reads");
+            let page = self.store.deliveries(message, after, self.engine.now(), 700).await.expect("the store reads");
             let full = page.len() == 700;
             all.extend(page);
             if !full {
@@ -172,11 +167,11 @@ async fn until_done(folder: &TempDir, id: JobId) -> (Process, usize) {
 async fn large_fan_out_reaches_each_endpoint_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let put = (0..2_300).map(|n| process.put_endpoint(if n % 10 == 0 { &["c.*"] } else { &[] }));
+    let put = (0..2_300).map(|n| process.put_endpoint(TENANT, if n % 10 == 0 { &["c.*"] } else { &[] }));
     futures_util::future::join_all(put).await;
     let id = process.fan_out(TENANT, 2).await;
     let message = MessageId(id.0);
-    process.put_endpoint(&[]).await;
+    process.put_endpoint(TENANT, &[]).await;
     process.die().await;
 
     let (process, deaths) = until_done(&folder, id).await;
@@ -204,25 +199,20 @@ async fn a_fan_out_by_tag_reaches_each_endpoint_with_the_tag_once_and_reads_no_o
         process.put_named(Endpoint { tags, event_types, ..process.endpoint(TENANT) })
     });
     futures_util::future::join_all(put).await;
-    let tags = vec!["eu".to_owned(), "beta".to_owned()];
-    let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
-    let message = Message { details: Some(Box::new(details)), ..process.message() };
-    let id = process.fan_out_of(message).await;
+    let id = process.fan_out_of(process.message_for(&["eu", "beta"])).await;
     process.put_named(Endpoint { tags: vec!["eu".to_owned()], ..process.endpoint(TENANT) }).await;
     process.die().await;
 
     let (process, _) = until_done(&folder, id).await;
     let deliveries = process.every_delivery(MessageId(id.0)).await;
-    let lanes: std::collections::BTreeSet<LaneId> = deliveries.iter().map(|shown| shown.delivery.lane).collect();
+    let lanes: BTreeSet<LaneId> = deliveries.iter().map(|shown| shown.delivery.lane).collect();
     assert_eq!((deliveries.len(), lanes.len()), (900, 900), "of 1,200 with a tag 300 want other events");
     assert_eq!(process.job(id).await.made, 900);
     process.die().await;
 
     // Without a crash: a chunk reads only its own candidates, and two tags of one endpoint are two rows of the index.
     let process = Process::start(&folder).await;
-    let tags = vec!["beta".to_owned()];
-    let details = Details { audience: Audience { tags, ..Audience::default() }, ..Details::default() };
-    let id = process.fan_out_of(Message { details: Some(Box::new(details)), ..process.message() }).await;
+    let id = process.fan_out_of(process.message_for(&["beta"])).await;
     process.work(usize::MAX, id).await;
     assert_eq!(process.job(id).await.made, 300);
     let rows = process.store.condition().recipient_rows;
@@ -234,7 +224,7 @@ async fn a_fan_out_by_tag_reaches_each_endpoint_with_the_tag_once_and_reads_no_o
 async fn replay_delivers_each_dead_letter_once_across_crashes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    process.put_endpoint(&[]).await;
+    process.put_endpoint(TENANT, &[]).await;
     let endpoint = EndpointId(Key::new(process.engine.session.writer, 1));
     let old = futures_util::future::join_all((0..1_200).map(|_| give_up(&process, endpoint))).await;
     let id = process.start_replay(ReplayWhat::Found(DeadLetterFilter::of(TENANT)), None).await;
@@ -262,16 +252,12 @@ async fn replay_of_missing_messages_delivers_each_once_across_crashes() {
     let accept = async |event_type: &str| {
         let message = Message { event_type: Some(event_type.to_owned()), ..process.message() };
         let id = message.id;
-        _ = process
-            .store
-            .accept(process.engine.session, vec![Accepted::new(message, Vec::new())])
-            .await
-            .expect("accepted");
+        process.accept(Accepted::new(message, Vec::new())).await;
         id
     };
     let wanted = futures_util::future::join_all((0..600).map(|_| accept("a.b"))).await;
     let others = futures_util::future::join_all((0..100).map(|_| accept("c.d"))).await;
-    let endpoint = process.put_endpoint(&["a.*"]).await;
+    let endpoint = process.put_endpoint(TENANT, &["a.*"]).await;
     let id = process.start_replay(ReplayWhat::Missing(Missing { endpoint, since: None, until: None }), None).await;
     process.die().await;
 
@@ -295,8 +281,8 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     const OTHERS: TenantId = TenantId::from_raw(4);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let own = process.put_endpoint_of(TENANT, &[]).await;
-    let others = process.put_endpoint_of(OTHERS, &[]).await;
+    let own = process.put_endpoint(TENANT, &[]).await;
+    let others = process.put_endpoint(OTHERS, &[]).await;
     let ended = give_up(&process, own).await;
     let id = process.start_replay(ReplayWhat::Found(DeadLetterFilter::of(TENANT)), None).await;
     let job = process.job(id).await;
@@ -304,9 +290,9 @@ async fn replayed_delivery_has_the_tenants_own_message_and_endpoint() {
     let next_life = async |job: &DeliveryJob, endpoint: EndpointId| {
         let found = Replayable::Ended(Delivery { endpoint, ..ended.clone() });
         match jobs.next_life(job, found, &mut Carried::default()).await.expect("the store reads") {
-            Next::Life(life) => Ok(life.new.delivery.endpoint),
-            Next::Skip(why) => Err(why),
-            Next::NotMeant => panic!("an ended delivery has an endpoint"),
+            Meant::For(life) => Ok(life.new.delivery.endpoint),
+            Meant::Skip(why) => Err(why),
+            Meant::Not => panic!("an ended delivery has an endpoint"),
         }
     };
     assert_eq!(next_life(&job, own).await, Ok(own));
@@ -322,7 +308,7 @@ async fn altered_message_is_skipped_and_later_jobs_continue() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("posthaste.db");
     let process = Process::start(&folder).await;
-    process.put_endpoint(&[]).await;
+    process.put_endpoint(TENANT, &[]).await;
     process.die().await;
     let before = std::fs::read(&file).expect("the database");
     let process = Process::start(&folder).await;
@@ -360,8 +346,8 @@ async fn fan_out_does_not_wait_for_replays_and_every_replay_has_its_turn() {
     const REPLAYS: usize = 70;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let endpoint = process.put_endpoint_of(TENANT, &[]).await;
-    process.put_endpoint_of(OTHERS, &[]).await;
+    let endpoint = process.put_endpoint(TENANT, &[]).await;
+    process.put_endpoint(OTHERS, &[]).await;
     let old = futures_util::future::join_all((0..3 * REPLAYS).map(|_| give_up(&process, endpoint))).await;
     let mut replays = Vec::new();
     for each in old.chunks(3) {
@@ -386,7 +372,7 @@ async fn fan_out_does_not_wait_for_replays_and_every_replay_has_its_turn() {
 async fn chunk_does_not_wait_for_room_during_shutdown() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let process = Process::start(&folder).await;
-    let endpoint = process.put_endpoint_of(TENANT, &[]).await;
+    let endpoint = process.put_endpoint(TENANT, &[]).await;
     let id = process.fan_out(TENANT, 2).await;
     // As much as may be on its way to a loop that takes no arrivals.
     for _ in 0..4 {
@@ -415,16 +401,7 @@ fn lane_of(endpoint: EndpointId) -> LaneId {
 
 async fn give_up(process: &Process, endpoint: EndpointId) -> Delivery {
     let delivery = process.accept_for(endpoint, process.message()).await;
-    let dead = State::Dead { at: Timestamp::from_millis(5), cause: Cause::NotFound };
-    let record = DeliveryChange {
-        delivery: Delivery { state: dead, attempts: 1, ..delivery.clone() },
-        attempts_before: 0,
-        place: RowIndex::Delayed,
-        shard: Shard::of(delivery.lane),
-        pauses_lane: false,
-        endpoint_change: None,
-    };
-    let settlement = Settlement { record, epoch: process.engine.session.epoch, attempt: None, excerpt: None };
+    let settlement = given_up(&process.engine, &delivery, Timestamp::from_millis(5), Cause::NotFound);
     let settled = process.store.settle(process.engine.session, vec![settlement]).await.expect("it settles");
     assert_eq!(settled, [Settled::Done]);
     delivery

@@ -46,7 +46,7 @@ pub(super) fn run(command: &[String], named: &str, within: Duration) -> Result<S
 }
 
 /// Runs a blocking function in a thread of its own, and waits for its result.
-pub(super) async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn aside<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(run).await {
         Ok(done) => done,
         Err(ended) => std::panic::resume_unwind(ended.into_panic()),

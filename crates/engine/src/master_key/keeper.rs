@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_crypto::master::{MasterKey, MasterKeyId, Masters};
 
-use super::{FILE, MasterKeySource, NoMasterKey, add_newer, command, forget_older, load};
+use super::{FILE, MasterKeySource, NoMasterKey, add_newer, forget_older, load};
 
 /// Why the master key cannot be rotated, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -32,42 +32,31 @@ pub enum NoNewerKey {
 }
 
 /// Reads the master key's source again, and changes the folder's own file.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Keeper {
     folder: PathBuf,
-    /// The source; `None` if it cannot be read again.
-    source: Option<Rereadable>,
-    named: String,
-}
-
-/// A source that can be read again while the server runs.
-#[derive(Clone, Debug)]
-enum Rereadable {
-    Folder,
-    File(PathBuf),
-    Command(Vec<String>),
+    /// The source; `None` for a text, which cannot be read again.
+    source: Option<MasterKeySource>,
+    pub(crate) named: String,
 }
 
 impl Keeper {
     pub fn new(source: &MasterKeySource, folder: &Path) -> Self {
-        let rereadable = match source {
-            MasterKeySource::Folder => Some(Rereadable::Folder),
+        let named = source.to_string();
+        let source = match source {
+            MasterKeySource::Folder => Some(MasterKeySource::Folder),
             MasterKeySource::Text { .. } => None,
-            MasterKeySource::File(path) => Some(Rereadable::File(path.clone())),
-            MasterKeySource::Command(words) => Some(Rereadable::Command(words.clone())),
+            MasterKeySource::File(path) => Some(MasterKeySource::File(path.clone())),
+            MasterKeySource::Command(words) => Some(MasterKeySource::Command(words.clone())),
         };
-        Self { folder: folder.to_owned(), source: rereadable, named: source.to_string() }
-    }
-
-    pub fn named(&self) -> &str {
-        &self.named
+        Self { folder: folder.to_owned(), source, named }
     }
 
     /// A newer key than the one in use: made for the folder's own file, otherwise the newest of the source. Blocks.
     pub fn newer(&self, current: MasterKeyId) -> Result<MasterKey, NoNewerKey> {
         let given = self.given(current)?;
         match (given.newest().id() == current, &self.source) {
-            (true, Some(Rereadable::Folder)) => Ok(add_newer(&self.folder, given)?.into_newest()),
+            (true, Some(MasterKeySource::Folder)) => Ok(add_newer(&self.folder, given)?.into_newest()),
             (true, _) => Err(NoNewerKey::NoneNewer { from: self.named.clone(), current }),
             // A key that was provided before and is not in use yet.
             (false, _) => Ok(given.into_newest()),
@@ -77,7 +66,7 @@ impl Keeper {
     /// Deletes all keys but this one from the folder's own file; other sources belong to the operator. Returns whether
     /// there were others. Blocks.
     pub fn forget_older(&self, newest: MasterKeyId) -> Result<bool, NoNewerKey> {
-        if !matches!(self.source, Some(Rereadable::Folder)) {
+        if !matches!(self.source, Some(MasterKeySource::Folder)) {
             return Ok(false);
         }
         let given = self.given(newest)?;
@@ -90,18 +79,15 @@ impl Keeper {
 
     /// The keys that the source gives now; the key in use must be among them.
     fn given(&self, current: MasterKeyId) -> Result<Masters, NoNewerKey> {
-        let source = match &self.source {
-            None => return Err(NoNewerKey::ReadAtTheStart { from: self.named.clone() }),
-            Some(Rereadable::Folder) => MasterKeySource::Folder,
-            Some(Rereadable::File(path)) => MasterKeySource::File(path.clone()),
-            Some(Rereadable::Command(words)) => MasterKeySource::Command(words.clone()),
+        let Some(source) = &self.source else {
+            return Err(NoNewerKey::ReadAtTheStart { from: self.named.clone() });
         };
         let own = self.folder.join(FILE);
         // A missing file must not be made: the data need the key that was in it.
         if matches!(source, MasterKeySource::Folder) && !own.exists() {
             return Err(NoMasterKey::Missing { path: own.display().to_string(), needed: current }.into());
         }
-        let given = load(&source, &self.folder, &[])?;
+        let given = load(source, &self.folder, &[])?;
         if given.iter().any(|key| key.id() == current) {
             Ok(given)
         } else {
@@ -110,23 +96,13 @@ impl Keeper {
     }
 }
 
-/// Runs a function of the keeper that blocks, in a thread of its own.
-pub(crate) async fn aside<T: Send + 'static>(keeper: &Keeper, run: impl FnOnce(&Keeper) -> T + Send + 'static) -> T {
-    let keeper = keeper.clone();
-    command::aside(move || run(&keeper)).await
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+    use crate::master_key::written;
 
     fn put(path: &Path, keys: &[&MasterKey]) {
-        let text: String = keys.iter().map(|key| format!("{}\n", key.reveal().expose())).collect();
-        fs::write(path, text).expect("a file");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its permissions");
+        crate::master_key::tests::put(path, written(keys).expose(), 0o600);
     }
 
     #[test]

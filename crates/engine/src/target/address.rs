@@ -40,10 +40,8 @@ pub(super) fn check_address(ip: IpAddr, port: u16, rules: &TargetRules) -> Resul
         return Err(refusal);
     }
     // Also in an allowed network: a delivery to this server would loop.
-    match rules.own_listen.iter().any(|own| own.port() == port && is_own(own.ip(), ip)) {
-        true => Err(Refusal::IpSelf),
-        false => Ok(()),
-    }
+    let is_ours = rules.own_listen.iter().any(|own| own.port() == port && is_own(own.ip(), ip));
+    if is_ours { Err(Refusal::IpSelf) } else { Ok(()) }
 }
 
 /// A server that listens on every address is reached through loopback too.

@@ -44,10 +44,7 @@ pub(super) fn check_name<'a>(written: &str, name: &'a str, rules: &TargetRules) 
     if SPECIAL_NAMES.iter().any(|special| name == *special || is_below(name, special)) {
         return Err(Refusal::HostSpecialName);
     }
-    match name.contains('.') {
-        true => Ok(name),
-        false => Err(Refusal::HostSingleLabel),
-    }
+    if name.contains('.') { Ok(name) } else { Err(Refusal::HostSingleLabel) }
 }
 
 /// The refusal for a host that the parser refused: an invalid name, or no host at all.

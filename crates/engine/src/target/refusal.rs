@@ -5,9 +5,9 @@
 macro_rules! refusals {
     ($($name:ident $code:literal $message:literal;)*) => {
         /// Why a target is refused. `Display` says what is wrong and the way out.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
         pub enum Refusal {
-            $(#[doc = $message] $name,)*
+            $(#[doc = $message] #[error($message)] $name,)*
         }
 
         impl Refusal {
@@ -18,12 +18,6 @@ macro_rules! refusals {
             pub const fn code(self) -> &'static str {
                 match self {
                     $(Self::$name => $code,)*
-                }
-            }
-
-            pub const fn message(self) -> &'static str {
-                match self {
-                    $(Self::$name => $message,)*
                 }
             }
         }
@@ -77,14 +71,6 @@ refusals! {
     DnsNotFound "dns_not_found" "the name does not exist or has no address; publish an A or AAAA record";
     DnsFailed "dns_failed" "the resolver failed or timed out; it is asked again at the next attempt";
 }
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 #[cfg(test)]
 mod tests {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_core::{Audience, TenantId, Tier};
-use posthaste_engine::accept::{AcceptOutcome, FANOUT_MAX, NewMessage, NotAccepted};
-use posthaste_engine::endpoints::NewSigning;
+use posthaste_engine::accept::FANOUT_MAX;
+use posthaste_engine::{AcceptOutcome, NewMessage, NewSigning, NotAccepted};
 use posthaste_store::{Details, Endpoint, MemoryStore};
 
-use crate::harness::{Running, made, new_endpoint, promised};
+use crate::harness::{Running, made, new_endpoint};
 
 fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -37,7 +37,7 @@ impl Running<MemoryStore> {
 }
 
 fn accepted(outcome: Result<AcceptOutcome, NotAccepted>) -> Option<usize> {
-    promised(outcome.expect("it is accepted")).deliveries
+    made(outcome.expect("it is accepted")).deliveries
 }
 
 #[tokio::test]

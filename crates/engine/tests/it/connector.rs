@@ -4,25 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{
-    BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NoAnswer, NotTaken, Roots, Settings,
-};
+use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, INTERIM_ANSWERS_MAX, NotTaken, Settings};
+use posthaste_engine::{NoAnswer, Roots};
 use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::net::TcpListener;
 
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, loopback_allowed, request, settings};
+use crate::harness::loopback_allowed;
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
-/// Checks the result of an attempt at a receiver with this script: a status, or a cause and its detail.
+/// Checks the result of an attempt at a receiver with this script.
 async fn check(script: Vec<Step>, expected: &str) {
     let receiver = Receiver::start(vec![script.clone()]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: 5 * SHORT, ..settings() });
-    let outcome = match bench.attempt(&receiver.url()).await.result {
-        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
-        Ok(answer) => answer.status.as_u16().to_string(),
-        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
-    };
-    assert_eq!(outcome, expected, "{script:?}");
+    assert_eq!(describe(&bench.attempt(&receiver.url()).await.result), expected, "{script:?}");
     assert_eq!(receiver.connections(), 1, "{script:?}");
 }
 
@@ -34,10 +29,7 @@ async fn check_answer(answer: impl AsRef<[u8]>, expected: &str) {
 async fn the_target_decides_path_and_host_and_http_frames_the_body() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
-    let mut job = bench.job(1, &format!("{}?a=b", receiver.url()));
-    job.request = request("{\"a\":1}");
-    bench.connector.send(job).expect("room for a job");
-    bench.next().await.result.expect("an answer");
+    bench.post(&format!("{}?a=b", receiver.url()), "{\"a\":1}").await;
     let expected = format!(
         "POST /hook?a=b HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}",
         receiver.address()
@@ -59,9 +51,7 @@ async fn attempts_in_a_row_share_one_connection() {
 async fn an_origin_never_has_more_connections_than_allowed_and_all_jobs_end() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(Settings { connections_per_origin_max: 2, ..settings() });
-    for token in 0..50 {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send(0..50, &receiver.url());
     let mut tokens = Vec::new();
     for _ in 0..50 {
         let done = bench.next().await;
@@ -82,7 +72,7 @@ async fn every_job_ends_exactly_once_while_receivers_come_and_go() {
     let mut sent = 0;
     for received in 0..ended.len() {
         while sent < ended.len() && sent - received < 20 {
-            bench.connector.send(bench.job(sent as u64, &receiver.url())).expect("room for a job");
+            bench.send([sent as u64], &receiver.url());
             sent += 1;
         }
         let done = bench.next().await;
@@ -102,9 +92,7 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
     let witness = Witness::new("127.0.0.1:1".parse().expect("an address"), Patience::None);
     let settings = Settings { connections_per_origin_max: 1, ..settings() };
     let mut bench = Bench::with(settings, Names::new([]), witness, Roots::none());
-    for token in [1, 2, 3] {
-        bench.connector.send(bench.job(token, "https://hooks.example.com/")).expect("room for a job");
-    }
+    bench.send([1, 2, 3], "https://hooks.example.com/");
     for _ in 0..3 {
         let fault = bench.next().await.result.expect_err("the resolver panics");
         assert_eq!((fault.cause, fault.detail), (Cause::Unknown, Some("connector_stopped")));
@@ -113,29 +101,23 @@ async fn a_panic_in_a_connection_ends_its_attempt_and_those_queued_behind_it() {
 }
 
 /// Checks that a connection ends after an attempt, and that the next attempt opens another.
-async fn check_reconnects(settings: Settings, scripts: Vec<Vec<Step>>) {
+async fn check_reconnects(why: &str, settings: Settings, scripts: Vec<Vec<Step>>) {
     let receiver = Receiver::start(scripts).await;
     let mut bench = Bench::new(settings);
     bench.answer(&receiver.url()).await;
     bench.until_no_connection().await;
-    assert_eq!(bench.answer(&receiver.url()).await.status, 200);
-    assert_eq!(receiver.connections(), 2);
+    assert_eq!(bench.answer(&receiver.url()).await.status, 200, "{why}");
+    assert_eq!(receiver.connections(), 2, "{why}");
 }
 
 #[tokio::test]
-async fn idle_connections_above_the_limit_are_closed() {
-    check_reconnects(Settings { idle_connections_max: 0, ..settings() }, vec![vec![Step::Serve]]).await;
-}
-
-#[tokio::test]
-async fn an_idle_connection_ends_after_its_time() {
-    let settings = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
-    check_reconnects(settings, vec![vec![Step::Serve]]).await;
-}
-
-#[tokio::test]
-async fn idle_connection_closed_by_its_receiver_is_replaced_silently() {
-    check_reconnects(settings(), vec![vec![Step::Read, write(OK)], vec![Step::Serve]]).await;
+async fn idle_connection_that_has_ended_is_replaced_silently() {
+    let serve = vec![vec![Step::Serve]];
+    check_reconnects("above the limit", Settings { idle_connections_max: 0, ..settings() }, serve.clone()).await;
+    let short = Settings { idle_timeout: Duration::from_millis(20), ..settings() };
+    check_reconnects("after its time", short, serve).await;
+    let closes = vec![vec![Step::Read, write(OK)], vec![Step::Serve]];
+    check_reconnects("closed by its receiver", settings(), closes).await;
 }
 
 #[tokio::test]
@@ -189,9 +171,7 @@ async fn attempt_without_an_answer_ends_at_the_deadline() {
 async fn a_job_ends_by_its_own_deadline_even_while_it_queues() {
     let receiver = Receiver::start(vec![vec![Step::Hold]]).await;
     let mut bench = Bench::new(Settings { attempt_timeout: SHORT, connections_per_origin_max: 1, ..settings() });
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     let faults =
         [bench.next().await, bench.next().await].map(|done| (done.token, done.result.expect_err("no answer").cause));
     assert_eq!(faults, [(1, Cause::Unknown), (2, Cause::ConnectTimeout)]);
@@ -289,11 +269,8 @@ async fn status_counts_even_if_the_body_fails() {
 async fn early_answer_counts_even_if_the_request_is_not_read() {
     let receiver = Receiver::start(vec![vec![Step::ReadFirst, write(OK), Step::Stall], vec![Step::Serve]]).await;
     let mut bench = Bench::new(settings());
-    let mut job = bench.job(1, &receiver.url());
     // Far more than the sockets' buffers hold: most of it is never written.
-    job.request = request(&"x".repeat(16 << 20));
-    bench.connector.send(job).expect("room for a job");
-    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    assert_eq!(bench.post(&receiver.url(), &"x".repeat(16 << 20)).await.status, 200);
     assert_eq!(bench.answer(&receiver.url()).await.status, 200);
     assert_eq!(receiver.connections(), 2, "a request half written ends its connection");
 }
@@ -417,16 +394,14 @@ async fn close_lets_jobs_end_and_refuses_further_ones() {
     let mut bench = Bench::new(Settings { attempt_timeout: SHORT, ..settings() });
     bench.answer(&receiver.url()).await;
     // One connection is idle; make it busy with a job and a second one hang.
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     bench.connector.close().await;
     assert_eq!(bench.connector.connections(), 0);
     let mut ends = [bench.next().await, bench.next().await].map(|done| (done.token, done.result.is_ok()));
     ends.sort_unstable();
     assert_eq!(ends, [(1, true), (2, false)]);
     let refused = bench.connector.send(bench.job(3, &receiver.url())).expect_err("it is closed");
-    assert!(matches!(refused, NotTaken::Closed(job) if job.token == 3));
+    assert!(matches!(refused, NotTaken::Closed));
 }
 
 #[tokio::test]
@@ -439,16 +414,14 @@ async fn closing_ends_idle_connections_at_once() {
 }
 
 #[tokio::test]
-async fn jobs_over_the_limit_are_handed_back() {
+async fn jobs_over_the_limit_are_refused() {
     let receiver = Receiver::start(vec![vec![Step::Serve]]).await;
     let mut bench = Bench::new(Settings { jobs_max: 2, ..settings() });
-    for token in [1, 2] {
-        bench.connector.send(bench.job(token, &receiver.url())).expect("room for a job");
-    }
+    bench.send([1, 2], &receiver.url());
     let refused = bench.connector.send(bench.job(3, &receiver.url())).expect_err("two are under way");
-    assert!(matches!(refused, NotTaken::Full(job) if job.token == 3));
+    assert!(matches!(refused, NotTaken::Full));
     bench.next().await.result.expect("an answer");
-    bench.connector.send(bench.job(4, &receiver.url())).expect("one has ended");
+    bench.send([4], &receiver.url());
 }
 
 #[tokio::test]

@@ -8,11 +8,8 @@ use posthaste_core::{EndpointId, LaneId, TenantId};
 use posthaste_crypto::LookupKey;
 use posthaste_crypto::keyring::{KeyId, StoreKey};
 use posthaste_crypto::public_id::IdKey;
-use posthaste_engine::accept::{AcceptOutcome, PromisedMessage};
-use posthaste_engine::clock::SystemClock;
-use posthaste_engine::connector::{NoAnswer, Resolve};
-use posthaste_engine::engine::{Engine, Settings};
-use posthaste_engine::tenants::Made;
+use posthaste_engine::engine::Settings;
+use posthaste_engine::{Engine, Made, NoAnswer, Resolve, SystemClock, TargetRules};
 use posthaste_store::{Endpoint, Store, StoreError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +22,12 @@ impl Resolve for NoResolver {
     fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, NoAnswer>> {
         Box::pin(async { Err(NoAnswer::Failed) })
     }
+}
+
+/// Rules that allow plain HTTP, and addresses on loopback.
+pub(crate) fn loopback_allowed() -> TargetRules {
+    let allow_networks = vec!["127.0.0.0/8".parse().expect("a network")];
+    TargetRules { allow_http: true, allow_networks, ..TargetRules::default() }
 }
 
 /// Settings with keys for tests.
@@ -64,13 +67,5 @@ pub(crate) fn made<T>(made: Made<T>) -> T {
     match made {
         Made::Now(made) => made,
         Made::Before(_) => panic!("the request has no idempotency key"),
-    }
-}
-
-/// What a message without an idempotency key was answered.
-pub(crate) fn promised(outcome: AcceptOutcome) -> PromisedMessage {
-    match outcome {
-        AcceptOutcome::Promised(promise) => promise,
-        AcceptOutcome::Replayed(_) => panic!("the message has no idempotency key"),
     }
 }

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use h2::Reason;
-use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, NoAnswer, Settings};
-use posthaste_engine::target::TargetRules;
+use posthaste_engine::connector::{BODY_BYTES_READ_MAX, HEAD_BYTES_MAX, Settings};
+use posthaste_engine::{NoAnswer, TargetRules};
 use posthaste_store::EXCERPT_BYTES_MAX;
 use tokio::sync::Semaphore;
 
 use crate::multiplexer::{
     Manner, Multiplexer, Reply, ServeTerms, goaway_frame, ok_frame, serve, settings_frame, streams_frame,
 };
-use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, request, settings};
+use crate::network::{Bench, Lookup, Names, Patience, SHORT, Witness, addresses, describe, settings};
 use crate::tls::Authority;
 
 const URL: &str = "https://hooks.example.com/hook?a=b";
@@ -21,24 +21,19 @@ const NAME: &[&str] = &["hooks.example.com"];
 
 /// A receiver with these manners and a bench that reaches it by name.
 async fn start(settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
-    start_offering(&["h2", "http/1.1"], settings, manners).await
-}
-
-async fn start_offering(protocols: &[&str], settings: Settings, manners: Vec<Manner>) -> (Multiplexer, Bench) {
-    let names = Names::new([addresses(&["93.184.216.34"])]);
-    start_with(protocols, settings, manners, names).await
+    start_with(&["h2", "http/1.1"], settings, manners, [addresses(&["93.184.216.34"])]).await
 }
 
 async fn start_with(
     protocols: &[&str],
     settings: Settings,
     manners: Vec<Manner>,
-    names: Arc<Names>,
+    names: impl IntoIterator<Item = Lookup>,
 ) -> (Multiplexer, Bench) {
     let authority = Authority::new();
     let receiver = Multiplexer::start(authority.acceptor_of(NAME, protocols), manners).await;
     let witness = Witness::new(receiver.address(), Patience::None);
-    let bench = Bench::with(settings, names, witness, authority.roots());
+    let bench = Bench::with(settings, Names::new(names), witness, authority.roots());
     (receiver, bench)
 }
 
@@ -46,16 +41,6 @@ async fn start_with(
 async fn outcome(bench: &mut Bench) -> String {
     let done = bench.attempt(URL).await;
     describe(&done.result)
-}
-
-fn describe(
-    result: &Result<posthaste_engine::connector::ReceivedResponse, posthaste_engine::connector::ConnectionFault>,
-) -> String {
-    match result {
-        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
-        Ok(answer) => answer.status.as_u16().to_string(),
-        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
-    }
 }
 
 async fn check(manner: Manner, expected: &str) {
@@ -66,9 +51,7 @@ async fn check(manner: Manner, expected: &str) {
 
 /// Sends this many jobs and returns their results, in the order of their tokens.
 async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
-    for token in 0..count {
-        bench.connector.send(bench.job(token, URL)).expect("room for a job");
-    }
+    bench.send(0..count, URL);
     let mut outcomes = vec![String::new(); usize::try_from(count).expect("a few")];
     for _ in 0..count {
         let done = bench.next().await;
@@ -82,10 +65,7 @@ async fn many(bench: &mut Bench, count: u64) -> Vec<String> {
 #[tokio::test]
 async fn target_decides_authority_and_path_and_no_http_1_field_is_sent() {
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Ok])]).await;
-    let mut job = bench.job(1, URL);
-    job.request = request("{\"a\":1}");
-    bench.connector.send(job).expect("room for a job");
-    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    assert_eq!(bench.post(URL, "{\"a\":1}").await.status, 200);
     assert_eq!(
         *receiver.seen.last.lock().expect("no receiver panics"),
         "POST https://hooks.example.com/hook?a=b [\"content-length: \\\"7\\\"\", \"content-type: \
@@ -98,23 +78,20 @@ async fn many_attempts_at_once_share_one_connection() {
     let gate = Arc::new(Semaphore::new(1));
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Held(Arc::clone(&gate))])]).await;
     assert_eq!(outcome(&mut bench).await, "200");
-    for token in 0..50 {
-        bench.connector.send(bench.job(token, URL)).expect("room for a job");
-    }
+    bench.send(0..50, URL);
     while receiver.seen.at_once_max.load(Ordering::SeqCst) < 50 {
         tokio::task::yield_now().await;
     }
     gate.add_permits(50);
-    for _ in 0..50 {
-        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
-    }
+    bench.check_answers(50).await;
     assert_eq!(receiver.seen.counts(), (1, 51));
     assert_eq!(bench.connector.connections(), 1);
 }
 
 #[tokio::test]
 async fn receiver_without_http_2_gets_http_1() {
-    let (receiver, mut bench) = start_offering(&["http/1.1"], settings(), vec![serve(&[Reply::Ok])]).await;
+    let (ok, names) = (serve(&[Reply::Ok]), [addresses(&["93.184.216.34"])]);
+    let (receiver, mut bench) = start_with(&["http/1.1"], settings(), vec![ok], names).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!((receiver.seen.over_http1.load(Ordering::SeqCst), receiver.seen.counts()), (1, (1, 0)));
@@ -144,16 +121,10 @@ async fn a_receiver_may_begin_with_one_stream_and_take_more_later() {
     let first = [streams_frame(1), streams_frame(5)].concat();
     let then = (1..=9).step_by(2).flat_map(ok_frame).collect();
     let (receiver, mut bench) = start(settings(), vec![Manner::Raw(first, 5, then)]).await;
-    bench.connector.send(bench.job(0, URL)).expect("room for a job");
-    while receiver.seen.counts().1 < 1 {
-        tokio::task::yield_now().await;
-    }
-    for token in 1..5 {
-        bench.connector.send(bench.job(token, URL)).expect("room for a job");
-    }
-    for _ in 0..5 {
-        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
-    }
+    bench.send([0], URL);
+    receiver.until_requests(1).await;
+    bench.send(1..5, URL);
+    bench.check_answers(5).await;
     assert_eq!(receiver.seen.counts(), (1, 5));
 }
 
@@ -267,11 +238,11 @@ async fn silent_connection_is_pinged_and_closed_without_a_pong() {
     let slow = serve(&[Reply::Held(Arc::clone(&gate))]);
     let limits = Settings { ping_after: SHORT / 4, ..settings() };
     let (receiver, mut bench) = start(limits, vec![slow]).await;
-    bench.connector.send(bench.job(1, URL)).expect("room for a job");
+    bench.send([1], URL);
     let no_end = tokio::time::timeout(4 * SHORT, bench.next()).await;
     assert!(no_end.is_err(), "it ended before it was answered: {no_end:?}");
     gate.add_permits(1);
-    assert_eq!(bench.next().await.result.expect("an answer").status, 200);
+    bench.check_answers(1).await;
     assert_eq!(receiver.seen.counts(), (1, 1));
 }
 
@@ -286,7 +257,7 @@ async fn kept_connection_is_rechecked_after_a_while() {
         Lookup::Fails(NoAnswer::Failed),
     ];
     let limits = Settings { recheck_after: Duration::ZERO, rules: TargetRules::default(), ..settings() };
-    let (receiver, mut bench) = start_with(&["h2"], limits, vec![serve(&[Reply::Ok])], Names::new(names)).await;
+    let (receiver, mut bench) = start_with(&["h2"], limits, vec![serve(&[Reply::Ok])], names).await;
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(outcome(&mut bench).await, "200");
     assert_eq!(receiver.seen.counts(), (1, 2));
@@ -302,16 +273,10 @@ async fn kept_connection_is_rechecked_after_a_while() {
 async fn closing_lets_streams_under_way_end() {
     let gate = Arc::new(Semaphore::new(0));
     let (receiver, mut bench) = start(settings(), vec![serve(&[Reply::Held(Arc::clone(&gate))])]).await;
-    for token in 0..3 {
-        bench.connector.send(bench.job(token, URL)).expect("room for a job");
-    }
-    while receiver.seen.counts().1 < 3 {
-        tokio::task::yield_now().await;
-    }
+    bench.send(0..3, URL);
+    receiver.until_requests(3).await;
     let (_, ()) = tokio::join!(bench.connector.close(), async { gate.add_permits(3) });
-    for _ in 0..3 {
-        assert_eq!(bench.next().await.result.expect("an answer").status, 200);
-    }
+    bench.check_answers(3).await;
     assert_eq!(bench.connector.connections(), 0);
 }
 
@@ -347,7 +312,7 @@ async fn every_job_ends_exactly_once_while_receivers_go_away_and_break_streams()
     let (mut sent, mut answered) = (0, 0);
     for received in 0..ended.len() {
         while sent < ended.len() && sent - received < 40 {
-            bench.connector.send(bench.job(sent as u64, URL)).expect("room for a job");
+            bench.send([sent as u64], URL);
             sent += 1;
         }
         let done = bench.next().await;

@@ -1,5 +1,6 @@
 //! A receiver of HTTP/2 over TLS whose behaviour, correct or not, a test defines.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::receiver::OK;
+use crate::receiver::{OK, put};
 
 /// The behaviour on an HTTP/2 connection; over HTTP/1.1 it always answers 200.
 #[derive(Clone, Debug)]
@@ -90,6 +91,12 @@ impl Multiplexer {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+
+    pub(crate) async fn until_requests(&self, count: usize) {
+        while self.seen.counts().1 < count {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, manners: Vec<Manner>, seen: Arc<Seen>) {
@@ -109,18 +116,15 @@ async fn play(stream: TcpStream, acceptor: TlsAcceptor, manner: Manner, seen: Ar
     }
     match manner {
         Manner::Serve(terms) => serve_http2(stream, terms, seen).await,
-        Manner::Raw(first, requests, then) => raw(stream, &first, requests, &then, &seen).await,
+        // It ends with an error once the other side has gone.
+        Manner::Raw(first, requests, then) => _ = raw(stream, &first, requests, &then, &seen).await,
     }
 }
 
 /// Small requests without pipelining: each comes in one read.
 async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let mut request = [0; 4096];
-    while stream.read(&mut request).await.is_ok_and(|length| length > 0) {
-        if stream.write_all(OK.as_bytes()).await.is_err() || stream.flush().await.is_err() {
-            return;
-        }
-    }
+    while stream.read(&mut request).await.is_ok_and(|length| length > 0) && put(stream, OK.as_bytes()).await {}
 }
 
 async fn serve_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -235,30 +239,22 @@ async fn raw<S: AsyncRead + AsyncWrite + Unpin>(
     requests: usize,
     then: &[u8],
     seen: &Seen,
-) {
-    if stream.write_all(first).await.is_err() || stream.flush().await.is_err() {
-        return;
-    }
+) -> io::Result<()> {
+    stream.write_all(first).await?;
+    stream.flush().await?;
     let mut preface = [0; 24];
-    if stream.read_exact(&mut preface).await.is_err() {
-        return;
-    }
+    stream.read_exact(&mut preface).await?;
     let mut heads = 0;
     loop {
         if heads == requests {
-            if stream.write_all(then).await.is_err() || stream.flush().await.is_err() {
-                return;
-            }
+            stream.write_all(then).await?;
+            stream.flush().await?;
             heads += 1;
         }
         let mut head = [0; 9];
-        if stream.read_exact(&mut head).await.is_err() {
-            return;
-        }
+        stream.read_exact(&mut head).await?;
         let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-        if stream.read_exact(&mut vec![0; length]).await.is_err() {
-            return;
-        }
+        stream.read_exact(&mut vec![0; length]).await?;
         if head[3] == 1 {
             seen.requests.fetch_add(1, Ordering::SeqCst);
             heads += 1;

@@ -9,14 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
-use posthaste_engine::connector::{
-    ChannelRequest, ConnectionFault, Connector, ConnectorJob, Dial, Done, Fields, NoAnswer, ReceivedResponse, Resolve,
-    Roots, Settings, Tcp,
+use posthaste_engine::connector::{ChannelRequest, Fields, Settings};
+use posthaste_engine::{
+    ConnectionFault, Connector, ConnectorJob, Dial, Done, NoAnswer, ReceivedResponse, Resolve, Roots, Target,
+    TargetRules, Tcp,
 };
-use posthaste_engine::target::{Target, TargetRules};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+
+use crate::harness::loopback_allowed;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
@@ -116,14 +118,6 @@ pub(crate) struct Bench {
     rules: TargetRules,
 }
 
-pub(crate) fn loopback_allowed() -> TargetRules {
-    TargetRules {
-        allow_http: true,
-        allow_networks: vec!["127.0.0.0/8".parse().expect("a network")],
-        ..TargetRules::default()
-    }
-}
-
 pub(crate) fn settings() -> Settings {
     Settings { rules: loopback_allowed(), ..Settings::default() }
 }
@@ -156,17 +150,37 @@ impl Bench {
         }
     }
 
+    /// Sends a job for each of these tokens.
+    pub(crate) fn send(&self, tokens: impl IntoIterator<Item = u64>, url: &str) {
+        for token in tokens {
+            self.connector.send(self.job(token, url)).expect("room for a job");
+        }
+    }
+
     pub(crate) async fn next(&mut self) -> Done {
         let done = tokio::time::timeout(ENOUGH, self.results.recv()).await;
         done.expect("every job ends by its deadline").expect("the connector lives as long as the bench")
     }
 
     pub(crate) async fn attempt(&mut self, url: &str) -> Done {
-        let job = self.job(7, url);
-        self.connector.send(job).expect("a connector with room takes a job");
+        self.send([7], url);
         let done = self.next().await;
         assert_eq!(done.token, 7);
         done
+    }
+
+    /// Checks that this many jobs that were sent are answered with 200.
+    pub(crate) async fn check_answers(&mut self, count: usize) {
+        for _ in 0..count {
+            assert_eq!(self.next().await.result.expect("an answer").status, 200);
+        }
+    }
+
+    /// The answer to a request with this body.
+    pub(crate) async fn post(&mut self, url: &str, body: &str) -> ReceivedResponse {
+        let job = ConnectorJob { request: request(body), ..self.job(1, url) };
+        self.connector.send(job).expect("room for a job");
+        self.next().await.result.expect("an answer")
     }
 
     pub(crate) async fn answer(&mut self, url: &str) -> ReceivedResponse {
@@ -185,8 +199,17 @@ impl Bench {
     }
 }
 
-pub(crate) fn request(body: &str) -> ChannelRequest {
+fn request(body: &str) -> ChannelRequest {
     let mut ours = Fields::default();
     assert!(ours.push(&CONTENT_TYPE, "application/json"));
     ChannelRequest { ours, body: Bytes::copy_from_slice(body.as_bytes()), ..ChannelRequest::default() }
+}
+
+/// The result of an attempt: a status, or a cause and its detail.
+pub(crate) fn describe(result: &Result<ReceivedResponse, ConnectionFault>) -> String {
+    match result {
+        Ok(answer) if answer.cut => format!("{} cut", answer.status.as_u16()),
+        Ok(answer) => answer.status.as_u16().to_string(),
+        Err(fault) => format!("{} {}", fault.cause.code(), fault.detail.unwrap_or_default()).trim_end().to_owned(),
+    }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::policy::{JitterSpec, PolicySpec};
-use posthaste_engine::policies::NotPut;
-use posthaste_engine::tenants::{Tenant, TenantTerms};
+use posthaste_engine::{NotPut, Tenant, TenantTerms};
 use posthaste_store::{MemoryStore, OPERATOR};
 
 use crate::running::Running;

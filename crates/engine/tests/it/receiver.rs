@@ -134,7 +134,7 @@ async fn follow<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, script: Vec<St
     let _ = stream.shutdown().await;
 }
 
-async fn put<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> bool {
+pub(crate) async fn put<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> bool {
     stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok()
 }
 

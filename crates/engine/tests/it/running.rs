@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::{DeliveryId, TenantId, Tier};
-use posthaste_engine::accept::NewMessage;
-use posthaste_engine::endpoints::{NewSigning, NotMade};
-use posthaste_engine::engine::Visibility;
-use posthaste_engine::tenants::{Tenant, TenantTerms};
+use posthaste_engine::{ExplainedDelivery, NewMessage, NewSigning, NotMade, Tenant, TenantTerms, Visibility};
 use posthaste_store::{Endpoint, MemoryStore};
 
 pub(crate) use crate::harness::Running;
-use crate::harness::{NoResolver, made, new_endpoint, promised, settings};
+use crate::harness::{NoResolver, made, new_endpoint, settings};
 
 impl Running<MemoryStore> {
     /// All state of the engine is in the store.
@@ -54,14 +51,17 @@ impl Running<MemoryStore> {
     pub(crate) async fn send_as(&self, tenant: TenantId, tier: Tier) -> DeliveryId {
         let message = NewMessage::new(tenant, Bytes::from_static(b"{}"), tier);
         // The first delivery's key follows the message's.
-        DeliveryId(promised(self.engine.accept(message).await.expect("it is accepted")).message.0.plus(1))
+        DeliveryId(made(self.engine.accept(message).await.expect("it is accepted")).message.0.plus(1))
+    }
+
+    pub(crate) async fn view(&self, delivery: DeliveryId) -> ExplainedDelivery {
+        self.engine.delivery(Visibility::All, delivery).await.expect("memory reads").expect("it is there")
     }
 
     /// Advances the clock until this many attempts were made; returns the wait after the last of them, in seconds.
     pub(crate) async fn wait_after(&self, delivery: DeliveryId, attempts: usize) -> u64 {
         for _ in 0..100_000 {
-            let view =
-                self.engine.delivery(Visibility::All, delivery).await.expect("memory reads").expect("it is there");
+            let view = self.view(delivery).await;
             let (made, state) = (&view.shown.attempts, view.shown.delivery.state);
             if made.len() >= attempts
                 && let Some(due) = state.due()

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use posthaste_engine::connector::{Connector, Roots, Settings};
-use posthaste_engine::target::{Target, TargetRules};
+use posthaste_engine::connector::Settings;
+use posthaste_engine::{Connector, Roots, Target, TargetRules};
+
+use crate::harness::loopback_allowed;
 
 const CORPUS: &str = include_str!("../../../testkit/fixtures/ssrf-corpus.tsv");
 
@@ -22,10 +24,7 @@ async fn the_default_resolver_cannot_reach_loopback_by_name() {
         Connector::new(Settings::default(), Arc::new(posthaste_engine::connector::System), Roots::none());
     let rules = TargetRules::default();
     assert!(Target::parse("https://localhost/", &rules).is_err());
-    let literal = Target::parse(
-        "https://127.0.0.1/",
-        &TargetRules { allow_networks: vec!["127.0.0.0/8".parse().expect("a network")], ..TargetRules::default() },
-    );
+    let literal = Target::parse("https://127.0.0.1/", &loopback_allowed());
     // The connector applies its own rules, also to a target that was parsed under laxer ones.
     let refusal = connector.check(&literal.expect("allowed when it was parsed")).await.expect_err("not allowed here");
     assert_eq!(refusal.code(), "ip_loopback");

@@ -6,12 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::scheduler::Explained;
 use posthaste_core::{DeliveryId, MessageId, Tier, Timestamp, Why};
-use posthaste_engine::accept::{NewMessage, NotAccepted};
-use posthaste_engine::engine::Visibility;
-use posthaste_engine::tenants::{Hours, Tenant, TenantTerms};
+use posthaste_engine::{Hours, NewMessage, NotAccepted, Tenant, TenantTerms, Visibility};
 use posthaste_store::MemoryStore;
 
-use crate::harness::{Running, promised};
+use crate::harness::{Running, made};
 
 /// The minute of the day, `ahead` hours from now, in a time zone `east` hours ahead of UTC.
 fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
@@ -21,7 +19,7 @@ fn minute(now: Timestamp, east: i64, ahead: i64) -> u16 {
 
 /// Why a delivery waits and for how many hours; `None` once an attempt was made.
 async fn waits(running: &Running<MemoryStore>, delivery: DeliveryId) -> Option<(Why, u64)> {
-    let view = running.engine.delivery(Visibility::All, delivery).await.expect("memory reads").expect("it is there");
+    let view = running.view(delivery).await;
     let Some(Explained::Waits(hold)) = view.explained.filter(|_| view.shown.attempts.is_empty()) else { return None };
     let hours = hold.until?.since(running.engine.now()).as_secs().div_ceil(3_600);
     Some((hold.why, hours))
@@ -62,7 +60,7 @@ async fn send_below(running: &Running<MemoryStore>, tenant: &Tenant, count: usiz
     let (mut taken, mut refused_at) = (Vec::new(), None);
     for outcome in running.engine.accept_all(vec![limited; count]).await {
         match outcome {
-            Ok(outcome) => taken.push(promised(outcome).message),
+            Ok(outcome) => taken.push(made(outcome).message),
             Err(NotAccepted::NoRoom { pending }) => refused_at = Some(pending),
             Err(other) => panic!("{other}"),
         }

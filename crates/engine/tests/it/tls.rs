@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use posthaste_core::Cause;
-use posthaste_engine::connector::{ConnectionFault, Identity, IdentityPem, Roots, Settings};
+use posthaste_engine::connector::Settings;
+use posthaste_engine::{ConnectionFault, Identity, IdentityPem, Roots};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
@@ -34,24 +37,15 @@ impl Authority {
 
     /// A receiver's side of TLS with a certificate for these names and addresses.
     pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
-        self.acceptor_with(&params(names))
+        self.acceptor_with(&params(names), WebPkiClientVerifier::no_client_auth())
     }
 
     /// The same, which accepts only clients with a certificate of this authority.
     fn acceptor_for_clients(&self, names: &[&str]) -> TlsAcceptor {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("an authority's certificate");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-        let key = KeyPair::generate().expect("randomness");
-        let certificate = params(names).signed_by(&key, &self.issuer).expect("a receiver's certificate");
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider speaks TLS")
-            .with_client_cert_verifier(verifier.build().expect("there is a root"))
-            .with_single_cert(vec![certificate.der().clone()], private_key(&key))
-            .expect("a certificate that fits its key");
-        TlsAcceptor::from(Arc::new(config))
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+        self.acceptor_with(&params(names), verifier.build().expect("there is a root"))
     }
 
     /// An identity with a client certificate of this authority, which also trusts `ca` if it is given.
@@ -73,10 +67,10 @@ impl Authority {
         TlsAcceptor::from(Arc::new(config))
     }
 
-    fn acceptor_with(&self, params: &CertificateParams) -> TlsAcceptor {
+    fn acceptor_with(&self, params: &CertificateParams, clients: Arc<dyn ClientCertVerifier>) -> TlsAcceptor {
         let key = KeyPair::generate().expect("randomness");
         let certificate = params.signed_by(&key, &self.issuer).expect("a receiver's certificate");
-        acceptor(certificate.der().clone(), &key)
+        acceptor(certificate.der().clone(), &key, clients)
     }
 }
 
@@ -85,19 +79,19 @@ fn params(names: &[&str]) -> CertificateParams {
     CertificateParams::new(names).expect("names for a certificate")
 }
 
-fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
+fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair, clients: Arc<dyn ClientCertVerifier>) -> TlsAcceptor {
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider speaks TLS")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], private_key(key))
+        .with_client_cert_verifier(clients)
+        .with_single_cert(vec![certificate], key)
         .expect("a certificate that fits its key");
     TlsAcceptor::from(Arc::new(config))
 }
 
-fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
-    PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()))
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 const NAME: &str = "hooks.example.com";
@@ -111,19 +105,21 @@ async fn check_refused(acceptor: TlsAcceptor, authority: &Authority) {
 }
 
 async fn fault(receiver: &Receiver, authority: &Authority) -> ConnectionFault {
-    let witness = Witness::new(receiver.address(), Patience::None);
-    let settings = Settings { tls_timeout: SHORT, ..settings() };
-    let names = Names::new([addresses(&["93.184.216.34"])]);
-    let mut bench = Bench::with(settings, names, witness, authority.roots());
+    let mut bench = bench(Settings { tls_timeout: SHORT, ..settings() }, receiver, authority.roots());
     bench.fault("https://hooks.example.com/").await
+}
+
+/// A bench on which every name leads to this receiver.
+fn bench(settings: Settings, receiver: &Receiver, roots: Roots) -> Bench {
+    let witness = Witness::new(receiver.address(), Patience::None);
+    Bench::with(settings, Names::new([addresses(&["93.184.216.34"])]), witness, roots)
 }
 
 #[tokio::test]
 async fn a_receiver_with_a_valid_certificate_gets_its_messages_over_one_connection() {
     let authority = Authority::new();
     let receiver = Receiver::start_tls(vec![vec![Step::Serve]], authority.acceptor(&[NAME])).await;
-    let witness = Witness::new(receiver.address(), Patience::None);
-    let mut bench = Bench::with(settings(), Names::new([addresses(&["93.184.216.34"])]), witness, authority.roots());
+    let mut bench = bench(settings(), &receiver, authority.roots());
     for _ in 0..5 {
         assert_eq!(bench.answer("https://hooks.example.com/a").await.status, 200);
     }
@@ -135,15 +131,16 @@ async fn receiver_with_an_untrusted_certificate_gets_no_byte_of_the_message() {
     let authority = Authority::new();
     let key = KeyPair::generate().expect("randomness");
     let self_signed = params(&[NAME]).self_signed(&key).expect("a certificate").der().clone();
-    check_refused(acceptor(self_signed, &key), &authority).await;
+    let anyone = WebPkiClientVerifier::no_client_auth;
+    check_refused(acceptor(self_signed, &key, anyone()), &authority).await;
     check_refused(Authority::new().acceptor(&[NAME]), &authority).await;
     check_refused(authority.acceptor(&["other.example.com", "example.com"]), &authority).await;
     let mut expired = params(&[NAME]);
     expired.not_after = date_time_ymd(2020, 1, 1);
-    check_refused(authority.acceptor_with(&expired), &authority).await;
+    check_refused(authority.acceptor_with(&expired, anyone()), &authority).await;
     let mut early = params(&[NAME]);
     early.not_before = date_time_ymd(3000, 1, 1);
-    check_refused(authority.acceptor_with(&early), &authority).await;
+    check_refused(authority.acceptor_with(&early, anyone()), &authority).await;
 }
 
 #[tokio::test]
@@ -180,8 +177,7 @@ async fn failed_handshake_and_port_without_tls_have_different_causes() {
 
 /// Attempts at `https://hooks.example.com/`, one for each identity, and the status or cause of each.
 async fn outcomes(receiver: &Receiver, roots: Roots, identities: &[Option<Arc<Identity>>]) -> Vec<String> {
-    let witness = Witness::new(receiver.address(), Patience::None);
-    let mut bench = Bench::with(settings(), Names::new([addresses(&["93.184.216.34"])]), witness, roots);
+    let mut bench = bench(settings(), receiver, roots);
     let mut outcomes = Vec::new();
     for (token, identity) in (1..).zip(identities) {
         let job = bench.job(token, "https://hooks.example.com/");

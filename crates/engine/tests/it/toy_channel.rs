@@ -11,18 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_channels::{Channel, ChannelRequest, Fields, Outgoing, ResponseView, Unsendable};
 use posthaste_core::scheduler::Explained;
-use posthaste_core::{Cause, Class, Timestamp, Verdict, Why};
-use posthaste_core::{DeliveryId, State, TenantId, Tier, VerdictScope};
-use posthaste_engine::accept::{EndpointRef, NewMessage};
-use posthaste_engine::channels;
-use posthaste_engine::connector::System;
-use posthaste_engine::endpoints::NewSigning;
-use posthaste_engine::engine::{ExplainedDelivery, Settings, Visibility};
-use posthaste_engine::tenants::TenantTerms;
+use posthaste_core::{Cause, Class, DeliveryId, State, TenantId, Tier, Timestamp, Verdict, VerdictScope, Why};
+use posthaste_engine::engine::Settings;
+use posthaste_engine::{EndpointRef, ExplainedDelivery, NewMessage, NewSigning, System, Visibility, channels};
 use posthaste_store::{Endpoint, EndpointStatus, MemoryStore};
 
-use crate::harness::{Running, made, new_endpoint, promised, settings};
-use crate::network::loopback_allowed;
+use crate::harness::{Running, loopback_allowed, made, new_endpoint, settings};
 use crate::receiver::{OK, Receiver, Step, write};
 
 const TOY: &str = "toy";
@@ -80,15 +74,13 @@ impl World {
         let mut settings = Settings { channels: with_toy, ..settings() };
         settings.connector.rules = loopback_allowed();
         let running = Running::over(&Arc::default(), settings, Arc::new(System)).await;
-        let tenant = running.engine.make_tenant(None, TenantTerms::default(), None, None).await.expect("a tenant");
-        Self { running, tenant: made(tenant).tenant.id }
+        let tenant = running.tenant("acme").await;
+        Self { running, tenant }
     }
 
     async fn endpoint(&self, receiver: &Receiver, tags: &[&str]) -> Endpoint {
-        let new = Endpoint {
-            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
-            ..new_endpoint(&self.running, self.tenant, &receiver.url())
-        };
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let new = Endpoint { tags, ..new_endpoint(&self.running, self.tenant, &receiver.url()) };
         let endpoint = self.running.engine.make_endpoint(new, NewSigning::default(), None, None).await;
         made(endpoint.expect("an endpoint")).endpoint
     }
@@ -98,20 +90,14 @@ impl World {
             endpoints: vec![EndpointRef::Id(endpoint.id)],
             ..NewMessage::new(self.tenant, Bytes::from_static(b"\"hello\""), Tier::Transactional)
         };
-        DeliveryId(promised(self.running.engine.accept(message).await.expect("it is accepted")).message.0.plus(1))
+        DeliveryId(made(self.running.engine.accept(message).await.expect("it is accepted")).message.0.plus(1))
     }
 
     /// Waits until a delivery fulfils the condition, and returns it.
     async fn until(&self, delivery: DeliveryId, is_it: impl Fn(&ExplainedDelivery) -> bool) -> ExplainedDelivery {
         let seen = async {
             loop {
-                let view = self
-                    .running
-                    .engine
-                    .delivery(Visibility::All, delivery)
-                    .await
-                    .expect("memory reads")
-                    .expect("it is there");
+                let view = self.running.view(delivery).await;
                 if is_it(&view) {
                     return view;
                 }
@@ -199,18 +185,9 @@ async fn least_wait_of_the_channel_delays_the_retry() {
 #[tokio::test]
 async fn verdict_that_prunes_ends_the_endpoint() {
     let (world, _receiver, toy, _) = world_told("never again").await;
+    let known = async || world.running.engine.endpoint(Visibility::All, toy.id).await.expect("memory reads");
     let gone = async {
-        loop {
-            let known = world
-                .running
-                .engine
-                .endpoint(Visibility::All, toy.id)
-                .await
-                .expect("memory reads")
-                .expect("it is there");
-            if known.endpoint.status == EndpointStatus::Gone {
-                return;
-            }
+        while known().await.expect("it is there").endpoint.status != EndpointStatus::Gone {
             tokio::task::yield_now().await;
         }
     };

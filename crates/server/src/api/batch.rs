@@ -2,7 +2,7 @@
 //! refused on its own; the answers have the order of the lines.
 
 use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, NotAccepted};
-use posthaste_engine::tenants::{Allowance, Tenant};
+use posthaste_engine::tenants::{Allowance, Made, Tenant};
 
 use super::body::{BODY_BYTES_MAX, lines};
 use super::caller::SEND;
@@ -129,8 +129,8 @@ fn message<S: Store, C: Clock>(
 /// Writes the answer to a line: the answer that the message would get in a request of its own, with its status.
 fn write(number: usize, outcome: Result<AcceptOutcome, NotAccepted>, line: &mut Vec<u8>) {
     let (first, replayed) = match outcome {
-        Ok(AcceptOutcome::Promised(promise)) => (answer(&promise), ""),
-        Ok(AcceptOutcome::Replayed(first)) => (first, "\"idempotency_replayed\":true,"),
+        Ok(Made::Now(promise)) => (answer(&promise), ""),
+        Ok(Made::Before(first)) => (first, "\"idempotency_replayed\":true,"),
         Err(refusal) => return Problem::from(refusal).write_line(number, line),
     };
     // The answer is a JSON object: the line's fields are put in front of its own.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_core::scheduler::OnDead;
 use posthaste_core::{EndpointId, LaneId};
-use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NotAccepted};
+use posthaste_engine::accept::{IdempotencyRequest, NotAccepted};
 use posthaste_engine::dispatch::LanePaused;
 use posthaste_engine::endpoints::{MadeEndpoint, NewSigning, NotMade};
 use posthaste_engine::tenants::Made;
@@ -257,8 +257,7 @@ pub async fn test<S: Store, C: Clock>(ByName { api, caller, name }: ByName<S, C,
     let endpoint = find(&api, Visibility::Tenant(tenant.id), &name).await?;
     let once = key.map(|(key, digest)| IdempotencyRequest { key, digest, answer: messages::answer });
     match api.engine.test_endpoint(&endpoint, once).await {
-        Ok(AcceptOutcome::Promised(promise)) => Ok(first(messages::answer(&promise))),
-        Ok(AcceptOutcome::Replayed(first)) => Ok(replayed(first)),
+        Ok(outcome) => Ok(made(outcome, messages::answer)),
         Err(NotAccepted::NoSuchEndpoints(_)) => {
             let id = public_id(&api, &endpoint);
             let detail = format!("the endpoint is gone; if its receiver is back: POST /v1/endpoints/{id}/enable");

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use posthaste_core::{Audience, Expiry, JobId, LaneId, MessageId, Phase, State as Life};
 use posthaste_crypto::api_key::ApiKeyScope;
-use posthaste_engine::accept::{AcceptOutcome, IdempotencyRequest, NewMessage, PromisedMessage};
+use posthaste_engine::accept::{IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::engine::ExplainedDelivery;
 use posthaste_store::{DeliveryJob, FirstAnswer, JobState, ListedMessage, Message, MessageFilter, Name, StoreError};
 use serde_json::value::RawValue;
 
 use super::caller::{READ, REPLAY, SEND};
 use super::deliveries::{self, WaitingView};
-use super::idempotency::{first, first_answer, keyed_body, replayed};
+use super::idempotency::{first_answer, keyed_body, made};
 use super::new_message::NewMessageBody;
 use super::prelude::*;
 use super::{new_message, parameters, quota};
@@ -53,10 +53,7 @@ pub async fn send<S: Store, C: Clock>(State(api): ApiRef<S, C>, caller: Caller<S
     let new = NewMessage { once, ..new_message::parse(&api, tenant, new, fields)? };
     drop(body);
     let allowance = quota::take(&api, tenant)?;
-    let mut response = match api.engine.accept(new).await? {
-        AcceptOutcome::Promised(promise) => first(answer(&promise)),
-        AcceptOutcome::Replayed(first) => replayed(first),
-    };
+    let mut response = made(api.engine.accept(new).await?, answer);
     quota::tell(&mut response, allowance);
     Ok(response)
 }

@@ -158,7 +158,7 @@ impl World {
             TIER,
             self.now,
         );
-        let spilling = self.dispatch.is_spilling(self.lane.lane, TIER);
+        let spilling = self.dispatch.scheduler().is_spilling(self.lane.lane, TIER);
         let place = RowIndex::for_new(self.lane.order, spilling, self.now, self.now);
         let message = Message::new(id, self.lane.tenant, self.now, "{}");
         let new = NewDelivery::new(delivery, place, Arc::clone(&self.lane));
@@ -184,7 +184,7 @@ impl World {
         let now = self.elapsed();
         if now >= self.recovers
             && !self.tally.has_seen_breaker_close()
-            && self.dispatch.standing(self.now, self.lane.lane) == BreakerState::Closed
+            && self.dispatch.scheduler().standing(self.now, self.lane.lane) == BreakerState::Closed
         {
             self.tally.breaker_closed(now);
         }

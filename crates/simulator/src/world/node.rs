@@ -187,7 +187,7 @@ impl World<'_> {
 
     pub(super) fn crash(&mut self, down: Duration) {
         let Some(node) = self.node.take() else { return };
-        self.history.refused_moves += node.dispatch.refused_moves();
+        self.history.refused_moves += node.dispatch.scheduler().refused_moves();
         self.history.crashes.push(outsider::crash(&self.disk.lock(), &self.wire.log, self.now));
         self.note(4, u64::from(self.life));
         self.life += 1;

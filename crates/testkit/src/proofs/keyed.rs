@@ -127,8 +127,8 @@ async fn serve_until_killed(folder: &Path) -> Result<(), CannotRun> {
                     tasks.spawn(async move { producers.produce(producer).await });
                 },
                 ("rotate", _) => {
-                    let (store, clock, keeper) = (Arc::clone(&store), clock.clone(), Keeper::new(&MasterKeySource::Folder, &data));
-                    tasks.spawn(async move { rotate(&store, session, &clock, keeper).await });
+                    let (store, clock, data) = (Arc::clone(&store), clock.clone(), data.clone());
+                    tasks.spawn(async move { rotate(&store, session, &clock, &data).await });
                 }
                 ("backup", to) => {
                     let (data, to, now) = (data.clone(), PathBuf::from(to), clock.now());
@@ -157,12 +157,13 @@ fn say(line: &str) -> Result<(), CannotRun> {
 }
 
 /// Rotates the master key again and again.
-async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, keeper: Keeper) -> Result<(), CannotRun> {
+async fn rotate(store: &Sqlite, session: Session, clock: &SystemClock, data: &Path) -> Result<(), CannotRun> {
     loop {
         let report = |now: &posthaste_store::Rotation| {
             let _ = say(&format!("step {} {}", now.older.len(), now.left));
         };
-        rotate_now(store, session, clock, keeper.clone(), report).await?;
+        let keeper = Keeper::new(&MasterKeySource::Folder, data);
+        rotate_now(store, session, clock, keeper, report).await?;
         say(ROTATED)?;
     }
 }

@@ -5,7 +5,7 @@ use bytes::{Buf, BytesMut};
 use posthaste_core::Cause;
 
 use super::{ReadProgress, keep};
-use crate::connector::ConnectionFault;
+use crate::ConnectionFault;
 use crate::connector::bounds::{BodyExcerpt, HEAD_BYTES_MAX};
 
 /// The most digits of a chunk's size.

@@ -8,8 +8,8 @@ use posthaste_store::EXCERPT_BYTES_MAX;
 use proptest::prelude::*;
 
 use super::*;
+use crate::TargetRules;
 use crate::connector::BODY_BYTES_READ_MAX;
-use crate::target::TargetRules;
 
 /// Parses an answer that arrives in pieces of these lengths, in turn, and then ends; describes the result.
 fn read(answer: &[u8], pieces: &[usize]) -> String {

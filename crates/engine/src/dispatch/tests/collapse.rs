@@ -12,7 +12,7 @@ fn check(rig: &mut DispatchRig, old: DeliveryId, sends: &[DeliveryId]) {
     assert_eq!(rig.sent, sent);
     let ended = State::Cancelled { at: at(0), cause: Cause::Superseded };
     assert_eq!(rig.state(old, 200_000_000), ended);
-    assert_eq!(rig.dispatch.refused_moves(), 0);
+    assert_eq!(rig.dispatch.scheduler.refused_moves(), 0);
 }
 
 #[test]

@@ -41,5 +41,5 @@ fn attempt_without_a_payload_is_cancelled_as_erased_and_not_counted() {
     assert_eq!(rig.state(id, 4), State::Cancelled { at: at(3), cause: Cause::Erased });
     let shown = rig.store.lock().delivery(id, at(4)).expect("it is known");
     assert_eq!((shown.attempts, shown.delivery.attempts), (Vec::new(), 0));
-    assert_eq!(rig.dispatch.refused_moves(), 0);
+    assert_eq!(rig.dispatch.scheduler.refused_moves(), 0);
 }

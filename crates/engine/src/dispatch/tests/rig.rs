@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use posthaste_core::flow::breaker::BreakerRule;
+use posthaste_core::flow::breaker::{BreakerRule, BreakerState};
 use posthaste_core::scheduler::{BreakerOf, SoftBreaker};
-use posthaste_core::{Candidate, EndpointId, Fanout, Key, LaneSettings, MessageId};
+use posthaste_core::{Candidate, EndpointId, Fanout, LaneSettings, MessageId, State, Tier};
 use posthaste_store::{Accepted, CollapseKey, MemoryStore, NewDelivery};
 
 use super::super::call::perform;
@@ -173,13 +173,13 @@ impl DispatchRig {
     /// Messages from `seq` on fail one after the other until the lane's breaker opens.
     pub(super) fn break_lane(&mut self, ms: i64, seq: u64, lane: &Arc<LaneSettings>) {
         for n in 0..u64::from(BreakerRule::ENDPOINT.in_a_row) {
-            assert_eq!(self.dispatch.standing(at(ms), lane.lane), BreakerState::Closed);
+            assert_eq!(self.dispatch.scheduler.standing(at(ms), lane.lane), BreakerState::Closed);
             let before = self.sent.len();
             self.send_at(ms, seq + 10 * n, lane);
             assert_eq!(self.sent.len(), before + 1, "a closed breaker holds nothing");
             self.step(ms, finished(self.sent[before], Cause::InternalError));
         }
-        assert!(matches!(self.dispatch.standing(at(ms), lane.lane), BreakerState::Open { .. }));
+        assert!(matches!(self.dispatch.scheduler.standing(at(ms), lane.lane), BreakerState::Open { .. }));
     }
 
     /// The breakers that the next start would find not closed. Ends the session.

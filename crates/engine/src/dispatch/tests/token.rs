@@ -24,7 +24,7 @@ fn forged_row_ends_as_dead_and_is_never_sent() {
     assert_eq!(rig.sent, []);
     assert_eq!(rig.state(id, 13), State::Dead { at: at(11), cause: Cause::TokenRejected });
     assert!(!rig.dispatch.scheduler.knows(id));
-    assert_eq!(rig.dispatch.refused_moves(), 0);
+    assert_eq!(rig.dispatch.scheduler.refused_moves(), 0);
 }
 
 #[test]

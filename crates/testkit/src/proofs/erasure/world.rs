@@ -15,12 +15,13 @@ use posthaste_crypto::public_id::IdKey;
 use posthaste_crypto::random;
 use posthaste_crypto::seal;
 use posthaste_crypto::signature::Secret;
-use posthaste_engine::accept::{AcceptOutcome, EndpointRef, IdempotencyRequest, NewMessage, PromisedMessage};
+use posthaste_engine::accept::{EndpointRef, IdempotencyRequest, NewMessage, PromisedMessage};
 use posthaste_engine::clock::{Clock, SystemClock};
 use posthaste_engine::connector::{self, System};
 use posthaste_engine::engine::{Engine, Settings};
 use posthaste_engine::replays::AskedReplay;
 use posthaste_engine::target::TargetRules;
+use posthaste_engine::tenants::Made;
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
     Accepted, Archive, AttemptRecord, AuditStamp, BoundedCount, DeadLetterFilter, DeadLetters, Details, Directory,
@@ -463,8 +464,8 @@ async fn accept(engine: &Running, person: &Person, endpoint: EndpointId, pad: us
         pending_max: None,
     };
     match engine.accept(new).await? {
-        AcceptOutcome::Promised(promise) => Ok(promise.message),
-        AcceptOutcome::Replayed(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
+        Made::Now(promise) => Ok(promise.message),
+        Made::Before(_) => Err(CannotRun("a new idempotency key was answered as a repeated one".to_owned())),
     }
 }
 

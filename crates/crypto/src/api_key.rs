@@ -23,7 +23,7 @@ use aws_lc_rs::hmac;
 
 use crate::base32;
 use crate::digest::{Digest, bytes};
-use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
+use crate::secret::{KEY_BYTES, SecretKey, SecretText, prints_as, same};
 
 /// The class of an API key: an operator's or a tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,11 +215,7 @@ impl PartialEq for ApiKeyHash {
 
 impl Eq for ApiKeyHash {}
 
-impl fmt::Debug for ApiKeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKeyHash(..)")
-    }
-}
+prints_as!(ApiKeyHash, "ApiKeyHash(..)");
 
 /// Hashes API keys under a key of the store, so that a reader of the database can neither use nor test a key.
 pub struct ApiKeyHasher(hmac::Key);
@@ -253,11 +249,7 @@ impl ApiKeyHasher {
     }
 }
 
-impl fmt::Debug for ApiKeyHasher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKeyHasher(..)")
-    }
-}
+prints_as!(ApiKeyHasher, "ApiKeyHasher(..)");
 
 /// The reason why a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

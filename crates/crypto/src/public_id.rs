@@ -7,11 +7,10 @@
 //!
 //! Invariant: an id has exactly one text; any other spelling is refused.
 
-use std::fmt;
-
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey, UnboundCipherKey};
 use zeroize::Zeroizing;
 
+use crate::secret::prints_as;
 use crate::{base32, random};
 
 /// The highest writer number that fits into an id.
@@ -139,11 +138,7 @@ impl IdKey {
     }
 }
 
-impl fmt::Debug for IdKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("IdKey(hidden)")
-    }
-}
+prints_as!(IdKey, "IdKey(hidden)");
 
 fn number(big_endian: &[u8]) -> u64 {
     big_endian.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))

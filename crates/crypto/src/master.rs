@@ -160,13 +160,9 @@ prints_as!(MasterKey, |key| "MasterKey({}, ..)", key.id());
 /// The reason why a wrapped key could not be unwrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnwrapped {
-    /// It is wrapped by a master key that was not given.
+    /// It is wrapped by a master key that was not given; `given` is the newest that was.
     #[error("the key is wrapped by master key {needed}, but master key {given} was given")]
-    MasterNeeded {
-        needed: MasterKeyId,
-        /// The newest given master key.
-        given: MasterKeyId,
-    },
+    MasterNeeded { needed: MasterKeyId, given: MasterKeyId },
     /// It was altered, or belongs to another owner or number.
     #[error("the key wrapped by master key {0} was altered, or moved here from elsewhere")]
     Refused(MasterKeyId),

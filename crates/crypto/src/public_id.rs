@@ -25,44 +25,21 @@ const BLOCK_BYTES: usize = 16;
 const VALUE_BYTES: usize = TIME_BYTES + BLOCK_BYTES;
 const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 
-/// The kind of object that an id names. The numbers are part of every issued id: they never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum IdKind {
-    Message = 1,
-    Delivery = 2,
-    Endpoint = 3,
-    Tenant = 4,
-    Credential = 5,
-    Replay = 6,
-    Key = 7,
-    Cursor = 8,
-}
-
-impl IdKind {
-    pub const ALL: [Self; 8] = [
-        Self::Message,
-        Self::Delivery,
-        Self::Endpoint,
-        Self::Tenant,
-        Self::Credential,
-        Self::Replay,
-        Self::Key,
-        Self::Cursor,
-    ];
-
-    pub const fn prefix(self) -> &'static str {
-        match self {
-            Self::Message => "msg_",
-            Self::Delivery => "dlv_",
-            Self::Endpoint => "ep_",
-            Self::Tenant => "tn_",
-            Self::Credential => "crd_",
-            Self::Replay => "rpl_",
-            Self::Key => "key_",
-            Self::Cursor => "cur_",
-        }
+named! {
+    /// The kind of object that an id names. The numbers are part of every issued id: they never change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum IdKind {
+        Message = 1 => "msg_",
+        Delivery = 2 => "dlv_",
+        Endpoint = 3 => "ep_",
+        Tenant = 4 => "tn_",
+        Credential = 5 => "crd_",
+        Replay = 6 => "rpl_",
+        Key = 7 => "key_",
+        Cursor = 8 => "cur_",
     }
+    ALL, prefix
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -251,10 +251,7 @@ pub enum SignatureRefused {
     Timestamp,
     /// The clocks differ by more than the tolerance, or the message is a replay of an old one.
     #[error("webhook-timestamp is {apart_seconds} s away from our clock; send the message again or set the clock")]
-    TooFarApart {
-        /// The difference between the clocks.
-        apart_seconds: u64,
-    },
+    TooFarApart { apart_seconds: u64 },
     #[error("no signature in webhook-signature matches; compare the secret, and check the body as it came")]
     NoMatch,
 }

@@ -23,7 +23,7 @@ use aws_lc_rs::hmac;
 
 use crate::base32;
 use crate::digest::{Digest, bytes};
-use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
+use crate::secret::{KEY_BYTES, SecretKey, SecretText, prints_as, same};
 
 /// The class of an API key: an operator's or a tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,41 +51,29 @@ impl KeyClass {
     }
 }
 
-/// A permission of a key. The numbers are stored: they never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ApiKeyScope {
-    Send = 0,
-    /// Read everything that needs no other scope.
-    Read = 1,
-    /// Change endpoints, policies and settings.
-    Manage = 2,
-    /// Retry, replay, cancel.
-    Replay = 3,
-    /// See and rotate secrets, credentials and keys.
-    Secrets = 4,
-    /// Unsubscribe, erase, export, read payloads.
-    Privacy = 5,
-    /// Operate the server. Only for operator keys.
-    Operate = 6,
+named! {
+    /// A permission of a key. The numbers are stored: they never change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum ApiKeyScope {
+        Send = 0 => "send",
+        /// Read everything that needs no other scope.
+        Read = 1 => "read",
+        /// Change endpoints, policies and settings.
+        Manage = 2 => "manage",
+        /// Retry, replay, cancel.
+        Replay = 3 => "replay",
+        /// See and rotate secrets, credentials and keys.
+        Secrets = 4 => "secrets",
+        /// Unsubscribe, erase, export, read payloads.
+        Privacy = 5 => "privacy",
+        /// Operate the server. Only for operator keys.
+        Operate = 6 => "operate",
+    }
+    ALL, name
 }
 
 impl ApiKeyScope {
-    pub const ALL: [Self; 7] =
-        [Self::Send, Self::Read, Self::Manage, Self::Replay, Self::Secrets, Self::Privacy, Self::Operate];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Read => "read",
-            Self::Manage => "manage",
-            Self::Replay => "replay",
-            Self::Secrets => "secrets",
-            Self::Privacy => "privacy",
-            Self::Operate => "operate",
-        }
-    }
-
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -215,11 +203,7 @@ impl PartialEq for ApiKeyHash {
 
 impl Eq for ApiKeyHash {}
 
-impl fmt::Debug for ApiKeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKeyHash(..)")
-    }
-}
+prints_as!(ApiKeyHash, "ApiKeyHash(..)");
 
 /// Hashes API keys under a key of the store, so that a reader of the database can neither use nor test a key.
 pub struct ApiKeyHasher(hmac::Key);
@@ -253,11 +237,7 @@ impl ApiKeyHasher {
     }
 }
 
-impl fmt::Debug for ApiKeyHasher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKeyHasher(..)")
-    }
-}
+prints_as!(ApiKeyHasher, "ApiKeyHasher(..)");
 
 /// The reason why a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -33,7 +33,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::digest::{Digest, sha256};
 use crate::hex;
-use crate::secret::SecretKey;
+use crate::secret::{SecretKey, prints_as};
 
 /// The content of a checkpoint: at `at_ms`, the journal of `store` ended with `row`, and this was the row's hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,11 +96,7 @@ impl CheckpointKey {
     }
 }
 
-impl fmt::Debug for CheckpointKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CheckpointKey({}, ..)", self.public.id())
-    }
-}
+prints_as!(CheckpointKey, |key| "CheckpointKey({}, ..)", key.public.id());
 
 /// Verifies checkpoints. Not a secret. Displays as base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,72 +8,35 @@ use aws_lc_rs::hkdf;
 
 use crate::secret::{KEY_BYTES, SecretKey};
 
-/// The purpose of a derived key. Stored data depends on the labels: they never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    MasterCheck,
-    /// Wraps the store's key and the tenants' keys.
-    MasterWrap,
-    /// Seals values that belong to no tenant.
-    StoreSeal,
-    /// Hashes names that are looked up.
-    Lookup,
-    /// Hashes idempotency keys and their requests.
-    Idempotency,
-    /// Hashes the names of erased subjects and tenants.
-    Erasure,
-    RowMac,
-    TokenMac,
-    TokenHide,
-    /// Hashes API keys.
-    ApiKey,
-    Checkpoint,
-    TenantSeal,
-    TenantWrap,
-    SubjectSeal,
-    /// Makes fingerprints of values sealed under a key.
-    Mark,
-}
-
-impl Purpose {
-    #[cfg(test)]
-    const ALL: [Self; 15] = [
-        Self::MasterCheck,
-        Self::MasterWrap,
-        Self::StoreSeal,
-        Self::Lookup,
-        Self::Idempotency,
-        Self::Erasure,
-        Self::RowMac,
-        Self::TokenMac,
-        Self::TokenHide,
-        Self::ApiKey,
-        Self::Checkpoint,
-        Self::TenantSeal,
-        Self::TenantWrap,
-        Self::SubjectSeal,
-        Self::Mark,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::MasterCheck => "master check",
-            Self::MasterWrap => "master wrap",
-            Self::StoreSeal => "store seal",
-            Self::Lookup => "store lookup",
-            Self::Idempotency => "store idempotency",
-            Self::Erasure => "store erasure",
-            Self::RowMac => "store row mac",
-            Self::TokenMac => "store token mac",
-            Self::TokenHide => "store token hide",
-            Self::ApiKey => "store api key",
-            Self::Checkpoint => "store checkpoint",
-            Self::TenantSeal => "tenant seal",
-            Self::TenantWrap => "tenant wrap",
-            Self::SubjectSeal => "subject seal",
-            Self::Mark => "mark",
-        }
+named! {
+    /// The purpose of a derived key. Stored data depends on the labels: they never change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Purpose {
+        MasterCheck => "master check",
+        /// Wraps the store's key and the tenants' keys.
+        MasterWrap => "master wrap",
+        /// Seals values that belong to no tenant.
+        StoreSeal => "store seal",
+        /// Hashes names that are looked up.
+        Lookup => "store lookup",
+        /// Hashes idempotency keys and their requests.
+        Idempotency => "store idempotency",
+        /// Hashes the names of erased subjects and tenants.
+        Erasure => "store erasure",
+        RowMac => "store row mac",
+        TokenMac => "store token mac",
+        TokenHide => "store token hide",
+        /// Hashes API keys.
+        ApiKey => "store api key",
+        Checkpoint => "store checkpoint",
+        TenantSeal => "tenant seal",
+        TenantWrap => "tenant wrap",
+        SubjectSeal => "subject seal",
+        /// Makes fingerprints of values sealed under a key.
+        Mark => "mark",
     }
+    #[cfg(test)]
+    ALL, label
 }
 
 /// Not a secret. It separates these keys from keys that another program derives from the same secret.

@@ -14,8 +14,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use zeroize::Zeroizing;
-
 use crate::api_key::ApiKeyHasher;
 use crate::checkpoint::CheckpointKey;
 use crate::derive::{Purpose, derive};
@@ -24,7 +22,7 @@ use crate::lookup::LookupKey;
 use crate::row_mac::RowMacKey;
 use crate::seal::{self, Cipher, NotOpened, OVERHEAD_BYTES, SealingKey};
 use crate::seal_context::SealOwner;
-use crate::secret::{KEY_BYTES, SecretKey};
+use crate::secret::{KEY_BYTES, SecretKey, prints_as};
 use crate::token::TokenKey;
 
 /// The number of a stored key, assigned by the store. It is part of every value the key sealed.
@@ -182,9 +180,8 @@ impl TenantKey {
             return Err(NotOpened::KeyNeeded(KeyId(parts.by)));
         }
         let bound = Wrapped::Subject(self.tenant, subject).bound(id, self.id().0);
-        let opened = Zeroizing::new(self.wrap.open(&bound, &parts).ok_or(NotOpened::Refused(self.id()))?);
-        let bytes = opened.as_slice().try_into().map_err(|_| NotOpened::Refused(self.id()))?;
-        Ok(self.subject_key(id, &SecretKey::from_bytes(bytes)))
+        let secret = self.wrap.open_key(&bound, &parts).ok_or(NotOpened::Refused(self.id()))?;
+        Ok(self.subject_key(id, &secret))
     }
 
     fn subject_key(&self, id: KeyId, secret: &SecretKey) -> Arc<SealingKey> {
@@ -211,8 +208,9 @@ impl MasterWrapped {
         Self(sealed.try_into().expect("a key has 32 bytes"))
     }
 
+    /// The number of the key that wrapped it. Works for every version of the format.
     pub(crate) fn by_number(&self) -> u32 {
-        number_of(&self.0)
+        u32::from_be_bytes(*self.0[1..].first_chunk().expect("the number comes after the version"))
     }
 }
 
@@ -233,11 +231,6 @@ impl TenantWrapped {
     fn of(sealed: Vec<u8>) -> Self {
         Self(sealed.try_into().expect("a key has 32 bytes"))
     }
-}
-
-/// The number of the key that wrapped it. Works for every version of the format.
-fn number_of(wrapped: &[u8; WRAPPED_BYTES]) -> u32 {
-    u32::from_be_bytes(*wrapped[1..].first_chunk().expect("the number comes after the version"))
 }
 
 #[derive(Clone, Copy)]
@@ -280,17 +273,8 @@ impl Wrapped<'_> {
     }
 }
 
-impl fmt::Debug for StoreKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreKey({}, ..)", self.id)
-    }
-}
-
-impl fmt::Debug for TenantKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TenantKey({} of tenant {}, ..)", self.id(), self.tenant)
-    }
-}
+prints_as!(StoreKey, |key| "StoreKey({}, ..)", key.id);
+prints_as!(TenantKey, |key| "TenantKey({} of tenant {}, ..)", key.id(), key.tenant);
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,26 @@
 //! Read [`keyring`] for the hierarchy of keys, [`seal_context`] and [`seal`] for the encryption of stored values,
 //! [`signature`] for what a receiver can verify, [`public_id`] for ids, which reveal nothing but their time.
 
+/// An enum whose variants each have a text: the enum, the list of all its variants, and the function that returns the text.
+macro_rules! named {
+    (
+        $(#[$meta:meta])* $vis:vis enum $type:ident { $($(#[$doc:meta])* $variant:ident $(= $number:literal)? => $text:literal,)+ }
+        $(#[$only:meta])* ALL, $name:ident
+    ) => {
+        $(#[$meta])*
+        $vis enum $type { $($(#[$doc])* $variant $(= $number)?,)+ }
+
+        impl $type {
+            $(#[$only])*
+            $vis const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
+
+            $vis const fn $name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+    };
+}
+
 pub mod api_key;
 mod base32;
 pub mod checkpoint;

@@ -1,12 +1,10 @@
 //! Keyed hashes of names that are only looked up. A reader of the database learns neither a name, such as an
 //! idempotency key, nor whether two tenants use the same one.
 
-use std::fmt;
-
 use aws_lc_rs::hmac;
 
 use crate::digest::{Digest, bytes};
-use crate::secret::SecretKey;
+use crate::secret::{SecretKey, prints_as};
 
 /// The key that names are hashed with. It never changes during the life of a store. Prints as `LookupKey(hidden)`.
 #[derive(Clone)]
@@ -33,11 +31,7 @@ impl LookupKey {
     }
 }
 
-impl fmt::Debug for LookupKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LookupKey(hidden)")
-    }
-}
+prints_as!(LookupKey, "LookupKey(hidden)");
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use crate::derive::{Purpose, derive};
 use crate::keyring::{KeyId, MasterWrapped, StoreKey, TenantKey, Wrapped};
 use crate::seal::{self, Cipher, NotOpened};
 use crate::seal_context::SealOwner;
-use crate::secret::{KEY_BYTES, SecretKey, SecretText, same};
+use crate::secret::{KEY_BYTES, SecretKey, SecretText, prints_as, same};
 
 /// A master key's fingerprint. Displays as eight hexadecimal digits and reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,22 +155,14 @@ impl MasterKey {
     }
 }
 
-impl fmt::Debug for MasterKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MasterKey({}, ..)", self.id())
-    }
-}
+prints_as!(MasterKey, |key| "MasterKey({}, ..)", key.id());
 
 /// The reason why a wrapped key could not be unwrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnwrapped {
-    /// It is wrapped by a master key that was not given.
+    /// It is wrapped by a master key that was not given; `given` is the newest that was.
     #[error("the key is wrapped by master key {needed}, but master key {given} was given")]
-    MasterNeeded {
-        needed: MasterKeyId,
-        /// The newest given master key.
-        given: MasterKeyId,
-    },
+    MasterNeeded { needed: MasterKeyId, given: MasterKeyId },
     /// It was altered, or belongs to another owner or number.
     #[error("the key wrapped by master key {0} was altered, or moved here from elsewhere")]
     Refused(MasterKeyId),
@@ -307,11 +299,7 @@ impl Masters {
         let Some(master) = self.iter().find(|master| master.id() == by) else {
             return Err(NotUnwrapped::MasterNeeded { needed: by, given: self.newest.id() });
         };
-        let opened =
-            master.wrap.open(&Wrapped::from(whose).bound(id, by.0), &parts).ok_or(NotUnwrapped::Refused(by))?;
-        let opened = Zeroizing::new(opened);
-        let bytes = opened.as_slice().try_into().map_err(|_| NotUnwrapped::Refused(by))?;
-        Ok(SecretKey::from_bytes(bytes))
+        master.wrap.open_key(&Wrapped::from(whose).bound(id, by.0), &parts).ok_or(NotUnwrapped::Refused(by))
     }
 }
 
@@ -361,7 +349,7 @@ mod tests {
     fn key_is_accepted_in_both_base64_alphabets_and_in_hexadecimal() {
         let key = MasterKey::generate();
         let base64 = key.reveal();
-        let hex: String = key.secret.expose().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = crate::hex::write(key.secret.expose());
         let url_safe = base64.expose().replace('+', "-").replace('/', "_");
         let texts = [
             format!("{}\n", base64.expose()),

@@ -7,11 +7,10 @@
 //!
 //! Invariant: an id has exactly one text; any other spelling is refused.
 
-use std::fmt;
-
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey, UnboundCipherKey};
 use zeroize::Zeroizing;
 
+use crate::secret::prints_as;
 use crate::{base32, random};
 
 /// The highest writer number that fits into an id.
@@ -26,44 +25,21 @@ const BLOCK_BYTES: usize = 16;
 const VALUE_BYTES: usize = TIME_BYTES + BLOCK_BYTES;
 const DIGIT_COUNT: usize = base32::digits(VALUE_BYTES);
 
-/// The kind of object that an id names. The numbers are part of every issued id: they never change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum IdKind {
-    Message = 1,
-    Delivery = 2,
-    Endpoint = 3,
-    Tenant = 4,
-    Credential = 5,
-    Replay = 6,
-    Key = 7,
-    Cursor = 8,
-}
-
-impl IdKind {
-    pub const ALL: [Self; 8] = [
-        Self::Message,
-        Self::Delivery,
-        Self::Endpoint,
-        Self::Tenant,
-        Self::Credential,
-        Self::Replay,
-        Self::Key,
-        Self::Cursor,
-    ];
-
-    pub const fn prefix(self) -> &'static str {
-        match self {
-            Self::Message => "msg_",
-            Self::Delivery => "dlv_",
-            Self::Endpoint => "ep_",
-            Self::Tenant => "tn_",
-            Self::Credential => "crd_",
-            Self::Replay => "rpl_",
-            Self::Key => "key_",
-            Self::Cursor => "cur_",
-        }
+named! {
+    /// The kind of object that an id names. The numbers are part of every issued id: they never change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum IdKind {
+        Message = 1 => "msg_",
+        Delivery = 2 => "dlv_",
+        Endpoint = 3 => "ep_",
+        Tenant = 4 => "tn_",
+        Credential = 5 => "crd_",
+        Replay = 6 => "rpl_",
+        Key = 7 => "key_",
+        Cursor = 8 => "cur_",
     }
+    ALL, prefix
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,11 +115,7 @@ impl IdKey {
     }
 }
 
-impl fmt::Debug for IdKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("IdKey(hidden)")
-    }
-}
+prints_as!(IdKey, "IdKey(hidden)");
 
 fn number(big_endian: &[u8]) -> u64 {
     big_endian.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))

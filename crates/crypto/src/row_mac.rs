@@ -32,13 +32,12 @@
 //! assert_eq!(key.check(&back_dated, &mac, 61_000, ttl), Checked::Forged);
 //! ```
 
-use std::fmt;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
 
 use crate::keyring::KeyId;
-use crate::secret::{SecretKey, same};
+use crate::secret::{SecretKey, prints_as, same};
 
 pub const ROW_MAC_BYTES: usize = 16;
 
@@ -131,11 +130,7 @@ impl RowMacKey {
     }
 }
 
-impl fmt::Debug for RowMacKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RowMacKey({}, ..)", self.id)
-    }
-}
+prints_as!(RowMacKey, |key| "RowMacKey({}, ..)", key.id);
 
 #[cfg(test)]
 mod tests {

@@ -25,6 +25,7 @@ use std::fmt;
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
+use zeroize::Zeroizing;
 
 use crate::derive::{Purpose, derive};
 use crate::digest::{self, Digest};
@@ -190,6 +191,12 @@ impl Cipher {
         plain.truncate(len);
         Some(plain)
     }
+
+    /// Opens a wrapped key; `None` as for [`open`](Self::open), or if it has another length than a key.
+    pub(crate) fn open_key(&self, bound: &[u8], parts: &Parts<'_>) -> Option<SecretKey> {
+        let opened = Zeroizing::new(self.open(bound, parts)?);
+        Some(SecretKey::from_bytes(opened.as_slice().try_into().ok()?))
+    }
 }
 
 #[cfg(test)]
@@ -230,11 +237,6 @@ mod tests {
         SealContext::new(SealOwner::Tenant(1), SealedField::MessageBody, SealedObject::Row(row))
     }
 
-    fn hex(text: &str) -> Vec<u8> {
-        let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("two digits");
-        (0..text.len()).step_by(2).map(digit).collect()
-    }
-
     /// RFC 8452, appendix C.2.
     #[test]
     fn cipher_matches_rfc_8452() {
@@ -242,11 +244,10 @@ mod tests {
         secret[0] = 1;
         let mut nonce = [0; 12];
         nonce[0] = 3;
-        let sealed =
-            Cipher::new(&SecretKey::from_bytes(&secret)).seal_with(nonce, 7, &hex("01"), &hex("0200000000000000"));
+        let sealed = Cipher::new(&SecretKey::from_bytes(&secret)).seal_with(nonce, 7, &[1], &[2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(sealed[..5], [1, 0, 0, 0, 7]);
         assert_eq!(sealed[5..17], nonce);
-        assert_eq!(sealed[17..], hex("1de22967237a813291213f267e3b452f02d01ae33e4ec854"));
+        assert_eq!(crate::hex::write(&sealed[17..]), "1de22967237a813291213f267e3b452f02d01ae33e4ec854");
     }
 
     #[test]

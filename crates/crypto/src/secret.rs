@@ -11,8 +11,6 @@
 //! assert_eq!(SecretText::from("whsec_…".to_owned()).expose(), "whsec_…");
 //! ```
 
-use std::fmt;
-
 use aws_lc_rs::constant_time;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -88,19 +86,22 @@ impl PartialEq for SecretText {
 
 impl Eq for SecretText {}
 
-const HIDDEN: &str = "Secret(..)";
-
-impl fmt::Debug for SecretKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
-    }
+/// Implements `Debug` for a type that holds a secret: with this text, or with this text and the given public values.
+macro_rules! prints_as {
+    ($type:ty, $text:literal) => { $crate::secret::prints_as!($type, |_hidden| $text); };
+    ($type:ty, |$this:ident| $text:literal $(, $shown:expr)*) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $this = self;
+                write!(f, $text $(, $shown)*)
+            }
+        }
+    };
 }
+pub(crate) use prints_as;
 
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
-    }
-}
+prints_as!(SecretKey, "Secret(..)");
+prints_as!(SecretText, "Secret(..)");
 
 #[cfg(test)]
 mod tests {
@@ -112,7 +113,7 @@ mod tests {
             format!("{:?}", SecretKey::from_bytes(&[0x41; KEY_BYTES])),
             format!("{:#?}", SecretText::from("AAAA".to_owned())),
         ];
-        assert_eq!(printed, [HIDDEN; 2]);
+        assert_eq!(printed, ["Secret(..)"; 2]);
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! `webhook` module of `posthaste-channels` sets the headers.
 
 use std::borrow::Borrow;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use zeroize::Zeroizing;
 
 use crate::random;
+use crate::secret::prints_as;
 
 /// Maximum difference between the clocks of sender and receiver, as in the specification's libraries.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
@@ -214,11 +214,7 @@ fn joined(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(hidden)")
-    }
-}
+prints_as!(Secret, "Secret(hidden)");
 
 /// The value of the header `webhook-signature`: one signature for each given secret, in the given order (newest first).
 /// Without a secret it is empty, which every receiver refuses.
@@ -255,10 +251,7 @@ pub enum SignatureRefused {
     Timestamp,
     /// The clocks differ by more than the tolerance, or the message is a replay of an old one.
     #[error("webhook-timestamp is {apart_seconds} s away from our clock; send the message again or set the clock")]
-    TooFarApart {
-        /// The difference between the clocks.
-        apart_seconds: u64,
-    },
+    TooFarApart { apart_seconds: u64 },
     #[error("no signature in webhook-signature matches; compare the secret, and check the body as it came")]
     NoMatch,
 }

@@ -20,7 +20,6 @@
 //! assert_eq!(tokens.check(Action::Receipt, token.expose(), 2_000), Err(BadToken::Expired));
 //! ```
 
-use std::fmt;
 use std::time::Duration;
 
 use aws_lc_rs::cipher::{AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey};
@@ -30,7 +29,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::keyring::KeyId;
-use crate::secret::{SecretKey, SecretText, same};
+use crate::secret::{SecretKey, SecretText, prints_as, same};
 
 pub const RECEIPT_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -146,11 +145,7 @@ impl TokenKey {
     }
 }
 
-impl fmt::Debug for TokenKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenKey({}, ..)", self.id)
-    }
-}
+prints_as!(TokenKey, |key| "TokenKey({}, ..)", key.id);
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_core::{Delivery, DeliveryId, LaneId, MessageId, TenantId, Timestamp};
 
-use crate::row::{
-    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, LaneBacklog, ListOrder, Message,
+use crate::{
+    AuditStamp, DeliveryRecord, HistoryFilter, HistoryPage, HourlyCount, JournalRow, LaneBacklog, ListOrder, Message,
     MessageFilter, MessagePage, Name, NamedPage, PendingCounts, Retained, Retention, RetentionOverrides, RetentionStep,
-    Session, UtcHour,
+    Session, StoreFuture, UtcHour,
 };
-use crate::{JournalRow, StoreFuture};
 
 /// Reads what is stored. Reads do not wait for writers, and they see every write that returned before they began.
 pub trait Archive: Send + Sync + 'static {

@@ -45,7 +45,7 @@ pub struct AuditCounts {
 }
 
 /// Verifies a journal row by row.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Audit {
     /// The time of the audit; entries from later times are suspect.
     now: Timestamp,
@@ -82,26 +82,7 @@ pub struct Audit {
 impl Audit {
     /// An audit at `now` of a store with these default retention times.
     pub fn new(now: Timestamp, retention: Retention) -> Self {
-        Self {
-            now,
-            retention,
-            report: AuditReport::default(),
-            head: None,
-            checkpoints: BTreeMap::new(),
-            first_at: Timestamp::default(),
-            announced: 0,
-            announced_before: None,
-            overdone: None,
-            outcomes_announced: 0,
-            outcomes_before: None,
-            outcomes_missing: 0,
-            overrides: overrides::OverrideHistory::default(),
-            erased: erased::ErasureRecords::default(),
-            attempts: 0,
-            unsigned: None,
-            begun: false,
-            last_at: None,
-        }
+        Self { now, retention, ..Self::default() }
     }
 
     /// Adds a checkpoint with a valid signature. Must be called before the row it covers is read.

@@ -4,8 +4,7 @@
 use posthaste_core::Timestamp;
 use posthaste_crypto::checkpoint::PublicKey;
 
-use crate::StoreFuture;
-use crate::row::Session;
+use crate::{Session, StoreFuture};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {

@@ -4,15 +4,11 @@
 //! and the store.
 
 mod accept;
-mod breaker;
-mod checkpoint;
-mod collapse;
 mod cut;
 mod dead_letter;
 mod derived;
 mod document;
 mod endpoint;
-mod endpoint_matching;
 mod erasure;
 mod fixture;
 pub mod histories;
@@ -20,13 +16,10 @@ mod idempotency;
 mod job;
 mod journal;
 mod page;
-mod pause;
 mod replay;
 mod retention;
-mod retention_overrides;
 mod session;
 mod settle;
-mod sweep;
 
 use std::pin::Pin;
 
@@ -61,7 +54,13 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
         session:
             a_new_store_is_empty
             each_session_has_higher_numbers_than_the_last
-            a_newer_session_fences_the_older;
+            a_newer_session_fences_the_older
+            pauses_are_known_at_the_start
+            a_pause_replaces_the_one_before
+            a_dead_head_pauses_its_lane_with_its_settle
+            a_stale_settle_pauses_nothing
+            stored_breakers_are_known_at_the_start
+            stored_breakers_replace_the_earlier_set;
         accept:
             a_message_comes_back_byte_for_byte
             a_delivery_comes_back_as_it_was_accepted
@@ -69,7 +68,14 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             accept_whose_caller_has_gone_still_arrives
             a_fenced_accept_leaves_nothing
             message_without_deliveries_is_stored_and_yields_no_arrival
-            large_messages_without_deliveries_do_not_fill_the_arrival_queue;
+            large_messages_without_deliveries_do_not_fill_the_arrival_queue
+            newer_delivery_supersedes_the_waiting_one_in_any_place
+            deliveries_of_other_lanes_and_keys_are_not_superseded
+            last_of_several_in_one_accept_supersedes_the_others
+            superseded_delivery_keeps_its_attempts_and_a_late_settle_is_stale
+            ended_delivery_is_not_superseded
+            delivery_that_was_put_back_can_still_be_superseded
+            duplicate_request_supersedes_nothing;
         idempotency:
             repeated_key_gets_the_first_answer_and_stores_nothing
             first_of_equal_keys_in_one_accept_is_fresh
@@ -80,14 +86,6 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             key_outlives_its_session_and_a_refused_call_stores_none
             large_duplicates_do_not_fill_the_arrival_queue
             an_endpoint_is_made_once_under_one_key;
-        collapse:
-            newer_delivery_supersedes_the_waiting_one_in_any_place
-            deliveries_of_other_lanes_and_keys_are_not_superseded
-            last_of_several_in_one_accept_supersedes_the_others
-            superseded_delivery_keeps_its_attempts_and_a_late_settle_is_stale
-            ended_delivery_is_not_superseded
-            delivery_that_was_put_back_can_still_be_superseded
-            duplicate_request_supersedes_nothing;
         settle:
             every_end_is_read_back_with_its_attempt
             end_without_an_attempt_is_stored_without_one
@@ -122,7 +120,16 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             gone_endpoint_overrides_the_cause_of_an_earlier_lane_cut
             removed_cut_ends_nothing
             a_gone_endpoint_is_marked_by_its_cut
-            cuts_are_known_at_the_start;
+            cuts_are_known_at_the_start
+            a_delivery_past_its_ttl_reads_as_expired_at_once
+            delivery_awaiting_its_receipt_does_not_expire
+            rows_of_a_lane_are_swept_in_any_place
+            rows_of_a_message_are_swept_by_its_key
+            deliveries_in_flight_are_not_swept
+            rows_past_their_ttl_are_swept
+            sweep_ends_a_bounded_number_and_continues
+            sweep_of_a_gone_endpoint_files_dead_letters
+            a_fenced_sweep_ends_nothing;
         dead_letter:
             only_a_dead_end_files_a_dead_letter
             dead_letters_are_found_by_every_filter
@@ -157,8 +164,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             ended_jobs_are_deleted_and_running_ones_kept
             deletions_are_recorded_in_the_journal
             journal_rows_are_kept_until_they_expire
-            younger_outcome_is_deleted_once_expired_after_an_older_one;
-        retention_overrides:
+            younger_outcome_is_deleted_once_expired_after_an_older_one
             data_of_each_tenant_is_kept_for_its_own_retention_time
             outcomes_of_an_erased_endpoint_follow_the_tenants_retention
             pending_delivery_is_given_up_after_its_tenants_retention_time
@@ -168,24 +174,6 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             override_of_some_tenants_does_not_change_others
             overrides_outlive_their_session
             overrides_are_recorded_in_the_journal;
-        pause:
-            pauses_are_known_at_the_start
-            a_pause_replaces_the_one_before
-            a_dead_head_pauses_its_lane_with_its_settle
-            a_stale_settle_pauses_nothing;
-        breaker:
-            stored_breakers_are_known_at_the_start
-            stored_breakers_replace_the_earlier_set;
-        sweep:
-            a_delivery_past_its_ttl_reads_as_expired_at_once
-            delivery_awaiting_its_receipt_does_not_expire
-            rows_of_a_lane_are_swept_in_any_place
-            rows_of_a_message_are_swept_by_its_key
-            deliveries_in_flight_are_not_swept
-            rows_past_their_ttl_are_swept
-            sweep_ends_a_bounded_number_and_continues
-            sweep_of_a_gone_endpoint_files_dead_letters
-            a_fenced_sweep_ends_nothing;
         derived:
             an_endpoint_s_history_comes_newest_first_in_pages
             history_shows_states_and_can_be_filtered
@@ -201,8 +189,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             stale_settle_writes_only_its_attempt
             changes_are_in_the_journal_with_their_api_key
             retry_now_is_in_the_journal_with_its_api_key
-            replay_and_purge_are_in_the_journal_with_their_api_key;
-        checkpoint:
+            replay_and_purge_are_in_the_journal_with_their_api_key
             checkpoint_covers_the_last_row
             rows_already_covered_are_not_signed_again
             sign_now_covers_the_current_last_row
@@ -219,8 +206,7 @@ pub async fn run<S: Store>(make: impl AsyncFn() -> S) -> usize {
             tombstone_of_a_deleted_endpoint_keeps_its_tenant
             a_tenant_s_endpoints_come_by_id
             lanes_come_in_the_order_they_are_asked_for
-            an_unknown_policy_reads_as_the_default;
-        endpoint_matching:
+            an_unknown_policy_reads_as_the_default
             endpoints_match_by_subject_by_tag_and_by_both
             matches_come_by_id_in_pages
             changed_endpoint_matches_by_its_new_fields

@@ -42,7 +42,7 @@ pub(crate) enum NameKind {
 
 /// The part of the derived data to compute. A query about one lane reads as many entries as one about all lanes, but
 /// drops the data derived for the others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Only {
     #[default]
     Everything,
@@ -78,7 +78,7 @@ impl Derived {
         match entry {
             JournalEntry::Accepted { message, tenant, at, subject, correlation, deliveries, .. } => {
                 for (kind, hidden) in [(NameKind::Subject, subject), (NameKind::Correlation, correlation)] {
-                    let wanted = hidden.filter(|hidden| self.has_name(kind, *hidden));
+                    let wanted = hidden.filter(|hidden| self.includes(Only::Name(kind, *hidden)));
                     self.names.extend(wanted.map(|hidden| (kind, hidden, *message)));
                 }
                 self.tally(*tenant, *at, CountedEvent::Messages, 1);
@@ -145,7 +145,7 @@ impl Derived {
     /// Adds new deliveries with consecutive ids from `first`.
     fn made(&mut self, first: DeliveryId, queues: &[(EndpointId, LaneId, Tier)]) {
         for (n, (endpoint, lane, tier)) in (0..).zip(queues) {
-            if self.has_history(*endpoint) {
+            if self.includes(Only::Endpoint(*endpoint)) {
                 self.deliveries.push((*endpoint, DeliveryId(first.0.plus(n))));
             }
             self.pending(*lane, *tier, 1);
@@ -154,7 +154,7 @@ impl Derived {
     }
 
     fn pending(&mut self, lane: LaneId, tier: Tier, more: i64) {
-        if self.has_counts(lane) {
+        if self.includes(Only::Lane(lane)) {
             *self.pending.entry((lane, tier)).or_default() += more;
         }
         self.depth(Depth::Tier(tier), more);
@@ -168,45 +168,21 @@ impl Derived {
     }
 
     fn depth(&mut self, depth: Depth, more: i64) {
-        if matches!(self.only, Only::Everything | Only::Depth) {
+        if self.includes(Only::Depth) {
             *self.depth.entry(depth).or_default() += more;
         }
     }
 
     fn tally(&mut self, tenant: TenantId, at: Timestamp, counted: CountedEvent, count: usize) {
-        let is_included = match self.only {
-            Only::Everything => true,
-            Only::Tenant(of) => of == tenant,
-            Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Name(..) => false,
-        };
-        if count > 0 && is_included {
+        if count > 0 && self.includes(Only::Tenant(tenant)) {
             *self.tallies.entry((tenant, UtcHour::of(at), counted)).or_default() +=
                 i64::try_from(count).unwrap_or(i64::MAX);
         }
     }
 
-    fn has_history(&self, endpoint: EndpointId) -> bool {
-        match self.only {
-            Only::Everything => true,
-            Only::Endpoint(of) => of == endpoint,
-            Only::Depth | Only::Lane(_) | Only::Name(..) | Only::Tenant(_) => false,
-        }
-    }
-
-    fn has_counts(&self, lane: LaneId) -> bool {
-        match self.only {
-            Only::Everything => true,
-            Only::Lane(of) => of == lane,
-            Only::Depth | Only::Endpoint(_) | Only::Name(..) | Only::Tenant(_) => false,
-        }
-    }
-
-    fn has_name(&self, kind: NameKind, hidden: Hidden) -> bool {
-        match self.only {
-            Only::Everything => true,
-            Only::Name(of, name) => (of, name) == (kind, hidden),
-            Only::Depth | Only::Endpoint(_) | Only::Lane(_) | Only::Tenant(_) => false,
-        }
+    /// Whether this part is collected.
+    fn includes(&self, part: Only) -> bool {
+        self.only == Only::Everything || self.only == part
     }
 
     fn has_tallies(&self) -> bool {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use posthaste_core::{EndpointId, LaneId, TenantId};
 
-use crate::StoreFuture;
-use crate::row::{
-    AuditStamp, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session,
+use crate::{
+    AuditStamp, Endpoint, EndpointPut, EndpointSelector, Idempotency, ListOrder, MatchedEndpoints, Session, StoreFuture,
 };
 
 /// Maximum number of endpoints of one tenant that are listed at once and cached in memory, about 10 MiB.

@@ -6,8 +6,7 @@
 
 use posthaste_core::{DeliveryId, MessageId, Timestamp};
 
-use crate::StoreFuture;
-use crate::row::{Erase, Erasure, ErasureStep, ExportRequest, Session};
+use crate::{Erase, Erasure, ErasureStep, ExportRequest, Session, StoreFuture};
 
 /// Maximum number of rows that one step of an erasure removes, so that other commits do not wait long.
 pub const ERASURE_STEP_MAX: u32 = 500;

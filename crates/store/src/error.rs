@@ -25,34 +25,22 @@ pub enum StoreError {
         #[source]
         source: rusqlite::Error,
     },
-    /// The limit on concurrent work of this kind is reached.
+    /// The limit on concurrent work of this kind, named in the plural, is reached.
     #[error("{limit} {what} are under way already; ask again when one of them is done")]
-    TooMany {
-        /// The kind of work, in the plural.
-        what: &'static str,
-        /// How many may be under way at once.
-        limit: usize,
-    },
+    TooMany { what: &'static str, limit: usize },
+    /// `reason` says why the folder cannot be used, and what to do.
     #[error("cannot use the data folder {folder}: {reason}")]
-    Folder {
-        folder: String,
-        /// Why it cannot be used, and what to do.
-        reason: String,
-    },
+    Folder { folder: String, reason: String },
     /// The operating system could not start a thread.
     #[error("cannot start a thread of the store")]
     Thread {
         #[source]
         source: std::io::Error,
     },
-    /// A sealed value does not open in its place: it was altered or moved by another program.
+    /// A sealed value of this kind, such as a payload, does not open in its place: it was altered or moved by another
+    /// program.
     #[error("{what} does not open ({why}): it was altered or moved, and is not used")]
-    Altered {
-        /// The kind of value, such as a payload.
-        what: &'static str,
-        /// Why it does not open.
-        why: String,
-    },
+    Altered { what: &'static str, why: String },
     /// A stored value is not one this program writes.
     #[error("{what} holds {found}: the file is damaged or from another program")]
     Damaged { what: &'static str, found: String },

@@ -2,10 +2,9 @@
 
 use posthaste_core::{DeliveryId, JobId};
 
-use crate::StoreFuture;
-use crate::row::{
+use crate::{
     ApiKeyRef, AuditStamp, Begun, Chunk, Chunked, DeliveryJob, Idempotency, JobCursor, JobQuery, JobState, Lives,
-    NewReplay, ReplayPage, Session,
+    NewReplay, ReplayPage, Session, StoreFuture,
 };
 
 /// Stores jobs and their progress. A large fan-out begins with [`Outbox::accept`](crate::Outbox::accept).

@@ -18,8 +18,7 @@ use posthaste_crypto::digest::{Digest, sha256};
 
 pub use entry::{EntryKind, ErasedTarget, JournalEntry, SpreadDelivery};
 
-use crate::StoreError;
-use crate::row::Settlement;
+use crate::{Settlement, StoreError};
 
 /// Domain prefix for the hash of a row; leaves and nodes of the tree have others.
 const ROW: &[u8] = &[2];
@@ -56,71 +55,63 @@ pub struct MessageMarks {
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which each entry ends.
-    ends: Vec<usize>,
-    leaves: Vec<Digest>,
-    weights: Vec<usize>,
+    entries: Vec<PackedEntry>,
     /// The latest time of any entry.
     at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PackedEntry {
+    /// The offset in the bytes at which it ends.
+    end: usize,
+    leaf: Digest,
+    weight: usize,
 }
 
 impl Entries {
     /// An empty list with room for `count` entries.
     pub fn with_capacity(count: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(count * ENTRY_BYTES),
-            ends: Vec::with_capacity(count),
-            leaves: Vec::with_capacity(count),
-            weights: Vec::with_capacity(count),
-            at: None,
-        }
+        Self { bytes: Vec::with_capacity(count * ENTRY_BYTES), entries: Vec::with_capacity(count), at: None }
     }
 
     pub fn push(&mut self, entry: &JournalEntry) {
         let from = pack::framed(&mut self.bytes, |bytes| entry.pack(bytes));
-        self.leaves.push(merkle::leaf(&self.bytes[from..]));
-        self.ends.push(self.bytes.len());
-        self.weights.push(entry.weight());
+        let leaf = merkle::leaf(&self.bytes[from..]);
+        self.entries.push(PackedEntry { end: self.bytes.len(), leaf, weight: entry.weight() });
         self.at = self.at.max(Some(entry.at()));
     }
 
     /// Appends the `index`th entry of `others`, which is packed already.
     pub fn push_from(&mut self, others: &Self, index: usize) {
-        let from = if index == 0 { 0 } else { others.ends[index - 1] };
-        self.bytes.extend_from_slice(&others.bytes[from..others.ends[index]]);
-        self.leaves.push(others.leaves[index]);
-        self.ends.push(self.bytes.len());
-        self.weights.push(others.weights[index]);
+        let from = if index == 0 { 0 } else { others.entries[index - 1].end };
+        let entry = others.entries[index];
+        self.bytes.extend_from_slice(&others.bytes[from..entry.end]);
+        self.entries.push(PackedEntry { end: self.bytes.len(), ..entry });
         self.at = self.at.max(others.at);
     }
 
     /// Removes all but the first `length` entries.
     pub fn truncate(&mut self, length: usize) {
-        self.ends.truncate(length);
-        self.leaves.truncate(length);
-        self.weights.truncate(length);
-        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+        self.entries.truncate(length);
+        self.bytes.truncate(self.entries.last().map_or(0, |entry| entry.end));
     }
 
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.entries.len()
     }
 
     pub fn weight(&self) -> usize {
-        self.weights.iter().sum()
+        self.entries.iter().map(|entry| entry.weight).sum()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.entries.is_empty()
     }
 
     /// Removes all entries and keeps the allocations for the next row.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
-        self.leaves.clear();
-        self.weights.clear();
+        self.entries.clear();
         self.at = None;
     }
 }
@@ -194,7 +185,7 @@ impl Head {
             number: self.number + 1,
             at: self.at.max(entries.at.unwrap_or(self.at)),
             packed: Bytes::copy_from_slice(&entries.bytes),
-            root: merkle::root(entries.leaves.clone()),
+            root: merkle::root(entries.entries.iter().map(|entry| entry.leaf).collect()),
             before: self.hash,
         }
     }

@@ -56,26 +56,7 @@ pub use master_keys::{MasterKeys, Rotation};
 pub use memory::{MemoryState, MemoryStore};
 pub use outbox::Outbox;
 pub use register::Register;
-pub use row::{
-    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AttemptRecord, AuditStamp, BoundedCount, ChangeKind, CollapseKey,
-    CountedEvent, DeadLetter, DeadLetterCursor, DeadLetterFilter, DeadLetterPage, DeliveryRecord, Details,
-    EXCERPT_BYTES_MAX, Endpoint, EndpointStatus, EndpointTarget, FirstAnswer, HISTORY_LOOKED_MAX, HistoryFilter,
-    HistoryOf, HistoryPage, HourlyCount, Idempotency, KeyHash, LISTED_LOOKED_MAX, LaneBacklog, ListOrder,
-    ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, NewDelivery, Pause, PauseScope, PendingCounts,
-    PendingPage, PendingRow, Query, Session, SessionStart, Settled, Settlement, Sweep, Swept, SweptRows, Token,
-    UtcHour, WebhookTarget,
-};
-pub use row::{
-    Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, JobState, Lives, MadeBy,
-    Missing, NewReplay, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips,
-};
-pub use row::{DisabledBy, EndpointPut, EndpointRate, EndpointTls, SecretAct, SigningSecret};
-pub use row::{Document, DocumentKind, Filed, OPERATOR};
-pub use row::{EndpointSelector, MatchedEndpoints};
-pub use row::{Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest};
-pub use row::{
-    RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep,
-};
+pub use row::*;
 
 /// Maximum number of deliveries that one accept creates for a message; their ids directly follow the message's id. A
 /// message with more recipients gets its deliveries from a job, in chunks.

@@ -4,8 +4,7 @@
 use posthaste_core::Timestamp;
 use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
-use crate::StoreFuture;
-use crate::row::{ApiKeyRef, Session};
+use crate::{ApiKeyRef, Session, StoreFuture};
 
 /// The master keys a store needs, and the progress of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,6 @@ mod job;
 mod journal;
 mod retention;
 mod rotation;
-mod signed;
 mod store;
 mod sweep;
 
@@ -29,13 +28,12 @@ use posthaste_core::{
     TenantId, Tier, Timestamp, WriterId,
 };
 
-use crate::StoreError;
 use crate::journal::JournalEntry;
 use crate::row::collapse::{CollapseKey, superseded};
-use crate::row::{
+use crate::{
     Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AttemptRecord, AuditStamp, DeliveryRecord, Endpoint, Message,
     Pause, PauseScope, PendingPage, PendingRow, Query, RetentionOverride, Session, SessionStart, Settled, Settlement,
-    Token,
+    StoreError, Token,
 };
 use dead_letter::LetterTables;
 use journal::marks;
@@ -69,7 +67,7 @@ pub struct MemoryState {
     /// Retention overrides, by tenant.
     own: BTreeMap<TenantId, RetentionOverride>,
     erasures: erasure::ErasureTables,
-    signed: signed::Lines,
+    signed: journal::Lines,
     masters: rotation::MasterNumbers,
 }
 

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use posthaste_core::scheduler::{BreakerOf, Reset, SoftBreaker};
 use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp};
 
-use crate::StoreFuture;
-use crate::row::{
+use crate::{
     Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Pause, PauseScope, PendingPage, Query, Session,
-    SessionStart, Settled, Settlement, Sweep, SweptRows,
+    SessionStart, Settled, Settlement, StoreFuture, Sweep, SweptRows,
 };
 
 /// Stores pending deliveries and records their outcomes.

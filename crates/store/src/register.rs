@@ -2,8 +2,7 @@
 
 use posthaste_core::{Key, TenantId};
 
-use crate::StoreFuture;
-use crate::row::{AuditStamp, Document, DocumentKind, Filed, Idempotency, ListOrder, Session};
+use crate::{AuditStamp, Document, DocumentKind, Filed, Idempotency, ListOrder, Session, StoreFuture};
 
 /// Stores documents. There are few of them, and delivering a message does not depend on any call here.
 pub trait Register: Send + Sync + 'static {

@@ -4,7 +4,6 @@ pub(crate) mod collapse;
 mod dead_letter;
 mod document;
 mod endpoint;
-mod endpoint_selector;
 mod erasure;
 pub mod idempotency;
 mod job;
@@ -24,32 +23,18 @@ use posthaste_core::{
 };
 
 pub use collapse::CollapseKey;
-pub use dead_letter::{
-    BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor, DeadLetterFilter,
-    DeadLetterPage, ListOrder, PURGES_MAX, Swept,
-};
-pub(crate) use dead_letter::{LetterIndex, Purge};
-pub use document::{Document, DocumentKind, Filed, OPERATOR};
-pub use endpoint::{
-    DisabledBy, Endpoint, EndpointPut, EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, SecretAct,
-    SigningSecret, WebhookTarget,
-};
-pub use endpoint_selector::{EndpointSelector, MatchedEndpoints};
-pub use erasure::{Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest};
+pub use dead_letter::*;
+pub use document::*;
+pub use endpoint::*;
+pub use erasure::*;
 pub use idempotency::{Acceptance, FirstAnswer, Idempotency, KeyHash};
-pub use job::{Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, JobCursor, JobKind, JobQuery, JobState};
-pub use list::{
-    CountedEvent, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, HourlyCount, LISTED_LOOKED_MAX,
-    LaneBacklog, ListedMessage, MessageFilter, MessagePage, Name, NamedPage, PendingCounts, UtcHour,
-};
-pub(crate) use replay::ReplayCandidate;
-pub use replay::{
-    Lives, MadeBy, Missing, NewReplay, REPLAY_LISTED_MAX, ReplayItem, ReplayPage, ReplayWhat, Replayable, Skip, Skips,
-};
+pub use job::*;
+pub use list::*;
+pub use replay::*;
 pub use retention::{
     RETENTION_STEP_MAX, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep,
 };
-pub use sweep::{SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Sweep, SweptRows};
+pub use sweep::*;
 
 /// Identifies the process that may write to the store. A newer session fences all older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,29 +177,15 @@ pub enum Token {
 /// which is the order in which they were accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Ready rows of earlier sessions' writers, by id: the rows a crash left behind. One page reads a bounded part of
-    /// the table, so it may be short or empty although more rows follow.
-    Left {
-        /// Only rows after this one.
-        after: Option<DeliveryId>,
-        /// Only rows minted by writers before this one.
-        before: WriterId,
-    },
-    Delayed {
-        /// Only rows after this one.
-        after: Option<(Timestamp, DeliveryId)>,
-        /// Only rows due at this time or earlier.
-        until: Timestamp,
-    },
-    /// The first spilled rows of one queue, in the queue's order. For a strict lane they are of all tiers.
-    Spilled {
-        lane: LaneId,
-        /// The tier; ignored for a strict lane, which has one queue for all tiers.
-        tier: Tier,
-        /// Lowest id first, or highest.
-        order: Order,
-        span: IdRange,
-    },
+    /// Ready rows of earlier sessions' writers, those before `before`, by id after `after`: the rows a crash left behind.
+    /// One page reads a bounded part of the table, so it may be short or empty although more rows follow.
+    Left { after: Option<DeliveryId>, before: WriterId },
+    /// Delayed rows after `after` that are due at `until` or earlier.
+    Delayed { after: Option<(Timestamp, DeliveryId)>, until: Timestamp },
+    /// The first spilled rows of one queue, in the queue's order: lowest id first, or highest. The tier is ignored for a
+    /// strict lane, which has one queue for all tiers.
+    Spilled { lane: LaneId, tier: Tier, order: Order, span: IdRange },
+    /// This row.
     One(DeliveryId),
 }
 

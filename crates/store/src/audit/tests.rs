@@ -37,32 +37,56 @@ fn outcomes(outcomes: u64) -> AuditCounts {
     AuditCounts { outcomes, attempts: 0 }
 }
 
-/// Rows that each hold the end of one delivery, or the entry that `instead` returns for their number.
-fn journal(instead: impl Fn(u64) -> Option<JournalEntry>) -> Vec<JournalRow> {
+/// The entry of rows that retention deleted under the default times.
+fn retained(phase: RetentionPhase, removed: u64, before: Timestamp, at: Timestamp) -> JournalEntry {
+    JournalEntry::Retained { phase, upto: removed, removed, before, at, tenant: None }
+}
+
+/// Linked rows that each hold one entry.
+fn chain(entries: impl IntoIterator<Item = JournalEntry>) -> Vec<JournalRow> {
     let mut head = Head::default();
-    let mut rows = Vec::new();
-    for number in 1..=ROWS {
+    let link = |entry| {
         let mut entries = Entries::default();
-        entries.push(&instead(number).unwrap_or_else(|| ended(number)));
+        entries.push(&entry);
         let row = head.next(&entries);
         head = Head::behind(&row);
-        rows.push(row);
-    }
-    rows
+        row
+    };
+    entries.into_iter().map(link).collect()
+}
+
+/// Rows that each hold the end of one delivery, or the entry that `instead` returns for their number.
+fn journal(instead: impl Fn(u64) -> Option<JournalEntry>) -> Vec<JournalRow> {
+    chain((1..=ROWS).map(|number| instead(number).unwrap_or_else(|| ended(number))))
 }
 
 fn sound() -> Vec<JournalRow> {
     journal(|_| None)
 }
 
+/// Audits rows with these checkpoints. `archived` compares the entry of a row by its number.
+fn audit_of(
+    mut audit: Audit,
+    rows: &[JournalRow],
+    signed: &[&JournalRow],
+    archived: impl Fn(u64) -> Archived,
+    counts: AuditCounts,
+) -> AuditReport {
+    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile));
+    rows.iter().for_each(|row| audit.row(row, &mut |_| archived(row.number)));
+    audit.finish(counts)
+}
+
 /// Audits rows whose outcomes are all stored unchanged.
 fn audit(rows: &[JournalRow], signed: &[&JournalRow]) -> AuditReport {
-    let mut audit = fresh();
-    signed.iter().for_each(|row| audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile));
-    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
     let ends =
         rows.iter().flat_map(JournalRow::entries).filter(|entry| matches!(entry, Ok(JournalEntry::Ended { .. })));
-    audit.finish(outcomes(ends.count() as u64))
+    audit_of(fresh(), rows, signed, |_| Archived::Fits, outcomes(ends.count() as u64))
+}
+
+/// The comparison of an outcome that is missing, or stored unchanged.
+fn unless(is_missing: bool) -> Archived {
+    if is_missing { Archived::Missing(TENANT) } else { Archived::Fits }
 }
 
 #[test]
@@ -123,15 +147,7 @@ fn truncated_journal_is_detected_by_a_checkpoint_of_a_removed_row() {
 
 #[test]
 fn rows_deleted_by_retention_are_no_finding_and_one_more_is() {
-    let retained = JournalEntry::Retained {
-        phase: RetentionPhase::Journal,
-        upto: 5,
-        removed: 5,
-        before: at(6),
-        at: at(11),
-        tenant: None,
-    };
-    let rows = journal(|number| (number == 11).then(|| retained.clone()));
+    let rows = journal(|number| (number == 11).then(|| retained(RetentionPhase::Journal, 5, at(6), at(11))));
     let report = audit(&rows[5..], &[&rows[2], &rows[11]]);
     assert_eq!(report.findings, []);
     assert_eq!((report.first, report.expired_upto, report.checkpoints, report.past), (6, 5, 1, 1));
@@ -141,24 +157,10 @@ fn rows_deleted_by_retention_are_no_finding_and_one_more_is() {
 
 #[test]
 fn missing_outcomes_are_a_finding_unless_retention_announced_them() {
-    let retained = |removed| JournalEntry::Retained {
-        phase: RetentionPhase::History,
-        upto: u64::MAX,
-        removed,
-        before: at(3),
-        at: at(12),
-        tenant: None,
-    };
     let audited = |removed, missing: &[u64], present| {
-        let rows = journal(|number| (number == ROWS).then(|| retained(removed)));
-        let mut audit = fresh();
-        let last = &rows[rows.len() - 1];
-        audit.checkpoint(last.number, last.hash(), CheckpointSource::InTheFile);
-        for row in &rows {
-            let gone = missing.contains(&row.number);
-            audit.row(row, &mut |_| if gone { Archived::Missing(TENANT) } else { Archived::Fits });
-        }
-        audit.finish(outcomes(present))
+        let announced = |number| (number == ROWS).then(|| retained(RetentionPhase::History, removed, at(3), at(12)));
+        let rows = journal(announced);
+        audit_of(fresh(), &rows, &[&rows[11]], |number| unless(missing.contains(&number)), outcomes(present))
     };
     assert_eq!(audited(3, &[1, 2, 3], 8).findings, []);
     assert_eq!(
@@ -174,14 +176,10 @@ fn missing_outcomes_are_a_finding_unless_retention_announced_them() {
 fn unsigned_announcement_is_accepted_only_within_the_retention_limit() {
     let kept = Retention::default();
     let announced = |before: i64, recorded: i64, now: i64, phase| {
-        let (before, recorded) = (at(before), at(recorded));
-        let retained = JournalEntry::Retained { phase, upto: 5, removed: 5, before, at: recorded, tenant: None };
-        let rows = journal(|number| (number == ROWS).then(|| retained.clone()));
+        let rows = journal(|number| (number == ROWS).then(|| retained(phase, 5, at(before), at(recorded))));
         // Signed up to the row before the announcement: an attacker who can write the file could have added it.
-        let mut audit = Audit::new(at(now), kept);
-        audit.checkpoint(11, rows[10].hash(), CheckpointSource::InTheFile);
-        rows[5..].iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
-        audit.finish(outcomes(0)).findings
+        let audit = Audit::new(at(now), kept);
+        audit_of(audit, &rows[5..], &[&rows[10]], |_| Archived::Fits, outcomes(0)).findings
     };
     let journal_kept = i64::try_from(kept.journal.as_secs()).expect("days") + 12;
     let overdone = [Finding::Overdone { row: ROWS }];
@@ -210,14 +208,9 @@ fn retention_override_excuses_missing_outcomes_of_its_tenant_only() {
             }),
             _ => None,
         });
-        let mut audit = Audit::new(at(12), Retention::default());
-        for row in rows.iter().filter(|row| signed.contains(&row.number)) {
-            audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile);
-        }
-        for row in &rows {
-            audit.row(row, &mut |_| if row.number <= 3 { Archived::Missing(whose) } else { Archived::Fits });
-        }
-        audit.finish(outcomes(7)).findings
+        let signed: Vec<_> = rows.iter().filter(|row| signed.contains(&row.number)).collect();
+        let archived = |number| if number <= 3 { Archived::Missing(whose) } else { Archived::Fits };
+        audit_of(Audit::new(at(12), Retention::default()), &rows, &signed, archived, outcomes(7)).findings
     };
     assert_eq!(audited(10, TENANT, &[5]), [], "override signed before the deletion");
     assert_eq!(audited(10, TENANT, &[ROWS]), [], "override signed after the deletion");
@@ -231,10 +224,8 @@ fn retention_override_excuses_missing_outcomes_of_its_tenant_only() {
 
 #[test]
 fn attempts_missing_from_the_journal_are_counted() {
-    let rows = sound();
-    let mut audit = fresh();
-    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
-    let report = audit.finish(AuditCounts { outcomes: ROWS, attempts: 2 });
+    let counts = AuditCounts { outcomes: ROWS, attempts: 2 };
+    let report = audit_of(fresh(), &sound(), &[], |_| Archived::Fits, counts);
     assert_eq!(report.findings, [Finding::AttemptsAdded { added: 2 }]);
 }
 
@@ -243,66 +234,30 @@ fn report_names_the_last_row_covered_by_an_exported_checkpoint() {
     let rows = sound();
     let mut audit = fresh();
     audit.checkpoint(4, rows[3].hash(), CheckpointSource::Elsewhere);
-    audit.checkpoint(9, rows[8].hash(), CheckpointSource::InTheFile);
-    rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Fits));
-    let report = audit.finish(outcomes(ROWS));
+    let report = audit_of(audit, &rows, &[&rows[8]], |_| Archived::Fits, outcomes(ROWS));
     assert_eq!((report.vouched, report.signed, report.is_clean()), (4, 9, true));
 }
 
 #[test]
 fn changed_outcome_is_reported_with_its_delivery() {
-    let rows = sound();
-    let mut audit = fresh();
-    let changed = Archived::Differs("its outcome was changed");
-    rows.iter().for_each(|row| audit.row(row, &mut |_| if row.number == 4 { changed } else { Archived::Fits }));
-    let delivery = DeliveryId::from_raw(104);
-    assert_eq!(audit.finish(outcomes(ROWS)).findings, [Finding::Outcome { delivery, what: "its outcome was changed" }]);
+    let what = "its outcome was changed";
+    let archived = |number| if number == 4 { Archived::Differs(what) } else { Archived::Fits };
+    let report = audit_of(fresh(), &sound(), &[], archived, outcomes(ROWS));
+    assert_eq!(report.findings, [Finding::Outcome { delivery: DeliveryId::from_raw(104), what }]);
 }
 
 #[test]
 fn minutes_without_a_checkpoint_are_a_finding() {
-    let mut head = Head::default();
-    let mut rows = Vec::new();
-    for minute in 0..10 {
-        let mut entries = Entries::default();
-        let upto = JournalEntry::Retained {
-            phase: RetentionPhase::Keys,
-            upto: 0,
-            removed: 1,
-            before: at(0),
-            at: at(60 * minute),
-            tenant: None,
-        };
-        entries.push(&upto);
-        let row = head.next(&entries);
-        head = Head::behind(&row);
-        rows.push(row);
-    }
+    let rows = chain((0..10).map(|minute| retained(RetentionPhase::Keys, 1, at(0), at(60 * minute))));
     assert_eq!(audit(&rows, &[&rows[6]]).findings, []);
     assert_eq!(audit(&rows, &[&rows[2]]).findings, [Finding::Unsigned { from: 4, to: 10 }]);
 }
 
 #[test]
 fn rows_left_unsigned_by_a_killed_session_are_due_with_the_next_session() {
-    let mut head = Head::default();
-    let mut rows = Vec::new();
-    for (session, second) in [(Some(1), 0), (None, 0), (Some(2), 9_000), (None, 9_000), (None, 9_060)] {
-        let (mut entries, at) = (Entries::default(), at(second));
-        entries.push(&match session {
-            Some(session) => JournalEntry::Opened { session, at },
-            None => JournalEntry::Retained {
-                phase: RetentionPhase::Keys,
-                upto: 0,
-                removed: 1,
-                before: self::at(0),
-                at,
-                tenant: None,
-            },
-        });
-        let row = head.next(&entries);
-        head = Head::behind(&row);
-        rows.push(row);
-    }
+    let opened = |session, second| JournalEntry::Opened { session, at: at(second) };
+    let other = |second| retained(RetentionPhase::Keys, 1, at(0), at(second));
+    let rows = chain([opened(1, 0), other(0), opened(2, 9_000), other(9_000), other(9_060)]);
     assert_eq!(audit(&rows, &[]).findings, []);
 }
 
@@ -311,15 +266,8 @@ fn rows_removed_before_a_row_without_a_time_are_missing() {
     let (recorded, without) = (at(1), Timestamp::default());
     let before = Retention::default().old(RetentionPhase::Journal, recorded);
     let gone = |at| {
-        let (phase, mut head, mut rows) = (RetentionPhase::Journal, Head::default(), Vec::new());
-        let retained = JournalEntry::Retained { phase, upto: 1, removed: 1, before, at: recorded, tenant: None };
-        for entry in [JournalEntry::Opened { session: 1, at }, JournalEntry::Opened { session: 2, at }, retained] {
-            let mut entries = Entries::default();
-            entries.push(&entry);
-            let row = head.next(&entries);
-            head = Head::behind(&row);
-            rows.push(row);
-        }
+        let opened = |session| JournalEntry::Opened { session, at };
+        let rows = chain([opened(1), opened(2), retained(RetentionPhase::Journal, 1, before, recorded)]);
         audit(&rows[1..], &[&rows[2]]).findings
     };
     assert_eq!(gone(before), []);
@@ -354,13 +302,9 @@ fn audit_without(hint: Option<ErasedHint>, missing: u64, signed: Option<u64>) ->
     let rows = journal_with_erased_subject();
     let mut audit = fresh();
     hint.into_iter().for_each(|hint| audit.erased(hint));
-    let signed = rows.iter().filter(|row| Some(row.number) == signed);
-    signed.for_each(|row| audit.checkpoint(row.number, row.hash(), CheckpointSource::InTheFile));
-    for row in &rows {
-        let is_gone = row.number <= missing;
-        audit.row(row, &mut |_| if is_gone { Archived::Missing(TENANT) } else { Archived::Fits });
-    }
-    audit.finish(outcomes(10 - missing.saturating_sub(1))).findings
+    let signed: Vec<_> = rows.iter().filter(|row| Some(row.number) == signed).collect();
+    let present = outcomes(10 - missing.saturating_sub(1));
+    audit_of(audit, &rows, &signed, |number| unless(number <= missing), present).findings
 }
 
 #[test]
@@ -397,8 +341,7 @@ fn tenant_erasure_excuses_outcomes_of_endpoints_made_before_it() {
         });
         let mut audit = fresh();
         audit.erased(ErasedHint { row: announced, tenant: TenantId::from_raw(1), whom: ErasedTarget::Tenant });
-        audit.checkpoint(ROWS, rows[11].hash(), CheckpointSource::InTheFile);
-        rows.iter().for_each(|row| audit.row(row, &mut |_| Archived::Missing(TENANT)));
-        assert_eq!(audit.finish(outcomes(0)).is_clean(), clean, "announced in row {announced}");
+        let report = audit_of(audit, &rows, &[&rows[11]], |_| Archived::Missing(TENANT), outcomes(0));
+        assert_eq!(report.is_clean(), clean, "announced in row {announced}");
     }
 }

@@ -1,17 +1,14 @@
 //! Dead letters: filed with the end of a delivery, listed by every filter, purged at once however many there are.
 
-use std::sync::Arc;
-
 use posthaste_core::{Cause, Delivery, State, TenantId, Tier};
 
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint_id};
-use crate::Store;
-use crate::row::{
-    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder,
-    Message, Session, Settled, Swept,
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, all_pages, dead, delivered, endpoint_id,
 };
-
-const TENANT: TenantId = TenantId::from_raw(9);
+use crate::{
+    AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterFilter, ListOrder,
+    Session, Settled, Store, Swept,
+};
 
 fn everything() -> DeadLetterFilter {
     DeadLetterFilter::of(TENANT)
@@ -34,12 +31,10 @@ impl<S: Store> StoreCase<S> {
         cause: Cause,
         ms: i64,
     ) -> Delivery {
-        let accepted = self.message(&[draft]);
-        let event_type = Some(event_type.to_owned());
-        let message = Arc::new(Message { tenant, event_type, ..accepted.message.as_ref().clone() });
-        let delivery = accepted.deliveries[0].delivery.clone();
-        let accepted = crate::Accepted { message, ..accepted };
-        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        let accepted = self.message_with(&[draft], |message| {
+            (message.tenant, message.event_type) = (tenant, Some(event_type.to_owned()));
+        });
+        let delivery = self.put(accepted).await.remove(0);
         self.settle_done(self.attempted(&delivery, State::Dead { at: after(ms), cause }, cause)).await;
         delivery
     }
@@ -48,31 +43,21 @@ impl<S: Store> StoreCase<S> {
     async fn many_dead(&self, count: usize, ms: impl Fn(usize) -> i64) {
         for from in (0..count).step_by(500) {
             let drafts = vec![DeliveryDraft::to(1); (count - from).min(500)];
-            let accepted = self.message(&drafts);
-            let deliveries: Vec<Delivery> = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
-            self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-            let ends = deliveries.iter().zip(from..).map(|(delivery, place)| {
-                let state = State::Dead { at: after(ms(place)), cause: Cause::NotFound };
-                self.attempted(delivery, state, Cause::NotFound)
-            });
+            let deliveries = self.put(self.message(&drafts)).await.into_iter().zip(from..);
+            let ends = deliveries.map(|(delivery, place)| self.attempted(&delivery, dead(ms(place)), Cause::NotFound));
             let settled = self.done("settle", self.store.settle(self.session(), ends.collect()).await);
             self.check(settled.iter().all(|settled| *settled == Settled::Done), "all of them end");
         }
     }
 
     async fn listed(&self, filter: &DeadLetterFilter, order: ListOrder, limit: u32) -> Vec<DeadLetter> {
-        let mut all = Vec::new();
-        let mut after = None;
-        loop {
+        let page = async |after| {
             let page = self.store.dead_letters(filter.clone(), order, after, limit).await;
             let page = self.done("list dead letters", page);
             self.check(page.letters.len() <= limit as usize, "a page keeps its limit");
-            all.extend(page.letters);
-            after = page.next;
-            if after.is_none() {
-                return all;
-            }
-        }
+            (page.letters, page.next)
+        };
+        all_pages(page).await
     }
 
     async fn deliveries_of(&self, filter: &DeadLetterFilter) -> Vec<u64> {
@@ -86,11 +71,9 @@ impl<S: Store> StoreCase<S> {
         self.same(what, self.deliveries_of(filter).await, expected);
     }
 
-    async fn purge(&self, filter: &DeadLetterFilter) -> BoundedCount {
-        self.done(
-            "purge",
-            self.store.purge_dead_letters(self.session(), TENANT, filter.clone(), AuditStamp::at(NOW)).await,
-        )
+    pub(super) async fn purge(&self, filter: &DeadLetterFilter) -> BoundedCount {
+        let act = AuditStamp::at(NOW);
+        self.done("purge", self.store.purge_dead_letters(self.session(), TENANT, filter.clone(), act).await)
     }
 
     async fn sweep_all(&self, session: Session) -> u64 {
@@ -110,11 +93,8 @@ pub(super) async fn only_a_dead_end_files_a_dead_letter<S: Store>(case: &StoreCa
     let delivery = case.typed_dead(TENANT, "a.b", DeliveryDraft::to(3), Cause::Forbidden, 5).await;
     let end = case.attempted(&delivery, State::Dead { at: after(5), cause: Cause::Forbidden }, Cause::Forbidden);
     case.same("once more", case.settle(end).await, Settled::Stale);
-    for state in [
-        State::Delivered { at: after(6) },
-        State::Expired { at: after(6) },
-        State::Cancelled { at: after(6), cause: Cause::Cancelled },
-    ] {
+    let cancelled = State::Cancelled { at: after(6), cause: Cause::Cancelled };
+    for state in [delivered(6), State::Expired { at: after(6) }, cancelled] {
         let other = case.accept_one(DeliveryDraft::to(3)).await;
         case.settle_done(case.attempted(&other, state, Cause::Ok)).await;
     }
@@ -144,9 +124,9 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Stor
     let to = |n| DeadLetterFilter { endpoint: Some(endpoint_id(n)), ..everything() };
     for (what, filter, expected) in [
         ("all, by time", everything(), vec![two, three, one]),
-        ("another tenant's", DeadLetterFilter::of(TenantId::from_raw(8)), vec![]),
+        ("another tenant's", DeadLetterFilter::of(STRANGER), vec![]),
         ("by endpoint", to(2), vec![two, three]),
-        ("another's endpoint", DeadLetterFilter { tenant: Some(TenantId::from_raw(8)), ..to(2) }, vec![]),
+        ("another's endpoint", DeadLetterFilter { tenant: Some(STRANGER), ..to(2) }, vec![]),
         ("by cause", DeadLetterFilter { cause: Some(Cause::NotFound), ..everything() }, vec![two, one]),
         ("by tier", DeadLetterFilter { tier: Some(Tier::Promotional), ..everything() }, vec![three, one]),
         ("by event type", DeadLetterFilter { event_type: Some("x".to_owned()), ..everything() }, vec![]),
@@ -159,7 +139,7 @@ pub(super) async fn dead_letters_are_found_by_every_filter<S: Store>(case: &Stor
 }
 
 pub(super) async fn dead_letters_of_all_tenants_are_found_by_every_filter<S: Store>(case: &StoreCase<S>) {
-    let [first, second] = [TENANT, TenantId::from_raw(8)];
+    let [first, second] = [TENANT, STRANGER];
     let one = case.typed_dead(first, "a.b", DeliveryDraft::to(1), Cause::NotFound, 30).await.id.0.seq();
     let two = case.typed_dead(second, "a.b", DeliveryDraft::to(2), Cause::NotFound, 10).await.id.0.seq();
     let urgent = DeliveryDraft { tier: Tier::Transactional, ..DeliveryDraft::to(2) };
@@ -206,8 +186,7 @@ pub(super) async fn small_purge_is_immediate_and_spares_later_dead_letters<S: St
     case.same("one", case.purge(&to).await, BoundedCount::Exactly(1));
     case.same("again", case.purge(&to).await, BoundedCount::Exactly(0));
     case.same("nothing is left to sweep", case.sweep_all(case.session()).await, 0);
-    let dead = State::Dead { at: after(0), cause: Cause::NotFound };
-    case.settle_done(case.attempted(&early, dead, Cause::NotFound)).await;
+    case.settle_done(case.attempted(&early, dead(0), Cause::NotFound)).await;
     case.same("the later dead letter", case.deliveries_of(&to).await, vec![early.id.0.seq()]);
     case.same("others", case.deliveries_of(&everything()).await, vec![early.id.0.seq(), other.id.0.seq()]);
     case.check(case.shown(other.id, after(9)).await.attempts.len() == 1, "the history stays");

@@ -1,17 +1,38 @@
 //! Derived data is up to date at once, whether or not the follower has processed the journal yet.
 
-use std::sync::Arc;
+use posthaste_core::{Cause, Delivery, DeliveryId, EndpointId, MessageId, Phase, State, Tier};
 
-use posthaste_core::{Cause, EndpointId, MessageId, Phase, State, TenantId, Tier};
-
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, lane_id};
-use crate::Store;
-use crate::row::{
-    Accepted, CountedEvent, Endpoint, HistoryFilter, HistoryOf, ListOrder, ListedMessage, Message, MessageFilter, Name,
-    PendingCounts, UtcHour,
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, all_pages, dead, delivered, endpoint, lane_id,
+};
+use crate::{
+    CountedEvent, Endpoint, HistoryFilter, HistoryOf, ListOrder, ListedMessage, MessageFilter, Name, PendingCounts,
+    Store, UtcHour,
 };
 
 const ENDPOINT: EndpointId = EndpointId::from_raw(7_001);
+
+impl<S: Store> StoreCase<S> {
+    /// Checks the deliveries of a history in both orders, page by page.
+    async fn lists(&self, filter: HistoryFilter, limit: u32, oldest_first: &[DeliveryId]) {
+        for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
+            let page = async |from| {
+                let page = self.done("history", self.store.history(filter, order, from, limit, NOW).await);
+                self.check(page.deliveries.len() <= limit as usize, "no more than asked for");
+                (page.deliveries.iter().map(|shown| shown.delivery.id).collect(), page.next)
+            };
+            self.same(&format!("{filter:?}"), in_order(order, all_pages(page).await), oldest_first.to_vec());
+        }
+    }
+}
+
+/// A list that was read in this order, oldest first.
+fn in_order<T>(order: ListOrder, mut list: Vec<T>) -> Vec<T> {
+    if order == ListOrder::NewestFirst {
+        list.reverse();
+    }
+    list
+}
 
 pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(case: &StoreCase<S>) {
     let mut mine = Vec::new();
@@ -19,33 +40,16 @@ pub(super) async fn an_endpoint_s_history_comes_newest_first_in_pages<S: Store>(
         let ids = case.accept(&[DeliveryDraft::to(2), DeliveryDraft::to(1).spilled(), DeliveryDraft::to(1)]).await;
         mine.extend_from_slice(&ids[1..]);
     }
-    for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
-        let (mut found, mut from) = (Vec::new(), None);
-        loop {
-            let page = case.store.history(HistoryFilter::of(ENDPOINT), order, from, 4, NOW).await;
-            let page = case.done("history", page);
-            case.check(page.deliveries.len() <= 4, "no more than asked for");
-            found.extend(page.deliveries.iter().map(|shown| shown.delivery.id));
-            from = page.next;
-            if from.is_none() {
-                break;
-            }
-        }
-        if order == ListOrder::NewestFirst {
-            found.reverse();
-        }
-        case.same("all of them, each once", found, mine.clone());
-    }
+    case.lists(HistoryFilter::of(ENDPOINT), 4, &mine).await;
 }
 
 pub(super) async fn history_shows_states_and_can_be_filtered<S: Store>(case: &StoreCase<S>) {
     let (first, second) = (case.accept_one(DeliveryDraft::to(1)).await, case.accept_one(DeliveryDraft::to(1)).await);
     let third = case.accept_one(DeliveryDraft { tier: Tier::Engagement, ..DeliveryDraft::to(1) }).await;
     let fourth = case.accept_one(DeliveryDraft::to(1)).await;
-    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&first, delivered(5), Cause::Ok)).await;
     case.settle_done(case.attempted(&fourth, State::Expired { at: after(7) }, Cause::Unavailable)).await;
-    let dead = State::Dead { at: after(6), cause: Cause::NotFound };
-    case.settle_done(case.attempted(&second, dead, Cause::NotFound)).await;
+    case.settle_done(case.attempted(&second, dead(6), Cause::NotFound)).await;
     let of = HistoryFilter::of(ENDPOINT);
     for (filter, expected) in [
         (of, vec![fourth.id, third.id, second.id, first.id]),
@@ -70,47 +74,38 @@ pub(super) async fn messages_are_found_by_subject_and_correlation<S: Store>(case
     }
     send(case, None, Some("ann")).await;
     send(case, None, None).await;
-    let tenant = TenantId::from_raw(9);
     for (name, expected) in [
         (Name::Subject("ann".to_owned()), vec![sent[2], sent[0]]),
         (Name::Subject("order-1".to_owned()), vec![]),
         (Name::Correlation("order-1".to_owned()), vec![sent[1], sent[0]]),
     ] {
-        let all = case.store.named(tenant, name.clone(), ListOrder::NewestFirst, None, MANY).await;
+        let all = case.store.named(TENANT, name.clone(), ListOrder::NewestFirst, None, MANY).await;
         case.same("all of that name", case.done("named", all).messages, expected.clone());
-        let one = case.done("named", case.store.named(tenant, name.clone(), ListOrder::NewestFirst, None, 1).await);
+        let one = case.done("named", case.store.named(TENANT, name.clone(), ListOrder::NewestFirst, None, 1).await);
         case.same("one of them", one.messages.clone(), expected.iter().copied().take(1).collect());
         case.same("where to go on", one.next, (expected.len() > 1).then(|| expected[0]));
-        let other = case.store.named(TenantId::from_raw(8), name, ListOrder::NewestFirst, None, MANY).await;
+        let other = case.store.named(STRANGER, name, ListOrder::NewestFirst, None, MANY).await;
         case.same("nothing of another tenant's", case.done("named", other).messages, vec![]);
     }
 }
 
 pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case: &StoreCase<S>) {
     let mut sent = Vec::new();
-    for (n, (tenant, event_type, tier)) in [
-        (9, Some("a.b"), Tier::Promotional),
-        (8, Some("a.b"), Tier::Promotional),
-        (9, None, Tier::Transactional),
-        (9, Some("a.c"), Tier::Transactional),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let base = case.message(&[]);
-        let message = Message {
-            tenant: TenantId::from_raw(tenant),
-            event_type: event_type.map(str::to_owned),
-            tier,
-            subject: (n == 3).then(|| "ann".to_owned()),
-            at: after(i64::try_from(n).expect("few")),
-            ..(*base.message).clone()
-        };
-        let id = message.id;
-        case.done("accept", case.store.accept(case.session(), vec![Accepted::new(message, Vec::new())]).await);
-        sent.push(id);
+    for (ms, tenant, event_type, tier, subject) in [
+        (0, TENANT, Some("a.b"), Tier::Promotional, None),
+        (1, STRANGER, Some("a.b"), Tier::Promotional, None),
+        (2, TENANT, None, Tier::Transactional, None),
+        (3, TENANT, Some("a.c"), Tier::Transactional, Some("ann")),
+    ] {
+        let accepted = case.message_with(&[], |message| {
+            (message.at, message.tenant, message.tier) = (after(ms), tenant, tier);
+            message.event_type = event_type.map(str::to_owned);
+            message.subject = subject.map(str::to_owned);
+        });
+        sent.push(accepted.message.id);
+        case.put(accepted).await;
     }
-    let mine = MessageFilter { tenant: Some(TenantId::from_raw(9)), ..MessageFilter::default() };
+    let mine = MessageFilter { tenant: Some(TENANT), ..MessageFilter::default() };
     let at = |n: i64| Some(after(n));
     for (filter, expected) in [
         (MessageFilter::default(), vec![0, 1, 2, 3]),
@@ -124,19 +119,12 @@ pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case:
         (MessageFilter { name: Some(Name::Subject("bob".to_owned())), ..mine.clone() }, vec![]),
     ] {
         for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
-            let (mut found, mut from) = (Vec::new(), None);
-            loop {
+            let page = async |from| {
                 let page = case.done("messages", case.store.messages(filter.clone(), order, from, 2).await);
                 case.check(page.messages.len() <= 2, "no more than asked for");
-                found.extend(page.messages.iter().map(|message| message.id));
-                from = page.next;
-                if from.is_none() {
-                    break;
-                }
-            }
-            if order == ListOrder::NewestFirst {
-                found.reverse();
-            }
+                (page.messages.iter().map(|message| message.id).collect(), page.next)
+            };
+            let found = in_order(order, all_pages(page).await);
             case.same(&format!("{filter:?}"), found, expected.iter().map(|n| sent[*n]).collect());
         }
     }
@@ -147,38 +135,24 @@ pub(super) async fn messages_are_listed_by_every_filter_in_pages<S: Store>(case:
 
 pub(super) async fn deliveries_are_listed_by_message_by_tenant_and_for_all_tenants<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
-    case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) }).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(2) }).await;
     let ids = case.accept(&[DeliveryDraft::to(1), DeliveryDraft::to(2), DeliveryDraft::to(1)]).await;
     let (last, sent) = (case.accept_one(DeliveryDraft::to(1)).await, case.message(&[]).message.id);
-    case.settle_done(case.attempted(&last, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&last, delivered(5), Cause::Ok)).await;
     let message = case.done("delivery", case.store.delivery(ids[0], NOW).await).map(|shown| shown.delivery.message);
     let of = |of| HistoryFilter::all(of);
-    let delivered = HistoryFilter { phase: Some(Phase::Delivered), ..of(HistoryOf::AllTenants) };
+    let arrived = HistoryFilter { phase: Some(Phase::Delivered), ..of(HistoryOf::AllTenants) };
     let sending = HistoryFilter { phase: Some(Phase::Dispatching), ..of(HistoryOf::AllTenants) };
     for (filter, expected) in [
         (of(HistoryOf::AllTenants), vec![ids[0], ids[1], ids[2], last.id]),
-        (of(HistoryOf::Tenant(TenantId::from_raw(8))), vec![ids[1]]),
-        (of(HistoryOf::Tenant(TenantId::from_raw(9))), vec![ids[0], ids[2], last.id]),
+        (of(HistoryOf::Tenant(STRANGER)), vec![ids[1]]),
+        (of(HistoryOf::Tenant(TENANT)), vec![ids[0], ids[2], last.id]),
         (of(HistoryOf::Message(message.unwrap_or(sent))), ids.clone()),
         (of(HistoryOf::Message(sent)), vec![]),
-        (delivered, vec![last.id]),
+        (arrived, vec![last.id]),
         (sending, ids.clone()),
     ] {
-        for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
-            let (mut found, mut from) = (Vec::new(), None);
-            loop {
-                let page = case.done("history", case.store.history(filter, order, from, 2, NOW).await);
-                found.extend(page.deliveries.iter().map(|shown| shown.delivery.id));
-                from = page.next;
-                if from.is_none() {
-                    break;
-                }
-            }
-            if order == ListOrder::NewestFirst {
-                found.reverse();
-            }
-            case.same(&format!("{filter:?}"), found, expected.clone());
-        }
+        case.lists(filter, 2, &expected).await;
     }
 }
 
@@ -186,15 +160,11 @@ pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Store
     case.put_endpoint(endpoint(1)).await;
     let first = case.accept_one(DeliveryDraft::to(1)).await;
     let second = case.accept_one(DeliveryDraft::to(1)).await;
-    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
-    let later = after(7_200_000);
-    case.settle_done(case.settlement(
-        &second,
-        posthaste_core::Delivery { state: State::Cancelled { at: later, cause: Cause::Cancelled }, ..second.clone() },
-    ))
-    .await;
+    case.settle_done(case.attempted(&first, delivered(5), Cause::Ok)).await;
+    let later = State::Cancelled { at: after(7_200_000), cause: Cause::Cancelled };
+    case.settle_done(case.settlement(&second, Delivery { state: later, ..second.clone() })).await;
     let hour = UtcHour::of(NOW);
-    let tallies = case.done("tallies", case.store.tallies(TenantId::from_raw(9), hour, UtcHour(hour.0 + 3)).await);
+    let tallies = case.done("tallies", case.store.tallies(TENANT, hour, UtcHour(hour.0 + 3)).await);
     let found: Vec<_> = tallies.iter().map(|tally| (tally.hour.0 - hour.0, tally.counted, tally.count)).collect();
     let expected = vec![
         (0, CountedEvent::Messages, 2),
@@ -204,9 +174,8 @@ pub(super) async fn events_are_counted_by_tenant_and_hour<S: Store>(case: &Store
         (2, CountedEvent::Cancelled, 1),
     ];
     case.same("what was counted", found, expected);
-    let none =
-        case.done("tallies", case.store.tallies(TenantId::from_raw(9), UtcHour(hour.0 + 1), UtcHour(hour.0 + 2)).await);
-    case.same("an hour in which nothing happened", none, vec![]);
+    let none = case.store.tallies(TENANT, UtcHour(hour.0 + 1), UtcHour(hour.0 + 2)).await;
+    case.same("an hour in which nothing happened", case.done("tallies", none), vec![]);
 }
 
 pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &StoreCase<S>) {
@@ -217,10 +186,9 @@ pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &StoreCa
         DeliveryDraft::to(2),
     ])
     .await;
-    case.settle_done(case.attempted(&first, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&first, delivered(5), Cause::Ok)).await;
     let tried = case.accept_one(DeliveryDraft::to(2)).await;
-    let retry = State::Retry { due: after(9), cause: Cause::Unavailable };
-    case.settle_done(case.attempted(&tried, retry, Cause::Unavailable)).await;
+    case.settle_done(case.retried(&tried, 9, Cause::Unavailable)).await;
     let waiting = |lane| async move { case.done("waiting", case.store.waiting(lane_id(lane)).await) };
     case.same("by tier", waiting(1).await.by_tier, [1, 1, 0]);
     case.same("in all", waiting(2).await.total(), 2);
@@ -232,13 +200,9 @@ pub(super) async fn lane_reports_its_pending_deliveries<S: Store>(case: &StoreCa
 }
 
 async fn send<S: Store>(case: &StoreCase<S>, subject: Option<&str>, correlation: Option<&str>) -> MessageId {
-    let base = case.message(&[DeliveryDraft::to(1)]);
-    let message = Arc::new(Message {
-        subject: subject.map(str::to_owned),
-        correlation_id: correlation.map(str::to_owned),
-        ..(*base.message).clone()
+    let accepted = case.message_with(&[DeliveryDraft::to(1)], |message| {
+        message.subject = subject.map(str::to_owned);
+        message.correlation_id = correlation.map(str::to_owned);
     });
-    let id = message.id;
-    case.done("accept", case.store.accept(case.session(), vec![Accepted { message, ..base }]).await);
-    id
+    case.put(accepted).await[0].message
 }

@@ -3,15 +3,11 @@
 use bytes::Bytes;
 use posthaste_core::{Key, TenantId};
 
-use super::fixture::{MANY, NOW, StoreCase, after, api_key};
+use super::fixture::{MANY, NOW, STRANGER, StoreCase, TENANT, after, api_key, call};
 use crate::journal::JournalEntry;
-use crate::row::{
-    AuditStamp, ChangeKind, Document, DocumentKind, Filed, FirstAnswer, Idempotency, KeyHash, ListOrder, OPERATOR,
+use crate::{
+    AuditStamp, ChangeKind, Document, DocumentKind, Filed, Idempotency, KeyHash, ListOrder, OPERATOR, Store, StoreError,
 };
-use crate::{JournalRow, Store, StoreError};
-
-const ANN: TenantId = TenantId::from_raw(9);
-const BOB: TenantId = TenantId::from_raw(8);
 
 fn document(kind: DocumentKind, id: u64, tenant: TenantId, name: Option<&str>) -> Document {
     let body = Bytes::from(format!("content of {id}"));
@@ -29,7 +25,7 @@ async fn named<S: Store>(case: &StoreCase<S>, kind: DocumentKind, tenant: Tenant
 
 pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &StoreCase<S>) {
     for kind in DocumentKind::ALL {
-        for (id, tenant, name) in [(1, ANN, Some("a name")), (2, OPERATOR, None)] {
+        for (id, tenant, name) in [(1, TENANT, Some("a name")), (2, OPERATOR, None)] {
             let mut changing = document(kind, id, tenant, name);
             for body in ["", "first", "then something longer"] {
                 changing.body = Bytes::from_static(body.as_bytes());
@@ -42,95 +38,79 @@ pub(super) async fn a_document_comes_back_as_it_was_filed<S: Store>(case: &Store
         let none = case.done("document", case.store.document(kind, Key::from_raw(77)).await);
         case.same("a document that was never filed", none, None);
     }
-    let rows = case.done("journal", case.store.journal(0, MANY).await);
-    let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let filed =
-        entries.filter_map(|entry| if let JournalEntry::Document { deed, .. } = entry { Some(deed) } else { None });
+    let deed = |entry| if let JournalEntry::Document { deed, .. } = entry { Some(deed) } else { None };
+    let filed: Vec<_> = case.entries().await.into_iter().filter_map(deed).collect();
     let each = [ChangeKind::Made, ChangeKind::Changed, ChangeKind::Changed];
-    case.same("entries in the journal", filed.collect::<Vec<_>>(), each.repeat(DocumentKind::ALL.len() * 2));
+    case.same("entries in the journal", filed, each.repeat(DocumentKind::ALL.len() * 2));
 }
 
 pub(super) async fn a_name_belongs_to_one_document<S: Store>(case: &StoreCase<S>) {
     use DocumentKind::{ApiKey, Policy, Tenant};
     for (taken, expected) in [
-        (document(Tenant, 1, ANN, Some("crm")), Filed::Done),
-        (document(Tenant, 2, BOB, Some("crm")), Filed::NameTaken),
-        (document(ApiKey, 3, ANN, Some("crm")), Filed::Done),
-        (document(Policy, 4, ANN, Some("crm")), Filed::Done),
-        (document(Policy, 5, ANN, Some("crm")), Filed::NameTaken),
-        (document(Policy, 6, BOB, Some("crm")), Filed::Done),
-        (document(Policy, 6, BOB, Some("shop")), Filed::Done),
-        (document(Policy, 7, BOB, Some("crm")), Filed::Done),
+        (document(Tenant, 1, TENANT, Some("crm")), Filed::Done),
+        (document(Tenant, 2, STRANGER, Some("crm")), Filed::NameTaken),
+        (document(ApiKey, 3, TENANT, Some("crm")), Filed::Done),
+        (document(Policy, 4, TENANT, Some("crm")), Filed::Done),
+        (document(Policy, 5, TENANT, Some("crm")), Filed::NameTaken),
+        (document(Policy, 6, STRANGER, Some("crm")), Filed::Done),
+        (document(Policy, 6, STRANGER, Some("shop")), Filed::Done),
+        (document(Policy, 7, STRANGER, Some("crm")), Filed::Done),
     ] {
         case.same(&format!("{taken:?}"), file(case, &taken).await, expected);
     }
-    case.same("a tenant by name", named(case, Tenant, BOB, "crm").await, Some(Key::from_raw(1)));
-    case.same("a policy of one", named(case, Policy, ANN, "crm").await, Some(Key::from_raw(4)));
-    case.same("a policy of another", named(case, Policy, BOB, "crm").await, Some(Key::from_raw(7)));
-    case.same("one that was renamed", named(case, Policy, BOB, "shop").await, Some(Key::from_raw(6)));
-    case.same("an unknown name", named(case, ApiKey, ANN, "shop").await, None);
+    case.same("a tenant by name", named(case, Tenant, STRANGER, "crm").await, Some(Key::from_raw(1)));
+    case.same("a policy of one", named(case, Policy, TENANT, "crm").await, Some(Key::from_raw(4)));
+    case.same("a policy of another", named(case, Policy, STRANGER, "crm").await, Some(Key::from_raw(7)));
+    case.same("one that was renamed", named(case, Policy, STRANGER, "shop").await, Some(Key::from_raw(6)));
+    case.same("an unknown name", named(case, ApiKey, TENANT, "shop").await, None);
 }
 
 pub(super) async fn documents_come_by_id_in_pages<S: Store>(case: &StoreCase<S>) {
     for id in [3, 1, 2] {
-        let tenant = if id == 2 { BOB } else { ANN };
+        let tenant = if id == 2 { STRANGER } else { TENANT };
         case.same("filed", file(case, &document(DocumentKind::Policy, id, tenant, None)).await, Filed::Done);
     }
-    case.same("filed", file(case, &document(DocumentKind::Tenant, 4, ANN, None)).await, Filed::Done);
-    for (tenant, after, limit, expected) in [
-        (None, None, MANY, vec![1, 2, 3]),
-        (None, Some(1), 1, vec![2]),
-        (Some(ANN), None, MANY, vec![1, 3]),
-        (Some(ANN), Some(1), MANY, vec![3]),
-        (Some(OPERATOR), None, MANY, vec![]),
+    case.same("filed", file(case, &document(DocumentKind::Tenant, 4, TENANT, None)).await, Filed::Done);
+    let (oldest, newest) = (ListOrder::OldestFirst, ListOrder::NewestFirst);
+    for (order, tenant, after, limit, expected) in [
+        (oldest, None, None, MANY, vec![1, 2, 3]),
+        (oldest, None, Some(1), 1, vec![2]),
+        (oldest, Some(TENANT), None, MANY, vec![1, 3]),
+        (oldest, Some(TENANT), Some(1), MANY, vec![3]),
+        (oldest, Some(OPERATOR), None, MANY, vec![]),
+        (newest, None, None, MANY, vec![3, 2, 1]),
+        (newest, None, Some(3), 1, vec![2]),
+        (newest, Some(TENANT), None, MANY, vec![3, 1]),
+        (newest, Some(TENANT), Some(3), MANY, vec![1]),
     ] {
         let after = after.map(Key::from_raw);
-        let page = case.store.documents(DocumentKind::Policy, tenant, ListOrder::OldestFirst, after, limit).await;
+        let page = case.store.documents(DocumentKind::Policy, tenant, order, after, limit).await;
         let ids: Vec<u64> = case.done("documents", page).iter().map(|document| document.id.raw()).collect();
-        case.same(&format!("{tenant:?} behind {after:?}"), ids, expected);
-    }
-    for (tenant, after, limit, expected) in [
-        (None, None, MANY, vec![3, 2, 1]),
-        (None, Some(3), 1, vec![2]),
-        (Some(ANN), None, MANY, vec![3, 1]),
-        (Some(ANN), Some(3), MANY, vec![1]),
-    ] {
-        let after = after.map(Key::from_raw);
-        let page = case.store.documents(DocumentKind::Policy, tenant, ListOrder::NewestFirst, after, limit).await;
-        let ids: Vec<u64> = case.done("documents", page).iter().map(|document| document.id.raw()).collect();
-        case.same(&format!("{tenant:?} behind {after:?}, newest first"), ids, expected);
+        case.same(&format!("{tenant:?} behind {after:?}, {order:?}"), ids, expected);
     }
 }
 
 pub(super) async fn a_removed_document_is_gone_and_its_name_is_free<S: Store>(case: &StoreCase<S>) {
-    let first = document(DocumentKind::ApiKey, 1, ANN, Some("hash"));
+    let first = document(DocumentKind::ApiKey, 1, TENANT, Some("hash"));
     case.same("filed", file(case, &first).await, Filed::Done);
     let act = AuditStamp { at: after(9), by: api_key(1) };
     for expected in [true, false] {
         let removed = case.done("unfile", case.store.unfile(case.session(), first.kind, first.id, act).await);
         case.same("removed", removed, expected);
     }
-    case.same("by name", named(case, first.kind, ANN, "hash").await, None);
+    case.same("by name", named(case, first.kind, TENANT, "hash").await, None);
     case.same("by id", case.done("document", case.store.document(first.kind, first.id).await), None);
-    case.same("its name", file(case, &document(first.kind, 2, BOB, Some("hash"))).await, Filed::Done);
-    let rows = case.done("journal", case.store.journal(0, MANY).await);
-    let entries = rows.iter().flat_map(JournalRow::entries).filter_map(Result::ok);
-    let removed: Vec<JournalEntry> =
-        entries.filter(|entry| matches!(entry, JournalEntry::Document { deed: ChangeKind::Removed, .. })).collect();
-    case.same("its entry in the journal", removed, vec![JournalEntry::document(&first, ChangeKind::Removed, act)]);
+    case.same("its name", file(case, &document(first.kind, 2, STRANGER, Some("hash"))).await, Filed::Done);
+    let is_removal = |entry: &JournalEntry| matches!(entry, JournalEntry::Document { deed: ChangeKind::Removed, .. });
+    let expected = vec![JournalEntry::document(&first, ChangeKind::Removed, act)];
+    case.same("its entry in the journal", case.entries_that(is_removal).await, expected);
 }
 
 pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &StoreCase<S>) {
-    let once = |digest, body: &'static str| Idempotency {
-        tenant: OPERATOR,
-        key: KeyHash([7; 16]),
-        digest: [digest; 32],
-        answer: FirstAnswer { status: 201, body: Bytes::from_static(body.as_bytes()) },
-        at: NOW,
-    };
-    let first = FirstAnswer { status: 201, body: Bytes::from_static(b"first") };
+    let once = |digest, text| Idempotency { tenant: OPERATOR, digest: [digest; 32], ..call(7, NOW, text) };
+    let first = once(1, "first").answer;
     let file = |id, name, call| {
-        let document = document(DocumentKind::Tenant, id, ANN, Some(name));
+        let document = document(DocumentKind::Tenant, id, TENANT, Some(name));
         async move { case.done("file", case.store.file(case.session(), document, Some(call), AuditStamp::at(NOW)).await) }
     };
     case.same("the first", file(1, "crm", once(1, "first")).await, Filed::Done);
@@ -144,7 +124,7 @@ pub(super) async fn a_document_is_filed_once_under_a_key<S: Store>(case: &StoreC
 pub(super) async fn fenced_session_files_nothing<S: Store>(case: &StoreCase<S>) {
     let fenced = case.session();
     case.done("open", case.store.open(NOW).await);
-    let document = document(DocumentKind::Tenant, 1, ANN, None);
+    let document = document(DocumentKind::Tenant, 1, TENANT, None);
     let filed = case.store.file(fenced, document.clone(), None, AuditStamp::at(NOW)).await;
     case.same("filed", matches!(filed, Err(StoreError::Fenced { .. })), true);
     let removed = case.store.unfile(fenced, document.kind, document.id, AuditStamp::at(NOW)).await;

@@ -1,4 +1,4 @@
-//! Endpoints, and the lanes behind them.
+//! Endpoints: stored, listed and matched by subject and tag, and the lanes behind them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,62 @@ use posthaste_core::scheduler::{OnDead, Order};
 use posthaste_core::{Cause, CutScope, EndpointChange, EndpointId, LaneId, LaneSettings, Policy, State, TenantId};
 
 use super::fixture::{
-    DeliveryDraft, MANY, NOW, StoreCase, after, api_key, endpoint, endpoint_id, lane_id, number_of, webhook,
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, api_key, call, endpoint, endpoint_id, lane_id,
+    number_of, webhook,
 };
-use crate::Store;
 use crate::journal::JournalEntry;
-use crate::row::{
-    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointStatus, Erase, ErasureTarget, FirstAnswer, Idempotency,
-    KeyHash, ListOrder, SecretAct, SigningSecret, WebhookTarget,
+use crate::{
+    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, ListOrder, SecretAct, Settlement,
+    SigningSecret, Store, WebhookTarget,
 };
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn tagged(n: u64, subject: Option<&str>, tags: &[&str]) -> Endpoint {
+    Endpoint { subject: subject.map(str::to_owned), tags: owned(tags), ..endpoint(n) }
+}
+
+impl<S: Store> StoreCase<S> {
+    /// A page of the fixture tenant's endpoints: their numbers, and the number after which the next page begins.
+    async fn page_matching(
+        &self,
+        (subjects, tags): (&[&str], &[&str]),
+        after: Option<u64>,
+        limit: u32,
+    ) -> (Vec<u64>, Option<u64>) {
+        let after = after.map(endpoint_id);
+        let Some(selector) = EndpointSelector::new(&owned(subjects), &owned(tags)) else {
+            self.fail("a selector names something")
+        };
+        let page = self.done("match", self.store.endpoints_matching(TENANT, selector, after, limit).await);
+        let ids = page.endpoints.iter().map(|endpoint| number_of(endpoint.id)).collect();
+        (ids, page.next.map(number_of))
+    }
+
+    async fn try_put(&self, endpoint: Endpoint) -> EndpointPut {
+        self.done("put", self.store.put_endpoint(self.session(), endpoint, None, AuditStamp::at(NOW)).await)
+    }
+
+    /// The settlement of a new delivery to the `n`th endpoint, whose receiver asks to be disabled.
+    async fn disabling(&self, n: u64) -> Settlement {
+        let delivery = self.accept_one(DeliveryDraft::to(n)).await;
+        let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
+        let mut settlement = self.attempted(&delivery, dead, Cause::DisableAsked);
+        settlement.record.endpoint_change = Some(EndpointChange::Disabled);
+        settlement
+    }
+
+    async fn matching(&self, subjects: &[&str], tags: &[&str]) -> Vec<u64> {
+        self.page_matching((subjects, tags), None, MANY).await.0
+    }
+
+    async fn statuses_listed(&self, tenant: TenantId) -> Vec<(u64, u32, EndpointStatus)> {
+        let list = self.done("endpoints", self.store.endpoints(tenant).await);
+        list.iter().map(|endpoint| (number_of(endpoint.id), endpoint.version, endpoint.status)).collect()
+    }
+}
 
 pub(super) async fn an_endpoint_comes_back_with_every_field<S: Store>(case: &StoreCase<S>) {
     let full = endpoint(1);
@@ -69,9 +117,7 @@ pub(super) async fn a_changed_endpoint_is_seen_at_once<S: Store>(case: &StoreCas
 }
 
 pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &StoreCase<S>) {
-    let put = async |endpoint| {
-        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
-    };
+    let put = async |endpoint| case.try_put(endpoint).await;
     case.same("unknown endpoint", put(Endpoint { version: 1, ..endpoint(1) }).await, EndpointPut::Stale);
     case.put_endpoint(endpoint(1)).await;
     case.same("made twice", put(endpoint(1)).await, EndpointPut::Stale);
@@ -87,20 +133,11 @@ pub(super) async fn change_of_an_outdated_version_is_refused<S: Store>(case: &St
 
 /// A change that was prepared before its endpoint's subject was erased does not bring the endpoint back.
 pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: Store>(case: &StoreCase<S>) {
-    let put = async |endpoint| {
-        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
-    };
+    let put = async |endpoint| case.try_put(endpoint).await;
     let uid = Some("laptop".to_owned());
-    let of = |n, version, subject: &str| Endpoint {
-        version,
-        subject: Some(subject.to_owned()),
-        uid: uid.clone(),
-        ..endpoint(n)
-    };
+    let of = |n, version, subject: &str| Endpoint { version, uid: uid.clone(), ..tagged(n, Some(subject), &[]) };
     case.put_endpoint(of(1, 0, "ann")).await;
-    let erase =
-        Erase { tenant: endpoint(1).tenant, whom: ErasureTarget::Subject("ann".to_owned()), at: after(1), by: None };
-    let erasure = case.done("erase", case.store.erase(case.session(), erase).await);
+    let erasure = case.erase_subject("ann").await;
     case.same("the same subject's", put(of(1, 1, "ann")).await, EndpointPut::Stale);
     case.same("another subject's", put(of(1, 1, "bob")).await, EndpointPut::Stale);
     case.same("the uid is free", put(of(2, 0, "bob")).await, EndpointPut::Done);
@@ -116,10 +153,7 @@ pub(super) async fn change_of_an_endpoint_whose_subject_was_erased_is_stale<S: S
 pub(super) async fn an_endpoint_is_disabled_by_the_answer_that_asks_for_it<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     case.done("endpoint", case.store.endpoint(endpoint(1).id).await);
-    let delivery = case.accept_one(DeliveryDraft::to(1)).await;
-    let dead = State::Dead { at: after(2), cause: Cause::DisableAsked };
-    let mut settlement = case.attempted(&delivery, dead, Cause::DisableAsked);
-    settlement.record.endpoint_change = Some(EndpointChange::Disabled);
+    let settlement = case.disabling(1).await;
     case.settle(settlement.clone()).await;
     // The caller retries, as if its result had been lost.
     case.settle(settlement).await;
@@ -141,31 +175,23 @@ pub(super) async fn secret_display_and_rotation_are_in_the_journal<S: Store>(cas
         target: WebhookTarget { secrets: vec![SigningSecret::lasting("whsec_newer")], ..webhook(1) }.into(),
         ..endpoint(1)
     };
-    let first = FirstAnswer { status: 200, body: bytes::Bytes::from_static(b"{}") };
-    let once = Idempotency { tenant, key: KeyHash([7; 16]), digest: [1; 32], answer: first.clone(), at: after(1) };
+    let once = call(7, after(1), "{}");
+    let first = once.answer.clone();
     let put = case.store.rotate_secret(case.session(), rotated.clone(), Some(once.clone()), again).await;
     case.same("rotated", case.done("rotate", put), EndpointPut::Done);
     let put = case.store.rotate_secret(case.session(), rotated.clone(), None, AuditStamp::at(NOW)).await;
     case.same("rotated by another caller since", case.done("rotate", put), EndpointPut::Stale);
     let put = case.store.rotate_secret(case.session(), rotated, Some(once), AuditStamp::at(NOW)).await;
     case.same("under its key, as before", case.done("rotate", put), EndpointPut::Replayed(first));
-    let entries = case.journal_entries().await.into_iter().map(|(_, entry)| entry);
-    let noted: Vec<JournalEntry> = entries.filter(|entry| matches!(entry, JournalEntry::Secret { .. })).collect();
-    case.same(
-        "both",
-        noted,
-        vec![
-            JournalEntry::secret(id, tenant, SecretAct::Shown, shown),
-            JournalEntry::secret(id, tenant, SecretAct::Rotated, again),
-        ],
-    );
+    let noted = case.entries_that(|entry| matches!(entry, JournalEntry::Secret { .. })).await;
+    let entry = |act, stamp| JournalEntry::secret(id, tenant, act, stamp);
+    case.same("both", noted, vec![entry(SecretAct::Shown, shown), entry(SecretAct::Rotated, again)]);
 }
 
 pub(super) async fn endpoints_of_one_or_all_tenants_are_listed_in_both_orders<S: Store>(case: &StoreCase<S>) {
-    let stranger = TenantId::from_raw(8);
     for n in [1, 2, 3] {
         case.put_endpoint(endpoint(n)).await;
-        case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
+        case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(n + 10) }).await;
     }
     case.cut(CutScope::Lane(lane_id(12)), endpoint(12).id.0, Cause::EndpointDeleted, &[]).await;
     let list = async |tenant, order, after: Option<u64>, limit| {
@@ -185,23 +211,20 @@ pub(super) async fn uid_is_unique_within_its_tenant<S: Store>(case: &StoreCase<S
     let named = async |tenant: TenantId, uid: &str| {
         case.done("by uid", case.store.endpoint_named(tenant, uid.to_owned()).await)
     };
-    let put = async |endpoint| {
-        case.done("put", case.store.put_endpoint(case.session(), endpoint, None, AuditStamp::at(NOW)).await)
-    };
-    let (own, stranger) = (endpoint(1).tenant, TenantId::from_raw(8));
+    let put = async |endpoint| case.try_put(endpoint).await;
     let crm = |n| Endpoint { uid: Some("crm".to_owned()), ..endpoint(n) };
     case.put_endpoint(crm(1)).await;
-    case.put_endpoint(Endpoint { tenant: stranger, ..crm(2) }).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, ..crm(2) }).await;
     case.put_endpoint(Endpoint { uid: None, ..endpoint(3) }).await;
     case.put_endpoint(Endpoint { uid: None, ..endpoint(4) }).await;
-    case.same("the tenant's own", named(own, "crm").await, Some(endpoint(1).id));
-    case.same("another tenant's", named(stranger, "crm").await, Some(endpoint(2).id));
-    case.same("an unknown uid", named(own, "CRM").await, None);
+    case.same("the tenant's own", named(TENANT, "crm").await, Some(endpoint(1).id));
+    case.same("another tenant's", named(STRANGER, "crm").await, Some(endpoint(2).id));
+    case.same("an unknown uid", named(TENANT, "CRM").await, None);
     case.same("it is taken", put(Endpoint { version: 1, ..crm(3) }).await, EndpointPut::UidTaken);
     case.put_endpoint(Endpoint { version: 1, uid: Some("erp".to_owned()), ..endpoint(1) }).await;
-    case.same("its old one is free", named(own, "crm").await, None);
+    case.same("its old one is free", named(TENANT, "crm").await, None);
     case.put_endpoint(Endpoint { version: 1, ..crm(3) }).await;
-    case.same("and found again", named(own, "crm").await, Some(endpoint(3).id));
+    case.same("and found again", named(TENANT, "crm").await, Some(endpoint(3).id));
 }
 
 pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(case: &StoreCase<S>) {
@@ -226,8 +249,7 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
     let walked = case.done("walk", case.store.endpoints_after(deleted.tenant, None, MANY).await);
     case.same("pages of all endpoints lack it too", walked.len(), 1);
     let again = Endpoint { version: 2, ..deleted };
-    let put = case.done("put", case.store.put_endpoint(case.session(), again, None, AuditStamp::at(NOW)).await);
-    case.same("it cannot be changed", put, EndpointPut::Stale);
+    case.same("it cannot be changed", case.try_put(again).await, EndpointPut::Stale);
     case.cut(CutScope::Lane(lane_id(1)), waiting.id.0, Cause::EndpointGone, &[]).await;
     let left = case.done("endpoint", case.store.endpoint(expected.id).await);
     case.same("nor turned into anything else", left.as_deref(), Some(&expected));
@@ -235,20 +257,19 @@ pub(super) async fn tombstone_of_a_deleted_endpoint_keeps_its_tenant<S: Store>(c
 }
 
 pub(super) async fn a_tenant_s_endpoints_come_by_id<S: Store>(case: &StoreCase<S>) {
-    let stranger = TenantId::from_raw(8);
     let empty = TenantId::from_raw(7);
     for n in [3, 1, 2] {
         case.same("before", case.done("endpoints", case.store.endpoints(empty).await), Arc::default());
         case.put_endpoint(endpoint(n)).await;
-        case.put_endpoint(Endpoint { tenant: stranger, ..endpoint(n + 10) }).await;
+        case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(n + 10) }).await;
     }
-    for (tenant, expected) in [(endpoint(1).tenant, [1, 2, 3]), (stranger, [11, 12, 13])] {
+    for (tenant, expected) in [(endpoint(1).tenant, [1, 2, 3]), (STRANGER, [11, 12, 13])] {
         let found = case.done("endpoints", case.store.endpoints(tenant).await);
         let ids: Vec<EndpointId> = found.iter().map(|endpoint| endpoint.id).collect();
         case.same("the tenant's", ids, expected.map(endpoint_id).to_vec());
         case.check(found.iter().all(|endpoint| endpoint.tenant == tenant), "no other tenant's");
     }
-    case.put_endpoint(Endpoint { tenant: stranger, version: 1, ..endpoint(2) }).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, version: 1, ..endpoint(2) }).await;
     let left = case.done("endpoints", case.store.endpoints(endpoint(1).tenant).await);
     case.same("without one that moved", left.len(), 2);
 }
@@ -259,11 +280,7 @@ pub(super) async fn lanes_come_in_the_order_they_are_asked_for<S: Store>(case: &
         case.put_endpoint(endpoint).await;
     }
     let requested: Vec<LaneId> = [3, 77, 2, 1].map(lane_id).to_vec();
-    let expected = vec![
-        Arc::new(endpoint(3).lane_settings()),
-        Arc::new(strict.lane_settings()),
-        Arc::new(endpoint(1).lane_settings()),
-    ];
+    let expected = [endpoint(3), strict, endpoint(1)].map(|endpoint| Arc::new(endpoint.lane_settings())).to_vec();
     for _ in 0..2 {
         case.same("those that exist", case.done("lanes", case.store.lanes(requested.clone()).await), expected.clone());
     }
@@ -278,4 +295,110 @@ pub(super) async fn an_unknown_policy_reads_as_the_default<S: Store>(case: &Stor
     case.same("the policy", policies, vec![&Policy::default()]);
     let found = case.done("endpoint", case.store.endpoint(newer.id).await);
     case.same("its name is kept", found.and_then(|found| found.policy.clone()), newer.policy);
+}
+
+pub(super) async fn endpoints_match_by_subject_by_tag_and_by_both<S: Store>(case: &StoreCase<S>) {
+    for endpoint in [
+        tagged(1, Some("ann"), &["eu", "beta"]),
+        tagged(2, Some("bob"), &["eu"]),
+        tagged(3, None, &["us", "beta"]),
+        tagged(4, Some("ann"), &[]),
+        Endpoint { tenant: STRANGER, ..tagged(5, Some("ann"), &["eu"]) },
+    ] {
+        case.put_endpoint(endpoint).await;
+    }
+    // Read twice, because the second result may come from a cache.
+    for _ in 0..2 {
+        case.same("a subject's", case.matching(&["ann"], &[]).await, vec![1, 4]);
+        case.same("of two subjects", case.matching(&["bob", "ann", "eve"], &[]).await, vec![1, 2, 4]);
+        case.same("with a tag", case.matching(&[], &["eu"]).await, vec![1, 2]);
+        case.same("each once", case.matching(&[], &["beta", "eu", "us", "eu"]).await, vec![1, 2, 3]);
+        case.same("both", case.matching(&["ann", "bob"], &["beta", "us"]).await, vec![1]);
+        case.same("a subject is no tag", case.matching(&["eu"], &[]).await, vec![]);
+        case.same("a tag is no subject", case.matching(&[], &["ann"]).await, vec![]);
+        case.same("unknown", case.matching(&["Ann"], &["beta"]).await, vec![]);
+    }
+    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::for_subject("ann"), None, MANY).await;
+    let found = case.done("match", found).endpoints;
+    case.same("whole", found, vec![Arc::new(Endpoint { tenant: STRANGER, ..tagged(5, Some("ann"), &["eu"]) })]);
+}
+
+pub(super) async fn matches_come_by_id_in_pages<S: Store>(case: &StoreCase<S>) {
+    for n in [5, 3, 1, 4, 2, 6] {
+        let subject = if n % 2 == 0 { "ann" } else { "bob" };
+        case.put_endpoint(tagged(n, Some(subject), if n < 4 { &["a", "b"] } else { &["b"] })).await;
+    }
+    let both: (&[&str], &[&str]) = (&["ann", "bob"], &[]);
+    case.same("first", case.page_matching(both, None, 2).await, (vec![1, 2], Some(2)));
+    case.same("next", case.page_matching(both, Some(2), 3).await, (vec![3, 4, 5], Some(5)));
+    case.same("last", case.page_matching(both, Some(5), 3).await, (vec![6], None));
+    case.same("exactly full", case.page_matching(both, Some(4), 2).await, (vec![5, 6], None));
+    case.same("behind all", case.page_matching(both, Some(6), 2).await, (vec![], None));
+    case.same("tags", case.page_matching((&[], &["b", "a"]), Some(1), 2).await, (vec![2, 3], Some(3)));
+    // The page reads two of the subject's endpoints, and one of them has the tag.
+    case.same("filtered", case.page_matching((&["ann"], &["a"]), None, 2).await, (vec![2], Some(4)));
+    case.same("emptied", case.page_matching((&["ann"], &["a"]), Some(4), 2).await, (vec![], None));
+    case.same("nothing asked for", case.page_matching(both, Some(3), 0).await, (vec![], Some(3)));
+}
+
+pub(super) async fn changed_endpoint_matches_by_its_new_fields<S: Store>(case: &StoreCase<S>) {
+    case.put_endpoint(tagged(1, Some("ann"), &["a", "b"])).await;
+    case.matching(&["ann"], &["a"]).await;
+    case.put_endpoint(Endpoint { version: 1, ..tagged(1, Some("bob"), &["b", "c", "c"]) }).await;
+    case.same("its old subject", case.matching(&["ann"], &[]).await, vec![]);
+    case.same("its old tag", case.matching(&[], &["a"]).await, vec![]);
+    case.same("its new subject", case.matching(&["bob"], &[]).await, vec![1]);
+    case.same("a tag it keeps", case.matching(&[], &["b"]).await, vec![1]);
+    case.same("its new tag", case.matching(&[], &["c"]).await, vec![1]);
+    case.put_endpoint(Endpoint { version: 2, ..tagged(1, None, &[]) }).await;
+    case.same("no subject any more", case.matching(&["bob"], &[]).await, vec![]);
+    case.same("no tags any more", case.matching(&[], &["a", "b", "c"]).await, vec![]);
+    case.put_endpoint(Endpoint { version: 3, ..tagged(1, Some("ann"), &["a"]) }).await;
+    case.cut(CutScope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointGone, &[]).await;
+    case.same("gone, and still its subject's", case.matching(&["ann"], &["a"]).await, vec![1]);
+    case.put_endpoint(Endpoint { tenant: STRANGER, version: 5, ..tagged(1, Some("ann"), &["a"]) }).await;
+    case.same("another tenant's now", case.matching(&["ann"], &[]).await, vec![]);
+    case.same("with its tags", case.matching(&[], &["a"]).await, vec![]);
+    case.reopen().await;
+    let found = case.store.endpoints_matching(STRANGER, EndpointSelector::for_subject("ann"), None, MANY).await;
+    case.same("found there", case.done("match", found).endpoints.len(), 1);
+}
+
+pub(super) async fn an_endpoint_that_was_deleted_or_erased_matches_nothing<S: Store>(case: &StoreCase<S>) {
+    for n in [1, 2, 3] {
+        case.put_endpoint(tagged(n, Some("ann"), &["a"])).await;
+    }
+    case.put_endpoint(tagged(4, Some("bob"), &["a"])).await;
+    case.matching(&["ann"], &[]).await;
+    case.cut(CutScope::Lane(lane_id(2)), endpoint(2).id.0, Cause::EndpointDeleted, &[]).await;
+    case.same("deleted", case.matching(&["ann"], &[]).await, vec![1, 3]);
+    case.same("nor by its tag", case.matching(&[], &["a"]).await, vec![1, 3, 4]);
+    case.erase_subject("ann").await;
+    case.same("erased", case.matching(&["ann"], &[]).await, vec![]);
+    case.same("nor by their tag", case.matching(&[], &["a"]).await, vec![4]);
+    case.put_endpoint(tagged(5, Some("ann"), &["a"])).await;
+    case.same("made after that", case.matching(&["ann"], &["a"]).await, vec![5]);
+}
+
+pub(super) async fn cached_list_includes_later_changes<S: Store>(case: &StoreCase<S>) {
+    let active = EndpointStatus::Active;
+    case.put_endpoint(endpoint(3)).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(20) }).await;
+    case.same("read", case.statuses_listed(TENANT).await, vec![(3, 0, active)]);
+    case.same("another's", case.statuses_listed(STRANGER).await, vec![(20, 0, active)]);
+    case.put_endpoint(endpoint(1)).await;
+    case.put_endpoint(endpoint(7)).await;
+    case.same("two more", case.statuses_listed(TENANT).await, vec![(1, 0, active), (3, 0, active), (7, 0, active)]);
+    case.put_endpoint(Endpoint { version: 1, max_in_flight: 3, ..endpoint(3) }).await;
+    let list = case.done("endpoints", case.store.endpoints(TENANT).await);
+    case.same("changed", (list[1].version, list[1].max_in_flight), (1, 3));
+    case.settle(case.disabling(7).await).await;
+    case.cut(CutScope::Lane(lane_id(3)), endpoint(3).id.0, Cause::EndpointGone, &[]).await;
+    let disabled = EndpointStatus::Disabled(DisabledBy::Receiver);
+    let expected = vec![(1, 0, active), (3, 2, EndpointStatus::Gone), (7, 1, disabled)];
+    case.same("gone and disabled", case.statuses_listed(TENANT).await, expected);
+    case.cut(CutScope::Lane(lane_id(1)), endpoint(1).id.0, Cause::EndpointDeleted, &[]).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, version: 2, ..endpoint(7) }).await;
+    case.same("deleted and moved", case.statuses_listed(TENANT).await, vec![(3, 2, EndpointStatus::Gone)]);
+    case.same("its new tenant's", case.statuses_listed(STRANGER).await, vec![(7, 2, active), (20, 0, active)]);
 }

@@ -3,49 +3,40 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, JobId, Key, MessageId, State, TenantId};
+use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, Key, MessageId, State, TenantId};
 
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id};
-use crate::journal::{ErasedTarget, JournalEntry, JournalRow};
-use crate::row::{
-    Acceptance, Accepted, ApiKeyRef, AuditStamp, DeadLetterFilter, Endpoint, EndpointPut, Erase, Erasure,
-    ErasureTarget, ExportRequest, FirstAnswer, HistoryFilter, Idempotency, JobCursor, JobQuery, KeyHash, ListOrder,
-    Lives, Name, NewReplay, Pause, PauseScope, ReplayWhat, Settlement,
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, call, dead, delivered, endpoint, endpoint_id, lane_id,
 };
-use crate::row::{Chunk, ChunkDelivery, Document, DocumentKind, Filed};
-use crate::{Store, StoreError};
+use crate::journal::{ErasedTarget, JournalEntry};
+use crate::{
+    Acceptance, Accepted, ApiKeyRef, AuditStamp, Chunked, DeadLetterFilter, Document, DocumentKind, Endpoint,
+    EndpointPut, Erase, Erasure, ErasureTarget, ExportRequest, Filed, HistoryFilter, JobQuery, ListOrder, Lives, Name,
+    NewReplay, Pause, PauseScope, ReplayWhat, Settlement, Store, StoreError,
+};
 
-const TENANT: TenantId = TenantId::from_raw(9);
 const ANN: &str = "ann";
 const OPERATOR_KEY: ApiKeyRef = ApiKeyRef { key: Key::from_raw(5), made: NOW };
 
 impl<S: Store> StoreCase<S> {
     fn about(&self, subject: &str, drafts: &[DeliveryDraft]) -> Accepted {
-        let mut accepted = self.message(drafts);
-        let message = Arc::make_mut(&mut accepted.message);
-        message.subject = Some(subject.to_owned());
-        message.event_type = Some("some.event".to_owned());
-        accepted
-    }
-
-    async fn put(&self, accepted: Accepted) -> Vec<Delivery> {
-        let deliveries = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
-        let acceptances = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-        self.same("it is fresh", acceptances, vec![Acceptance::Fresh]);
-        deliveries
+        self.message_with(drafts, |message| {
+            message.subject = Some(subject.to_owned());
+            message.event_type = Some("some.event".to_owned());
+        })
     }
 
     async fn accept_about(&self, subject: &str, draft: DeliveryDraft) -> Delivery {
         self.put(self.about(subject, &[draft])).await.remove(0)
     }
 
-    async fn erase(&self, whom: ErasureTarget) -> Erasure {
-        let erase = Erase { tenant: TENANT, whom, at: after(50), by: Some(OPERATOR_KEY) };
+    pub(super) async fn erase(&self, tenant: TenantId, whom: ErasureTarget) -> Erasure {
+        let erase = Erase { tenant, whom, at: after(50), by: Some(OPERATOR_KEY) };
         self.done("erase", self.store.erase(self.session(), erase).await)
     }
 
-    async fn erase_subject(&self, subject: &str) -> Erasure {
-        self.erase(ErasureTarget::Subject(subject.to_owned())).await
+    pub(super) async fn erase_subject(&self, subject: &str) -> Erasure {
+        self.erase(TENANT, ErasureTarget::Subject(subject.to_owned())).await
     }
 
     /// Runs steps until the erasure is done or waits for a delivery in flight.
@@ -73,7 +64,7 @@ impl<S: Store> StoreCase<S> {
         self.done("delivery", self.store.delivery(id, NOW).await).is_some()
     }
 
-    async fn letters_of(&self, tenant: TenantId) -> usize {
+    pub(super) async fn letters_of(&self, tenant: TenantId) -> usize {
         let page = self.store.dead_letters(DeadLetterFilter::of(tenant), ListOrder::NewestFirst, None, MANY).await;
         self.done("dead letters", page).letters.len()
     }
@@ -85,8 +76,7 @@ impl<S: Store> StoreCase<S> {
     }
 
     async fn dies(&self, delivery: &Delivery) {
-        let dead = State::Dead { at: after(9), cause: Cause::NotFound };
-        let settlement = self.attempted(delivery, dead, Cause::NotFound);
+        let settlement = self.attempted(delivery, dead(9), Cause::NotFound);
         self.settle_done(Settlement { excerpt: Some("not found".into()), ..settlement }).await;
     }
 
@@ -96,38 +86,10 @@ impl<S: Store> StoreCase<S> {
     }
 
     async fn replayed(&self, old: &Delivery) -> Delivery {
-        let job = JobId(self.message(&[]).message.id.0);
-        let what = ReplayWhat::Listed(vec![old.id]);
-        let replay = NewReplay::new(job, TENANT, NOW, what);
-        self.done("replay", self.store.start_replay(self.session(), replay, None).await);
-        let mut accepted = self.message(&[DeliveryDraft::to(old.lane.raw())]);
-        let mut new = accepted.deliveries.remove(0);
-        new.delivery.message = old.message;
-        let made = new.delivery.clone();
-        let message = self.done("message", self.store.message(old.message).await);
-        let message = message.unwrap_or_else(|| self.fail("its payload is there"));
-        let spread = ChunkDelivery { new, message, replays: Some(old.id) };
-        let chunk = Chunk {
-            job,
-            at: NOW,
-            from: JobCursor::START,
-            to: JobCursor::behind(1),
-            deliveries: vec![spread],
-            skipped: crate::Skips::default(),
-            last: true,
-        };
-        self.done("spread", self.store.spread(self.session(), chunk).await);
-        made
-    }
-
-    pub(super) async fn journal_entries(&self) -> Vec<(u64, JournalEntry)> {
-        let rows = self.done("journal", self.store.journal(0, 1_000).await);
-        let of_row = |row: &JournalRow| {
-            let entries = row.entries().collect::<Result<Vec<_>, _>>();
-            let number = row.number;
-            self.done("entries", entries).into_iter().map(move |entry| (number, entry))
-        };
-        rows.iter().flat_map(of_row).collect()
+        let job = self.replay(ReplayWhat::Listed(vec![old.id])).await;
+        let chunk = self.replay_chunk(job.id, MANY).await;
+        self.same("replayed", self.spread(&chunk).await, Chunked::Done(1));
+        chunk.deliveries[0].new.delivery.clone()
     }
 }
 
@@ -148,8 +110,8 @@ pub(super) async fn erased_data_cannot_be_read_and_other_data_can<S: Store>(case
 pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &StoreCase<S>) {
     let pending = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let spilled = case.accept_about(ANN, DeliveryDraft::to(1).spilled()).await;
-    let delivered = case.accept_about(ANN, DeliveryDraft::to(1)).await;
-    case.settle_done(case.attempted(&delivered, State::Delivered { at: after(5) }, Cause::Ok)).await;
+    let arrived = case.accept_about(ANN, DeliveryDraft::to(1)).await;
+    case.settle_done(case.attempted(&arrived, delivered(5), Cause::Ok)).await;
     let dead = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.dies(&dead).await;
     let again = case.replayed(&dead).await;
@@ -163,7 +125,7 @@ pub(super) async fn nothing_of_an_erased_subject_remains<S: Store>(case: &StoreC
     case.same("counted", (done.messages, done.deliveries), (4, 5));
     case.same("done", done.done, Some(after(60)));
     case.same("and nothing more to do", case.done("unfinished", case.store.unfinished_erasures(9).await), vec![]);
-    for gone in [&pending, &spilled, &delivered, &dead, &again] {
+    for gone in [&pending, &spilled, &arrived, &dead, &again] {
         case.check(!case.is_known(gone.id).await, "a delivery is gone");
         let name = Name::Correlation(format!("correlation {}", gone.message));
         case.same("and its names", case.named_messages(name).await, vec![]);
@@ -194,15 +156,12 @@ pub(super) async fn erasure_waits_for_deliveries_in_flight<S: Store>(case: &Stor
     let sent = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let waits = case.accept_about(ANN, DeliveryDraft::to(2)).await;
     let erasure = case.erase_subject(ANN).await;
-    case.same(
-        "of three",
-        case.done("count", case.store.count_erased(vec![sent.message, sent.message, stranger()]).await),
-        2,
-    );
+    let count = case.store.count_erased(vec![sent.message, sent.message, stranger()]).await;
+    case.same("of three", case.done("count", count), 2);
     let so_far = case.finish(erasure, &[sent.id]).await;
     case.same("one is left", (so_far.messages, so_far.done), (1, None));
     case.check(!case.is_known(waits.id).await, "the waiting delivery is gone");
-    case.settle_done(case.attempted(&sent, State::Delivered { at: after(55) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&sent, delivered(55), Cause::Ok)).await;
     let done = case.finish(erasure, &[]).await;
     case.same("both are gone", (done.messages, done.deliveries), (2, 2));
     case.check(!case.is_known(sent.id).await, "with its outcome");
@@ -213,7 +172,7 @@ pub(super) async fn erasure_waits_for_ended_deliveries_still_in_flight<S: Store>
     let sent = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     let ended = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     for delivery in [&sent, &ended] {
-        case.settle_done(case.attempted(delivery, State::Delivered { at: after(55) }, Cause::Ok)).await;
+        case.settle_done(case.attempted(delivery, delivered(55), Cause::Ok)).await;
     }
     let erasure = case.erase_subject(ANN).await;
     let so_far = case.finish(erasure, &[sent.id]).await;
@@ -230,14 +189,8 @@ fn stranger() -> MessageId {
 }
 
 pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &StoreCase<S>) {
-    let once = |n: u8| Idempotency {
-        tenant: TENANT,
-        key: KeyHash([n; 16]),
-        digest: [n; 32],
-        answer: FirstAnswer { status: 202, body: Bytes::from_static(b"the answer") },
-        at: NOW,
-    };
-    let keyed = |accepted: Accepted, n: u8| Accepted { idempotency: Some(once(n)), ..accepted };
+    let once = |n| call(n, NOW, "the answer");
+    let keyed = |accepted: Accepted, n| Accepted { idempotency: Some(once(n)), ..accepted };
     case.put(keyed(case.about(ANN, &[]), 1)).await;
     case.put(keyed(case.message(&[]), 2)).await;
     let erasure = case.erase_subject(ANN).await;
@@ -251,13 +204,7 @@ pub(super) async fn key_whose_answer_was_erased_is_fresh_again<S: Store>(case: &
 }
 
 pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreCase<S>) {
-    let once = Idempotency {
-        tenant: TENANT,
-        key: KeyHash([5; 16]),
-        digest: [5; 32],
-        answer: FirstAnswer { status: 201, body: Bytes::from_static(b"with a secret") },
-        at: NOW,
-    };
+    let once = call(5, NOW, "with a secret");
     let theirs = Endpoint { subject: Some(ANN.to_owned()), uid: Some("phone".to_owned()), ..endpoint(1) };
     let put = case.store.put_endpoint(case.session(), theirs.clone(), Some(once.clone()), AuditStamp::at(NOW)).await;
     case.same("it is put", case.done("put", put), EndpointPut::Done);
@@ -285,7 +232,7 @@ pub(super) async fn subject_is_erased_with_its_endpoints<S: Store>(case: &StoreC
     let erased = State::Cancelled { at: erasure.at, cause: Cause::Erased };
     case.same("waiting deliveries have ended", case.state(waits.id).await, erased);
     case.same("deliveries in flight have not", case.state(flying.id).await, flying.state);
-    case.settle_done(case.attempted(&flying, State::Delivered { at: after(1) }, Cause::Ok)).await;
+    case.settle_done(case.attempted(&flying, delivered(1), Cause::Ok)).await;
     let found = case.done("endpoint", case.store.endpoint(theirs.id).await);
     let tombstone = Endpoint { version: 1, ..theirs.tombstone() };
     case.same("deleted", found.as_deref(), Some(&tombstone));
@@ -302,7 +249,7 @@ pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &StoreCas
     case.put_endpoint(endpoint(1)).await;
     case.put_endpoint(endpoint(5)).await;
     case.cut(CutScope::Lane(lane_id(5)), endpoint(5).id.0, Cause::EndpointDeleted, &[]).await;
-    let other = crate::row::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(2) };
+    let other = Endpoint { tenant: STRANGER, ..endpoint(2) };
     case.put_endpoint(other.clone()).await;
     let policy = Document {
         kind: DocumentKind::Policy,
@@ -318,18 +265,15 @@ pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &StoreCas
     let dead = case.accept_about(ANN, DeliveryDraft::to(1)).await;
     case.dies(&dead).await;
     let filter = DeadLetterFilter { event_type: Some("some.event".to_owned()), ..DeadLetterFilter::of(TENANT) };
-    let id = JobId(case.message(&[]).message.id.0);
     let reason = Some("she called".to_owned());
-    let replay = NewReplay { reason, ..NewReplay::new(id, TENANT, NOW, ReplayWhat::Found(filter)) };
-    case.done("replay", case.store.start_replay(case.session(), replay, None).await);
-    let mut theirs = case.message(&[DeliveryDraft::to(2)]);
-    Arc::make_mut(&mut theirs.message).tenant = other.tenant;
+    case.start(NewReplay { reason, ..case.new_replay(NOW, ReplayWhat::Found(filter)) }).await;
+    let theirs = case.message_with(&[DeliveryDraft::to(2)], |message| message.tenant = other.tenant);
     let stays = case.put(theirs).await.remove(0);
     for lane in [1, 2] {
         let pause = Pause::new(PauseScope::Lane(lane_id(lane)), None);
         case.done("pause", case.store.pause(case.session(), pause, NOW).await);
     }
-    let erasure = case.erase(ErasureTarget::Tenant).await;
+    let erasure = case.erase(TENANT, ErasureTarget::Tenant).await;
     case.same("at once", case.body(waits.message).await, None);
     case.same("no endpoints", case.done("endpoints", case.store.endpoints(TENANT).await), Arc::default());
     let read = case.store.document(DocumentKind::Policy, policy.id).await;
@@ -342,11 +286,8 @@ pub(super) async fn tenant_is_erased_with_all_its_data<S: Store>(case: &StoreCas
         case.check(!case.is_known(gone.id).await, "a delivery is gone");
     }
     case.same("no letters", case.letters_of(TENANT).await, 0);
-    case.same(
-        "no jobs",
-        case.done("jobs", case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, MANY).await),
-        vec![],
-    );
+    let jobs = case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, MANY).await;
+    case.same("no jobs", case.done("jobs", jobs), vec![]);
     case.same("no lane", case.done("lanes", case.store.lanes(vec![lane_id(1), lane_id(5)]).await).len(), 0);
     case.check(case.body(stays.message).await.is_some(), "another tenant's stays");
     case.check(case.done("endpoint", case.store.endpoint(other.id).await).is_some(), "with its endpoint");
@@ -364,20 +305,21 @@ pub(super) async fn erasure_records_its_announcement_and_its_end<S: Store>(case:
     let erasure = case.erase_subject(ANN).await;
     let done = case.finish(erasure, &[]).await;
     case.same("it is found by its number", case.done("one", case.store.erasure(erasure.number).await), Some(done));
-    let entries = case.journal_entries().await;
-    let announced = entries.iter().find_map(|(row, entry)| match entry {
-        JournalEntry::Erased { by, .. } => Some((*row, *by)),
-        _ => None,
-    });
-    case.same("its row in the journal, and the API key", announced, Some((erasure.row, Some(OPERATOR_KEY))));
+    let announces = |entry: &JournalEntry| matches!(entry, JournalEntry::Erased { .. });
+    let rows = case.journal().await;
+    let announced = rows.iter().find(|row| row.entries().flatten().any(|entry| announces(&entry)));
+    case.same("its row in the journal", announced.map(|row| row.number), Some(erasure.row));
+    let by = case.entries_that(announces).await.first().and_then(JournalEntry::by);
+    case.same("with the API key", by, Some(OPERATOR_KEY));
+    let entries = case.entries().await;
     let signed = case.done("checkpoints", case.store.checkpoints(0, MANY).await);
     let is_signed = signed.iter().any(|signed| signed.row >= erasure.row);
     case.check(is_signed || std::any::type_name::<S>().contains("Memory"), "a checkpoint covers it");
     let state = State::Cancelled { at: after(50), cause: Cause::Erased };
     let ended = JournalEntry::ended(&Delivery { state, ..delivery }, None);
-    case.check(entries.iter().any(|(_, entry)| *entry == ended), "the waiting delivery has ended");
+    case.check(entries.contains(&ended), "the waiting delivery has ended");
     let end = JournalEntry::ErasureDone { announced: erasure.row, messages: 1, deliveries: 1, at: after(60) };
-    case.same("the end", entries.last().map(|(_, entry)| entry.clone()), Some(end));
+    case.same("the end", entries.last(), Some(&end));
 }
 
 pub(super) async fn export_is_recorded_in_the_journal<S: Store>(case: &StoreCase<S>) {
@@ -388,17 +330,15 @@ pub(super) async fn export_is_recorded_in_the_journal<S: Store>(case: &StoreCase
         case.done("note", case.store.note_export(case.session(), request).await);
     }
     case.erase_subject(ANN).await;
-    let entries = case.journal_entries().await;
-    let erased = entries.iter().find_map(|(_, entry)| match entry {
-        JournalEntry::Erased { whom: ErasedTarget::Subject(mark), .. } => Some(*mark),
+    let erased = case.entries().await.into_iter().find_map(|entry| match entry {
+        JournalEntry::Erased { whom: ErasedTarget::Subject(mark), .. } => Some(mark),
         _ => None,
     });
     let mark = erased.unwrap_or_else(|| case.fail("it is announced"));
     case.check(mark.is_some(), "the journal has her mark");
     let exported = |subject| JournalEntry::Exported { tenant: TENANT, subject, at: after(5), by: Some(OPERATOR_KEY) };
-    let noted =
-        entries.into_iter().map(|(_, entry)| entry).filter(|entry| matches!(entry, JournalEntry::Exported { .. }));
-    case.same("with that mark", noted.collect::<Vec<_>>(), vec![exported(mark), exported(None)]);
+    let noted = case.entries_that(|entry| matches!(entry, JournalEntry::Exported { .. })).await;
+    case.same("with that mark", noted, vec![exported(mark), exported(None)]);
 }
 
 pub(super) async fn erasing_an_unknown_subject_succeeds<S: Store>(case: &StoreCase<S>) {

@@ -12,14 +12,19 @@ use posthaste_core::{
     LaneId, LaneSettings, MessageId, RowIndex, Shard, State, TenantId, Tier, Timestamp,
 };
 
+use crate::journal::JournalEntry;
 use crate::row::{
-    Accepted, ApiKeyRef, AttemptRecord, AuditStamp, CollapseKey, DeliveryRecord, Endpoint, EndpointPut, EndpointRate,
-    EndpointStatus, EndpointTarget, EndpointTls, Message, NewDelivery, PendingPage, PendingRow, Query, Session,
-    SessionStart, Settled, Settlement, SigningSecret, Token, WebhookTarget,
+    Acceptance, Accepted, ApiKeyRef, AttemptRecord, AuditStamp, CollapseKey, DeliveryRecord, Endpoint, EndpointPut,
+    EndpointRate, EndpointStatus, EndpointTarget, EndpointTls, FirstAnswer, Idempotency, KeyHash, Message, NewDelivery,
+    PendingPage, PendingRow, Query, Session, SessionStart, Settled, Settlement, SigningSecret, Token, WebhookTarget,
 };
-use crate::{Store, StoreError};
+use crate::{JournalRow, Store, StoreError};
 
 pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+
+/// The tenant of all messages and endpoints that do not name another.
+pub(super) const TENANT: TenantId = TenantId::from_raw(9);
+pub(super) const STRANGER: TenantId = TenantId::from_raw(8);
 
 /// A page limit above the number of rows in any case.
 pub(super) const MANY: u32 = 100;
@@ -98,7 +103,7 @@ pub(super) fn endpoint(n: u64) -> Endpoint {
     Endpoint {
         id: endpoint_id(n),
         lane: lane_id(n),
-        tenant: TenantId::from_raw(9),
+        tenant: TENANT,
         at: NOW,
         target: EndpointTarget::Webhook(webhook(n)),
         version: 0,
@@ -145,6 +150,31 @@ pub(super) fn ended(scope: CutScope, cause: Cause) -> Option<(EndpointId, Endpoi
         _ => return None,
     };
     Some((endpoint_id(lane.raw()), change))
+}
+
+pub(super) fn delivered(ms: i64) -> State {
+    State::Delivered { at: after(ms) }
+}
+
+pub(super) fn dead(ms: i64) -> State {
+    State::Dead { at: after(ms), cause: Cause::NotFound }
+}
+
+/// A call with the `n`th key whose answer is `text`.
+pub(super) fn call(n: u8, at: Timestamp, text: &'static str) -> Idempotency {
+    let answer = FirstAnswer { status: 202, body: text.into() };
+    Idempotency { tenant: TENANT, key: KeyHash([n; 16]), digest: [1; 32], answer, at }
+}
+
+/// All items of a list, which `page` reads from a position on; it also returns where the next page begins.
+pub(super) async fn all_pages<T, C>(page: impl AsyncFn(Option<C>) -> (Vec<T>, Option<C>)) -> Vec<T> {
+    let (mut all, mut next) = page(None).await;
+    while next.is_some() {
+        let (more, behind) = page(next).await;
+        all.extend(more);
+        next = behind;
+    }
+    all
 }
 
 pub(super) fn attempt(number: u16, cause: Cause) -> AttemptRecord {
@@ -199,27 +229,38 @@ impl<S: Store> StoreCase<S> {
     pub(super) fn message(&self, drafts: &[DeliveryDraft]) -> Accepted {
         let id = MessageId(Key::new(self.session().writer, self.next.get()));
         self.next.set(self.next.get() + 1 + drafts.len() as u64);
-        let message = Message {
-            correlation_id: Some(format!("correlation {id}")),
-            ..Message::new(id, TenantId::from_raw(9), NOW, "{}")
-        };
+        let message =
+            Message { correlation_id: Some(format!("correlation {id}")), ..Message::new(id, TENANT, NOW, "{}") };
         let deliveries = (1..).zip(drafts).map(|(n, draft)| draft.delivery(id, n)).collect();
         Accepted::new(message, deliveries)
     }
 
+    /// Like [`message`](Self::message), with other fields than the default.
+    pub(super) fn message_with(&self, drafts: &[DeliveryDraft], change: impl FnOnce(&mut Message)) -> Accepted {
+        let mut accepted = self.message(drafts);
+        change(Arc::make_mut(&mut accepted.message));
+        accepted
+    }
+
+    /// Accepts a message and returns its deliveries.
+    pub(super) async fn put(&self, accepted: Accepted) -> Vec<Delivery> {
+        let deliveries = accepted.deliveries.iter().map(|new| new.delivery.clone()).collect();
+        let acceptances = self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
+        self.same("it is fresh", acceptances, vec![Acceptance::Fresh]);
+        deliveries
+    }
+
     /// Accepts one message with these deliveries and returns their ids.
     pub(super) async fn accept(&self, drafts: &[DeliveryDraft]) -> Vec<DeliveryId> {
-        let accepted = self.message(drafts);
-        let ids = accepted.deliveries.iter().map(|new| new.delivery.id).collect();
-        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-        ids
+        self.put(self.message(drafts)).await.iter().map(|delivery| delivery.id).collect()
     }
 
     pub(super) async fn accept_one(&self, draft: DeliveryDraft) -> Delivery {
-        let accepted = self.message(&[draft]);
-        let delivery = accepted.deliveries[0].delivery.clone();
-        self.done("accept", self.store.accept(self.session(), vec![accepted]).await);
-        delivery
+        self.put(self.message(&[draft])).await.remove(0)
+    }
+
+    pub(super) async fn arrived(&self) -> Vec<DeliveryId> {
+        self.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect()
     }
 
     /// The settlement that moves a delivery to `state` after one more attempt.
@@ -227,6 +268,11 @@ impl<S: Store> StoreCase<S> {
         let delivery = Delivery { state, attempts: before.attempts + 1, ..before.clone() };
         let attempt = attempt(delivery.attempts, cause);
         Settlement { attempt: Some(attempt), ..self.settlement(before, delivery) }
+    }
+
+    /// The settlement that lets a delivery wait for a retry after one more attempt.
+    pub(super) fn retried(&self, before: &Delivery, due_ms: i64, cause: Cause) -> Settlement {
+        self.attempted(before, State::Retry { due: after(due_ms), cause }, cause)
     }
 
     /// The settlement that records `next`, without an attempt.
@@ -289,6 +335,19 @@ impl<S: Store> StoreCase<S> {
         let put = self
             .done("put_endpoint", self.store.put_endpoint(self.session(), endpoint, None, AuditStamp::at(NOW)).await);
         self.same("it is put", put, EndpointPut::Done);
+    }
+
+    pub(super) async fn journal(&self) -> Vec<JournalRow> {
+        self.done("journal", self.store.journal(0, 1_000).await)
+    }
+
+    pub(super) async fn entries(&self) -> Vec<JournalEntry> {
+        self.done("unpack", self.journal().await.iter().flat_map(JournalRow::entries).collect())
+    }
+
+    /// The entries of the journal for which `is` holds.
+    pub(super) async fn entries_that(&self, is: impl Fn(&JournalEntry) -> bool) -> Vec<JournalEntry> {
+        self.entries().await.into_iter().filter(is).collect()
     }
 
     pub(super) async fn reopen(&self) -> SessionStart {

@@ -6,7 +6,6 @@
 
 mod both;
 mod compare;
-mod made;
 mod step;
 
 use proptest::collection;

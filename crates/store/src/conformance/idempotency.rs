@@ -1,41 +1,24 @@
 //! Idempotency keys: of any number of calls with one key, one is fresh and the others get its answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_core::{DeliveryId, TenantId, Timestamp};
+use posthaste_core::{TenantId, Timestamp};
 
-use super::fixture::{DeliveryDraft, NOW, StoreCase, after, endpoint};
-use crate::row::{Acceptance, Accepted, AuditStamp, EndpointPut, FirstAnswer, Idempotency, KeyHash, Message};
-use crate::{Store, StoreError};
+use super::fixture::{DeliveryDraft, NOW, StoreCase, after, call, endpoint};
+use crate::{Acceptance, Accepted, AuditStamp, EndpointPut, Idempotency, Store, StoreError};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Far longer than any disk takes: a call without a result by then is stuck.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
-
-/// A call with the `n`th key whose answer is `text`.
-fn call(n: u8, at: Timestamp, text: &'static str) -> Idempotency {
-    Idempotency {
-        tenant: TenantId::from_raw(9),
-        key: KeyHash([n; 16]),
-        digest: [1; 32],
-        answer: FirstAnswer { status: 202, body: Bytes::from_static(text.as_bytes()) },
-        at,
-    }
-}
-
 fn replayed(text: &'static str) -> Acceptance {
-    Acceptance::Replayed(FirstAnswer { status: 202, body: Bytes::from_static(text.as_bytes()) })
+    Acceptance::Replayed(call(0, NOW, text).answer)
 }
 
 impl<S: Store> StoreCase<S> {
     /// A message with one delivery under a key, not accepted yet.
     fn keyed(&self, idempotency: Idempotency) -> Accepted {
-        let accepted = self.message(&[DeliveryDraft::to(1)]);
-        let message = Message { tenant: idempotency.tenant, ..Message::clone(&accepted.message) };
-        Accepted { message: Arc::new(message), idempotency: Some(idempotency), ..accepted }
+        let accepted = self.message_with(&[DeliveryDraft::to(1)], |message| message.tenant = idempotency.tenant);
+        Accepted { idempotency: Some(idempotency), ..accepted }
     }
 
     async fn call(&self, idempotency: Idempotency) -> Acceptance {
@@ -50,10 +33,6 @@ impl<S: Store> StoreCase<S> {
         let row = self.pending(accepted.deliveries[0].delivery.id).await.is_some();
         self.check(message == row, "a message and its delivery are kept together");
         message
-    }
-
-    async fn arrived(&self) -> Vec<DeliveryId> {
-        self.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect()
     }
 }
 
@@ -155,11 +134,9 @@ pub(super) async fn key_outlives_its_session_and_a_refused_call_stores_none<S: S
 pub(super) async fn large_duplicates_do_not_fill_the_arrival_queue<S: Store>(case: &StoreCase<S>) {
     let body = Bytes::from(vec![b'x'; 1 << 20]);
     for n in 0..70 {
-        let accepted = case.keyed(call(1, NOW, "first"));
-        let message = Message { body: body.clone(), ..(*accepted.message).clone() };
-        let accepted = Accepted { message: message.into(), ..accepted };
-        let answer = tokio::time::timeout(ANSWERED_WITHIN, case.store.accept(case.session(), vec![accepted])).await;
-        case.done("accept", answer.unwrap_or_else(|_| case.fail(&format!("duplicate {n} is never answered"))));
+        let mut accepted = case.keyed(call(1, NOW, "first"));
+        Arc::make_mut(&mut accepted.message).body = body.clone();
+        case.accept_in_time(accepted, &format!("duplicate {n}")).await;
     }
 }
 
@@ -169,11 +146,8 @@ pub(super) async fn an_endpoint_is_made_once_under_one_key<S: Store>(case: &Stor
         (case.done("put_endpoint", put), case.done("endpoint", case.store.endpoint(endpoint(n).id).await).is_some())
     };
     case.same("the first", put(1, call(1, NOW, "first")).await, (EndpointPut::Done, true));
-    case.same(
-        "again",
-        put(2, call(1, NOW, "again")).await,
-        (EndpointPut::Replayed(call(1, NOW, "first").answer), false),
-    );
+    let first = EndpointPut::Replayed(call(1, NOW, "first").answer);
+    case.same("again", put(2, call(1, NOW, "again")).await, (first, false));
     let other = Idempotency { digest: [2; 32], ..call(1, NOW, "other") };
     case.same("another", put(3, other).await, (EndpointPut::KeyReused, false));
     case.same("a message under that key", case.call(call(1, NOW, "message")).await, replayed("first"));

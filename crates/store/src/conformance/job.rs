@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use posthaste_core::{
-    Cause, CutScope, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, RowIndex, State, TenantId, Tier,
+    Cause, CutScope, Delivery, DeliveryId, JobId, Key, MessageId, RowIndex, State, TenantId, Tier, Timestamp,
 };
 
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id, lane_id, number_of};
-use crate::row::{
-    Accepted, AuditStamp, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeliveryJob, FanOut,
-    JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, MadeBy, Message, NewReplay, ReplayWhat, Replayable, Skip,
-    Skips, Sweep,
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, all_pages, call, dead, delivered, endpoint,
+    endpoint_id, lane_id, number_of,
 };
-use crate::{Acceptance, Begun, FirstAnswer, Idempotency, KeyHash, Store, StoreError};
-
-const TENANT: TenantId = TenantId::from_raw(9);
+use crate::{
+    Acceptance, Accepted, AuditStamp, Begun, BoundedCount, Chunk, ChunkDelivery, Chunked, DeadLetterFilter,
+    DeliveryJob, FanOut, FirstAnswer, Idempotency, JobCursor, JobKind, JobQuery, JobState, ListOrder, Lives, MadeBy,
+    Message, NewReplay, ReplayWhat, Replayable, Skip, Skips, Store, StoreError, Sweep,
+};
 
 impl<S: Store> StoreCase<S> {
     /// Accepts a message whose deliveries a job makes.
@@ -66,15 +66,13 @@ impl<S: Store> StoreCase<S> {
     }
 
     pub(super) async fn message_deliveries(&self, message: MessageId, limit: u32) -> Vec<DeliveryId> {
-        let mut all: Vec<DeliveryId> = Vec::new();
-        loop {
-            let after = all.last().copied();
+        let page = async |after| {
             let page = self.done("deliveries", self.store.deliveries(message, after, NOW, limit).await);
-            all.extend(page.iter().map(|shown| shown.delivery.id));
-            if page.len() < limit as usize {
-                return all;
-            }
-        }
+            let ids: Vec<DeliveryId> = page.iter().map(|shown| shown.delivery.id).collect();
+            let next = ids.last().copied().filter(|_| ids.len() == limit as usize);
+            (ids, next)
+        };
+        all_pages(page).await
     }
 
     pub(super) async fn ended(&self, draft: DeliveryDraft, state: State) -> Delivery {
@@ -83,10 +81,22 @@ impl<S: Store> StoreCase<S> {
         delivery
     }
 
-    pub(super) async fn replay(&self, what: ReplayWhat) -> DeliveryJob {
-        let id = JobId(self.message(&[]).message.id.0);
-        let replay = NewReplay { per_second: Some(7), ..NewReplay::new(id, TENANT, NOW, what) };
+    /// A replay of the tenant's under a new id.
+    pub(super) fn new_replay(&self, at: Timestamp, what: ReplayWhat) -> NewReplay {
+        NewReplay::new(JobId(self.message(&[]).message.id.0), TENANT, at, what)
+    }
+
+    pub(super) async fn start(&self, replay: NewReplay) -> DeliveryJob {
         self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
+    }
+
+    pub(super) async fn replay(&self, what: ReplayWhat) -> DeliveryJob {
+        self.start(NewReplay { per_second: Some(7), ..self.new_replay(NOW, what) }).await
+    }
+
+    /// The ids of the jobs that match.
+    async fn job_ids(&self, query: JobQuery, after: Option<JobId>) -> Vec<JobId> {
+        self.done("jobs", self.store.jobs(query, after, MANY).await).iter().map(|job| job.id).collect()
     }
 
     /// The next chunk of a replay, as the engine would build it.
@@ -121,10 +131,6 @@ fn fan_out(message: MessageId) -> FanOut {
     FanOut { message, tier: Tier::Engagement, deliver_at: Some(after(5)), ttl: Some(std::time::Duration::from_secs(9)) }
 }
 
-pub(super) fn dead(ms: i64) -> State {
-    State::Dead { at: after(ms), cause: Cause::NotFound }
-}
-
 pub(super) fn new_ids(chunk: &Chunk) -> Vec<DeliveryId> {
     chunk.deliveries.iter().map(|spread| spread.new.delivery.id).collect()
 }
@@ -147,8 +153,7 @@ pub(super) async fn a_large_fan_out_is_accepted_as_one_job<S: Store>(case: &Stor
     case.same("its job", case.job(expected.id).await, expected.clone());
     let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
     case.same("it runs", running, vec![expected.clone()]);
-    let behind = case.done("jobs", case.store.jobs(JobQuery::Running, Some(expected.id), MANY).await);
-    case.same("nothing after it", behind, Vec::new());
+    case.same("nothing after it", case.job_ids(JobQuery::Running, Some(expected.id)).await, Vec::new());
     case.same("no delivery yet", case.message_deliveries(message.id, 10).await, Vec::new());
     case.same("nor a replay", case.done("page", case.store.replay_page(expected.id, 1).await), None);
 }
@@ -157,8 +162,7 @@ pub(super) async fn chunk_is_applied_once_with_its_cursor<S: Store>(case: &Store
     let message = case.fan_out().await;
     let first = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
     case.same("made", case.spread(&first).await, Chunked::Done(2));
-    let arrived: Vec<DeliveryId> = case.store.arrivals().await.iter().map(|arrival| arrival.new.delivery.id).collect();
-    case.same("they arrive", arrived, new_ids(&first));
+    case.same("they arrive", case.arrived().await, new_ids(&first));
     case.same("once more", case.spread(&first).await, Chunked::Stale);
     // A second caller read the same cursor and minted other ids.
     let twin = case.chunk(&message, JobCursor::START, 2, &[1, 2]);
@@ -220,8 +224,7 @@ pub(super) async fn a_job_is_paused_resumed_and_cancelled<S: Store>(case: &Store
     case.check(!change(JobState::Running).await, "it runs already");
     case.check(change(JobState::Paused).await, "it pauses");
     case.same("paused", case.spread(&chunk).await, Chunked::Stale);
-    let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
-    case.same("not among those that run", running, Vec::new());
+    case.same("not among those that run", case.job_ids(JobQuery::Running, None).await, Vec::new());
     case.check(change(JobState::Running).await, "it goes on");
     case.check(!change(JobState::Done).await, "only its last chunk makes it done");
     case.check(change(JobState::Cancelled).await, "it is cancelled");
@@ -244,13 +247,13 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &StoreCase
     case.same("its pace", job.per_second, Some(7));
     let twin = case.replay(ReplayWhat::Found(filter.clone())).await;
     let fan_out = JobId(case.fan_out().await.id.0);
-    let running = case.done("jobs", case.store.jobs(JobQuery::Running, None, MANY).await);
-    case.same("they all run", running.iter().map(|job| job.id).collect(), vec![job.id, twin.id, fan_out]);
-    let fan_outs = case.done("jobs", case.store.jobs(JobQuery::FanOuts, None, MANY).await);
-    case.same("fan-outs alone", fan_outs.iter().map(|job| job.id).collect(), vec![fan_out]);
-    for (tenant, expected) in [(TENANT, vec![job.id, twin.id]), (TenantId::from_raw(77), Vec::new())] {
-        let replays = case.done("jobs", case.store.jobs(JobQuery::ReplaysOf(tenant), None, MANY).await);
-        case.same("a tenant's replays alone", replays.iter().map(|job| job.id).collect(), expected);
+    for (query, expected) in [
+        (JobQuery::Running, vec![job.id, twin.id, fan_out]),
+        (JobQuery::FanOuts, vec![fan_out]),
+        (JobQuery::ReplaysOf(TENANT), vec![job.id, twin.id]),
+        (JobQuery::ReplaysOf(TenantId::from_raw(77)), Vec::new()),
+    ] {
+        case.same(&format!("{query:?}"), case.job_ids(query, None).await, expected);
     }
     for (order, after, expected) in [
         (ListOrder::OldestFirst, None, vec![job.id, twin.id]),
@@ -258,10 +261,9 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &StoreCase
         (ListOrder::NewestFirst, None, vec![twin.id, job.id]),
         (ListOrder::NewestFirst, Some(twin.id), vec![job.id]),
     ] {
-        let listed = case.done("jobs", case.store.jobs(JobQuery::Replays(TENANT, order), after, MANY).await);
-        case.same("replays alone", listed.iter().map(|job| job.id).collect(), expected.clone());
-        let listed = case.done("jobs", case.store.jobs(JobQuery::EveryReplay(order), after, MANY).await);
-        case.same("all tenants' replays", listed.iter().map(|job| job.id).collect(), expected);
+        for query in [JobQuery::Replays(TENANT, order), JobQuery::EveryReplay(order)] {
+            case.same(&format!("{query:?}"), case.job_ids(query, after).await, expected.clone());
+        }
     }
     let later = case.ended(DeliveryDraft::to(1), dead(2)).await.id;
     let twins = case.replay_chunk(twin.id, MANY).await;
@@ -275,11 +277,8 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &StoreCase
     }
     case.same("nothing is replayed twice", case.spread(&twins).await, Chunked::Done(0));
     let twin = case.job(twin.id).await;
-    case.same(
-        "all skipped",
-        (twin.made, twin.skipped, twin.state),
-        (0, Skips::of(Skip::ReplayedBefore, 3), JobState::Done),
-    );
+    let none_made = (0, Skips::of(Skip::ReplayedBefore, 3), JobState::Done);
+    case.same("all skipped", (twin.made, twin.skipped, twin.state), none_made);
     for (old, new) in old.iter().zip(&lives) {
         case.same("its next life", case.lives(*old).await, Lives { next: Some(*new), ..Lives::default() });
         let made = MadeBy { job: job.id, asked: Some(job.at), at: NOW };
@@ -306,11 +305,9 @@ pub(super) async fn each_dead_letter_is_replayed_once<S: Store>(case: &StoreCase
 }
 
 pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(case: &StoreCase<S>) {
-    let expired = case
-        .ended(DeliveryDraft { expiry: Expiry::At(after(3)), ..DeliveryDraft::to(1) }, State::Expired { at: after(3) });
-    let expired = expired.await.id;
+    let expired = case.expired(1, 3).await.id;
     let given_up = case.ended(DeliveryDraft::to(1), dead(1)).await.id;
-    let delivered = case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await.id;
+    let delivered = case.ended(DeliveryDraft::to(1), delivered(1)).await.id;
     let waiting = case.accept_one(DeliveryDraft::to(1)).await.id;
     let unknown = DeliveryId::from_raw(12_345);
     let list = vec![expired, delivered, waiting, given_up, unknown];
@@ -331,25 +328,21 @@ pub(super) async fn listed_replay_takes_dead_and_expired_deliveries<S: Store>(ca
 }
 
 pub(super) async fn a_replay_under_a_key_begins_once<S: Store>(case: &StoreCase<S>) {
+    let only_replay = || NewReplay { running_max: Some(1), ..case.new_replay(NOW, ReplayWhat::Listed(Vec::new())) };
     let begin = async |digest: u8| {
-        let id = JobId(case.message(&[]).message.id.0);
-        let what = ReplayWhat::Listed(Vec::new());
-        let replay = NewReplay { running_max: Some(1), ..NewReplay::new(id, TENANT, NOW, what) };
-        let answer = FirstAnswer { status: 202, body: format!("{id}").into() };
-        let key = KeyHash([5; 16]);
-        let once = Idempotency { tenant: TENANT, key, digest: [digest; 32], answer: answer.clone(), at: NOW };
+        let replay = only_replay();
+        let answer = FirstAnswer { status: 202, body: format!("{}", replay.id).into() };
+        let once = Idempotency { digest: [digest; 32], answer: answer.clone(), ..call(5, NOW, "") };
         (answer, case.done("replay", case.store.start_replay_once(case.session(), replay, once, None).await))
     };
     let (answer, first) = begin(1).await;
     case.check(matches!(first, Begun::Now(_)), "it begins");
     case.same("the same again", begin(1).await.1, Begun::Before(answer));
     case.same("another request", begin(2).await.1, Begun::KeyReused);
-    let (id, what) = (JobId(case.message(&[]).message.id.0), ReplayWhat::Listed(Vec::new()));
-    let one_more = NewReplay { running_max: Some(1), ..NewReplay::new(id, TENANT, NOW, what) };
-    let refused = case.store.start_replay(case.session(), one_more, None).await;
+    let refused = case.store.start_replay(case.session(), only_replay(), None).await;
     case.check(matches!(refused, Err(StoreError::TooMany { limit: 1, .. })), "no room for one more");
-    let all = case.store.jobs(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None, 10).await;
-    case.same("one of them", case.done("jobs", all).len(), 1);
+    let all = case.job_ids(JobQuery::Replays(TENANT, ListOrder::OldestFirst), None).await;
+    case.same("one of them", all.len(), 1);
 }
 
 pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &StoreCase<S>) {
@@ -359,7 +352,7 @@ pub(super) async fn purged_and_cut_deliveries_are_not_replayed<S: Store>(case: &
     let chunk = case.replay_chunk(job.id, MANY).await;
     case.same("both could be", chunk.deliveries.len(), 2);
     let filter = DeadLetterFilter { endpoint: Some(endpoint_id(1)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, filter, AuditStamp::at(NOW)).await);
+    case.purge(&filter).await;
     case.cut(CutScope::Message(cut.message), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     case.same("neither is", case.spread(&chunk).await, Chunked::Done(0));
     let mut skipped = Skips::of(Skip::Purged, 1);
@@ -385,16 +378,11 @@ pub(super) async fn endpoints_of_a_tenant_are_read_in_pages<S: Store>(case: &Sto
     for n in [3, 1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
-    case.put_endpoint(crate::Endpoint { tenant: TenantId::from_raw(8), ..endpoint(4) }).await;
-    let mut walked = Vec::new();
-    let mut after = None;
-    loop {
+    case.put_endpoint(crate::Endpoint { tenant: STRANGER, ..endpoint(4) }).await;
+    let page = async |after| {
         let page = case.done("endpoints", case.store.endpoints_after(TENANT, after, 2).await);
-        walked.extend(page.iter().map(|endpoint| number_of(endpoint.id)));
-        after = page.last().map(|last| last.id);
-        if page.len() < 2 {
-            break;
-        }
-    }
-    case.same("by id", walked, vec![1, 2, 3]);
+        let next = page.last().map(|last| last.id).filter(|_| page.len() == 2);
+        (page.iter().map(|endpoint| number_of(endpoint.id)).collect(), next)
+    };
+    case.same("by id", all_pages(page).await, vec![1, 2, 3]);
 }

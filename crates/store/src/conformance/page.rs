@@ -4,8 +4,7 @@ use posthaste_core::scheduler::Order;
 use posthaste_core::{Cause, DeliveryId, IdRange, State, Tier, WriterId};
 
 use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, lane_id};
-use crate::Store;
-use crate::row::{PendingPage, Query};
+use crate::{PendingPage, Query, Store};
 
 pub(super) async fn left_rows_are_ready_ones_of_earlier_writers_by_id<S: Store>(case: &StoreCase<S>) {
     let mut ready = Vec::new();
@@ -69,16 +68,13 @@ pub(super) async fn next_due_time_is_after_the_requested_time<S: Store>(case: &S
     let page = case.page(query, MANY).await;
     case.same("the due row", ids(&page), vec![due]);
     case.same("the next due time", page.next_due, Some(after(11)));
-    case.same(
-        "nothing beyond the last",
-        case.page(Query::Delayed { after: None, until: after(30) }, 1).await.next_due,
-        None,
-    );
+    let last = Query::Delayed { after: None, until: after(30) };
+    case.same("nothing beyond the last", case.page(last, 1).await.next_due, None);
 }
 
 pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &StoreCase<S>) {
     let queue = backlog(case).await;
-    let query = Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL };
+    let query = backlog_in(Order::Fifo);
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     let first = case.page(query, 2).await;
     case.same("the first ones", (ids(&first), first.more), (queue[..2].to_vec(), true));
@@ -87,8 +83,7 @@ pub(super) async fn spilled_rows_come_oldest_first<S: Store>(case: &StoreCase<S>
 pub(super) async fn spilled_rows_come_newest_first_on_request<S: Store>(case: &StoreCase<S>) {
     let mut queue = backlog(case).await;
     queue.reverse();
-    let query =
-        Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order: Order::NewestFirst, span: IdRange::ALL };
+    let query = backlog_in(Order::NewestFirst);
     case.same("the queue", case.ids(query, MANY).await, queue.to_vec());
     case.same("the first ones", case.ids(query, 2).await, queue[..2].to_vec());
 }
@@ -123,6 +118,10 @@ pub(super) async fn spilled_queues_are_known_at_the_start<S: Store>(case: &Store
     case.accept_one(DeliveryDraft::to(9).delayed(after(1))).await;
     let expected = vec![(lane_id(3), urgent), (lane_id(5), urgent), (lane_id(7), urgent), (lane_id(7), usual)];
     case.same("the queues", case.reopen().await.spilled, expected);
+}
+
+fn backlog_in(order: Order) -> Query {
+    Query::Spilled { lane: lane_id(1), tier: Tier::Promotional, order, span: IdRange::ALL }
 }
 
 /// Three spilled rows of lane 1, tier promotional, with others between them.

@@ -1,32 +1,28 @@
 //! Replays of expired deliveries and of messages an endpoint is missing, and dry runs of replays.
 
-use std::time::Duration;
+use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, State, Tier};
 
-use posthaste_core::{Cause, CutScope, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, State, TenantId, Tier};
-
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, endpoint, endpoint_id};
-use super::job::{dead, new_ids};
-use crate::Store;
-use crate::row::{
-    Accepted, AuditStamp, BoundedCount, Chunked, DeadLetterFilter, DeliveryJob, Endpoint, JobCursor, JobState,
-    ListOrder, Missing, NewReplay, ReplayWhat, Replayable, Retention, RetentionStep, Skip, Skips,
+use super::fixture::{
+    DeliveryDraft, MANY, NOW, STRANGER, StoreCase, TENANT, after, all_pages, dead, delivered, endpoint, endpoint_id,
+};
+use super::job::new_ids;
+use super::retention::days;
+use crate::{
+    Accepted, BoundedCount, Chunked, DeadLetterFilter, DeliveryJob, Endpoint, JobCursor, JobState, ListOrder, Missing,
+    NewReplay, ReplayWhat, Replayable, Skip, Skips, Store,
 };
 
-const TENANT: TenantId = TenantId::from_raw(9);
-
 impl<S: Store> StoreCase<S> {
-    async fn expired(&self, lane: u64, ms: i64) -> Delivery {
+    pub(super) async fn expired(&self, lane: u64, ms: i64) -> Delivery {
         let draft = DeliveryDraft { expiry: Expiry::At(after(ms)), ..DeliveryDraft::to(lane) };
         self.ended(draft, State::Expired { at: after(ms) }).await
     }
 
     /// A replay that is asked for some time after everything else.
     async fn late_replay(&self, what: ReplayWhat) -> DeliveryJob {
-        let id = JobId(self.message(&[]).message.id.0);
         let reason = Some("the outage é".to_owned());
         let total = Some(BoundedCount::AtLeast(1));
-        let replay = NewReplay { reason, total, ..NewReplay::new(id, TENANT, after(100), what) };
-        self.done("start a replay", self.store.start_replay(self.session(), replay, None).await)
+        self.start(NewReplay { reason, total, ..self.new_replay(after(100), what) }).await
     }
 
     /// Runs a replay to its end in small chunks and returns the deliveries it made.
@@ -46,22 +42,18 @@ impl<S: Store> StoreCase<S> {
 
     /// The items of a dry run, page by page.
     async fn dry_run(&self, what: ReplayWhat) -> Vec<Replayable> {
-        let replay = NewReplay::new(JobId(self.message(&[]).message.id.0), TENANT, after(100), what);
-        let (mut from, mut items) = (JobCursor::START, Vec::new());
-        loop {
+        let replay = self.new_replay(after(100), what);
+        let page = async |from: Option<JobCursor>| {
+            let from = from.unwrap_or(JobCursor::START);
             let page = self.done("would replay", self.store.would_replay(replay.clone(), from, 1).await);
-            items.extend(page.items.into_iter().map(|item| item.found));
-            if page.last {
-                return items;
-            }
-            from = page.next;
-        }
+            (page.items.into_iter().map(|item| item.found).collect(), (!page.last).then_some(page.next))
+        };
+        all_pages(page).await
     }
 
     async fn accept_event(&self, event_type: &str, drafts: &[DeliveryDraft]) -> Accepted {
-        let mut accepted = self.message(drafts);
-        std::sync::Arc::make_mut(&mut accepted.message).event_type = Some(event_type.to_owned());
-        self.done("accept", self.store.accept(self.session(), vec![accepted.clone()]).await);
+        let accepted = self.message_with(drafts, |message| message.event_type = Some(event_type.to_owned()));
+        self.put(accepted.clone()).await;
         accepted
     }
 }
@@ -70,15 +62,14 @@ pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: 
     for n in [1, 2] {
         case.put_endpoint(endpoint(n)).await;
     }
-    case.put_endpoint(Endpoint { tenant: TenantId::from_raw(8), ..endpoint(3) }).await;
+    case.put_endpoint(Endpoint { tenant: STRANGER, ..endpoint(3) }).await;
     let (early, late) = (case.expired(1, 3).await.id, case.expired(2, 50).await.id);
     let (given_up, purged) =
         (case.ended(DeliveryDraft::to(1), dead(4)).await.id, case.ended(DeliveryDraft::to(2), dead(4)).await.id);
-    let (others, delivered) =
-        (case.expired(3, 3).await.id, case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await.id);
+    let (others, arrived) = (case.expired(3, 3).await.id, case.ended(DeliveryDraft::to(1), delivered(1)).await.id);
     let waits = case.accept_one(DeliveryDraft::to(1)).await.id;
     let second = DeadLetterFilter { endpoint: Some(endpoint_id(2)), ..DeadLetterFilter::of(TENANT) };
-    _ = case.done("purge", case.store.purge_dead_letters(case.session(), TENANT, second, AuditStamp::at(NOW)).await);
+    case.purge(&second).await;
     let filter = DeadLetterFilter { until: Some(after(40)), ..DeadLetterFilter::of(TENANT) };
     let job = case.late_replay(ReplayWhat::Ended { filter, dead: true }).await;
     case.same("its reason", job.reason.as_deref(), Some("the outage é"));
@@ -87,17 +78,11 @@ pub(super) async fn replay_takes_expired_deliveries_and_on_request_dead_ones<S: 
     case.same("two lives", case.run(job.id).await.len(), 2);
     let done = case.job(job.id).await;
     case.same("nothing was skipped", (done.made, done.skipped), (2, Skips::default()));
-    for (id, expected) in [
-        (early, true),
-        (given_up, true),
-        (late, false),
-        (purged, false),
-        (others, false),
-        (delivered, false),
-        (waits, false),
-        (after_it, false),
-    ] {
-        case.same(&format!("whether {id} has a next life"), case.has_next_life(id).await, expected);
+    for id in [early, given_up] {
+        case.check(case.has_next_life(id).await, &format!("{id} has a next life"));
+    }
+    for id in [late, purged, others, arrived, waits, after_it] {
+        case.check(!case.has_next_life(id).await, &format!("{id} has no next life"));
     }
     let rest = case.late_replay(ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false }).await;
     case.same("what is left, once", case.run(rest.id).await.len(), 2);
@@ -138,12 +123,7 @@ pub(super) async fn expired_deliveries_are_found_by_every_filter<S: Store>(case:
 pub(super) async fn expired_delivery_without_a_payload_is_skipped<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     let expired = case.expired(1, 3).await;
-    let week = NOW + Duration::from_secs(8 * 24 * 60 * 60);
-    let mut step = Some(RetentionStep::START);
-    while let Some(next) = step {
-        let retained = case.store.retain(case.session(), Retention::default(), week, next, Vec::new()).await;
-        step = case.done("retain", retained).next;
-    }
+    case.retain(days(8)).await;
     let what = ReplayWhat::Ended { filter: DeadLetterFilter::of(TENANT), dead: false };
     case.same("in a dry run", case.dry_run(what.clone()).await, vec![Replayable::Not(Skip::PayloadGone)]);
     let job = case.late_replay(what).await;
@@ -171,9 +151,7 @@ pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Sto
     let had = case.accept_event("invoice.paid", &[DeliveryDraft::to(1), DeliveryDraft::to(2)]).await;
     case.settle_done(case.attempted(&had.deliveries[1].delivery, State::Delivered { at: NOW }, Cause::Ok)).await;
     let undelivered = case.accept_event("invoice.paid", &[]).await.message;
-    let mut others = case.message(&[]);
-    std::sync::Arc::make_mut(&mut others.message).tenant = TenantId::from_raw(8);
-    case.done("accept", case.store.accept(case.session(), vec![others]).await);
+    case.put(case.message_with(&[], |message| message.tenant = STRANGER)).await;
     let cut = case.accept_event("invoice.paid", &[DeliveryDraft::to(1)]).await.message;
     case.cut(CutScope::Message(cut.id), Key::from_raw(u64::MAX >> 1), Cause::Cancelled, &[]).await;
     let fans_out = case.fan_out().await;
@@ -219,11 +197,11 @@ pub(super) async fn endpoint_gets_each_missing_message_once<S: Store>(case: &Sto
 pub(super) async fn dry_run_returns_items_and_starts_nothing<S: Store>(case: &StoreCase<S>) {
     case.put_endpoint(endpoint(1)).await;
     let given_up = case.ended(DeliveryDraft::to(1), dead(1)).await;
-    let delivered = case.ended(DeliveryDraft::to(1), State::Delivered { at: after(1) }).await;
+    let arrived = case.ended(DeliveryDraft::to(1), delivered(1)).await;
     let waits = case.accept_one(DeliveryDraft::to(1)).await;
     let letters = case.dry_run(ReplayWhat::Found(DeadLetterFilter::of(TENANT))).await;
     case.same("the letter", letters.iter().filter_map(Replayable::ended).map(|it| it.id).collect(), vec![given_up.id]);
-    let listed = case.dry_run(ReplayWhat::Listed(vec![waits.id, given_up.id, delivered.id])).await;
+    let listed = case.dry_run(ReplayWhat::Listed(vec![waits.id, given_up.id, arrived.id])).await;
     case.same("of the list", listed.len(), 3);
     case.same("it waits", &listed[0], &Replayable::Not(Skip::NotEnded));
     case.same("it died", listed[1].ended().map(|it| it.id), Some(given_up.id));

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::scheduler::Order;
-use posthaste_core::{Cause, Compact, Delivery, DeliveryId, IdRange, LaneId, RowIndex, State, Tier, Timestamp};
+use posthaste_core::{Cause, Compact, Delivery, DeliveryId, IdRange, RowIndex, State, Tier, Timestamp};
 
-use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, attempt, lane_id};
-use crate::Store;
-use crate::row::{Query, Settled, Settlement};
+use super::fixture::{DeliveryDraft, MANY, NOW, StoreCase, after, attempt, dead, lane_id};
+use crate::{Query, Settled, Settlement, Store};
 
 pub(super) async fn every_end_is_read_back_with_its_attempt<S: Store>(case: &StoreCase<S>) {
     let ends = [
@@ -41,31 +40,25 @@ pub(super) async fn end_without_an_attempt_is_stored_without_one<S: Store>(case:
 pub(super) async fn excerpt_is_stored_with_its_attempt<S: Store>(case: &StoreCase<S>) {
     let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let excerpts = async |id| case.done("excerpts", case.store.excerpts(id).await);
-    let first =
-        case.attempted(&delivery, State::Retry { due: after(1), cause: Cause::Unavailable }, Cause::Unavailable);
-    let first = Settlement { excerpt: Some(Bytes::from_static(b"come back \xff")), ..first };
+    let [come_back, who] = [Bytes::from_static(b"come back \xff"), Bytes::from_static(b"who?")];
+    let first = case.retried(&delivery, 1, Cause::Unavailable);
+    let first = Settlement { excerpt: Some(come_back.clone()), ..first };
     case.settle_done(first.clone()).await;
     let tried = case.shown(delivery.id, NOW).await.delivery;
-    case.same("of a retry", excerpts(delivery.id).await, vec![(1, Bytes::from_static(b"come back \xff"))]);
+    case.same("of a retry", excerpts(delivery.id).await, vec![(1, come_back.clone())]);
     case.same("a repeated settle", case.settle(first).await, Settled::Stale);
-    let last = case.attempted(&tried, dead(after(2)), Cause::NotFound);
-    case.settle_done(Settlement { excerpt: Some(Bytes::from_static(b"who?")), ..last }).await;
-    let both = vec![(1, Bytes::from_static(b"come back \xff")), (2, Bytes::from_static(b"who?"))];
-    case.same("and of the end", excerpts(delivery.id).await, both);
+    let last = case.attempted(&tried, dead(2), Cause::NotFound);
+    case.settle_done(Settlement { excerpt: Some(who.clone()), ..last }).await;
+    case.same("and of the end", excerpts(delivery.id).await, vec![(1, come_back), (2, who)]);
     let fine = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&fine, State::Delivered { at: NOW }, Cause::Ok)).await;
     case.same("nothing of a successful attempt", excerpts(fine.id).await, Vec::new());
 }
 
-fn dead(at: Timestamp) -> State {
-    State::Dead { at, cause: Cause::NotFound }
-}
-
 pub(super) async fn retry_keeps_all_its_fields<S: Store>(case: &StoreCase<S>) {
     let draft = DeliveryDraft { compact: Compact::Spare, tier: Tier::Engagement, ..DeliveryDraft::to(1) };
     let delivery = case.accept_one(draft).await;
-    let mut settlement =
-        case.attempted(&delivery, State::Retry { due: after(9_000), cause: Cause::DnsNotFound }, Cause::DnsNotFound);
+    let mut settlement = case.retried(&delivery, 9_000, Cause::DnsNotFound);
     let next = &mut settlement.record.delivery;
     next.previous_wait = Some(Duration::from_micros(8_765_432));
     next.limited_in_a_row = 3;
@@ -97,8 +90,7 @@ pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(cas
     let mut delivery = case.accept_one(DeliveryDraft::to(1)).await;
     let other = case.accept_one(DeliveryDraft::to(1)).await;
     for number in 1..=11 {
-        let retry = State::Retry { due: after(i64::from(number)), cause: Cause::Unavailable };
-        let settlement = case.attempted(&delivery, retry, Cause::Unavailable);
+        let settlement = case.retried(&delivery, number.into(), Cause::Unavailable);
         delivery = settlement.record.delivery.clone();
         case.settle_done(settlement).await;
     }
@@ -111,7 +103,7 @@ pub(super) async fn attempts_are_shown_in_the_order_they_were_made<S: Store>(cas
 
 pub(super) async fn settle_with_a_different_attempt_count_is_stale<S: Store>(case: &StoreCase<S>) {
     let first = case.accept_one(DeliveryDraft::to(1)).await;
-    let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
+    let retry = case.retried(&first, 1, Cause::Unknown);
     case.settle_done(retry.clone()).await;
     let ends = [State::Delivered { at: NOW }, State::Retry { due: after(77), cause: Cause::BadGateway }];
     for (end, cause) in ends.into_iter().zip([Cause::Ok, Cause::BadGateway]) {
@@ -138,7 +130,7 @@ pub(super) async fn a_settle_of_another_epoch_is_stale<S: Store>(case: &StoreCas
 
 pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &StoreCase<S>) {
     let first = case.accept_one(DeliveryDraft::to(1)).await;
-    let retry = case.attempted(&first, State::Retry { due: after(1), cause: Cause::Unknown }, Cause::Unknown);
+    let retry = case.retried(&first, 1, Cause::Unknown);
     let ended = case.attempted(&retry.record.delivery, State::Delivered { at: NOW }, Cause::Ok);
     let early = Settlement { epoch: ended.epoch - 1, ..ended.clone() };
     case.settle_done(retry.clone()).await;
@@ -153,9 +145,9 @@ pub(super) async fn repeated_settle_adds_no_attempt<S: Store>(case: &StoreCase<S
 pub(super) async fn ended_delivery_keeps_its_final_state<S: Store>(case: &StoreCase<S>) {
     let delivery = case.accept_one(DeliveryDraft::to(1)).await;
     case.settle_done(case.attempted(&delivery, State::Delivered { at: after(1) }, Cause::Ok)).await;
-    let again = case.attempted(&delivery, State::Dead { at: after(2), cause: Cause::NotFound }, Cause::NotFound);
+    let again = case.attempted(&delivery, dead(2), Cause::NotFound);
     case.same("a second end", case.settle(again).await, Settled::Stale);
-    let retry = case.attempted(&delivery, State::Retry { due: after(3), cause: Cause::Unknown }, Cause::Unknown);
+    let retry = case.retried(&delivery, 3, Cause::Unknown);
     case.same("a retry after the end", case.settle(retry).await, Settled::Stale);
     let shown = case.shown(delivery.id, NOW).await;
     case.same("the end", shown.delivery.state, State::Delivered { at: after(1) });
@@ -190,12 +182,12 @@ pub(super) async fn settlements_of_one_batch_are_independent<S: Store>(case: &St
 pub(super) async fn a_row_moves_to_the_place_it_is_settled_in<S: Store>(case: &StoreCase<S>) {
     let mut delivery = case.accept_one(DeliveryDraft::to(1)).await;
     for place in [RowIndex::Delayed, RowIndex::Spilled, RowIndex::Delayed, RowIndex::Ready, RowIndex::Spilled] {
-        let due = after(i64::from(delivery.attempts) * 10);
-        let mut settlement = case.attempted(&delivery, State::Retry { due, cause: Cause::Unknown }, Cause::Unknown);
+        let due = i64::from(delivery.attempts) * 10;
+        let mut settlement = case.retried(&delivery, due, Cause::Unknown);
         settlement.record.place = place;
         delivery = settlement.record.delivery.clone();
         case.settle_done(settlement).await;
-        found_only_in(case, delivery.id, place, due).await;
+        found_only_in(case, delivery.id, place, after(due)).await;
     }
 }
 
@@ -232,28 +224,24 @@ pub(super) async fn message_lists_its_own_deliveries_pending_and_ended<S: Store>
     let attempts: Vec<usize> = shown.iter().map(|one| one.attempts.len()).collect();
     case.same("every one, by id", shown.into_iter().map(|one| one.delivery).collect(), expected);
     case.same("with their attempts", attempts, vec![0, 1, 0]);
-    case.same(
-        "a message without deliveries",
-        case.done("deliveries", case.store.deliveries(empty_id, None, NOW, MANY).await),
-        Vec::new(),
-    );
+    let none = case.done("deliveries", case.store.deliveries(empty_id, None, NOW, MANY).await);
+    case.same("a message without deliveries", none, Vec::new());
 }
 
 /// Checks that a row is found by the query for its place, and by no other.
 async fn found_only_in<S: Store>(case: &StoreCase<S>, id: DeliveryId, place: RowIndex, due: Timestamp) {
     let next = case.session().writer.number() + 1;
     let before = posthaste_core::WriterId::new(next).expect("a small number");
-    let lane: LaneId = lane_id(1);
+    let lane = lane_id(1);
     let places = [
         (RowIndex::Ready, Query::Left { after: None, before }),
         (RowIndex::Delayed, Query::Delayed { after: None, until: after(1_000) }),
         (RowIndex::Spilled, Query::Spilled { lane, tier: Tier::Promotional, order: Order::Fifo, span: IdRange::ALL }),
     ];
     for (queried, query) in places {
-        let found = case.page(query, MANY).await.rows;
-        let expected = if queried == place { vec![id] } else { Vec::new() };
-        let ids: Vec<DeliveryId> = found.iter().map(|row| row.delivery.id).collect();
-        case.same(&format!("{queried:?} rows, when one row is {place:?}"), ids, expected);
-        case.check(found.iter().all(|row| row.delivery.state.due() == Some(due)), "with its due time");
+        let found =
+            case.page(query, MANY).await.rows.into_iter().map(|row| (row.delivery.id, row.delivery.state.due()));
+        let expected = if queried == place { vec![(id, Some(due))] } else { Vec::new() };
+        case.same(&format!("{queried:?} rows, when one row is {place:?}"), found.collect(), expected);
     }
 }

@@ -1,9 +1,8 @@
 //! An entry of the journal: one change, with its time.
 //!
-//! `wire` packs and unpacks entries, `kind` names and numbers their kinds. The numbers are stored on users' disks: new
-//! kinds are added at the end, and no number is ever changed or removed.
+//! `wire` packs and unpacks entries, and names and numbers their kinds. The numbers are stored on users' disks: a new kind
+//! gets the next one, and no number is ever changed or removed.
 
-mod kind;
 mod wire;
 
 use posthaste_core::scheduler::{BreakerOf, Reset};
@@ -14,7 +13,7 @@ use posthaste_core::{
 use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 
-pub use kind::EntryKind;
+pub use wire::EntryKind;
 
 use super::{Hidden, MessageMarks};
 use crate::number;
@@ -23,98 +22,51 @@ use crate::row::{
     EndpointStatus, JobKind, JobState, Pause, PauseScope, RetentionOverride, RetentionPhase, SecretAct, Settlement,
 };
 
+/// A change. `at` is its time. `by` is the API key that asked for it, where that is known; `None` if the server made the
+/// change by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
     /// A session began. Ids minted under its writer from here on belong to it.
-    Opened {
-        session: u64,
-        at: Timestamp,
-    },
-    /// A message became durable, with the deliveries whose ids follow its own.
+    Opened { session: u64, at: Timestamp },
+    /// A message became durable, with the deliveries whose ids follow its own. `digest` is the keyed fingerprint of its
+    /// payload.
     Accepted {
         message: MessageId,
         tenant: TenantId,
         at: Timestamp,
-        /// The keyed fingerprint of its payload.
         digest: Digest,
-        /// Its subject, hidden.
         subject: Option<Hidden>,
-        /// Its correlation id, hidden.
         correlation: Option<Hidden>,
         deliveries: Vec<(EndpointId, LaneId, Tier)>,
     },
     /// An attempt was made and did not end its delivery.
-    Attempted {
-        delivery: DeliveryId,
-        endpoint: EndpointId,
-        attempt: AttemptRecord,
-    },
+    Attempted { delivery: DeliveryId, endpoint: EndpointId, attempt: AttemptRecord },
     /// An attempt whose delivery had already ended or changed: recorded, but without effect.
-    Late {
-        delivery: DeliveryId,
-        endpoint: EndpointId,
-        attempt: AttemptRecord,
-    },
+    Late { delivery: DeliveryId, endpoint: EndpointId, attempt: AttemptRecord },
+    /// A delivery ended. `state` has the time and cause of the end, `attempt` is the attempt that led to it, if one did.
     Ended {
         delivery: DeliveryId,
         message: MessageId,
         endpoint: EndpointId,
         lane: LaneId,
         tier: Tier,
-        /// Its final state, with the time and cause of the end.
         state: State,
         attempts: u16,
-        /// The attempt that led to it, if one did.
         attempt: Option<AttemptRecord>,
     },
-    /// A message was cancelled, or all pending deliveries of an endpoint were ended.
-    Cut {
-        /// The message or lane whose deliveries it ends.
-        scope: CutScope,
-        /// The highest id it covers.
-        upto: Key,
-        cause: Cause,
-        at: Timestamp,
-        /// The API key that asked for it; `None` if the dispatch loop made it.
-        by: Option<ApiKeyRef>,
-    },
+    /// A message was cancelled, or all pending deliveries of an endpoint were ended. `upto` is the highest id covered. A
+    /// cut without an API key was made by the dispatch loop.
+    Cut { scope: CutScope, upto: Key, cause: Cause, at: Timestamp, by: Option<ApiKeyRef> },
     /// A cut was removed: all its rows are swept.
-    Uncut {
-        /// The message or lane whose deliveries it ended.
-        scope: CutScope,
-        at: Timestamp,
-    },
-    Paused {
-        scope: PauseScope,
-        /// When the pause ends by itself; `None` if it lasts until it is resumed.
-        until: Option<Timestamp>,
-        at: Timestamp,
-        /// The API key that asked for it, where that is known.
-        by: Option<ApiKeyRef>,
-    },
-    Resumed {
-        scope: PauseScope,
-        at: Timestamp,
-        /// The API key that ended it, where that is known.
-        by: Option<ApiKeyRef>,
-    },
+    Uncut { scope: CutScope, at: Timestamp },
+    /// A pause began. `until` is when it ends by itself; `None` if it lasts until it is resumed.
+    Paused { scope: PauseScope, until: Option<Timestamp>, at: Timestamp, by: Option<ApiKeyRef> },
+    /// A pause was ended.
+    Resumed { scope: PauseScope, at: Timestamp, by: Option<ApiKeyRef> },
     /// A caller asked for a delivery to be retried now.
-    Hurried {
-        delivery: DeliveryId,
-        message: MessageId,
-        endpoint: EndpointId,
-        at: Timestamp,
-        /// The API key of the caller, where that is known.
-        by: Option<ApiKeyRef>,
-    },
-    Reset {
-        /// The lane or gate whose breaker it is.
-        of: BreakerOf,
-        how: Reset,
-        at: Timestamp,
-        /// The API key of the operator, where that is known.
-        by: Option<ApiKeyRef>,
-    },
+    Hurried { delivery: DeliveryId, message: MessageId, endpoint: EndpointId, at: Timestamp, by: Option<ApiKeyRef> },
+    /// An operator reset the breaker of a lane or gate.
+    Reset { of: BreakerOf, how: Reset, at: Timestamp, by: Option<ApiKeyRef> },
     /// An endpoint was made, changed or deleted.
     Endpoint {
         endpoint: EndpointId,
@@ -122,45 +74,24 @@ pub enum JournalEntry {
         deed: ChangeKind,
         status: EndpointStatus,
         at: Timestamp,
-        /// The API key that made the change; `None` if the server made it.
         by: Option<ApiKeyRef>,
     },
     /// A caller was shown an endpoint's secrets, or rotated them.
-    Secret {
-        endpoint: EndpointId,
-        tenant: TenantId,
-        /// Whether the secrets were shown or rotated.
-        act: SecretAct,
-        at: Timestamp,
-        /// The API key of the caller, where that is known.
-        by: Option<ApiKeyRef>,
-    },
-    Spread {
-        job: JobId,
-        tenant: TenantId,
-        at: Timestamp,
-        deliveries: Vec<SpreadDelivery>,
-    },
-    /// A replay began, or a job was paused, resumed, cancelled or done.
+    Secret { endpoint: EndpointId, tenant: TenantId, act: SecretAct, at: Timestamp, by: Option<ApiKeyRef> },
+    /// A job made deliveries.
+    Spread { job: JobId, tenant: TenantId, at: Timestamp, deliveries: Vec<SpreadDelivery> },
+    /// A replay began, or a job was paused, resumed, cancelled or done. `replay` is when a replay was asked for, which is
+    /// part of its public id; `None` for a fan-out, which has the id of its message.
     Job {
         job: JobId,
         tenant: TenantId,
         state: JobState,
-        /// When a replay was asked for, which is part of its public id. `None` for a fan-out, which has the id of its
-        /// message.
         replay: Option<Timestamp>,
         at: Timestamp,
-        /// The API key that asked for it; `None` if the server made the change.
         by: Option<ApiKeyRef>,
     },
-    Purged {
-        tenant: TenantId,
-        /// The highest number of a dead letter that the purge covers.
-        upto: u64,
-        at: Timestamp,
-        /// The API key that asked for it, where that is known.
-        by: Option<ApiKeyRef>,
-    },
+    /// Dead letters with numbers up to `upto` were purged.
+    Purged { tenant: TenantId, upto: u64, at: Timestamp, by: Option<ApiKeyRef> },
     /// Retention deleted expired rows.
     Retained {
         /// The phase of the retention run, which is the kind of row deleted.
@@ -176,67 +107,31 @@ pub enum JournalEntry {
         tenant: Option<TenantId>,
     },
     /// A tenant's retention override changed.
-    Agreed {
-        tenant: TenantId,
-        own: RetentionOverride,
-        at: Timestamp,
-    },
-    /// A tenant, an API key or a policy was made, changed or removed.
+    Agreed { tenant: TenantId, own: RetentionOverride, at: Timestamp },
+    /// A tenant, an API key or a policy was made, changed or removed. `tenant` owns it, or it is
+    /// [`OPERATOR`](crate::OPERATOR)'s; `made` is when it was made, which is part of its public id.
     Document {
         kind: DocumentKind,
         id: Key,
-        /// The tenant that owns it, or [`OPERATOR`](crate::OPERATOR).
         tenant: TenantId,
-        /// When it was made, which is part of its public id.
         made: Timestamp,
         deed: ChangeKind,
         at: Timestamp,
-        /// The API key that made the change; `None` if the server made it.
         by: Option<ApiKeyRef>,
     },
-    /// A subject or tenant was erased: values sealed for it cannot be opened any more, and its outcomes are removed.
-    Erased {
-        /// The erased tenant, or the tenant of the erased subject.
-        tenant: TenantId,
-        /// Whether the tenant or one of its subjects was erased.
-        whom: ErasedTarget,
-        at: Timestamp,
-        /// The API key that asked for it, where that is known.
-        by: Option<ApiKeyRef>,
-    },
-    /// An erasure is complete: nothing of the subject or tenant is left.
-    ErasureDone {
-        /// The row of the journal that announced the erasure.
-        announced: u64,
-        messages: u64,
-        /// Deliveries removed, pending and ended.
-        deliveries: u64,
-        at: Timestamp,
-    },
-    /// A caller exported the data held about a subject.
-    Exported {
-        tenant: TenantId,
-        /// The hidden subject, as its messages have it in the journal; `None` if the store did not know the subject.
-        subject: Option<Hidden>,
-        at: Timestamp,
-        /// The API key of the caller, where that is known.
-        by: Option<ApiKeyRef>,
-    },
+    /// A tenant or one of its subjects was erased: values sealed for it cannot be opened any more, and its outcomes are
+    /// removed.
+    Erased { tenant: TenantId, whom: ErasedTarget, at: Timestamp, by: Option<ApiKeyRef> },
+    /// The erasure that row `announced` announced is complete: nothing of the subject or tenant is left. `deliveries`
+    /// counts those removed, pending and ended.
+    ErasureDone { announced: u64, messages: u64, deliveries: u64, at: Timestamp },
+    /// A caller exported the data held about a subject, hidden as its messages have it in the journal; `None` if the store
+    /// did not know the subject.
+    Exported { tenant: TenantId, subject: Option<Hidden>, at: Timestamp, by: Option<ApiKeyRef> },
     /// A rotation began: from now on keys are wrapped by a newer master key.
-    RotationBegun {
-        /// The newer master key.
-        to: MasterKeyId,
-        at: Timestamp,
-        /// The API key that asked for it, where that is known.
-        by: Option<ApiKeyRef>,
-    },
-    /// A rotation ended: no older master key wraps anything.
-    RotationEnded {
-        /// The newer master key.
-        to: MasterKeyId,
-        rewrapped: u64,
-        at: Timestamp,
-    },
+    RotationBegun { to: MasterKeyId, at: Timestamp, by: Option<ApiKeyRef> },
+    /// A rotation ended: no master key older than this one wraps anything.
+    RotationEnded { to: MasterKeyId, rewrapped: u64, at: Timestamp },
 }
 
 /// What an erasure covers, as the journal records it.

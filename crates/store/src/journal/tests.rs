@@ -11,8 +11,8 @@ use posthaste_crypto::master::MasterKeyId;
 
 use super::*;
 use crate::row::{
-    ApiKeyRef, AttemptRecord, ChangeKind, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionOverride,
-    RetentionPhase, SecretAct,
+    ApiKeyRef, AttemptRecord, AuditStamp, ChangeKind, DocumentKind, EndpointStatus, JobState, PauseScope,
+    RetentionOverride, RetentionPhase, SecretAct,
 };
 
 fn at(ms: i64) -> Timestamp {
@@ -53,8 +53,23 @@ fn every_kind() -> Vec<JournalEntry> {
         correlation,
         deliveries: deliveries.iter().map(|(of, lane, tier)| (*of, LaneId::from_raw(*lane), *tier)).collect(),
     };
-    let (delivery, endpoint, lane) = (DeliveryId::from_raw(8), EndpointId::from_raw(2), LaneId::from_raw(3));
-    let operator = Some(ApiKeyRef { key: Key::from_raw(1 << 40 | 2), made: at(3) });
+    let (delivery, message) = (DeliveryId::from_raw(8), MessageId::from_raw(7));
+    let (endpoint, lane, job) = (EndpointId::from_raw(2), LaneId::from_raw(3), JobId::from_raw(7));
+    let (tenant, erased, upto) = (TenantId::from_raw(4), TenantId::from_raw(3), Key::from_raw(9));
+    let by = Some(ApiKeyRef { key: Key::from_raw(1 << 40 | 2), made: at(3) });
+    let origin = OriginId::from_raw(u64::MAX);
+    let changed = |deed, status, by| JournalEntry::Endpoint {
+        endpoint: EndpointId::from_raw(3),
+        tenant,
+        deed,
+        status,
+        at: at(5),
+        by,
+    };
+    let retained =
+        |phase, tenant| JournalEntry::Retained { phase, upto: 9, removed: 3, before: at(5), at: at(7), tenant };
+    let an_hour = RetentionOverride { payload: Some(Duration::from_secs(3_600)), history: None };
+    let whom = |mark: Option<u8>| ErasedTarget::Subject(mark.map(|byte| Hidden([byte; 16])));
     // A lane next to its endpoint, and lanes as far from it as ids allow.
     let (first, last) = (EndpointId::from_raw(0), EndpointId::from_raw(u64::MAX >> 1));
     let all = [(first, 1, Tier::Transactional), (first, u64::MAX >> 1, Tier::Promotional), (last, 3, Tier::Engagement)];
@@ -70,150 +85,48 @@ fn every_kind() -> Vec<JournalEntry> {
         ended(State::Dead { at: at(2), cause: Cause::Gone }, None),
         ended(State::Expired { at: at(3) }, None),
         ended(State::Cancelled { at: Timestamp::from_millis(-5), cause: Cause::Superseded }, Some(attempt(9, None))),
-        JournalEntry::Cut {
-            scope: CutScope::Message(MessageId::from_raw(7)),
-            upto: Key::from_raw(9),
-            cause: Cause::Ok,
-            at: at(4),
-            by: None,
-        },
-        JournalEntry::Cut {
-            scope: CutScope::Lane(lane),
-            upto: Key::from_raw(9),
-            cause: Cause::Cancelled,
-            at: at(4),
-            by: operator,
-        },
+        JournalEntry::Cut { scope: CutScope::Message(message), upto, cause: Cause::Ok, at: at(4), by: None },
+        JournalEntry::Cut { scope: CutScope::Lane(lane), upto, cause: Cause::Cancelled, at: at(4), by },
         JournalEntry::Uncut { scope: CutScope::Lane(lane), at: at(4) },
         JournalEntry::Paused { scope: PauseScope::All, until: None, at: at(4), by: None },
-        JournalEntry::Paused {
-            scope: PauseScope::Tenant(TenantId::from_raw(4)),
-            until: Some(at(5)),
-            at: at(4),
-            by: operator,
-        },
+        JournalEntry::Paused { scope: PauseScope::Tenant(tenant), until: Some(at(5)), at: at(4), by },
         JournalEntry::Resumed { scope: PauseScope::Lane(lane), at: at(4), by: None },
-        JournalEntry::Hurried {
-            delivery: DeliveryId::from_raw(8),
-            message: MessageId::from_raw(7),
-            endpoint,
-            at: at(4),
-            by: operator,
-        },
+        JournalEntry::Hurried { delivery, message, endpoint, at: at(4), by },
         JournalEntry::Reset { of: BreakerOf::Lane(lane), how: Reset::Probe, at: at(4), by: None },
-        JournalEntry::Reset {
-            of: BreakerOf::Shared(SharedGate::Origin(OriginId::from_raw(u64::MAX))),
-            how: Reset::Force,
-            at: at(4),
-            by: operator,
-        },
-        JournalEntry::Resumed { scope: PauseScope::Origin(OriginId::from_raw(u64::MAX)), at: at(4), by: operator },
-        JournalEntry::Endpoint {
-            endpoint: EndpointId::from_raw(3),
-            tenant: TenantId::from_raw(4),
-            deed: ChangeKind::Changed,
-            status: EndpointStatus::Gone,
-            at: at(5),
-            by: None,
-        },
-        JournalEntry::Endpoint {
-            endpoint: EndpointId::from_raw(3),
-            tenant: TenantId::from_raw(4),
-            deed: ChangeKind::Made,
-            status: EndpointStatus::Active,
-            at: at(5),
-            by: operator,
-        },
-        JournalEntry::Secret {
-            endpoint: EndpointId::from_raw(3),
-            tenant: TenantId::from_raw(4),
-            act: SecretAct::Rotated,
-            at: at(5),
-            by: operator,
-        },
+        JournalEntry::Reset { of: BreakerOf::Shared(SharedGate::Origin(origin)), how: Reset::Force, at: at(4), by },
+        JournalEntry::Resumed { scope: PauseScope::Origin(origin), at: at(4), by },
+        changed(ChangeKind::Changed, EndpointStatus::Gone, None),
+        changed(ChangeKind::Made, EndpointStatus::Active, by),
+        JournalEntry::secret(EndpointId::from_raw(3), tenant, SecretAct::Rotated, AuditStamp { at: at(5), by }),
         JournalEntry::Document {
             kind: DocumentKind::ApiKey,
             id: Key::from_raw(1 << 40 | 2),
-            tenant: TenantId::from_raw(4),
+            tenant,
             made: at(3),
             deed: ChangeKind::Removed,
             at: at(5),
-            by: operator,
+            by,
         },
         JournalEntry::Spread {
-            job: JobId::from_raw(7),
-            tenant: TenantId::from_raw(4),
+            job,
+            tenant,
             at: at(6),
-            deliveries: vec![
-                SpreadDelivery {
-                    delivery,
-                    message: MessageId::from_raw(7),
-                    queue: (endpoint, lane, Tier::Engagement)
-                };
-                2
-            ],
+            deliveries: vec![SpreadDelivery { delivery, message, queue: (endpoint, lane, Tier::Engagement) }; 2],
         },
-        JournalEntry::Job {
-            job: JobId::from_raw(7),
-            tenant: TenantId::from_raw(4),
-            state: JobState::Cancelled,
-            replay: Some(at(5)),
-            at: at(6),
-            by: operator,
-        },
-        JournalEntry::Job {
-            job: JobId::from_raw(7),
-            tenant: TenantId::from_raw(4),
-            state: JobState::Done,
-            replay: None,
-            at: at(6),
-            by: None,
-        },
-        JournalEntry::Purged { tenant: TenantId::from_raw(4), upto: 9, at: at(6), by: operator },
-        JournalEntry::Retained {
-            phase: RetentionPhase::Journal,
-            upto: 9,
-            removed: 3,
-            before: at(5),
-            at: at(7),
-            tenant: None,
-        },
-        JournalEntry::Retained {
-            phase: RetentionPhase::History,
-            upto: 9,
-            removed: 3,
-            before: at(5),
-            at: at(7),
-            tenant: Some(TenantId::from_raw(4)),
-        },
-        JournalEntry::Agreed { tenant: TenantId::from_raw(4), own: RetentionOverride::default(), at: at(7) },
-        JournalEntry::Agreed {
-            tenant: TenantId::from_raw(4),
-            own: RetentionOverride { payload: Some(Duration::from_secs(3_600)), history: None },
-            at: at(7),
-        },
-        JournalEntry::Erased { tenant: TenantId::from_raw(3), whom: ErasedTarget::Tenant, at: at(8), by: None },
-        JournalEntry::Erased {
-            tenant: TenantId::from_raw(3),
-            whom: ErasedTarget::Subject(None),
-            at: at(8),
-            by: operator,
-        },
-        JournalEntry::Erased {
-            tenant: TenantId::from_raw(3),
-            whom: ErasedTarget::Subject(Some(Hidden([7; 16]))),
-            at: at(8),
-            by: operator,
-        },
-        JournalEntry::Exported { tenant: TenantId::from_raw(3), subject: None, at: at(8), by: None },
-        JournalEntry::Exported {
-            tenant: TenantId::from_raw(3),
-            subject: Some(Hidden([7; 16])),
-            at: at(8),
-            by: operator,
-        },
+        JournalEntry::Job { job, tenant, state: JobState::Cancelled, replay: Some(at(5)), at: at(6), by },
+        JournalEntry::Job { job, tenant, state: JobState::Done, replay: None, at: at(6), by: None },
+        JournalEntry::Purged { tenant, upto: 9, at: at(6), by },
+        retained(RetentionPhase::Journal, None),
+        retained(RetentionPhase::History, Some(tenant)),
+        JournalEntry::Agreed { tenant, own: RetentionOverride::default(), at: at(7) },
+        JournalEntry::Agreed { tenant, own: an_hour, at: at(7) },
+        JournalEntry::Erased { tenant: erased, whom: ErasedTarget::Tenant, at: at(8), by: None },
+        JournalEntry::Erased { tenant: erased, whom: whom(None), at: at(8), by },
+        JournalEntry::Erased { tenant: erased, whom: whom(Some(7)), at: at(8), by },
+        JournalEntry::Exported { tenant: erased, subject: None, at: at(8), by: None },
+        JournalEntry::Exported { tenant: erased, subject: Some(Hidden([7; 16])), at: at(8), by },
         JournalEntry::ErasureDone { announced: 300, messages: 7, deliveries: 900, at: at(9) },
-        JournalEntry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by: operator },
+        JournalEntry::RotationBegun { to: MasterKeyId::from_raw(u32::MAX), at: at(8), by },
         JournalEntry::RotationEnded { to: MasterKeyId::from_raw(7), rewrapped: 100, at: at(9) },
     ]
 }
@@ -319,13 +232,7 @@ fn truncated_entries_do_not_affect_the_root() {
 
 #[test]
 fn row_time_never_goes_back() {
-    let later = vec![JournalEntry::Cut {
-        scope: CutScope::Lane(LaneId::from_raw(1)),
-        upto: Key::from_raw(1),
-        cause: Cause::Ok,
-        at: at(9),
-        by: None,
-    }];
+    let later = vec![JournalEntry::Opened { session: 1, at: at(9) }];
     let earlier = vec![ended(State::Delivered { at: at(1) }, None)];
     let rows = chain(&[later, earlier, vec![JournalEntry::Opened { session: 2, at: at(2) }]]);
     assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [at(9), at(9), at(9)]);

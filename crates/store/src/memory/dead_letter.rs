@@ -7,11 +7,10 @@ use posthaste_core::{Delivery, DeliveryId, MessageId, State, TenantId};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
-use crate::row::{
+use crate::{
     AuditStamp, BoundedCount, DEAD_LETTERS_LOOKED_MAX, DEAD_LETTERS_SWEPT_MAX, DeadLetter, DeadLetterCursor,
-    DeadLetterFilter, DeadLetterPage, ListOrder, PURGES_MAX, Purge, Session, Swept,
+    DeadLetterFilter, DeadLetterPage, DeadLetters, ListOrder, PURGES_MAX, Purge, Session, StoreError, Swept,
 };
-use crate::{DeadLetters, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct LetterTables {
@@ -29,13 +28,8 @@ impl LetterTables {
         order: ListOrder,
         after: Option<DeadLetterCursor>,
     ) -> impl Iterator<Item = &DeadLetter> {
-        let behind = move |letter: &&DeadLetter| match (order, after) {
-            (_, None) => true,
-            (ListOrder::NewestFirst, Some(after)) => letter.cursor() < after,
-            (ListOrder::OldestFirst, Some(after)) => letter.cursor() > after,
-        };
-        let mut letters: Vec<&DeadLetter> =
-            self.letters.values().filter(|letter| filter.meets(letter)).filter(behind).collect();
+        let is_in = |letter: &&DeadLetter| filter.meets(letter) && order.is_behind(letter.cursor(), after);
+        let mut letters: Vec<&DeadLetter> = self.letters.values().filter(is_in).collect();
         letters.sort_unstable_by_key(|letter| letter.cursor());
         if order == ListOrder::NewestFirst {
             letters.reverse();

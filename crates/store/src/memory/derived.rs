@@ -11,12 +11,11 @@ use super::journal::lookup_key;
 use super::{MemoryState, MemoryStore};
 use crate::derived::{Derived, NameKind};
 use crate::journal::JournalEntry;
-use crate::row::{
-    AuditStamp, DeliveryRecord, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage, HourlyCount, LaneBacklog,
-    ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name, NamedPage, PendingCounts, Retained, Retention,
-    RetentionOverrides, RetentionStep, Session, UtcHour,
+use crate::{
+    Archive, AuditStamp, DELIVERIES_MAX, DeliveryRecord, HISTORY_LOOKED_MAX, HistoryFilter, HistoryOf, HistoryPage,
+    HourlyCount, JournalRow, LaneBacklog, ListOrder, ListedMessage, Message, MessageFilter, MessagePage, Name,
+    NamedPage, PendingCounts, Retained, Retention, RetentionOverrides, RetentionStep, Session, StoreError, UtcHour,
 };
-use crate::{Archive, DELIVERIES_MAX, JournalRow, StoreError};
 
 impl Archive for MemoryStore {
     async fn message(&self, id: MessageId) -> Result<Option<Arc<Message>>, StoreError> {
@@ -241,10 +240,6 @@ fn listed<T: Ord + Copy>(mut all: Vec<T>, order: ListOrder, after: Option<T>) ->
     if order == ListOrder::NewestFirst {
         all.reverse();
     }
-    all.retain(|id| match (order, after) {
-        (_, None) => true,
-        (ListOrder::NewestFirst, Some(after)) => *id < after,
-        (ListOrder::OldestFirst, Some(after)) => *id > after,
-    });
+    all.retain(|id| order.is_behind(*id, after));
     all
 }

@@ -67,13 +67,9 @@ impl Register for MemoryStore {
         limit: u32,
     ) -> Result<Vec<Document>, StoreError> {
         let memory = self.lock();
-        let is_behind = |id: Key| match (order, after) {
-            (_, None) => true,
-            (ListOrder::OldestFirst, Some(after)) => id > after,
-            (ListOrder::NewestFirst, Some(after)) => id < after,
+        let is_wanted = |one: &&Document| {
+            one.kind == kind && tenant.is_none_or(|tenant| tenant == one.tenant) && order.is_behind(one.id, after)
         };
-        let is_wanted =
-            |one: &&Document| one.kind == kind && tenant.is_none_or(|tenant| tenant == one.tenant) && is_behind(one.id);
         let wanted = memory.documents.values().filter(is_wanted).cloned();
         Ok(match order {
             ListOrder::OldestFirst => wanted.take(limit as usize).collect(),

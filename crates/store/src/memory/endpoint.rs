@@ -6,11 +6,10 @@ use posthaste_core::{EndpointId, LaneId, TenantId, Timestamp};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
-use crate::row::{
-    AuditStamp, DisabledBy, Endpoint, EndpointPut, EndpointSelector, EndpointStatus, Idempotency, ListOrder,
-    MatchedEndpoints, SecretAct, Session,
+use crate::{
+    AuditStamp, Directory, DisabledBy, ENDPOINTS_LISTED_MAX, Endpoint, EndpointPut, EndpointSelector, EndpointStatus,
+    Idempotency, ListOrder, MatchedEndpoints, SecretAct, Session, StoreError,
 };
-use crate::{Directory, ENDPOINTS_LISTED_MAX, StoreError};
 
 impl Directory for MemoryStore {
     async fn put_endpoint(
@@ -62,15 +61,14 @@ impl Directory for MemoryStore {
     ) -> Result<Vec<Arc<Endpoint>>, StoreError> {
         let memory = self.lock();
         let is_among = |endpoint: &&Arc<Endpoint>| {
-            tenant.is_none_or(|tenant| endpoint.tenant == tenant) && endpoint.status != EndpointStatus::Deleted
+            tenant.is_none_or(|tenant| endpoint.tenant == tenant)
+                && endpoint.status != EndpointStatus::Deleted
+                && order.is_behind(endpoint.id, after)
         };
         let all = memory.endpoints.values().filter(is_among).cloned();
-        let limit = limit as usize;
         Ok(match order {
-            ListOrder::OldestFirst => all.filter(|one| after.is_none_or(|after| one.id > after)).take(limit).collect(),
-            ListOrder::NewestFirst => {
-                all.rev().filter(|one| after.is_none_or(|after| one.id < after)).take(limit).collect()
-            }
+            ListOrder::OldestFirst => all.take(limit as usize).collect(),
+            ListOrder::NewestFirst => all.rev().take(limit as usize).collect(),
         })
     }
 

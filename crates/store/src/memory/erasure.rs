@@ -11,11 +11,10 @@ use posthaste_core::{
 use super::journal::subject_mark;
 use super::{MemoryState, MemoryStore};
 use crate::journal::{ErasedTarget, Hidden, JournalEntry};
-use crate::row::{
-    AuditStamp, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ErasureTarget, ExportRequest, Message,
-    PauseScope, Session,
+use crate::{
+    AuditStamp, Endpoint, EndpointStatus, Erase, Erasure, ErasureStep, ErasureTarget, Erasures, ExportRequest, Message,
+    PauseScope, Session, StoreError,
 };
-use crate::{Erasures, StoreError};
 
 /// Erasures, by number.
 #[derive(Debug, Default)]
@@ -121,14 +120,9 @@ impl MemoryState {
 
     pub fn erase(&mut self, session: Session, erase: &Erase) -> Result<Erasure, StoreError> {
         self.guard(session)?;
-        let is_theirs = |message: &Message| {
-            message.tenant == erase.tenant
-                && match &erase.whom {
-                    ErasureTarget::Subject(subject) => message.subject.as_ref() == Some(subject),
-                    ErasureTarget::Tenant => true,
-                }
-        };
-        let erased: Vec<_> = self.messages.values().filter(|message| is_theirs(message)).cloned().collect();
+        let is_theirs =
+            |message: &&Arc<Message>| message.tenant == erase.tenant && erase.whom.covers(message.subject.as_deref());
+        let messages: BTreeSet<_> = self.messages.values().filter(is_theirs).map(|message| message.id).collect();
         let whom = match &erase.whom {
             ErasureTarget::Subject(subject) => ErasedTarget::Subject(self.mark_of(erase.tenant, subject)),
             ErasureTarget::Tenant => ErasedTarget::Tenant,
@@ -144,7 +138,6 @@ impl MemoryState {
             deliveries: 0,
             done: None,
         };
-        let messages: BTreeSet<MessageId> = erased.iter().map(|message| message.id).collect();
         for id in &messages {
             self.messages.remove(id);
             self.erasures.messages.insert(*id, erase.at);
@@ -166,11 +159,7 @@ impl MemoryState {
 
     fn remove_endpoints(&mut self, erase: &Erase) -> Vec<(EndpointId, LaneId)> {
         let is_theirs = |endpoint: &&Arc<Endpoint>| {
-            endpoint.tenant == erase.tenant
-                && match &erase.whom {
-                    ErasureTarget::Subject(subject) => endpoint.subject.as_ref() == Some(subject),
-                    ErasureTarget::Tenant => true,
-                }
+            endpoint.tenant == erase.tenant && erase.whom.covers(endpoint.subject.as_deref())
         };
         if erase.whom == ErasureTarget::Tenant {
             self.documents.retain(|_, document| document.tenant != erase.tenant);

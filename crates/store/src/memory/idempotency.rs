@@ -41,12 +41,10 @@ impl MemoryState {
         });
     }
 
-    /// Removes at most `limit` keys of days before this one and returns how many.
-    pub fn forget_keys_before(&mut self, day: UtcDay, limit: usize) -> usize {
-        let old: Vec<_> = self.keys.keys().take_while(|(of, ..)| *of < day).take(limit).copied().collect();
-        for key in &old {
-            self.keys.remove(key);
-        }
-        old.len()
+    /// Removes the keys of days before this one and returns how many.
+    pub(super) fn forget_keys_before(&mut self, day: UtcDay) -> usize {
+        let before = self.keys.len();
+        self.keys.retain(|(of, ..), _| *of >= day);
+        before - self.keys.len()
     }
 }

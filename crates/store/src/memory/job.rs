@@ -8,12 +8,11 @@ use posthaste_core::{CutScope, Delivery, DeliveryId, EndpointId, JobId, MessageI
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
-use crate::row::{
+use crate::{
     ApiKeyRef, ArrivedDelivery, AuditStamp, Begun, Chunk, ChunkDelivery, Chunked, DeliveryJob, FanOut, Idempotency,
-    JobCursor, JobKind, JobQuery, JobState, ListOrder, ListedMessage, Lives, MadeBy, Message, Missing, NewReplay,
-    PendingRow, ReplayCandidate, ReplayItem, ReplayPage, ReplayWhat, Replayable, Session, Skip, Token,
+    JobCursor, JobKind, JobQuery, JobState, Jobs, ListOrder, ListedMessage, Lives, MadeBy, Message, Missing, NewReplay,
+    PendingRow, ReplayCandidate, ReplayItem, ReplayPage, ReplayWhat, Replayable, Session, Skip, StoreError, Token,
 };
-use crate::{Jobs, StoreError};
 
 #[derive(Debug, Default)]
 pub(super) struct JobTables {
@@ -232,17 +231,16 @@ impl MemoryState {
             JobQuery::Replays(tenant, _) => job.tenant == tenant && !matches!(job.kind, JobKind::FanOut(_)),
             JobQuery::EveryReplay(_) => !matches!(job.kind, JobKind::FanOut(_)),
         };
-        let newest_first = matches!(
-            query,
-            JobQuery::Replays(_, ListOrder::NewestFirst) | JobQuery::EveryReplay(ListOrder::NewestFirst)
-        );
-        let behind = |job: &&DeliveryJob| match after {
-            None => true,
-            Some(after) if newest_first => job.id < after,
-            Some(after) => job.id > after,
+        let order = match query {
+            JobQuery::Replays(_, order) | JobQuery::EveryReplay(order) => order,
+            JobQuery::Running | JobQuery::FanOuts | JobQuery::ReplaysOf(_) => ListOrder::OldestFirst,
         };
+        let behind = |job: &&DeliveryJob| order.is_behind(job.id, after);
         let found = self.jobs.jobs.values().filter(behind).filter(matches_query).cloned();
-        if newest_first { found.rev().take(limit as usize).collect() } else { found.take(limit as usize).collect() }
+        match order {
+            ListOrder::NewestFirst => found.rev().take(limit as usize).collect(),
+            ListOrder::OldestFirst => found.take(limit as usize).collect(),
+        }
     }
 
     fn page_of(&self, job: &DeliveryJob, listed: &[DeliveryId], limit: u32) -> Option<ReplayPage> {

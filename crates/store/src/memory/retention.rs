@@ -6,13 +6,12 @@ use std::time::Duration;
 use posthaste_core::{Cause, Delivery, DeliveryId, JobId, MessageId, State, TenantId, Timestamp};
 
 use super::MemoryState;
-use crate::JournalRow;
-use crate::StoreError;
 use crate::journal::JournalEntry;
 use crate::row::idempotency::UtcDay;
 use crate::row::retention::before;
-use crate::row::{
-    Message, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session,
+use crate::{
+    JournalRow, Message, Retained, Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep,
+    Session, StoreError,
 };
 
 /// Deleted data to which the journal may still refer.
@@ -100,7 +99,7 @@ impl MemoryState {
                 self.announce(&times, step.phase, gone)
             }
             RetentionPhase::Keys => {
-                let gone = self.forget_keys_before(UtcDay::of(retention.old(step.phase, now)), usize::MAX);
+                let gone = self.forget_keys_before(UtcDay::of(retention.old(step.phase, now)));
                 self.announce(&times, step.phase, (gone, 0))
             }
             RetentionPhase::Journal => self.delete_journal(&times),

@@ -5,8 +5,7 @@ use posthaste_crypto::master::{MasterKey, MasterKeyId};
 
 use super::{MemoryState, MemoryStore};
 use crate::journal::JournalEntry;
-use crate::row::{ApiKeyRef, Session};
-use crate::{MasterKeys, Rotation, StoreError};
+use crate::{ApiKeyRef, MasterKeys, Rotation, Session, StoreError};
 
 /// The numbers of the current, the older and the offered key.
 #[derive(Debug, Default)]

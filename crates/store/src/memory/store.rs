@@ -8,11 +8,10 @@ use posthaste_core::{Cut, CutScope, DeliveryId, LaneId, LaneSettings, Timestamp}
 use tokio::sync::Notify;
 
 use super::MemoryState;
-use crate::row::{
-    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Pause, PauseScope, PendingPage, Query, Session,
-    SessionStart, Settled, Settlement, Sweep, SweptRows,
+use crate::{
+    Acceptance, Accepted, ApiKeyRef, ArrivedDelivery, AuditStamp, Condition, Outbox, Pause, PauseScope, PendingPage,
+    Query, Session, SessionStart, Settled, Settlement, StoreError, Sweep, SweptRows, Watchable,
 };
-use crate::{Condition, Outbox, StoreError, Watchable};
 
 /// A [`Store`](crate::Store) that keeps everything in memory.
 #[derive(Debug, Default)]

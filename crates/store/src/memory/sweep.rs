@@ -5,9 +5,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 use posthaste_core::{Cut, CutScope, DeliveryId, RowIndex, State};
 
 use super::MemoryState;
-use crate::StoreError;
 use crate::journal::JournalEntry;
-use crate::row::{PendingRow, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, Sweep, SweptRows};
+use crate::{PendingRow, SWEEP_ENDS_MAX, SWEEP_LOOKS_MAX, Session, StoreError, Sweep, SweptRows};
 
 impl MemoryState {
     /// See [`Outbox::sweep`](crate::Outbox::sweep).

@@ -59,16 +59,8 @@ pub(crate) enum LetterIndex<'a> {
 }
 
 impl DeadLetterFilter {
-    pub const fn of(tenant: TenantId) -> Self {
-        Self {
-            tenant: Some(tenant),
-            endpoint: None,
-            cause: None,
-            event_type: None,
-            tier: None,
-            since: None,
-            until: None,
-        }
+    pub fn of(tenant: TenantId) -> Self {
+        Self { tenant: Some(tenant), ..Self::default() }
     }
 
     /// The same filter, restricted to one tenant.
@@ -128,6 +120,16 @@ pub enum ListOrder {
     #[default]
     NewestFirst,
     OldestFirst,
+}
+
+impl ListOrder {
+    /// Whether an item comes after the position `after` in this order; `None` is before the first item.
+    pub(crate) fn is_behind<T: PartialOrd + Copy>(self, item: T, after: Option<T>) -> bool {
+        after.is_none_or(|after| match self {
+            Self::NewestFirst => item < after,
+            Self::OldestFirst => item > after,
+        })
+    }
 }
 
 /// A position in a list of dead letters: directly after one of them.

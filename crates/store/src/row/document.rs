@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use posthaste_core::{Key, TenantId, Timestamp};
 
-use super::idempotency::{EarlierCall, FirstAnswer};
+use super::FirstAnswer;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentKind {
@@ -56,13 +56,4 @@ pub enum Filed {
     Replayed(FirstAnswer),
     /// The idempotency key was used for another request: nothing was written.
     KeyReused,
-}
-
-impl From<EarlierCall> for Filed {
-    fn from(before: EarlierCall) -> Self {
-        match before {
-            EarlierCall::Same(answer) => Self::Replayed(answer),
-            EarlierCall::Another => Self::KeyReused,
-        }
-    }
 }

@@ -12,6 +12,16 @@ pub enum ErasureTarget {
     Tenant,
 }
 
+impl ErasureTarget {
+    /// Whether the target covers a message or endpoint of the tenant with this subject.
+    pub(crate) fn covers(&self, subject: Option<&str>) -> bool {
+        match self {
+            Self::Subject(erased) => subject == Some(erased),
+            Self::Tenant => true,
+        }
+    }
+}
+
 /// A request to erase a subject or a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Erase {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_core::{TenantId, Timestamp};
 
+use super::{Begun, EndpointPut, Filed};
+
 /// How long a key is remembered.
 pub const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
@@ -84,13 +86,25 @@ pub(crate) enum EarlierCall {
     Another,
 }
 
-impl From<EarlierCall> for Acceptance {
-    fn from(before: EarlierCall) -> Self {
-        match before {
-            EarlierCall::Same(answer) => Self::Replayed(answer),
-            EarlierCall::Another => Self::KeyReused,
+/// The results of calls with an idempotency key: what each returns for the same request, and for another one.
+macro_rules! repeated {
+    ($($result:ident: $same:ident, $another:ident;)+) => {$(
+        impl From<EarlierCall> for $result {
+            fn from(before: EarlierCall) -> Self {
+                match before {
+                    EarlierCall::Same(answer) => Self::$same(answer),
+                    EarlierCall::Another => Self::$another,
+                }
+            }
         }
-    }
+    )+};
+}
+
+repeated! {
+    Acceptance: Replayed, KeyReused;
+    EndpointPut: Replayed, KeyReused;
+    Filed: Replayed, KeyReused;
+    Begun: Before, KeyReused;
 }
 
 impl Idempotency {

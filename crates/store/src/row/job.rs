@@ -9,7 +9,6 @@ use std::time::Duration;
 use posthaste_core::{DeliveryId, JobId, MessageId, TenantId, Tier, Timestamp};
 
 use super::dead_letter::{BoundedCount, DeadLetterCursor, DeadLetterFilter, ListOrder};
-use super::idempotency::EarlierCall;
 use super::replay::{Missing, Skips};
 use super::{FirstAnswer, Message, NewDelivery};
 
@@ -41,19 +40,12 @@ pub struct DeliveryJob {
 pub enum JobKind {
     /// Makes the deliveries of a message, one for each endpoint of its tenant that wants it.
     FanOut(FanOut),
-    /// Replays the dead letters that match a filter.
-    ReplayFound {
-        filter: DeadLetterFilter,
-        /// The highest number of a dead letter to replay; those filed later are not part of the job.
-        upto: u64,
-    },
+    /// Replays the dead letters that match a filter, up to this number; those filed later are not part of the job.
+    ReplayFound { filter: DeadLetterFilter, upto: u64 },
+    /// Replays the deliveries of a stored list.
     ReplayListed,
-    /// Replays the ended deliveries that match a filter.
-    ReplayEnded {
-        filter: DeadLetterFilter,
-        /// Whether to replay dead deliveries as well as expired ones.
-        dead: bool,
-    },
+    /// Replays the expired deliveries that match a filter; with `dead`, dead ones too.
+    ReplayEnded { filter: DeadLetterFilter, dead: bool },
     /// Makes deliveries for messages that an endpoint is missing.
     ReplayMissing(Missing),
 }
@@ -71,11 +63,18 @@ pub struct FanOut {
 
 impl FanOut {
     pub(crate) fn job(self, message: &Message) -> DeliveryJob {
-        DeliveryJob {
-            id: JobId(message.id.0),
-            tenant: message.tenant,
-            at: message.at,
-            kind: JobKind::FanOut(self),
+        DeliveryJob::new(JobId(message.id.0), message.tenant, message.at, JobKind::FanOut(self))
+    }
+}
+
+impl DeliveryJob {
+    /// A job that has made nothing yet, without a rate limit or a reason.
+    pub(crate) fn new(id: JobId, tenant: TenantId, at: Timestamp, kind: JobKind) -> Self {
+        Self {
+            id,
+            tenant,
+            at,
+            kind,
             state: JobState::Running,
             cursor: JobCursor::START,
             made: 0,
@@ -85,9 +84,7 @@ impl FanOut {
             reason: None,
         }
     }
-}
 
-impl DeliveryJob {
     /// Whether the job runs and this chunk was built from its current cursor.
     pub(crate) fn takes(&self, chunk: &Chunk) -> bool {
         self.state == JobState::Running && self.cursor == chunk.from
@@ -151,15 +148,6 @@ pub enum Begun {
     Before(FirstAnswer),
     /// The key was used for another request: nothing was started.
     KeyReused,
-}
-
-impl From<EarlierCall> for Begun {
-    fn from(before: EarlierCall) -> Self {
-        match before {
-            EarlierCall::Same(answer) => Self::Before(answer),
-            EarlierCall::Another => Self::KeyReused,
-        }
-    }
 }
 
 /// Selects jobs to list, by id.

@@ -233,17 +233,10 @@ impl NewReplay {
             }
         };
         Ok(DeliveryJob {
-            id: self.id,
-            tenant: self.tenant,
-            at: self.at,
-            kind,
-            state: JobState::Running,
-            cursor: JobCursor::START,
-            made: 0,
-            skipped: Skips::default(),
             total,
             per_second: self.per_second,
             reason: self.reason.clone(),
+            ..DeliveryJob::new(self.id, self.tenant, self.at, kind)
         })
     }
 }

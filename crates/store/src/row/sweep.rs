@@ -13,13 +13,9 @@ pub enum Sweep {
     /// The rows a cut covers that a key or an index finds: all deliveries of a message, or the spilled deliveries of a
     /// lane.
     Cut(CutScope),
-    /// All rows that a lane's cut covers or whose TTL is over, in any place. Scans the pending rows by id, a
+    /// All rows that a lane's cut covers or whose TTL is over, in any place. Scans the pending rows by id after `after`, a
     /// part per call. The TTL does not apply to a delivery that was sent and waits for its receipt.
-    Roll {
-        /// Only rows after this one.
-        after: Option<DeliveryId>,
-        now: Timestamp,
-    },
+    Roll { after: Option<DeliveryId>, now: Timestamp },
 }
 
 impl Sweep {

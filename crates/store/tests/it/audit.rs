@@ -5,22 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_core::{
-    Cause, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, Shard, State, TenantId,
-    Tier, Timestamp,
+    Delivery, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, State, TenantId, Tier, Timestamp,
 };
 use posthaste_store::audit::{AuditReport, CheckpointSource, Finding};
 use posthaste_store::sqlite::audit::{Trust, newest_checkpoint, verify};
 use posthaste_store::sqlite::{Bounds, Sqlite};
 use posthaste_store::{
-    Accepted, Archive, AttemptRecord, AuditStamp, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox,
-    Retention, RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session, Settlement, Signed,
+    Accepted, Archive, AuditStamp, Checkpoints, Directory, Endpoint, Message, NewDelivery, Outbox, Retention,
+    RetentionOverride, RetentionOverrides, RetentionPhase, RetentionStep, Session, Signed,
 };
 
-use super::new_folder;
-
-fn day(day: u64) -> Timestamp {
-    Timestamp::from_millis(1_760_000_000_000) + Duration::from_secs(day * 24 * 60 * 60)
-}
+use crate::{DAY, day, ended, new_folder, opened, retain};
 
 struct Filled {
     store: Sqlite,
@@ -29,8 +24,7 @@ struct Filled {
 
 impl Filled {
     async fn open(path: &Path) -> Self {
-        let store = Sqlite::open_folder(path, crate::master_key()).expect("a fresh folder opens");
-        let session = store.open(day(0)).await.expect("a session begins").session;
+        let (store, session) = opened(path).await;
         Self { store, session }
     }
 
@@ -38,9 +32,7 @@ impl Filled {
         let id = MessageId(Key::new(self.session.writer, number));
         let message =
             Message { correlation_id: Some(number.to_string()), ..Message::new(id, TenantId::from_raw(1), at, "{}") };
-        let accepted =
-            Accepted { message: Arc::new(message), deliveries: Vec::new(), idempotency: None, fan_out: None };
-        _ = self.store.accept(self.session, vec![accepted]).await.expect("the store accepts");
+        _ = self.store.accept(self.session, vec![Accepted::new(message, Vec::new())]).await.expect("the store accepts");
     }
 
     /// Accepts the `nth` message of a tenant for its only endpoint, and records it as delivered.
@@ -49,41 +41,19 @@ impl Filled {
         let (tenant, endpoint) = (TenantId::from_raw(tenant), EndpointId::from_raw(tenant));
         let endpoint = Endpoint::new(endpoint, LaneId(endpoint.0.plus(70)), tenant, at, "https://example.com/");
         let lane = Arc::new(endpoint.lane_settings());
-        let mut delivery =
-            Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, lane.lane, Tier::Promotional, at);
+        let delivery = Delivery::queued(DeliveryId(id.0.plus(1)), id, endpoint.id, lane.lane, Tier::Promotional, at);
         let new = NewDelivery::new(delivery.clone(), RowIndex::Ready, lane);
-        _ = self
-            .store
-            .put_endpoint(self.session, endpoint, None, AuditStamp::at(at))
-            .await
-            .expect("the store takes it");
-        let message = Message::new(id, tenant, at, "{}");
-        let accepted = vec![Accepted::new(message, vec![new])];
+        let put = self.store.put_endpoint(self.session, endpoint, None, AuditStamp::at(at)).await;
+        _ = put.expect("the store takes it");
+        let accepted = vec![Accepted::new(Message::new(id, tenant, at, "{}"), vec![new])];
         _ = self.store.accept(self.session, accepted).await.expect("the store accepts");
-        (delivery.state, delivery.attempts) = (State::Delivered { at }, 1);
-        let record = DeliveryChange {
-            shard: Shard::of(delivery.lane),
-            delivery,
-            attempts_before: 0,
-            place: RowIndex::Ready,
-            pauses_lane: false,
-            endpoint_change: None,
-        };
-        let attempt =
-            AttemptRecord { number: 1, at, took: Duration::from_millis(20), cause: Cause::Ok, status: Some(204) };
-        let settlement = Settlement { record, epoch: self.session.epoch, attempt: Some(attempt), excerpt: None };
+        let settlement = ended(self.session, &delivery, State::Delivered { at }, at);
         _ = self.store.settle(self.session, vec![settlement]).await.expect("the store settles");
     }
 
     /// Runs retention from a phase on; returns the number of rows deleted.
     async fn retain(&self, from: RetentionPhase, now: Timestamp) -> u64 {
-        let (mut next, mut removed) = (Some(RetentionStep::of(from)), 0);
-        while let Some(step) = next {
-            let retained = self.store.retain(self.session, Retention::default(), now, step, Vec::new()).await;
-            let retained = retained.expect("retention succeeds");
-            (next, removed) = (retained.next, removed + retained.removed);
-        }
-        removed
+        retain(&self.store, self.session, Retention::default(), RetentionStep::of(from), now).await.0
     }
 
     async fn set_retention_overrides(&self, tenant: u64, history: Duration, now: Timestamp) {
@@ -97,7 +67,7 @@ impl Filled {
     }
 }
 
-fn audit(folder: &Path, trust: &Trust) -> AuditReport {
+pub(super) fn audit(folder: &Path, trust: &Trust) -> AuditReport {
     verify(folder, trust, |_| {}).expect("the folder can be read").report
 }
 
@@ -182,7 +152,7 @@ async fn deletions_under_a_signed_override_are_no_finding() {
     let filled = Filled::open(folder.path()).await;
     filled.deliver(1, 1, day(0)).await;
     filled.deliver(2, 2, day(0)).await;
-    let history = Duration::from_secs(24 * 60 * 60);
+    let history = DAY;
     let audited = |now| audit(folder.path(), &Trust::without_checkpoints(now));
     let found = |now| audited(now).findings;
     filled.set_retention_overrides(1, history, day(2)).await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use posthaste_core::{EndpointId, Key, LaneId, MessageId, TenantId, Timestamp};
-use posthaste_store::sqlite::audit::{Trust, verify};
+use posthaste_store::sqlite::audit::Trust;
 use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::sqlite::backup::restore::restore;
 use posthaste_store::sqlite::{ErasedAgain, Sqlite};
@@ -15,19 +15,13 @@ use posthaste_store::{
 };
 use tempfile::TempDir;
 
-use super::new_folder;
+use super::audit::audit;
+use super::{NOW, new_folder, opened};
 
 const TENANT: TenantId = TenantId::from_raw(7);
-const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
 
 fn later(seconds: i64) -> Timestamp {
     Timestamp::from_millis(NOW.as_millis() + seconds * 1_000)
-}
-
-async fn open(folder: &Path) -> (Sqlite, Session) {
-    let store = Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens");
-    let session = store.open(NOW).await.expect("a session begins").session;
-    (store, session)
 }
 
 async fn accept(store: &Sqlite, session: Session, number: u64, subject: &str) -> MessageId {
@@ -75,7 +69,7 @@ fn list(folder: &Path) -> String {
 async fn erasure_continues_after_a_restart_at_every_step_with_a_clean_audit() {
     for whom in [subject("ann"), ErasureTarget::Tenant] {
         let folder = new_folder();
-        let (store, session) = open(folder.path()).await;
+        let (store, session) = opened(folder.path()).await;
         let gone = accept(&store, session, 1, "ann").await;
         accept(&store, session, 2, "bob").await;
         store.sign(session, 1, NOW).await.expect("it signs");
@@ -83,11 +77,9 @@ async fn erasure_continues_after_a_restart_at_every_step_with_a_clean_audit() {
         store.close().await;
         for step in 0.. {
             assert!(step < 100, "the erasure does not end");
-            let report = verify(folder.path(), &Trust::without_checkpoints(later(9)), |_| {})
-                .expect("the folder is read")
-                .report;
+            let report = audit(folder.path(), &Trust::without_checkpoints(later(9)));
             assert_eq!(report.findings, [], "step {step}");
-            let (store, session) = open(folder.path()).await;
+            let (store, session) = opened(folder.path()).await;
             assert!(store.message(gone).await.expect("it reads").is_none(), "step {step}");
             let stepped = store.erase_step(session, number, later(9), Vec::new()).await.expect("a step");
             let is_done = stepped.expect("it is known").erasure.done.is_some();
@@ -103,20 +95,20 @@ async fn erasure_continues_after_a_restart_at_every_step_with_a_clean_audit() {
 #[tokio::test]
 async fn older_copy_repeats_exactly_the_listed_erasures() {
     let folder = new_folder();
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     let ann = accept(&store, session, 1, "ann").await;
     let bob = accept(&store, session, 2, "bob").await;
     let number = erase(&store, session, subject("cid"), later(1)).await;
     finish(&store, session, number).await;
     store.close().await;
     let older = copied(folder.path());
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     erase(&store, session, subject("ann"), later(2)).await;
     let new = accept(&store, session, 3, "ann").await;
     store.close().await;
     let list = list(folder.path());
 
-    let (restored, session) = open(older.path()).await;
+    let (restored, session) = opened(older.path()).await;
     assert!(restored.message(ann).await.expect("it reads").is_some(), "the older copy has it");
     let forged = format!("# a comment\n{list}posthaste erasure 1 00 1 1 00 00\n{}", &list[..30]);
     let again = restored.erase_again(session, &forged, later(3)).await.expect("it is applied");
@@ -127,12 +119,10 @@ async fn older_copy_repeats_exactly_the_listed_erasures() {
     let once_more = restored.erase_again(session, &list, later(4)).await.expect("it is applied");
     assert_eq!(once_more, ErasedAgain { applied: 0, known: 2, refused: 0 });
     restored.close().await;
-    let report =
-        verify(older.path(), &Trust::without_checkpoints(later(9)), |_| {}).expect("the folder is read").report;
-    assert_eq!(report.findings, []);
+    assert_eq!(audit(older.path(), &Trust::without_checkpoints(later(9))).findings, []);
 
     let newer = copied(folder.path());
-    let (restored, session) = open(newer.path()).await;
+    let (restored, session) = opened(newer.path()).await;
     let again = restored.erase_again(session, &list, later(3)).await.expect("it is applied");
     assert_eq!(again, ErasedAgain { applied: 0, known: 2, refused: 0 });
     assert!(restored.message(new).await.expect("it reads").is_some(), "data accepted after the erasure stays");
@@ -142,7 +132,7 @@ async fn older_copy_repeats_exactly_the_listed_erasures() {
 #[tokio::test]
 async fn messages_accepted_during_an_erasure_are_erased_or_kept_whole() {
     let folder = new_folder();
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     let store = Arc::new(store);
     let accepts = async {
         let mut accepted = Vec::new();
@@ -182,7 +172,7 @@ async fn messages_accepted_during_an_erasure_are_erased_or_kept_whole() {
 #[tokio::test]
 async fn erasure_that_cannot_be_listed_fails_and_continues_later() {
     let folder = new_folder();
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     let ann = accept(&store, session, 1, "ann").await;
     fs::create_dir(folder.path().join("erasures")).expect("a folder in place of the list");
     let refused = store.erase(session, Erase { tenant: TENANT, whom: subject("ann"), at: NOW, by: None }).await;
@@ -199,7 +189,7 @@ async fn restored(from: &Path, lists: &[PathBuf], messages: [MessageId; 2]) -> (
     let parent = new_folder();
     let data = parent.path().join("data");
     let again = restore(from, &data, lists, later(20), |_| Ok(crate::master_key()), |_| {}).await.expect("restored");
-    let (store, _) = open(&data).await;
+    let (store, _) = opened(&data).await;
     let mut there = [false; 2];
     for (there, id) in there.iter_mut().zip(messages) {
         *there = store.message(id).await.expect("a read").is_some();
@@ -211,7 +201,7 @@ async fn restored(from: &Path, lists: &[PathBuf], messages: [MessageId; 2]) -> (
 #[tokio::test]
 async fn restored_backup_does_not_bring_erased_subjects_back() {
     let (folder, backups) = (new_folder(), new_folder());
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     let messages = [accept(&store, session, 1, "ann").await, accept(&store, session, 2, "bob").await];
     let older = backups.path().join("older");
     back_up(folder.path(), &older, later(1), |_| true).expect("a backup");
@@ -232,7 +222,7 @@ async fn restored_backup_does_not_bring_erased_subjects_back() {
 #[tokio::test]
 async fn endpoint_made_during_a_tenant_erasure_is_whole_or_gone() {
     let folder = new_folder();
-    let (store, session) = open(folder.path()).await;
+    let (store, session) = opened(folder.path()).await;
     let (mut whole, mut gone) = (0, 0);
     for round in 1..=40 {
         let id = EndpointId(Key::new(session.writer, 2 * round));
@@ -261,7 +251,7 @@ async fn endpoint_made_during_a_tenant_erasure_is_whole_or_gone() {
     }
     assert_eq!(whole + gone, 40);
     store.close().await;
-    let (store, _) = open(folder.path()).await;
+    let (store, _) = opened(folder.path()).await;
     let left = store.endpoints(TENANT).await.expect("what is on the disk opens");
     assert!(left.len() <= whole, "{} are left of {whole}", left.len());
 }

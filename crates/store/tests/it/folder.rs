@@ -8,37 +8,31 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_core::{
-    Cause, Cut, CutScope, Delivery, DeliveryChange, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, Shard,
-    State, TenantId, Tier, Timestamp,
+    Cause, Cut, CutScope, Delivery, DeliveryId, EndpointId, Key, LaneId, MessageId, RowIndex, State, TenantId, Tier,
 };
 use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{
-    Accepted, Archive, AttemptRecord, AuditStamp, Directory, Document, DocumentKind, Endpoint, Filed, Message,
-    NewDelivery, Outbox, Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError,
-    WebhookTarget,
+    Accepted, Archive, AuditStamp, Directory, Document, DocumentKind, Endpoint, Filed, Message, NewDelivery, Outbox,
+    Pause, PauseScope, Query, Register, Session, Settled, Settlement, SigningSecret, StoreError, WebhookTarget,
 };
 
-use super::new_folder;
-
-pub(super) const NOW: Timestamp = Timestamp::from_millis(1_760_000_000_000);
+use crate::{NOW, ended, new_folder, open, opened};
 
 #[tokio::test]
 async fn everything_is_found_again_after_a_restart() {
     let folder = new_folder();
-    let store = open(folder.path());
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
     let id_key = store.id_key();
     _ = store.put_endpoint(session, endpoint(5), None, AuditStamp::at(NOW)).await.expect("an endpoint is put");
-    let (waiting, ended) = (message(session, 1), message(session, 3));
-    store.accept(session, vec![waiting.clone(), ended.clone()]).await.expect("both are accepted");
-    let settled = store.settle(session, vec![delivered(session, &ended)]).await.expect("it is settled");
+    let (waiting, over) = (message(session, 1), message(session, 3));
+    store.accept(session, vec![waiting.clone(), over.clone()]).await.expect("both are accepted");
+    let settled = store.settle(session, vec![delivered(session, &over)]).await.expect("it is settled");
     assert_eq!(settled, [Settled::Done]);
     store.spill(session, vec![id(&waiting)]).await.expect("it is spilled");
     let pause = Pause::new(PauseScope::Tenant(TenantId::from_raw(9)), Some(NOW));
     store.pause(session, pause.clone(), NOW).await.expect("a pause is recorded");
     let scope = CutScope::Lane(LaneId::from_raw(99));
-    let cut =
-        Cut { scope, upto: Key::from_raw(4), cause: Cause::Cancelled, at: NOW, spared: Vec::new(), endpoint: None };
+    let cut = Cut::new(scope, Key::from_raw(4), Cause::Cancelled, NOW);
     store.cut(session, cut.clone(), None).await.expect("a cut is put in force");
     let policy = Document {
         kind: DocumentKind::Policy,
@@ -48,10 +42,8 @@ async fn everything_is_found_again_after_a_restart() {
         at: NOW,
         body: Bytes::from_static(b"its content"),
     };
-    assert_eq!(
-        store.file(session, policy.clone(), None, AuditStamp::at(NOW)).await.expect("a policy is filed"),
-        Filed::Done
-    );
+    let filed = store.file(session, policy.clone(), None, AuditStamp::at(NOW)).await;
+    assert_eq!(filed.expect("a policy is filed"), Filed::Done);
     drop(store);
 
     let store = open(folder.path());
@@ -69,7 +61,7 @@ async fn everything_is_found_again_after_a_restart() {
     assert_eq!(store.message(waiting.message.id).await.expect("a read"), Some(waiting.message.clone()));
     let row = store.page(Query::One(id(&waiting)), 1, NOW).await.expect("a read").rows.remove(0);
     assert_eq!((row.delivery, row.place), (waiting.deliveries[0].delivery.clone(), RowIndex::Spilled));
-    let shown = store.delivery(id(&ended), NOW).await.expect("a read").expect("it is known");
+    let shown = store.delivery(id(&over), NOW).await.expect("a read").expect("it is known");
     assert_eq!(shown.delivery.state, State::Delivered { at: NOW });
     assert_eq!(shown.attempts.len(), 1);
 }
@@ -77,8 +69,7 @@ async fn everything_is_found_again_after_a_restart() {
 #[tokio::test]
 async fn acknowledged_writes_survive_a_killed_process() {
     let (folder, copy) = (new_folder(), new_folder());
-    let store = open(folder.path());
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
     for seq in 0..50 {
         store.accept(session, vec![message(session, 1 + seq * 2)]).await.expect("it is accepted");
         let settled = store.settle(session, vec![delivered(session, &message(session, 1 + seq * 2))]).await;
@@ -159,8 +150,8 @@ fn database_file_has_the_intended_settings() {
 #[tokio::test]
 async fn a_bad_request_fails_alone_and_as_a_whole() {
     let folder = new_folder();
-    let store = Arc::new(open(folder.path()));
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
+    let store = Arc::new(store);
     store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
     let mut calls = tokio::task::JoinSet::new();
     for n in 0..40 {
@@ -190,8 +181,7 @@ async fn a_bad_request_fails_alone_and_as_a_whole() {
 #[tokio::test]
 async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
     let folder = new_folder();
-    let store = open(folder.path());
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
     let first = message(session, 1);
     store.accept(session, vec![first.clone()]).await.expect("it is accepted");
     assert_eq!(store.stopped(), None);
@@ -211,10 +201,24 @@ async fn a_writer_that_failed_writes_nothing_more_and_says_why() {
 }
 
 #[tokio::test]
+async fn cut_whose_rows_cannot_be_counted_is_in_force() {
+    let folder = new_folder();
+    let (store, session) = opened(folder.path()).await;
+    // The follower must not write into the table that is dropped next.
+    store.catch_up().await.expect("the follower catches up");
+    let conn = rusqlite::Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
+    conn.execute_batch("DROP TABLE queue_count").expect("it is there");
+    let scope = CutScope::Lane(LaneId::from_raw(3));
+    let cut = Cut::new(scope, Key::from_raw(1), Cause::Unsubscribed, NOW);
+    assert_eq!(store.cut(session, cut, None).await.expect("it is in force"), 0);
+    let cuts = store.open(NOW).await.expect("the next session").cuts;
+    assert_eq!(cuts.iter().map(|cut| cut.scope).collect::<Vec<_>>(), [scope]);
+}
+
+#[tokio::test]
 async fn a_closed_store_answers_that_it_has_stopped() {
     let folder = new_folder();
-    let store = open(folder.path());
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
     store.accept(session, vec![message(session, 1)]).await.expect("it is accepted");
     store.close().await;
     store.close().await;
@@ -229,8 +233,7 @@ async fn a_closed_store_answers_that_it_has_stopped() {
 #[tokio::test]
 async fn store_closed_with_a_full_arrival_queue_answers_all_callers() {
     let folder = new_folder();
-    let store = open(folder.path());
-    let session = store.open(NOW).await.expect("a fresh store opens").session;
+    let (store, session) = opened(folder.path()).await;
     let large = message(session, 1);
     // Fills the arrival queue, so that the next accept waits until the arrivals are fetched.
     let body = Bytes::from(vec![b'x'; 64 << 20]);
@@ -241,10 +244,6 @@ async fn store_closed_with_a_full_arrival_queue_answers_all_callers() {
     assert!(matches!(waited, Ok(Err(StoreError::Stopped))), "the waiting call: {waited:?}");
     let late = next().await;
     assert!(matches!(late, Ok(Err(StoreError::Stopped))), "a later call: {late:?}");
-}
-
-pub(super) fn open(folder: &Path) -> Sqlite {
-    Sqlite::open_folder(folder, crate::master_key()).expect("the folder opens")
 }
 
 /// A message with one ready delivery to lane 5.
@@ -266,27 +265,7 @@ pub(super) fn id(accepted: &Accepted) -> DeliveryId {
 }
 
 pub(super) fn delivered(session: Session, accepted: &Accepted) -> Settlement {
-    let before = &accepted.deliveries[0].delivery;
-    let delivery = Delivery { state: State::Delivered { at: NOW }, attempts: 1, ..before.clone() };
-    Settlement {
-        record: DeliveryChange {
-            delivery,
-            attempts_before: 0,
-            place: RowIndex::Delayed,
-            shard: Shard::of(before.lane),
-            pauses_lane: false,
-            endpoint_change: None,
-        },
-        epoch: session.epoch,
-        excerpt: None,
-        attempt: Some(AttemptRecord {
-            number: 1,
-            at: NOW,
-            took: Duration::from_millis(12),
-            cause: Cause::Ok,
-            status: Some(200),
-        }),
-    }
+    ended(session, &accepted.deliveries[0].delivery, State::Delivered { at: NOW }, NOW)
 }
 
 fn endpoint(n: u64) -> Endpoint {

@@ -39,7 +39,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Creates a valid store in the folder and closes it.
 fn ours(folder: &Path) {
-    drop(Sqlite::open_folder(folder, crate::master_key()).expect("a fresh folder opens"));
+    drop(crate::open(folder));
 }
 
 fn change(folder: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -100,7 +100,7 @@ fn a_damaged_database_is_refused() {
 fn a_log_without_its_database_is_refused() {
     let log_alone = |folder: &Path| {
         let elsewhere = new_folder();
-        let _open = Sqlite::open_folder(elsewhere.path(), crate::master_key()).expect("a fresh folder opens");
+        let _open = crate::open(elsewhere.path());
         fs::copy(elsewhere.path().join("posthaste.db-wal"), folder.join("posthaste.db-wal")).expect("it is there");
         fs::write(folder.join(DATABASE), b"").expect("a file");
     };

@@ -11,8 +11,8 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 use tempfile::TempDir;
 
-use super::folder::{NOW, delivered, id, message, open};
-use super::new_folder;
+use super::folder::{delivered, id, message};
+use super::{NOW, new_folder, opened};
 
 const DUE: Timestamp = Timestamp::from_millis(1_760_000_060_000);
 
@@ -27,8 +27,7 @@ struct Tampered {
 impl Tampered {
     async fn new() -> Self {
         let folder = new_folder();
-        let store = open(folder.path());
-        let session = store.open(NOW).await.expect("a fresh store opens").session;
+        let (store, session) = opened(folder.path()).await;
         let attacker = Connection::open(folder.path().join("posthaste.db")).expect("the file is there");
         attacker.execute_batch("PRAGMA ignore_check_constraints = ON").expect("nothing protects it");
         Self { folder, store, session, attacker }

@@ -4,24 +4,25 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use posthaste_core::scheduler::Order;
-use posthaste_core::{Cause, Cut, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, RowIndex, TenantId, Tier};
+use posthaste_core::{
+    Cause, Cut, Delivery, DeliveryId, Expiry, JobId, Key, MessageId, RowIndex, TenantId, Tier, Timestamp,
+};
 use tempfile::TempDir;
 
 use super::super::fixture::ended;
 use super::PlantedFault;
-use super::made::{dead_letters, endpoint, idempotency, new_delivery, pause_scope, scope, settlement};
-use super::step::{CallDraft, HistoryStep, LANES, RandomDelivery, SettleDraft, at};
+use super::step::{
+    CallDraft, HistoryStep, LANES, RandomDelivery, SettleDraft, at, dead_letters, endpoint, idempotency, new_delivery,
+    pause_scope, scope, settlement,
+};
 use crate::memory::MemoryStore;
 use crate::sqlite::{Bounds, Sqlite};
 use crate::{
-    Acceptance, Accepted, AuditStamp, DeadLetterFilter, Endpoint, Message, Pause, Session, SessionStart, Settlement,
-    StoreError,
-};
-use crate::{
-    Archive, DeadLetters, Directory, Jobs, Outbox, Retention, RetentionOverride, RetentionOverrides, RetentionStep,
+    Acceptance, Accepted, Archive, AuditStamp, Chunk, ChunkDelivery, Chunked, DeadLetterFilter, DeadLetters, Directory,
+    Endpoint, FanOut, JobCursor, JobKind, JobState, Jobs, Message, NewReplay, Outbox, Pause, ReplayWhat, Retention,
+    RetentionOverride, RetentionOverrides, RetentionStep, Session, SessionStart, Settlement, Skips, Store, StoreError,
     Sweep,
 };
-use crate::{Chunk, ChunkDelivery, Chunked, FanOut, JobCursor, JobKind, JobState, NewReplay, ReplayWhat, Skips};
 
 /// Makes the same call on both stores, checks that the results are equal, and evaluates to the result.
 macro_rules! ask {
@@ -221,26 +222,8 @@ impl Both {
         // In production the follower is seconds behind, and retention deletes nothing that young.
         self.sqlite().catch_up().await.expect("it catches up");
         let now = at(0) + Duration::from_secs(days * 24 * 60 * 60);
-        let mut removed = [0, 0];
-        let mut step = Some(RetentionStep::START);
-        while let Some(next) = step {
-            let retained = self
-                .memory
-                .retain(self.session, Retention::default(), now, next, Vec::new())
-                .await
-                .expect("memory retains");
-            (removed[0], step) = (removed[0] + retained.removed, retained.next);
-        }
-        let mut step = Some(RetentionStep::START);
-        while let Some(next) = step {
-            let retained = self
-                .sqlite()
-                .retain(self.session, Retention::default(), now, next, Vec::new())
-                .await
-                .expect("it retains");
-            (removed[1], step) = (removed[1] + retained.removed, retained.next);
-        }
-        assert_eq!(removed[0], removed[1], "after {days} days");
+        let expected = removed(&self.memory, self.session, now).await;
+        assert_eq!(removed(self.sqlite(), self.session, now).await, expected, "after {days} days");
         let mut left = Vec::new();
         for id in std::mem::take(&mut self.jobs) {
             if self.memory.job(id).await.expect("memory reads").is_some() {
@@ -337,15 +320,8 @@ impl Both {
     }
 
     async fn purge(&self, filter: DeadLetterFilter) {
-        ask!(
-            self,
-            purge_dead_letters(
-                self.session,
-                filter.tenant.unwrap_or(TenantId::from_raw(1)),
-                filter.clone(),
-                AuditStamp::at(at(0))
-            )
-        );
+        let tenant = filter.tenant.unwrap_or(TenantId::from_raw(1));
+        ask!(self, purge_dead_letters(self.session, tenant, filter.clone(), AuditStamp::at(at(0))));
         ask!(self, sweep_dead_letters(self.session));
     }
 
@@ -417,6 +393,16 @@ impl Both {
     pub(super) fn pick(&self, pick: usize) -> Option<&Delivery> {
         self.deliveries.get(pick % self.deliveries.len().max(1))
     }
+}
+
+/// Runs retention and returns how many rows it removed, moved or ended.
+async fn removed(store: &impl Store, session: Session, now: Timestamp) -> u64 {
+    let (mut removed, mut step) = (0, Some(RetentionStep::START));
+    while let Some(next) = step {
+        let retained = store.retain(session, Retention::default(), now, next, Vec::new()).await.expect("it retains");
+        (removed, step) = (removed + retained.removed, retained.next);
+    }
+    removed
 }
 
 fn same<T: PartialEq + Debug>(expected: Result<T, StoreError>, found: Result<T, StoreError>) {

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use posthaste_core::scheduler::Order;
 use posthaste_core::{IdRange, LaneId, TenantId, Tier, WriterId};
 
-use super::super::fixture::endpoint_id;
+use super::super::fixture::{all_pages, endpoint_id};
 use super::both::{Both, ask};
-use super::made::{dead_letters, selectors};
-use super::step::{FILTERS, LANES, at};
+use super::step::{FILTERS, LANES, at, dead_letters, selectors};
 use crate::journal::{Head, JournalEntry};
-use crate::{Archive, DeadLetters, Directory, Jobs, Outbox, Store};
-use crate::{CountedEvent, DeliveryRecord, HistoryFilter, JobQuery, ListOrder, Query, UtcHour};
+use crate::{
+    Archive, CountedEvent, DeadLetters, DeliveryRecord, Directory, HistoryFilter, JobQuery, Jobs, ListOrder, Outbox,
+    Query, Store, UtcHour,
+};
 
 impl Both {
     /// Compares everything a caller can read.
@@ -60,12 +61,9 @@ impl Both {
         ask!(self, endpoints(TenantId::from_raw(1)));
         for selector in selectors() {
             for limit in [1, 100] {
-                let mut after = None;
-                loop {
-                    after = ask!(self, endpoints_matching(TenantId::from_raw(1), selector.clone(), after, limit)).next;
-                    if after.is_none() {
-                        break;
-                    }
+                let (tenant, mut after) = (TenantId::from_raw(1), None);
+                while let next @ Some(_) = ask!(self, endpoints_matching(tenant, selector.clone(), after, limit)).next {
+                    after = next;
                 }
             }
         }
@@ -95,12 +93,8 @@ impl Both {
         }
         for message in &self.messages {
             let mut after = None;
-            loop {
-                let found = ask!(self, deliveries(*message, after, at(0), 2));
-                after = found.last().map(|shown| shown.delivery.id);
-                if found.len() < 2 {
-                    break;
-                }
+            while let [_, last] = &ask!(self, deliveries(*message, after, at(0), 2))[..] {
+                after = Some(last.delivery.id);
             }
         }
     }
@@ -109,11 +103,8 @@ impl Both {
         for filter in (0..FILTERS).map(dead_letters) {
             for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
                 let mut after = None;
-                loop {
-                    after = ask!(self, dead_letters(filter.clone(), order, after, 2)).next;
-                    if after.is_none() {
-                        break;
-                    }
+                while let next @ Some(_) = ask!(self, dead_letters(filter.clone(), order, after, 2)).next {
+                    after = next;
                 }
             }
         }
@@ -161,16 +152,12 @@ async fn tallies(store: &impl Store) -> BTreeMap<(UtcHour, CountedEvent), u64> {
 
 /// The whole history of a lane's endpoint, page by page.
 async fn history(store: &impl Store, lane: LaneId, order: ListOrder, limit: u32) -> Vec<DeliveryRecord> {
-    let (mut found, mut from) = (Vec::new(), None);
-    loop {
+    let page = async |from| {
         let filter = HistoryFilter::of(endpoint_id(lane.raw()));
         let page = store.history(filter, order, from, limit, at(5)).await.expect("it reads");
-        found.extend(page.deliveries);
-        from = page.next;
-        if from.is_none() {
-            return found;
-        }
-    }
+        (page.deliveries, page.next)
+    };
+    all_pages(page).await
 }
 
 /// The entries of the journal; checks that its rows are linked. Fingerprints are blanked, because each store hashes

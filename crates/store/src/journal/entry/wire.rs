@@ -1,4 +1,4 @@
-//! An entry as bytes: its kind's number, then its fields.
+//! An entry as bytes: the number of its kind, then its fields.
 
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use posthaste_crypto::digest::Digest;
 use posthaste_crypto::master::MasterKeyId;
 
 use super::{ErasedTarget, JournalEntry, SpreadDelivery};
-use crate::StoreError;
 use crate::journal::Hidden;
 use crate::journal::pack::{self, Unpack, damaged};
 use crate::number;
-use crate::row::{
+use crate::{
     ApiKeyRef, AttemptRecord, ChangeKind, DocumentKind, EndpointStatus, JobState, PauseScope, RetentionOverride,
-    RetentionPhase, SecretAct,
+    RetentionPhase, SecretAct, StoreError,
 };
 
 /// A field of an entry as bytes.
@@ -25,11 +24,37 @@ trait Wire: Sized {
     fn unpack(rest: &mut Unpack<'_>) -> Result<Self, StoreError>;
 }
 
-/// Entries by number, each with its fields in the order of their bytes. Where the bytes are not just the fields, the
-/// two functions that follow `by` pack and unpack them.
+/// The kinds of entries, each with its number, the name that the API uses for it, and its fields in the order of their
+/// bytes. Where the bytes are not just the fields, the two functions that follow `by` pack and unpack them.
 macro_rules! entries {
-    ($($number:literal $kind:ident($($field:ident)+) $(by $pack:ident $unpack:ident)?;)+) => {
+    ($($number:literal $name:literal $kind:ident($($field:ident)+) $(by $pack:ident $unpack:ident)?;)+) => {
+        /// A kind of [`JournalEntry`]: each is explained at the entry's variant of the same name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum EntryKind {
+            $($kind,)+
+        }
+
+        impl EntryKind {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|kind| kind.name() == name)
+            }
+        }
+
         impl JournalEntry {
+            pub const fn kind(&self) -> EntryKind {
+                match self {
+                    $(Self::$kind { .. } => EntryKind::$kind,)+
+                }
+            }
+
             pub(in crate::journal) fn pack(&self, bytes: &mut Vec<u8>) {
                 match self {
                     $(Self::$kind { $($field),+ } => {
@@ -60,30 +85,30 @@ macro_rules! entries {
 
 // A field after `by` is an optional one that ends the entry.
 entries! {
-    0 Opened(session at);
-    1 Accepted(message tenant at digest subject correlation deliveries) by pack_accepted unpack_accepted;
-    2 Attempted(delivery endpoint attempt);
-    3 Late(delivery endpoint attempt);
-    4 Ended(delivery message endpoint lane tier state attempts attempt) by pack_ended unpack_ended;
-    5 Cut(scope upto cause at by);
-    6 Uncut(scope at);
-    7 Paused(scope at by until);
-    8 Resumed(scope at by);
-    9 Endpoint(endpoint tenant deed status at by);
-    10 Spread(job tenant at deliveries);
-    11 Job(job tenant state at by replay);
-    12 Purged(tenant upto at by);
-    13 Retained(phase upto removed before at tenant);
-    14 RotationBegun(to at by);
-    15 RotationEnded(to rewrapped at);
-    16 Erased(tenant at whom by);
-    17 ErasureDone(announced messages deliveries at);
-    18 Document(kind id tenant deed made at by);
-    19 Secret(endpoint tenant act at by);
-    20 Reset(of how at by);
-    21 Agreed(tenant at own);
-    22 Exported(tenant at by subject);
-    23 Hurried(delivery message endpoint at by);
+    0 "opened" Opened(session at);
+    1 "accepted" Accepted(message tenant at digest subject correlation deliveries) by pack_accepted unpack_accepted;
+    2 "attempted" Attempted(delivery endpoint attempt);
+    3 "late" Late(delivery endpoint attempt);
+    4 "ended" Ended(delivery message endpoint lane tier state attempts attempt) by pack_ended unpack_ended;
+    5 "cut" Cut(scope upto cause at by);
+    6 "uncut" Uncut(scope at);
+    7 "paused" Paused(scope at by until);
+    8 "resumed" Resumed(scope at by);
+    23 "hurried" Hurried(delivery message endpoint at by);
+    20 "breaker_reset" Reset(of how at by);
+    9 "endpoint" Endpoint(endpoint tenant deed status at by);
+    19 "secret" Secret(endpoint tenant act at by);
+    10 "spread" Spread(job tenant at deliveries);
+    11 "job" Job(job tenant state at by replay);
+    12 "purged" Purged(tenant upto at by);
+    13 "retained" Retained(phase upto removed before at tenant);
+    21 "agreed" Agreed(tenant at own);
+    18 "document" Document(kind id tenant deed made at by);
+    16 "erased" Erased(tenant at whom by);
+    17 "erasure_done" ErasureDone(announced messages deliveries at);
+    22 "exported" Exported(tenant at by subject);
+    14 "rotation_begun" RotationBegun(to at by);
+    15 "rotation_ended" RotationEnded(to rewrapped at);
 }
 
 type AcceptedFields<'e> =

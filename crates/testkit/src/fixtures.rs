@@ -14,3 +14,78 @@ pub mod seeder;
 pub mod served;
 pub(crate) mod statistics;
 pub(crate) mod synced;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::prove::CannotRun;
+#[cfg(feature = "conformance")]
+pub use authority::Authority;
+pub(crate) use busy::{Busy, BusySlice, LOGICAL_BYTES};
+pub use caller::{ApiAnswer, ApiConnection, call};
+pub use cpu::Cpu;
+pub use ledger::{ProducerLoad, Producers, PromiseLedger};
+pub use loopback::{Loopback, taken};
+pub use part::{ChildProcess, end_with_input};
+pub use posthaste::{Launch, Posthaste, address_in, binary};
+pub use seeder::{
+    CROWD, MessageMint, Of, SeedShape, SeededTarget, THEN, YOUNG, campaign, put_endpoints, settlement, shelf,
+    with_delivery,
+};
+pub use served::{ServedResult, ServerUnderLoad, folder, runtime, seeded_folder};
+pub(crate) use statistics::{median, quantile};
+pub(crate) use synced::SyncedFile;
+
+/// Runs a proof on this thread.
+pub(crate) fn block_on<T>(proof: impl Future<Output = Result<T, CannotRun>>) -> Result<T, CannotRun> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(proof)
+}
+
+/// Waits until `holds`, and returns how long it took. Fails after the time `within`.
+pub(crate) async fn wait(
+    what: &str,
+    within: Duration,
+    mut holds: impl AsyncFnMut() -> Result<bool, CannotRun>,
+) -> Result<Duration, CannotRun> {
+    let began = Instant::now();
+    while !holds().await? {
+        if began.elapsed() > within {
+            return Err(CannotRun(format!("{what} did not happen within {within:?}")));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(began.elapsed())
+}
+
+/// Copies the files of a folder as they are now, except those whose names begin with one of `without`. Returns the
+/// copy's folder.
+pub(crate) fn copied(from: &Path, to: &Path, without: &[&str]) -> Result<PathBuf, CannotRun> {
+    fs::create_dir_all(to)?;
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        let name = file.file_name();
+        if !without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            fs::copy(file.path(), to.join(name))?;
+        }
+    }
+    Ok(to.to_owned())
+}
+
+/// Locks a mutex, also after a thread that held it has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes as hexadecimal digits, for the input of an attacker.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal digits; `None` if they are none.
+pub(crate) fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok()).collect()
+}

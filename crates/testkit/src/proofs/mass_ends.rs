@@ -13,8 +13,7 @@ use posthaste_core::{Cause, EndpointChange, Key};
 use posthaste_engine::dispatch::{Command, EndLane};
 use posthaste_store::{DeadLetterFilter, DeadLetters, JobQuery, Jobs, ListOrder};
 
-use crate::fixtures::seeder::{Of, SeedShape, SeededTarget, campaign};
-use crate::fixtures::statistics::median;
+use crate::fixtures::{Of, SeedShape, SeededTarget, campaign, median, runtime};
 use crate::prove::{CannotRun, Figure, Findings, Options};
 use world::MassEndsWorld;
 
@@ -79,7 +78,7 @@ impl MassEnd {
 
 pub fn run(options: &Options) -> Findings {
     let (rows, slices) = if options.quick { (ROWS_QUICK, SLICES_QUICK) } else { (ROWS, SLICES) };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = runtime()?;
     let mut figures = Vec::new();
     for end in [MassEnd::Unsubscribe, MassEnd::Cancel, MassEnd::EndpointGone] {
         figures.extend(runtime.block_on(ends(rows, slices, end))?);

@@ -2,7 +2,7 @@
 //! this log and not the sender's own counts.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use posthaste_crypto::signature::Secret;
 use posthaste_engine::clock::{Clock, SystemClock};
 
 use super::{HttpReceiver, Responder, TimedResponse, field, is_signed};
+use crate::fixtures::lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
@@ -63,20 +64,16 @@ impl Recorder {
 
     /// All requests so far.
     pub fn arrivals(&self) -> Vec<RecordedRequest> {
-        self.responder().log().clone()
+        lock(&self.responder().log).clone()
     }
 
     /// Waits until `enough` holds for the log. Returns `false` after the time `within`.
     pub async fn waits_for_arrivals(&self, within: Duration, enough: impl Fn(&[RecordedRequest]) -> bool) -> bool {
-        self.waits_for(within, |recorder| enough(&recorder.log()).then_some(())).await.is_some()
+        self.waits_for(within, |recorder| enough(&lock(&recorder.log)).then_some(())).await.is_some()
     }
 }
 
 impl RequestRecorder {
-    fn log(&self) -> MutexGuard<'_, Vec<RecordedRequest>> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The status of the answer to the `nth` request.
     fn status(&self, nth: usize) -> StatusCode {
         match self.behaviour {
@@ -93,7 +90,7 @@ impl Responder for RequestRecorder {
         let (message, delivery) = (field("webhook-id").to_owned(), field("posthaste-delivery").to_owned());
         let at = self.clock.now();
         let is_signed = is_signed(&self.secret, &request, at);
-        let mut log = self.log();
+        let mut log = lock(&self.log);
         let answered = self.status(log.len() + 1);
         let mut answer = TimedResponse::from(answered);
         let (head, body) = request.into_parts();

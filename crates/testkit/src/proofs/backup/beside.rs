@@ -10,6 +10,7 @@ use posthaste_store::sqlite::backup::back_up;
 use posthaste_store::{Accepted, Message, Outbox, Session};
 use tokio::time::Instant;
 
+use crate::fixtures::block_on;
 use crate::master_key;
 use crate::prove::{CannotRun, Context};
 
@@ -33,8 +34,7 @@ pub(super) struct Beside {
 
 /// Backs up a store of this size while a producer sends each message as soon as the last one is answered.
 pub(super) fn measure(folder: &Path, bytes: u64) -> Result<Beside, CannotRun> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    block_on(async {
         let data = folder.join("large");
         let store = Sqlite::open_folder(&data, master_key())?;
         let session = store.open(NOW).await?.session;

@@ -15,7 +15,7 @@ use posthaste_store::sqlite::Sqlite;
 use posthaste_store::{Archive, DeadLetterFilter, DeadLetters, Directory, ListOrder};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::fixtures::part;
+use crate::fixtures::{block_on, from_hex, hex, part};
 use crate::master_key;
 use crate::prove::{CannotRun, Context};
 
@@ -24,18 +24,12 @@ pub const WINDOW: usize = 16;
 
 /// Runs the process in this role. Returns how many matches it found and how much it read: bytes or texts.
 pub(super) fn dig(role: &str, folders: &[&Path], values: &[Vec<u8>]) -> Result<(u64, u64), CannotRun> {
-    let hex =
-        |value: &Vec<u8>| value.iter().map(|byte| format!("{byte:02x}")).chain(["\n".to_owned()]).collect::<String>();
-    part::found_and_searched(&part::run(role, folders, &values.iter().map(hex).collect::<String>())?)
+    let lines: String = values.iter().map(|value| hex(value) + "\n").collect();
+    part::found_and_searched(&part::run(role, folders, &lines)?)
 }
 
 fn values() -> Result<Vec<Vec<u8>>, CannotRun> {
-    let bytes = |line: io::Result<String>| -> Result<Vec<u8>, CannotRun> {
-        let line = line?;
-        let pair = |at: usize| u8::from_str_radix(line.get(at..at + 2).unwrap_or_default(), 16);
-        let bytes = (0..line.len()).step_by(2).map(pair).collect::<Result<_, _>>();
-        bytes.context("an input line is not hexadecimal")
-    };
+    let bytes = |line: io::Result<String>| from_hex(&line?).context("an input line is not hexadecimal");
     io::stdin().lock().lines().map(bytes).collect()
 }
 
@@ -84,7 +78,6 @@ impl std::hash::Hasher for Spread {
 /// Opens every row that is left, and searches its texts.
 pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
     let wanted = values()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut found, mut read) = (0_u64, 0_u64);
     let mut look = |what: &str, text: &[u8]| {
         read += 1;
@@ -96,7 +89,7 @@ pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
         found += hits;
     };
     let ids = ids(folder)?;
-    runtime.block_on(async {
+    block_on(async {
         let store = Sqlite::open_folder(folder, master_key())?;
         for id in ids.messages {
             if let Some(message) = store.message(MessageId::from_raw(id)).await? {
@@ -120,10 +113,8 @@ pub(crate) fn open(folder: &Path) -> Result<(), CannotRun> {
             loop {
                 let page = store.dead_letters(filter.clone(), ListOrder::OldestFirst, after, 500).await?;
                 page.letters.iter().for_each(|letter| look("a dead letter", format!("{letter:?}").as_bytes()));
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
+                let Some(next) = page.next else { break };
+                after = Some(next);
             }
         }
         store.close().await;
@@ -143,12 +134,10 @@ struct Ids {
 
 fn ids(folder: &Path) -> Result<Ids, CannotRun> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
-    let cannot = |error: rusqlite::Error| CannotRun(error.to_string());
-    let conn = Connection::open_with_flags(folder.join("posthaste.db"), flags).map_err(cannot)?;
-    let column = |sql: &str| -> Result<Vec<u64>, CannotRun> {
-        let mut sql = conn.prepare(sql).map_err(cannot)?;
-        let found = sql.query_map([], |row| row.get::<_, i64>(0)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        Ok(found.map_err(cannot)?.into_iter().map(i64::unsigned_abs).collect())
+    let conn = Connection::open_with_flags(folder.join("posthaste.db"), flags)?;
+    let column = |sql: &str| -> rusqlite::Result<Vec<u64>> {
+        let mut sql = conn.prepare(sql)?;
+        sql.query_map([], |row| row.get(0).map(i64::unsigned_abs))?.collect()
     };
     Ok(Ids {
         messages: column("SELECT id FROM message UNION SELECT id FROM kept")?,

@@ -22,8 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::seeder::{self, MessageMint, SeedShape, SeededTarget, put_endpoints};
+use crate::fixtures::{Loopback, MessageMint, SeedShape, SeededTarget, put_endpoints, seeder, taken, wait};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -111,7 +110,7 @@ impl MassEndsWorld {
     }
 
     async fn ask(&self, command: Command) -> Result<CommandReply, CannotRun> {
-        self.handle.ask(command).await.map_err(|error| CannotRun(error.to_string()))
+        Ok(self.handle.ask(command).await?)
     }
 
     /// Attempts of the seeded lanes so far.
@@ -120,7 +119,7 @@ impl MassEndsWorld {
     }
 
     pub(super) async fn waits_until_sent(&self, count: u64) -> Result<(), CannotRun> {
-        self.waits_until(async || Ok(self.sent() >= count)).await.map(drop)
+        wait("the first attempts", PATIENCE, async || Ok(self.sent() >= count)).await.map(drop)
     }
 
     /// Makes a request that ends deliveries.
@@ -190,7 +189,7 @@ impl MassEndsWorld {
             }
             Ok(self.left().await? == 0)
         };
-        self.waits_until(swept).await
+        wait("the end of the sweep", PATIENCE, swept).await
     }
 
     /// How many deliveries are pending in the seeded lanes.
@@ -200,17 +199,6 @@ impl MassEndsWorld {
             left += self.store.waiting(*lane).await?.total();
         }
         Ok(left)
-    }
-
-    async fn waits_until(&self, holds: impl AsyncFn() -> Result<bool, StoreError>) -> Result<Duration, CannotRun> {
-        let began = Instant::now();
-        while !holds().await? {
-            if began.elapsed() > PATIENCE {
-                return Err(CannotRun("timed out waiting for the store".to_owned()));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(began.elapsed())
     }
 
     /// Purges dead letters.

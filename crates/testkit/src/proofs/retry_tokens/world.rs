@@ -1,9 +1,8 @@
 //! The scenario of the proof: a store that is filled and closed, attacked, and then run by the production driver.
 
 use std::collections::BTreeSet;
-use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_core::scheduler::Limits;
@@ -16,9 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Size;
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part::ChildProcess;
-use crate::fixtures::seeder::{self, MessageMint, put_endpoints};
+use crate::fixtures::{ChildProcess, Loopback, MessageMint, lock, put_endpoints, seeder, taken};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -112,8 +109,7 @@ impl Filled {
             let (Some(first), Some(last)) = (ids.first(), ids.last()) else { continue };
             let args = [file.clone(), (*deed).to_owned(), first.raw().to_string(), last.raw().to_string()];
             let mut forger = ChildProcess::start("forge", &args)?;
-            let mut line = String::new();
-            forger.says()?.read_line(&mut line)?;
+            let line = forger.line()?;
             let changed = line.trim();
             if !forger.ends()?.success() || changed != ids.len().to_string() {
                 return Err(CannotRun(format!("the attack {deed} changed {changed:?} rows instead of {}", ids.len())));
@@ -161,7 +157,7 @@ impl Run {
         let arrived = Arc::new(Mutex::new(BTreeSet::new()));
         let seen = Arc::clone(&arrived);
         let receive = move |send: &posthaste_engine::dispatch::SendAttempt, _: &posthaste_store::Message| {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(send.start.delivery);
+            lock(&seen).insert(send.start.delivery);
             taken()
         };
         let transport = Loopback::new(Arc::clone(&store), ATTEMPT, Box::new(receive));
@@ -172,7 +168,7 @@ impl Run {
         let mut running = JoinSet::new();
         running.spawn(driver.run(stop.clone()));
         let results = || {
-            let arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let arrived = lock(&arrived).clone();
             let tokens = store.tokens();
             let errors = errors.0.load(Ordering::Relaxed);
             Self { arrived, rejected: tokens.rejected, renewed: tokens.renewed, errors }

@@ -18,9 +18,7 @@ use posthaste_store::{
 use tokio::time::Instant;
 
 use super::PAGE_BAR_MS;
-use crate::fixtures::cpu::Cpu;
-use crate::fixtures::seeder::{self, MessageMint, SeededTarget, THEN, YOUNG, put_endpoints};
-use crate::fixtures::statistics::median;
+use crate::fixtures::{Cpu, MessageMint, SeededTarget, THEN, YOUNG, median, put_endpoints, seeder};
 use crate::master_key;
 use crate::prove::CannotRun;
 

@@ -24,9 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::producer::{acknowledgement, tokens};
 use super::record::{self, TokenRecord};
-use crate::fixtures::loopback::{Loopback, taken};
-use crate::fixtures::part;
-use crate::fixtures::seeder::{SeededTarget, put_endpoints, with_delivery};
+use crate::fixtures::{Loopback, SeededTarget, part, put_endpoints, runtime, taken, with_delivery};
 use crate::master_key;
 use crate::prove::CannotRun;
 
@@ -67,8 +65,7 @@ impl FromStr for AckMoment {
 pub(crate) fn run(folder: &Path, promise: &str) -> Result<(), CannotRun> {
     let promise = promise.parse()?;
     part::end_with_input();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve(folder, promise))
+    runtime()?.block_on(serve(folder, promise))
 }
 
 async fn serve(folder: &Path, promise: AckMoment) -> Result<(), CannotRun> {
